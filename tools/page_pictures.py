@@ -3,8 +3,8 @@
     python -m tools.page_pictures http://127.0.0.1:8080 --out pictures [--token TOKEN]
 
 Takes the list of jobs, the newest job in each state, the newest ones side by side, the form for a new job, the pools,
-and the form for the token, each in three widths, light and dark. Fails if Chromium is not there, if the master does not
-answer, or if the page reports an error or is wider than its window.
+the logs, and the form for the token, each in three widths, light and dark. Fails if Chromium is not there, if the
+master does not answer, or if the page reports an error or is wider than its window.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ def views(page: Browser) -> dict[str, str]:
     found = {f"job-{state}": f"#/jobs/{quote(name, safe='')}" for state, name in newest.items()}
     if len(jobs) > 1:
         found["compare"] = "#/compare/" + "+".join(quote(job["name"], safe="") for job in jobs[:3])
-    return {"jobs": "#/", "new": "#/new", "pools": "#/pools"} | found
+    return {"jobs": "#/", "new": "#/new", "pools": "#/pools", "logs": "#/logs"} | found
 
 
 def take(page: Browser, url: str, name: str, out: Path) -> None:

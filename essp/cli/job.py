@@ -115,6 +115,20 @@ def stop(
     _act("stop", name, server, token, as_json)
 
 
+@app.command(context_settings={"ignore_unknown_options": True})  # -5 is no option
+def priority(
+    name: Name,
+    wanted: Annotated[int, typer.Argument(help="-1000 to 1000; jobs with a higher one go first.", min=-1000, max=1000)],
+    server: Server = SERVER,
+    token: Token = "",
+    as_json: AsJson = False,
+) -> None:
+    """Give a job another priority in the queue of its team, also while it runs."""
+    with connect(server, token) as client:
+        answer = _retried(lambda: ask(client, "PUT", f"/v1/jobs/{name}/priority", json={"priority": wanted}))
+    _print(JobStatus.model_validate(answer), as_json)
+
+
 @app.command()
 def wait(
     name: Name,
@@ -145,11 +159,14 @@ def events(
 
 
 def _listed(jobs: Sequence[JobSummary]) -> Table:
-    """A row for each job; team and reason where there are any."""
+    """A row for each job; team, priority and reason where there are any."""
     teams, reasons = any(job.team for job in jobs), any(job.queue or job.reason for job in jobs)
+    priorities = any(job.priority for job in jobs)
     table = Table(box=None)
     for column in ("NAME", *(["TEAM"] if teams else []), "KIND", "STATE", "PROGRESS", "CLIPS/S", "ETA", "FAILED"):
         table.add_column(column)
+    if priorities:
+        table.add_column("PRIORITY")
     if reasons:
         table.add_column("WHY")
     for job in jobs:
@@ -157,6 +174,7 @@ def _listed(jobs: Sequence[JobSummary]) -> Table:
         state = f"{job.state} {job.queue.position}" if job.queue else str(job.state)
         cells = [job.name, *([job.team or "-"] if teams else []), job.kind, state, f"{share:.0%}"]
         cells += [f"{job.clips_per_s:.1f}", duration(job.eta_s) if job.eta_s is not None else "-", str(job.failed)]
+        cells += [str(job.priority or 0)] if priorities else []
         cells += [job.queue.reason if job.queue else job.reason] if reasons else []
         table.add_row(*map(escape, cells))
     return table

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self, TypeVar
@@ -29,6 +30,7 @@ from essp_common.runtime.config import Settings
 from essp_common.runtime.process import run_all, worker_name
 from essp_common.runtime.service import Service
 from essp_common.wiring import Adapters
+from essp_common.worker.log_shipping import LogShipper
 from essp_decoder.config import DecoderSettings
 from essp_decoder.service import build as build_decoder
 from essp_extractor.config import ExtractorSettings
@@ -44,6 +46,8 @@ Consumers = Callable[[JobSpec, Adapters, ControlFeed, Settings], Sequence[Servic
 """Builds the consumers of the job's streams."""
 
 
+_POOL = "run"
+"""What the page calls this process: it is of no pool."""
 _FEATURES_BYTES = 2**33
 """Features of clips may take so much beside the budget: both splits of UCF-101 at 25 clips, in ten streams of 2048."""
 
@@ -100,6 +104,7 @@ class Embedded:
         if options.serve:
             workers.append(_api(self.master, settings, options.serve))
         self._workers = _Workers(workers)
+        self._log_shipper = LogShipper(self.adapters.bus, worker, _POOL) if options.serve else nullcontext()
         self._options = options
         self._failure: BaseException | None = None
         self._stopped = threading.Event()
@@ -147,7 +152,8 @@ class Embedded:
 
     def _run(self) -> None:
         try:
-            run_all([self.master, self._workers])
+            with self._log_shipper:
+                run_all([self.master, self._workers])
         except BaseException as error:  # noqa: BLE001  raised again by `ended`
             self._failure = error
         finally:

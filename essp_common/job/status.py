@@ -261,7 +261,8 @@ class JobStatus(_Model):
     """What limits the rate; null: it does not run, or nothing is known yet."""
     team: str = ""
     """Whose it is, by the token with which it was started."""
-    priority: int = 0
+    priority: int | None = None
+    """In the queue; null: this master has none."""
     queue: QueueStatus | None = None
     """Its place in the queue; null: it does not wait for other jobs."""
 
@@ -280,7 +281,8 @@ class JobSummary(_Model):
     eta_s: float | None
     failed: int
     team: str
-    priority: int
+    priority: int | None
+    """In the queue; null: this master has none."""
     queue: QueueStatus | None
     """Its place in the queue; null: it does not wait for other jobs."""
 

@@ -29,7 +29,7 @@ take the commands of the real master for outdated."""
 _LONGEST_REASON = 2_000
 """Characters of a reason for people; longer ones are cut, as they are passed on in other messages."""
 
-
+_OF_NO_JOB = ("heartbeat", "logs")
 _FENCED = (DecodeSeed, ClipReady, FeatureReady, Control, Progress)
 
 
@@ -96,7 +96,7 @@ def _lacking(message: Message) -> str:
         case Control():
             return "job" if not message.job else "command" if not message.command else ""
         case Progress():
-            return "job" if not message.job and not message.HasField("heartbeat") else ""
+            return "job" if not message.job and message.WhichOneof("event") not in _OF_NO_JOB else ""
     return ""
 
 

@@ -23,6 +23,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from essp_common.errors import ConfigError
@@ -37,6 +38,25 @@ _CHATTY = ("kafka", "kubernetes", "botocore", "boto3", "urllib3", "httpx", "http
 """Libraries whose INFO messages do not help users of ESSP."""
 
 _About = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line that was written, for who reads it elsewhere."""
+
+    time_s: float
+    """Seconds since 1970."""
+    level: str
+    """INFO or worse."""
+    event: str
+    thread: str
+    job: str
+    """Which job it is about; empty: none."""
+    error: str
+    """The traceback of an exception; empty: there was none."""
+
+
+_followers: list[Callable[[Line], None]] = []
 _bound: ContextVar[tuple[Callable[[], _About], ...]] = ContextVar("essp_log_about", default=())
 
 
@@ -48,6 +68,19 @@ def bound(about: Callable[[], _About]) -> Iterator[None]:
         yield
     finally:
         _bound.reset(token)
+
+
+@contextmanager
+def followed(follower: Callable[[Line], None]) -> Iterator[None]:
+    """Within this block `follower` is called with each line that is written, except those of DEBUG.
+
+    Called under the log's lock: it has to be quick, and must not log.
+    """
+    _followers.append(follower)
+    try:
+        yield
+    finally:
+        _followers.remove(follower)
 
 
 def set_up(level: str, style: LogFormat, worker: str, pool: str = "", about: _About | None = None) -> None:
@@ -62,8 +95,8 @@ def set_up(level: str, style: LogFormat, worker: str, pool: str = "", about: _Ab
         raise ConfigError(f"log_level {level!r} is not a level; use DEBUG, INFO, WARNING or ERROR")
     if style == "auto":
         style = "text" if not pool or sys.stderr.isatty() or sys.stdout.isatty() else "json"
-    handler = _Handler(sys.stdout if style == "json" and pool else sys.stderr)
     who = {"pool": pool, "worker": worker, **(about or {})}
+    handler = _Handler(sys.stdout if style == "json" and pool else sys.stderr, job=str(who.get("job_id", "")))
     handler.setFormatter(_JsonLines(who) if style == "json" else _Text(who))
     logging.basicConfig(level=number, handlers=[handler], force=True)
     if number > logging.DEBUG:
@@ -151,8 +184,10 @@ def _words(record: logging.LogRecord) -> str:
 class _Handler(logging.StreamHandler[Any]):
     """Writes what is worth a line."""
 
-    def __init__(self, stream: Any, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, stream: Any, clock: Callable[[], float] = time.monotonic, job: str = "") -> None:
+        """`job`: what all lines are about that do not say."""
         super().__init__(stream)
+        self._job = job
         self._clock = clock
         self._repetition = Repetition()
         self.lost = ""
@@ -168,6 +203,10 @@ class _Handler(logging.StreamHandler[Any]):
     def _write(self, record: logging.LogRecord) -> None:
         self.lost = ""
         super().emit(record)
+        if _followers and record.levelno >= logging.INFO:
+            line = _line(record, self._job)
+            for follower in _followers:
+                follower(line)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  as `logging` calls it
         """Remember that a line is lost; to say so on the same disk would not work either."""
@@ -196,6 +235,17 @@ def _about(record: logging.LogRecord) -> dict[str, Any]:
 def _event(record: logging.LogRecord) -> str:
     more = getattr(record, "more", 0)
     return record.getMessage() + (f" (and {more} more like this in the last minute)" if more else "")
+
+
+def _line(record: logging.LogRecord, job: str) -> Line:
+    return Line(
+        record.created,
+        record.levelname,
+        _event(record),
+        record.threadName or "",
+        str(_about(record).get("job_id", job)),
+        logging.Formatter().formatException(record.exc_info) if record.exc_info else "",
+    )
 
 
 class _Text(logging.Formatter):

@@ -7,8 +7,10 @@ from typing import Annotated
 
 import typer
 
+from essp_common.runtime import ids
 from essp_common.runtime.process import serve, worker_name
 from essp_common.wiring import Adapters
+from essp_common.worker.log_shipping import LogShipper
 from essp_extractor.config import ExtractorSettings
 from essp_extractor.service import build
 
@@ -20,5 +22,7 @@ def main(
     settings = ExtractorSettings()
     if feature:
         settings = settings.model_copy(update={"features": tuple(feature)})
-    with closing(Adapters.from_settings(settings)) as adapters:
-        serve(build(adapters, settings, worker_name(settings)), settings, adapters.troubles)
+    worker = worker_name(settings)
+    pool = ids.extractor_pool(settings.features) if settings.features else ids.EXTRACTOR
+    with closing(Adapters.from_settings(settings)) as adapters, LogShipper(adapters.bus, worker, pool):
+        serve(build(adapters, settings, worker), settings, adapters.troubles)

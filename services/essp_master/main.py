@@ -10,8 +10,10 @@ from typing import Annotated
 import typer
 
 from essp_common.errors import ConfigError
+from essp_common.runtime import ids
 from essp_common.runtime.process import serve, worker_name
 from essp_common.wiring import Adapters
+from essp_common.worker.log_shipping import LogShipper
 from essp_master.assembly import MasterProcess
 from essp_master.config import MasterSettings
 
@@ -46,9 +48,6 @@ def main(
             "or ESSP_API_OPEN=true where only trusted people reach it"
         )
     collect_rarely()
-    with closing(Adapters.from_settings(settings)) as adapters:
-        serve(
-            MasterProcess(adapters, settings, worker_name(settings), host, port, own_command()),
-            settings,
-            adapters.troubles,
-        )
+    worker = worker_name(settings)
+    with closing(Adapters.from_settings(settings)) as adapters, LogShipper(adapters.bus, worker, ids.MASTER):
+        serve(MasterProcess(adapters, settings, worker, host, port, own_command()), settings, adapters.troubles)

@@ -87,6 +87,7 @@ from essp_master.queue.plan import Contender
 from essp_master.tracking.mlflow import MLflow
 from essp_master.tracking.tensorboard import TensorBoard
 from essp_master.tracking.tracking import Tracker, Tracking
+from essp_master.worker_logs import WorkerLogs
 
 log = logging.getLogger(__name__)
 
@@ -166,6 +167,8 @@ class Master:
         self._dispatch = Dispatch(adapters.bus, adapters.cache, self._outbox, self._lock)
         self.worker_registry = WorkerRegistry()
         """The workers that are up, of all pools."""
+        self.worker_logs = WorkerLogs()
+        """What they have logged lately."""
         self.conditions = Conditions(conditions.of(ids.MASTER, adapters.troubles))
         """What keeps ESSP from working."""
         self.conditions.add(self._unsaved)
@@ -306,6 +309,23 @@ class Master:
         """End a job; trainers save first. Started again it resumes. Raises `NotFound`, `Conflict`."""
         return self._change(name, JobState.STOPPED)
 
+    def prioritise(self, name: str, priority: int) -> JobStatus:
+        """Give a job another priority in the queue. Raises `NotFound`, `Conflict` when it has ended, and `ConfigError`
+        where there is no queue."""
+        self._await_recovery()
+        if self._admission is None:
+            raise ConfigError("there is no queue here: this master runs one job in its own process")
+        with self._lock:
+            if (ended := self._jobs.past(name)) is not None or self._jobs[name].state.ended:
+                state = (ended or self._jobs[name]).state
+                raise Conflict(f"job {name} is {state}; its priority counts when it is started, as its file has it")
+            job = self._jobs[name]
+            if job.prioritise(priority):
+                self._dispatch.command(job, COMMANDS[job.state])
+                self._plan()
+        self._outbox.send()
+        return self.status(name)
+
     def jobs(self) -> list[JobSummary]:
         """All jobs, newest first. Raises `Unavailable` while it is not known what was under way."""
         self._await_recovery()
@@ -382,6 +402,8 @@ class Master:
             queued = self._has_to_wait(found.spec, team) if command is None else command.queued
             whose = team if command is None else command.team
             job = start_run(found, self._stores, command, events, self._worker, self._clock, whose, queued)
+            if self._admission is None:
+                job.priority = None
             streams = {topics.stream_topic(stream.feature) for stream in found.spec.streams.values()}
             self._bus.ensure_topics({topic: topics.partitions(topic) for topic in streams})
             with self._lock:
@@ -510,6 +532,9 @@ class Master:
         if progress.HasField("heartbeat"):
             if progress.heartbeat.pool != ids.MASTER:
                 self.worker_registry.note(progress.worker, progress.heartbeat, now_s)
+            return
+        if progress.HasField("logs"):
+            self.worker_logs.note(progress.worker, progress.logs)
             return
         job = self._jobs.find(progress.job)
         if job is None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from contextlib import closing
 
+from essp_common.runtime import ids
 from essp_common.runtime.process import serve, worker_name
 from essp_common.wiring import Adapters
+from essp_common.worker.log_shipping import LogShipper
 from essp_predictor.config import PredictorSettings
 from essp_predictor.service import build
 
@@ -13,5 +15,6 @@ from essp_predictor.service import build
 def main() -> None:
     """Score the clips of predict jobs. Settings come from the environment (ESSP_BUS, ESSP_CACHE, ESSP_STORES, ...)."""
     settings = PredictorSettings()
-    with closing(Adapters.from_settings(settings)) as adapters:
-        serve(build(adapters, settings, worker_name(settings)), settings, adapters.troubles)
+    worker = worker_name(settings)
+    with closing(Adapters.from_settings(settings)) as adapters, LogShipper(adapters.bus, worker, ids.PREDICTOR):
+        serve(build(adapters, settings, worker), settings, adapters.troubles)

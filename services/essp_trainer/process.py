@@ -7,8 +7,10 @@ from contextlib import closing
 
 from essp_common.errors import ConfigError
 from essp_common.messages.control import ControlFeed
+from essp_common.runtime import ids
 from essp_common.runtime.process import serve, worker_name
 from essp_common.wiring import Adapters
+from essp_common.worker.log_shipping import LogShipper
 from essp_trainer.config import Rendezvous, TrainerConfig, TrainerSettings
 from essp_trainer.distributed.supervisor import Supervisor
 
@@ -44,6 +46,7 @@ def run_rank(job: str, trainer: str, settings: TrainerSettings, rendezvous: Rend
         closing(init_ranks(rendezvous, settings.rank_timeout_s)) as ranks,
         closing(Adapters.from_settings(settings)) as adapters,
         closing(ControlFeed(adapters.bus)) as control,
+        LogShipper(adapters.bus, worker_name(settings), ids.trainer_pool(job, trainer)),
     ):
         config = TrainerConfig(
             job=job,

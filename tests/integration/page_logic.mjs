@@ -8,6 +8,7 @@ import { chosen, eventWords, groupOf } from "./events.js";
 import { flowOf } from "./flow.js";
 import { commands, courseWords, resultRows, why } from "./job.js";
 import { narrowed } from "./jobs.js";
+import { chosenLines, levelGroup } from "./logs.js";
 import { previewWords } from "./previews.js";
 import { consumerTitle, duration, size } from "./words.js";
 
@@ -101,3 +102,13 @@ assert.deepEqual(["name", "trainers", "trainers.a.stream", "trainers.b.stream", 
 assert.deepEqual([0.34, 40, 600, 12600, 200000, null].map(duration), ["0.3 s", "40 s", "10 min", "3.5 h", "2.3 d", "–"]);
 assert.deepEqual([5, 2 ** 21, 300 * 2 ** 30, null].map(size), ["5 B", "2.0 MiB", "300 GiB", "–"]);
 assert.equal(consumerTitle("trainer.a.b"), "trainer a.b");
+
+// Lines of the logs: newest first, by level, pool and text; the text is looked for in tracebacks, too.
+const logged = [["INFO", "decoder", "started", ""], ["WARNING", "extractor.flow", "slow", ""], ["CRITICAL", "decoder", "died", "ValueError: Inner"]]
+  .map(([level, pool, event, error], id) => ({ id, level, pool, event, error, worker: "w" }));
+const ids = (...how) => chosenLines(logged, ...how).map(line => line.id);
+assert.deepEqual(ids(new Set(), "", ""), [2, 1, 0]);
+assert.deepEqual(ids(new Set(["ERROR"]), "", ""), [1, 0]);
+assert.deepEqual(ids(new Set(), "decoder", ""), [2, 0]);
+assert.deepEqual(ids(new Set(), "", "inner"), [2]);
+assert.equal(levelGroup("CRITICAL"), "ERROR");

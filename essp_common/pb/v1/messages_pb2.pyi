@@ -423,6 +423,32 @@ class Trouble(_message.Message):
     unsaved: bool
     def __init__(self, trainer: _Optional[str] = ..., reason: _Optional[str] = ..., unsaved: _Optional[bool] = ...) -> None: ...
 
+class LogLines(_message.Message):
+    __slots__ = ("pool", "lines", "left_out")
+    POOL_FIELD_NUMBER: _ClassVar[int]
+    LINES_FIELD_NUMBER: _ClassVar[int]
+    LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
+    pool: str
+    lines: _containers.RepeatedCompositeFieldContainer[LogLine]
+    left_out: int
+    def __init__(self, pool: _Optional[str] = ..., lines: _Optional[_Iterable[_Union[LogLine, _Mapping]]] = ..., left_out: _Optional[int] = ...) -> None: ...
+
+class LogLine(_message.Message):
+    __slots__ = ("time", "level", "event", "thread", "job", "error")
+    TIME_FIELD_NUMBER: _ClassVar[int]
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
+    EVENT_FIELD_NUMBER: _ClassVar[int]
+    THREAD_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    time: float
+    level: str
+    event: str
+    thread: str
+    job: str
+    error: str
+    def __init__(self, time: _Optional[float] = ..., level: _Optional[str] = ..., event: _Optional[str] = ..., thread: _Optional[str] = ..., job: _Optional[str] = ..., error: _Optional[str] = ...) -> None: ...
+
 class Loop(_message.Message):
     __slots__ = ("consumer", "incarnation", "position", "left")
     CONSUMER_FIELD_NUMBER: _ClassVar[int]
@@ -455,7 +481,7 @@ class Finished(_message.Message):
     def __init__(self, job: _Optional[str] = ..., stage: _Optional[_Union[Stage, str]] = ..., uri: _Optional[str] = ..., metrics: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class Progress(_message.Message):
-    __slots__ = ("job", "worker", "fence", "made", "trained", "failed", "heartbeat", "phase_report", "checkpoint", "finished", "step", "trouble", "loop")
+    __slots__ = ("job", "worker", "fence", "made", "trained", "failed", "heartbeat", "phase_report", "checkpoint", "finished", "step", "trouble", "loop", "logs")
     JOB_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
     FENCE_FIELD_NUMBER: _ClassVar[int]
@@ -469,6 +495,7 @@ class Progress(_message.Message):
     STEP_FIELD_NUMBER: _ClassVar[int]
     TROUBLE_FIELD_NUMBER: _ClassVar[int]
     LOOP_FIELD_NUMBER: _ClassVar[int]
+    LOGS_FIELD_NUMBER: _ClassVar[int]
     job: str
     worker: str
     fence: int
@@ -482,7 +509,8 @@ class Progress(_message.Message):
     step: StepReport
     trouble: Trouble
     loop: Loop
-    def __init__(self, job: _Optional[str] = ..., worker: _Optional[str] = ..., fence: _Optional[int] = ..., made: _Optional[_Union[Made, _Mapping]] = ..., trained: _Optional[_Union[Trained, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., phase_report: _Optional[_Union[PhaseReport, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointReady, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., step: _Optional[_Union[StepReport, _Mapping]] = ..., trouble: _Optional[_Union[Trouble, _Mapping]] = ..., loop: _Optional[_Union[Loop, _Mapping]] = ...) -> None: ...
+    logs: LogLines
+    def __init__(self, job: _Optional[str] = ..., worker: _Optional[str] = ..., fence: _Optional[int] = ..., made: _Optional[_Union[Made, _Mapping]] = ..., trained: _Optional[_Union[Trained, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., phase_report: _Optional[_Union[PhaseReport, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointReady, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., step: _Optional[_Union[StepReport, _Mapping]] = ..., trouble: _Optional[_Union[Trouble, _Mapping]] = ..., loop: _Optional[_Union[Loop, _Mapping]] = ..., logs: _Optional[_Union[LogLines, _Mapping]] = ...) -> None: ...
 
 class StepReport(_message.Message):
     __slots__ = ("trainer", "purpose", "epoch", "clips_done", "loss", "top1", "data_wait_ratio", "clips_per_s", "queue")
@@ -547,7 +575,7 @@ class PhasePlan(_message.Message):
     def __init__(self, purpose: _Optional[_Union[Purpose, str]] = ..., epoch: _Optional[int] = ..., clips: _Optional[int] = ...) -> None: ...
 
 class Control(_message.Message):
-    __slots__ = ("job", "fence", "command", "snapshot", "reason", "since", "stored", "loops", "team", "queued")
+    __slots__ = ("job", "fence", "command", "snapshot", "reason", "since", "stored", "loops", "team", "queued", "priority")
     class Command(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         COMMAND_UNSPECIFIED: _ClassVar[Control.Command]
@@ -576,6 +604,7 @@ class Control(_message.Message):
     LOOPS_FIELD_NUMBER: _ClassVar[int]
     TEAM_FIELD_NUMBER: _ClassVar[int]
     QUEUED_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
     job: str
     fence: int
     command: Control.Command
@@ -586,7 +615,8 @@ class Control(_message.Message):
     loops: _containers.RepeatedCompositeFieldContainer[Loop]
     team: str
     queued: bool
-    def __init__(self, job: _Optional[str] = ..., fence: _Optional[int] = ..., command: _Optional[_Union[Control.Command, str]] = ..., snapshot: _Optional[_Union[JobSnapshot, _Mapping]] = ..., reason: _Optional[str] = ..., since: _Optional[int] = ..., stored: _Optional[str] = ..., loops: _Optional[_Iterable[_Union[Loop, _Mapping]]] = ..., team: _Optional[str] = ..., queued: _Optional[bool] = ...) -> None: ...
+    priority: int
+    def __init__(self, job: _Optional[str] = ..., fence: _Optional[int] = ..., command: _Optional[_Union[Control.Command, str]] = ..., snapshot: _Optional[_Union[JobSnapshot, _Mapping]] = ..., reason: _Optional[str] = ..., since: _Optional[int] = ..., stored: _Optional[str] = ..., loops: _Optional[_Iterable[_Union[Loop, _Mapping]]] = ..., team: _Optional[str] = ..., queued: _Optional[bool] = ..., priority: _Optional[int] = ...) -> None: ...
 
 class DeadLetter(_message.Message):
     __slots__ = ("topic", "message", "reason", "kind", "attempts", "worker", "time_ms", "cut_bytes", "purged")

@@ -8,7 +8,7 @@ from fastapi import FastAPI
 
 from essp_common import distribution
 from essp_common.job.spec import JobSpec
-from essp_master.api import conditions, events, health, jobs, page, pools, problems, registrations
+from essp_master.api import conditions, events, health, jobs, logs, page, pools, problems, registrations
 from essp_master.api.guard import guarded
 from essp_master.config import MasterSettings
 from essp_master.pools.reconciler import Reconciler
@@ -41,6 +41,7 @@ def create_app(
     app.include_router(registrations.router(tables))
     app.include_router(pools.router(reconciler))
     app.include_router(conditions.router(master))
+    app.include_router(logs.router(master))
     app.include_router(health.router(master, reconciler))
     app.include_router(page.router(lambda: app.openapi()))
     _describe(app)

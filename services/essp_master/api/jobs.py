@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request, Response
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 from starlette.concurrency import run_in_threadpool
 
 from essp_common.job.spec import parse_spec
@@ -28,6 +28,13 @@ class JobCheck(BaseModel):
     trainers: list[str]
     warnings: list[str]
     """What one should know although the job can run."""
+
+
+class JobPriority(BaseModel):
+    """The place of a job in the order of its team."""
+
+    priority: int = Field(ge=-1000, le=1000)
+    """Jobs with a higher one go first; 0 is the default."""
 
 
 class JobPage(BaseModel):
@@ -73,6 +80,14 @@ def router(master: Master) -> APIRouter:
         """Pictures of a clip that waits for the consumers of a stream, as they get it. Nothing is acked, and nothing
         waits for it. 404 also where nothing lies in the cache now; its `detail` says why."""
         return master.preview(name, stream)
+
+    @routes.put(
+        "/{name}/priority", operation_id="prioritise_job", responses=answers_of(401, 403, 404, 409, 413, 422, 503)
+    )
+    def prioritise_job(name: str, wanted: JobPriority) -> JobStatus:
+        """Give a job another priority in the queue, also while it runs; it may have to make room for others, or others
+        for it."""
+        return master.prioritise(name, wanted.priority)
 
     for action in ("pause", "resume", "stop"):
         routes.post(

@@ -27,6 +27,7 @@ _MODULES = (
     "flow",
     "job",
     "jobs",
+    "logs",
     "page",
     "pools",
     "previews",

@@ -44,6 +44,10 @@ class EventReporter:
         message = f"job {self._job}: number {place.position} in the queue: {place.reason}"
         self.log.add("state", message, {"state": status.JobState.QUEUED, "position": place.position})
 
+    def prioritised(self, priority: int, before: int) -> None:
+        """People have given it another place in the order."""
+        self.log.add("state", f"job {self._job}: priority {priority} in place of {before}", {"priority": priority})
+
     def warn(self, warnings: Iterable[str]) -> None:
         """What the preflight found."""
         for warning in warnings:

@@ -61,6 +61,8 @@ class Job:
         spec, phases = run.preflight.spec, run.preflight.phases
         self.run = run
         self.team = team
+        self.priority: int | None = run.preflight.spec.priority
+        """In the queue; None: this master has none."""
         self.place: QueueStatus | None = None
         """Its place in the queue, as far as it is known; None while it does not wait."""
         self.life = JobLife(spec.name)
@@ -137,6 +139,14 @@ class Job:
             self.reporter.queued(place)
         self.place = place
 
+    def prioritise(self, priority: int) -> bool:
+        """Give it another priority in the queue; False: it has it already."""
+        if priority == self.priority:
+            return False
+        self.reporter.prioritised(priority, self.priority or 0)
+        self.priority = priority
+        return True
+
     def yield_to(self, fence: int, now_s: float) -> Fenced | None:
         """Leave the job to another master if this fence is higher than its own; the error says so."""
         if fence <= self.run.fence or self.state.ended:
@@ -162,6 +172,7 @@ class Job:
             loops=self.ledger.loops(),
             team=self.team,
             queued=self.state is JobState.QUEUED,
+            priority=self.priority or 0,
         )
 
     def mark(self) -> Progress:

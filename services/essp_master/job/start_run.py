@@ -40,6 +40,8 @@ def start_run(
     since = 0 if command is None else command.since or command.fence
     for _ in range(_TRIES):
         job = Job(claim_run(preflight, stores, since), clock(), events, team)
+        if command is not None:
+            job.priority = command.priority
         if state is not JobState.RUNNING:
             job.pause(finishes=queued)
         job.enter(state, clock())

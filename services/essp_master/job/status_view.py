@@ -62,7 +62,7 @@ def status_of(job: Job, usage: CacheUsage | None, now_s: float) -> status.JobSta
         result=job.reporter.result,
         last_event=job.reporter.log.last,
         team=job.team,
-        priority=spec.priority,
+        priority=job.priority,
         queue=job.place,
     )
     return found.model_copy(update={"bottleneck": bottleneck(found)})
@@ -139,7 +139,7 @@ def summary_of(job: Job, now_s: float) -> status.JobSummary:
         eta_s=progress.eta_s,
         failed=job.ledger.counts.failed,
         team=job.team,
-        priority=job.spec.priority,
+        priority=job.priority,
         queue=job.place,
     )
 

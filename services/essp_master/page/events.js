@@ -19,7 +19,7 @@ export const groupOf = event => Object.keys(GROUPS).find(group => GROUPS[group].
 export function eventWords({ kind, message, data }) {
   if (kind === "report") return `${data.trainer}: ${phaseTitle(data.purpose, data.epoch)}: ${figures(data.metrics)}`;
   if (kind === "checkpoint" && data.uri) return `${data.trainer}: saved ${data.final ? "its last checkpoint" : "a checkpoint"}${step(data.uri)}`;
-  if (kind === "state" && data.state) return message.slice(message.indexOf(": ") + 2);
+  if (kind === "state") return message.slice(message.indexOf(": ") + 2);
   if (kind === "phase") return `${phaseTitle(data.purpose, data.epoch)} is over: all are done with it`;
   if (kind === "condition" && data.over) return `${data.subject}: works again (${data.kind})`;
   return message;

@@ -39,7 +39,7 @@ export function drawJob({ job, events, curves }, act) {
   const made = section("What came of it", ...outcome(job));
   return [
     el("div", { class: "head" }, el("h2", {}, job.name), state(job), el("span", { class: "grow" }), actions(job, act)),
-    course(job),
+    course(job, act),
     limit(job),
     el("div", { class: "sides" },
       el("div", {},
@@ -52,7 +52,8 @@ export function drawJob({ job, events, curves }, act) {
       el("div", {},
         completed ? null : made,
         failed ? null : problems,
-        section("What happened", eventList(events, (events[0]?.id || 1) - 1)))),
+        section("What happened", eventList(events, (events[0]?.id || 1) - 1),
+          el("p", { class: "note" }, el("a", { href: `#/logs/${encodeURIComponent(job.name)}` }, "What workers say about it"))))),
   ];
 }
 
@@ -84,10 +85,18 @@ export function courseWords(job) {
   return parts.join(" · ");
 }
 
-function course(job) {
+/** Its priority in the queue, which can be changed. Another one that comes from the master takes the field's place. */
+function priority(job, act) {
+  const set = event => event.currentTarget.reportValidity() && act(job.name, "priority", event.currentTarget.valueAsNumber);
+  return el("p", { "data-key": `priority ${job.name} ${job.priority}` }, el("label", {}, "Priority in the queue ",
+    el("input", { type: "number", min: -1000, max: 1000, step: 1, required: true, value: job.priority, onchange: set })), el("span", { class: "note" }, " higher goes first"));
+}
+
+function course(job, act) {
   return el("div", { class: "course" }, el("progress", { value: share(job.progress), max: 1, "aria-label": "clips done" }),
     el("p", {}, courseWords(job)),
     why(job) ? el("p", { class: job.state === "failed" ? "wrong" : "" }, job.queue ? `Number ${job.queue.position} in the queue: ${job.queue.reason}.` : job.reason) : null,
+    job.priority == null || job.ended ? null : priority(job, act),
     el("p", { class: "note" }, `${job.kind} job${job.team ? ` of team ${job.team}` : ""}, started ${moment(job.created)}${job.ended ? `, ended ${moment(job.ended)}` : ""}`));
 }
 

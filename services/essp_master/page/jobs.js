@@ -63,10 +63,10 @@ function narrow(event) {
 function list(jobs) {
   const found = narrowed(jobs, group, wanted);
   if (!found.length) return el("p", { class: "empty" }, "No job is of this kind and has this name.");
-  const reasons = found.some(why), teams = found.some(job => job.team);
+  const reasons = found.some(why), teams = found.some(job => job.team), priorities = found.some(job => job.priority);
   const rows = found.slice(0, rowsShown).map(job => [el("span", { class: "pick" }, pick(job.name), link(job.name)), ...(teams ? [job.team || UNKNOWN] : []), job.kind, state(job), percent(job.total ? share(job) : null), job.state === "running" ? number(job.clips_per_s) : UNKNOWN,
-    duration(job.eta_s), count(job.failed), moment(job.created), ...(reasons ? [why(job)] : [])]);
-  const all = table("jobs", ["job", ...(teams ? ["team"] : []), "kind", "state", "done", "clips/s", "to go", "failed clips", "started", ...(reasons ? ["why"] : [])], rows, teams ? [0, 1, 2, 3, 9] : [0, 1, 2, 8]);
+    duration(job.eta_s), count(job.failed), moment(job.created), ...(priorities ? [count(job.priority)] : []), ...(reasons ? [why(job)] : [])]);
+  const all = table("jobs", ["job", ...(teams ? ["team"] : []), "kind", "state", "done", "clips/s", "to go", "failed clips", "started", ...(priorities ? ["priority"] : []), ...(reasons ? ["why"] : [])], rows, [0, 1, 2, ...(teams ? [3] : []), 8 + teams + priorities]);
   const left = found.length - rows.length;
   return el("div", {}, all, left ? el("button", { type: "button", onclick: showMore }, `Show ${count(Math.min(STEP, left))} more of ${count(left)}`) : null);
 }

@@ -7,6 +7,7 @@ import { drawCreate } from "./create.js";
 import { el, morph } from "./dom.js";
 import { drawJob, loadJob } from "./job.js";
 import { drawJobs, loadJobs } from "./jobs.js";
+import { drawLogs, loadLogs } from "./logs.js";
 import { drawPools, loadPools } from "./pools.js";
 import { moment } from "./words.js";
 
@@ -17,24 +18,27 @@ let view = null; // what is shown
 let data = null; // what it shows
 let timer = 0;
 
-const JOBS = { key: "#/", title: "Jobs", load: loadJobs, draw: drawJobs };
-const POOLS = { key: "#/pools", title: "Pools", load: loadPools, draw: drawPools };
-const CREATE = { key: "#/new", title: "New job", load: null, draw: () => drawCreate(name => (location.hash = `#/jobs/${encodeURIComponent(name)}`)) };
+const JOBS = { key: "#/", within: "#/", title: "Jobs", load: loadJobs, draw: drawJobs };
+const POOLS = { key: "#/pools", within: "#/pools", title: "Pools", load: loadPools, draw: drawPools };
+const CREATE = { key: "#/new", within: "#/new", title: "New job", load: null, draw: () => drawCreate(name => (location.hash = `#/jobs/${encodeURIComponent(name)}`)) };
 
-/** The view that an address names. */
+/** The view that an address names; `within`: the one of the heading that it belongs to. */
 function named(hash) {
   const names = compared(hash);
-  if (names) return { key: hash, title: `${names.length} jobs`, load: () => loadComparison(names), draw: drawComparison };
+  if (names) return { key: hash, within: "#/", title: `${names.length} jobs`, load: () => loadComparison(names), draw: drawComparison };
+  const about = /^#\/logs(?:\/([^/]+))?$/.exec(hash);
+  if (about) return { key: hash, within: "#/logs", title: "Logs", load: () => loadLogs(decodeURIComponent(about[1] || "")), draw: drawLogs };
   const found = /^#\/jobs\/([^/]+)$/.exec(hash);
   if (!found) return [POOLS, CREATE].find(each => each.key === hash) || JOBS;
   const name = decodeURIComponent(found[1]);
-  return { key: hash, title: name, load: () => loadJob(name), draw: drawJob };
+  return { key: hash, within: "#/", title: name, load: () => loadJob(name), draw: drawJob };
 }
 
-async function act(job, action) {
+async function act(job, action, wanted) {
   if (action === "stop" && !confirm(`Stop ${job}? Its trainers save first; starting it again goes on from there.`)) return;
   try {
-    await ask(jobPath(job, `:${action}`), { method: "POST" });
+    if (action === "priority") await ask(jobPath(job, "/priority"), { method: "PUT", body: JSON.stringify({ priority: wanted }), type: "application/json" });
+    else await ask(jobPath(job, `:${action}`), { method: "POST" });
     tell("");
   } catch (error) {
     tell(`${action} ${job}: ${error.message}`);
@@ -107,8 +111,7 @@ function go() {
   view = named(location.hash);
   data = null;
   for (const link of document.querySelectorAll("nav a")) {
-    const here = link.getAttribute("href");
-    if (here === view.key || (here === "#/" && view.load && view !== POOLS)) link.setAttribute("aria-current", "page");
+    if (link.getAttribute("href") === view.within) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
   tell("");

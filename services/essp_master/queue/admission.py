@@ -83,7 +83,7 @@ class Admission:
         return Contender(
             name=job.name,
             team=job.team,
-            priority=spec.priority,
+            priority=job.priority or 0,
             since=job.life.created,
             need=need,
             running=running,

@@ -70,6 +70,18 @@ def test_a_job_that_has_ended_is_given_more_epochs(live: Live) -> None:
         live.essp("start", str(live.file))
 
 
+def test_a_priority_is_set_where_there_is_a_queue(live: Live, tmp_path: Path) -> None:
+    live.essp("start", str(live.file))
+    with pytest.raises(ConfigError, match="no queue here"):
+        live.essp("priority", "small", "5")
+    with Live(tmp_path / "queue", queue_budget=2**30) as queueing:
+        queueing.essp("start", str(queueing.file))
+        assert "PRIORITY" not in queueing.essp("ls").stdout
+        assert json.loads(queueing.essp("priority", "small", "-5", "--json").stdout)["priority"] == -5
+        assert "-5" in queueing.essp("ls").stdout
+        assert queueing.essp("priority", "small", "1001").exit_code == 2
+
+
 def test_who_waits_sees_where_and_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = json.loads(
         essp("token", "alice", "--scope", "operate", "--scope", "read", "--team", "vision", "--json").stdout
@@ -197,5 +209,5 @@ def test_the_token_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_every_command_is_documented() -> None:
     group: Any = typer.main.get_command(cli.app)
-    assert set(group.commands) == {"start", "ls", "get", "pause", "resume", "stop", "wait", "events"}
+    assert set(group.commands) == {"start", "ls", "get", "pause", "resume", "stop", "priority", "wait", "events"}
     assert all(command.help for command in group.commands.values())

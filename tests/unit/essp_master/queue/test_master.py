@@ -15,7 +15,7 @@ from essp.audit.invariants import check
 from essp_common import topics
 from essp_common.artifacts.history import History
 from essp_common.bus import reading
-from essp_common.errors import ConfigError, Unavailable
+from essp_common.errors import ConfigError, Conflict, Unavailable
 from essp_common.job.spec import JobSpec
 from essp_common.job.status import JobState, JobSummary, QueueStatus
 from essp_common.pb.v1.messages_pb2 import (
@@ -356,3 +356,30 @@ def test_twenty_jobs_of_three_teams_share_what_five_may_take_up(bench: Bench, ad
         mine = [name for name in ended if name[0] == team]
         assert mine == sorted(mine), "in the order of their starts"
     crew.close()
+
+
+def test_a_priority_can_be_changed_and_outlives_its_master(bench: Bench) -> None:
+    master = bench.has_room_for(1)
+    bench.start("a1", "a2", "a3", "a4")
+    assert bench.queue() == ["a2", "a3", "a4"]
+    assert master.prioritise("a4", -5).priority == -5
+    master.prioritise("a3", -2)
+    assert bench.queue() == ["a2", "a3", "a4"]
+    master.prioritise("a4", -1)
+    master.prioritise("a4", -1)
+    assert bench.queue() == ["a2", "a4", "a3"]
+    assert master.events("a4")[-1].message == "job a4: priority -1 in place of -5"
+    bench.die()
+    master = bench.take_over()
+    assert bench.queue() == ["a2", "a4", "a3"]
+    assert [bench.jobs()[name].priority for name in ("a2", "a3", "a4")] == [0, -2, -1]
+    master.prioritise("a3", 7)
+    assert bench.running() == set()
+    assert bench.queue()[0] == "a3"
+    bench.work("a1")
+    assert bench.running() == {"a3"}
+    assert bench.queue() == ["a1", "a2", "a4"]
+    bench.work("a3")
+    bench.finish("a3")
+    with pytest.raises(Conflict, match="job a3 is completed"):
+        master.prioritise("a3", 1)

@@ -1,0 +1,64 @@
+"""`essp logs`: what the workers and the master of an installation have logged lately, over REST."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
+
+import httpx
+import typer
+
+from essp.cli.rest import SERVER, AsJson, Server, Token, ask, connect
+from essp_common.errors import Unavailable
+
+_LOOK_S = 1.0
+_MOST = 10_000
+Level = Literal["info", "warning", "error"]
+
+
+def main(
+    job: Annotated[str, typer.Option(help="Only lines about this job.")] = "",
+    pool: Annotated[str, typer.Option(help="Only of this pool; `trainer` stands for all trainers.")] = "",
+    worker: Annotated[str, typer.Option(help="Only of this worker.")] = "",
+    level: Annotated[Level, typer.Option(help="Lines of this level, and worse ones.")] = "info",
+    lines: Annotated[int, typer.Option("--lines", "-n", help="So many of the newest.", min=1, max=_MOST)] = 100,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with new ones, until Ctrl-C.")] = False,
+    server: Server = SERVER,
+    token: Token = "",
+    as_json: AsJson = False,
+) -> None:
+    """Show what workers log, of all pools in one place: the newest lines since the master began."""
+    only = {"job": job, "pool": pool, "worker": worker, "level": level.upper()}
+    with connect(server, token) as client:
+        found = ask(client, "GET", "/v1/logs", params={**only, "most": lines})
+        if not found and not follow:
+            typer.echo("there are none: nothing of this kind was logged since the master began", err=True)
+        for line in found:
+            _print(line, as_json)
+        if follow:
+            for line in _followed(client, only, found[-1]["id"] if found else 0):
+                _print(line, as_json)
+
+
+def _followed(client: httpx.Client, only: dict[str, str], last: int) -> Iterator[dict[str, Any]]:
+    """New lines as they come. A master that does not answer is waited for."""
+    while True:
+        time.sleep(_LOOK_S)
+        try:
+            found = ask(client, "GET", "/v1/logs", params={**only, "after": last, "most": _MOST})
+        except Unavailable:
+            continue
+        yield from found
+        last = found[-1]["id"] if found else last
+
+
+def _print(line: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(line))
+        return
+    about = f" ({line['job']})" if line["job"] else ""
+    typer.echo(f"{line['time'][:19]}  {line['level']:<7}  {line['worker']}, {line['pool']}: {line['event']}{about}")
+    if line["error"]:
+        typer.echo("\n".join(f"    {part}" for part in line["error"].rstrip().splitlines()))

@@ -1,0 +1,107 @@
+"""Workers send what they log to the master, which shows it: `LogLines` on `essp.progress`.
+
+It is a look at what happens now, and no archive: a worker keeps a thousand lines for as long as the broker is away, and
+says how many it left out. Whoever needs all of them collects what the processes write.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from contextlib import ExitStack
+from types import TracebackType
+
+from essp_common import topics
+from essp_common.bus.port import Bus
+from essp_common.errors import EsspError
+from essp_common.pb.v1.messages_pb2 import LogLine, LogLines, Progress
+from essp_common.runtime import logs
+
+log = logging.getLogger(__name__)
+
+INTERVAL_S = 1.0
+MOST_LINES = 200
+"""Lines of one message, and so of a second."""
+LONGEST_EVENT = 1_000
+LONGEST_ERROR = 4_000
+"""Characters; of a longer traceback the end is kept, which says what went wrong."""
+_MOST_BYTES = 200_000
+"""Of one message: brokers take a megabyte."""
+_HELD = 1_000
+
+
+class LogShipper:
+    """Sends them in a thread of its own, from `with` to its end. What was logged by then is sent before it ends."""
+
+    def __init__(self, bus: Bus, worker: str, pool: str, interval_s: float = INTERVAL_S) -> None:
+        """`pool`: as `essp_common.runtime.ids` has them."""
+        self._bus = bus
+        self._worker = worker
+        self._pool = pool
+        self._interval_s = interval_s
+        self._held: deque[logs.Line] = deque()
+        self._left_out = 0
+        self._lock = threading.Lock()
+        self._stopped = threading.Event()
+        self._following = ExitStack()
+        self._thread = threading.Thread(target=self._ship, name="essp-log-shipping", daemon=True)
+
+    def __enter__(self) -> None:
+        self._following.enter_context(logs.followed(self._hold))
+        self._thread.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._following.close()
+        self._stopped.set()
+        self._thread.join()
+
+    def _hold(self, line: logs.Line) -> None:
+        with self._lock:
+            self._held.append(line)
+            self._make_room()
+
+    def _make_room(self) -> None:
+        while len(self._held) > _HELD:
+            self._held.popleft()
+            self._left_out += 1
+
+    def _ship(self) -> None:
+        while not self._stopped.wait(self._interval_s):
+            self._send()
+        while self._send():
+            pass
+
+    def _send(self) -> bool:
+        """Send one message; False: there is nothing to be sent, or it cannot be now."""
+        with self._lock:
+            lines = [self._held.popleft() for _ in range(min(MOST_LINES, len(self._held)))]
+            message = LogLines(pool=self._pool, left_out=self._left_out)
+            self._left_out = 0
+        if not lines:
+            return False
+        sent = 0
+        while sent < len(lines) and message.ByteSize() < _MOST_BYTES:
+            message.lines.append(_packed(lines[sent]))
+            sent += 1
+        try:
+            self._bus.publish(topics.PROGRESS, b"", Progress(worker=self._worker, logs=message).SerializeToString())
+        except EsspError as error:
+            log.debug("%s: lines of the log cannot be sent: %s", self._pool, error)
+            sent = 0
+        with self._lock:
+            self._held.extendleft(reversed(lines[sent:]))
+            self._left_out += 0 if sent else message.left_out
+            self._make_room()
+        return sent > 0
+
+
+def _packed(line: logs.Line) -> LogLine:
+    event = line.event if len(line.event) <= LONGEST_EVENT else line.event[: LONGEST_EVENT - 4] + " ..."
+    texts = {"level": line.level, "event": event, "thread": line.thread, "job": line.job}
+    # A file name that is no UTF-8 comes as surrogates, which no message takes.
+    sound = {name: text.encode("utf-8", "replace").decode() for name, text in texts.items()}
+    error = line.error[-LONGEST_ERROR:].encode("utf-8", "replace").decode()
+    return LogLine(time=line.time_s, error=error, **sound)

@@ -1,0 +1,36 @@
+"""What workers have logged lately."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from essp_master.api.events import MOST
+from essp_master.api.problems import answers_of
+from essp_master.service import Master
+from essp_master.worker_logs import Level, LogLine
+
+_Name = Annotated[str, Query(max_length=200)]
+
+
+def router(master: Master) -> APIRouter:
+    """The route of logs."""
+    routes = APIRouter(prefix="/v1/logs", tags=["logs"])
+
+    @routes.get("", operation_id="list_logs", responses=answers_of(401, 403, 422))
+    def list_logs(
+        after: Annotated[int, Query(ge=0, le=MOST, description="Only lines after this id.")] = 0,
+        most: Annotated[int, Query(ge=1, le=10_000, description="So many of the newest.")] = 500,
+        level: Annotated[Level, Query(description="Lines of this level, and worse ones.")] = "INFO",
+        job: Annotated[_Name, Query(description="Only about this job.")] = "",
+        pool: Annotated[_Name, Query(description="Only of this pool, or of those whose names begin so.")] = "",
+        worker: Annotated[_Name, Query(description="Only of this worker.")] = "",
+    ) -> list[LogLine]:
+        """What workers and the master have logged since this master began, oldest first.
+
+        The newest five thousand lines are held, and as many warnings and errors.
+        """
+        return master.worker_logs.newest(most, after, level, job, pool, worker)
+
+    return routes

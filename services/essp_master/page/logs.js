@@ -1,0 +1,89 @@
+// What workers have logged lately, newest first: of all pools, or about one job.
+
+import { ask } from "./api.js";
+import { el, redraw } from "./dom.js";
+import { count, moment } from "./words.js";
+
+const HELD = 5000;
+const FIRST = 1000; // lines that are asked for at first
+const STEP = 200;
+const GROUPS = { INFO: "information", WARNING: "warnings", ERROR: "errors" };
+const known = { job: null, lines: [] };
+const without = new Set(); // levels that are not wanted
+let pool = ""; // of which lines are wanted; empty: of all
+let wanted = ""; // text that a line has to have
+let most = STEP;
+
+/** The lines about a job; empty: all. Only new ones are read. */
+export async function loadLogs(job) {
+  if (known.job !== job) {
+    Object.assign(known, { job, lines: [] });
+    pool = wanted = "";
+    most = STEP;
+  }
+  const last = known.lines.at(-1)?.id || 0;
+  const about = job ? `&job=${encodeURIComponent(job)}` : "";
+  const found = await ask(`v1/logs?after=${last}&most=${last ? HELD : FIRST}${about}`);
+  if (known.job === job && (known.lines.at(-1)?.id || 0) === last) known.lines.push(...found);
+  known.lines.splice(0, known.lines.length - HELD);
+  return { logsOf: job, lines: known.lines };
+}
+
+/** The group of a level. */
+export const levelGroup = level => (level === "CRITICAL" ? "ERROR" : level);
+
+/** The lines that are wanted, newest first. */
+export const chosenLines = (lines, left_out, from, text) => {
+  const part = text.toLowerCase();
+  return lines.filter(line => !left_out.has(levelGroup(line.level)) && (!from || line.pool === from)
+    && (!part || `${line.worker} ${line.event} ${line.error}`.toLowerCase().includes(part))).reverse();
+};
+
+/** The page. */
+export function drawLogs({ logsOf, lines }) {
+  const found = chosenLines(lines, without, pool, wanted);
+  const chips = Object.keys(GROUPS).map(group => el("button",
+    { type: "button", class: "chip", "data-key": group, "data-group": group, "aria-pressed": String(!without.has(group)), onclick: toggle },
+    `${GROUPS[group]} ${count(lines.filter(line => levelGroup(line.level) === group).length)}`));
+  const pools = [...new Set(lines.map(line => line.pool))].sort();
+  const choice = el("select", { "aria-label": "only of this pool", onchange: choose },
+    el("option", { value: "", selected: !pool }, "all pools"), pools.map(name => el("option", { value: name, selected: name === pool }, name)));
+  const search = el("input", { type: "search", "aria-label": "only lines with this text", placeholder: "only with this text", oninput: narrow });
+  return [el("section", { "data-key": "logs" },
+    el("h2", {}, logsOf ? `What workers say about ${logsOf}` : "What workers say"),
+    logsOf ? el("p", { class: "note" }, el("a", { href: `#/jobs/${encodeURIComponent(logsOf)}` }, "The job"), " · ", el("a", { href: "#/logs" }, "all lines")) : null,
+    el("div", { class: "filters" }, chips, choice, search),
+    found.length ? el("ol", { class: "events lines", tabindex: "0", "aria-label": "lines, newest first" }, found.slice(0, most).map(line => shown(line, !logsOf)))
+      : el("p", { class: "empty" }, lines.length ? "No line is of these levels and this pool, and has this text." : "No worker has said anything since this master began."),
+    found.length > most ? el("button", { type: "button", onclick: more }, `Show ${count(Math.min(STEP, found.length - most))} older ones`) : null,
+    el("p", { class: "note" }, "The newest lines since this master began. Whoever needs all of them collects what the processes write."))];
+}
+
+function shown(line, named) {
+  const about = named && line.job ? [" · ", el("a", { href: `#/logs/${encodeURIComponent(line.job)}` }, line.job)] : null;
+  return el("li", { class: `level-${levelGroup(line.level)}`, "data-key": String(line.id) },
+    el("time", { datetime: line.time }, moment(line.time)),
+    el("div", {}, el("div", {}, line.event), el("div", { class: "note" }, `${line.worker}, ${line.pool}`, about),
+      line.error ? el("details", {}, el("summary", {}, line.error.trimEnd().split("\n").at(-1)), el("pre", {}, line.error)) : null));
+}
+
+function toggle(event) {
+  const { group } = event.currentTarget.dataset;
+  if (!without.delete(group)) without.add(group);
+  redraw();
+}
+
+function choose(event) {
+  pool = event.currentTarget.value;
+  redraw();
+}
+
+function narrow(event) {
+  wanted = event.currentTarget.value;
+  redraw();
+}
+
+function more() {
+  most += STEP;
+  redraw();
+}
