@@ -33,6 +33,7 @@ from benchmarks import (
     loading,
     master,
     oneaccess,
+    page,
     pixels,
     planning,
     pooling,
@@ -87,6 +88,7 @@ BENCHMARKS: dict[str, Callable[[Scale], Iterator[Figure]]] = {
         autoscaling.autoscaling,
         gpus.gpu_allocation,
         planning.plan_error,
+        page.page,
     )
 }
 _FIGURES = {

@@ -5,22 +5,31 @@ Text is escaped unless it says that it is HTML: names of classes and videos come
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from html import escape
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape, unescape
 from importlib.resources import files
 
 
-def document(title: str, parts: Iterable[str], style: str = "", script: str = "") -> str:
-    """The page of these parts. `style`, `script`: what it needs beyond the common style sheet."""
+def document(title: str, parts: Iterable[str], style: str = "", script: str = "", facts: Mapping[str, str] = {}) -> str:
+    """The page of these parts. `style`, `script`: what it needs beyond the common style sheet. `facts`: for programs
+    that read it again (`fact`)."""
+    told = "".join(f'<meta name="{escape(name)}" content="{escape(value)}">' for name, value in facts.items())
     css = files("essp.pages").joinpath("page.css").read_text(encoding="utf-8")
     behaviour = f"<script>{script}</script>\n" if script else ""
     return (
         "<!doctype html>\n"
         '<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(title)}</title><style>{css}{style}</style></head>\n"
+        f"{told}<title>{escape(title)}</title><style>{css}{style}</style></head>\n"
         f"<body><main>{chr(10).join(parts)}\n</main>\n{behaviour}</body></html>\n"
     )
+
+
+def fact(page: str, name: str) -> str:
+    """A fact of a page; empty: it has none of this name."""
+    found = re.search(f'<meta name="{re.escape(escape(name))}" content="([^"]*)">', page)
+    return unescape(found[1]) if found else ""
 
 
 def tiles(shown: Iterable[tuple[str, str]]) -> str:
@@ -46,24 +55,33 @@ def table(
     head: Sequence[str],
     rows: Iterable[tuple[Sequence[str], bool]],
     left: Sequence[int] = (),
-    wrap: int = -1,
+    wrap: Sequence[int] = (),
     bar: int = -1,
 ) -> str:
-    """A table; `head` is HTML, cells are text. Rows that are flagged stand out; `left`: columns of text."""
+    """A table; `head` is HTML, cells are text. Rows that are flagged stand out; `left`: columns of text; `wrap`: those
+    whose lines may break anywhere. On a narrow window each row is a block, and each cell has its head beside it."""
 
     def kind(column: int) -> str:
-        names = [n for n, on in (("left", column in left), ("wrap", column == wrap), ("bar", column == bar)) if on]
+        names = [n for n, on in (("left", column in left), ("wrap", column in wrap), ("bar", column == bar)) if on]
         return f' class="{" ".join(names)}"' if names else ""
+
+    def named(column: int) -> str:
+        words = unescape(head[column].replace("<br>", " ")) if head else ""
+        return f' data-head="{escape(words)}"' if words else ""
 
     heading = "".join(f"<th{kind(i)}>{cell}</th>" for i, cell in enumerate(head))
     body = "".join(
         f"<tr{' class=chosen' if chosen else ''}>"
-        + "".join(f"<td{kind(i)}>{cell if isinstance(cell, Raw) else escape(cell)}</td>" for i, cell in enumerate(row))
+        + "".join(
+            f"<td{kind(i)}{named(i)}>{cell if isinstance(cell, Raw) else escape(cell)}</td>"
+            for i, cell in enumerate(row)
+        )
         + "</tr>"
         for row, chosen in rows
     )
     top = f"<thead><tr>{heading}</tr></thead>" if head else ""
-    return f'<div class="scroll"><table>{top}<tbody>{body}</tbody></table></div>'
+    folds = ' class="folds"' if head else ""
+    return f'<div class="scroll"><table{folds}>{top}<tbody>{body}</tbody></table></div>'
 
 
 def percent(share: float) -> str:

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from dataclasses import replace
+
 from essp.account import account_of
+from essp.pages.elements import fact
 from essp.report import plots
 from essp.report.facts import Run, read_run
-from essp.report.notes import notes
-from essp.report.page import render
+from essp.report.notes import PastRun, notes, past_runs
+from essp.report.page import RUNS, render
 from essp.report.plots import DARK, LIGHT
 from essp.report.samples import Sample, choose, code_shares, draw_samples, read_samples
 from essp.report.sweeps import standings
 from essp_common.artifacts import layout
 from essp_common.artifacts.figures import confusion
 from essp_common.artifacts.history import History
+from essp_common.errors import NotFound
 from essp_common.objects.port import ObjectStore
 from essp_common.wiring import Stores
 
 PAGE = layout.REPORT + "report.html"
+_KEPT = layout.REPORT + "run-{}.html"
+"""The page as it was after so many runs of the job."""
 
 
 def write_report(output: ObjectStore, stores: Stores) -> str:
@@ -30,9 +37,24 @@ def write_report(output: ObjectStore, stores: Stores) -> str:
     for name, (light, _) in pictures.items():
         output.put(f"{layout.REPORT}{name}.png", light)
     shares = {f"stream {name}, samples": words for name, words in code_shares(samples).items()}
-    words = notes(account_of(History(output).read())) | shares
-    output.put(PAGE, render(run, pictures, words).encode())
+    account = account_of(History(output).read())
+    past = _with_reports(output, past_runs(account))
+    output.put(PAGE, render(run, pictures, notes(account) | shares, past).encode())
     return output.uri(PAGE)
+
+
+def _with_reports(output: ObjectStore, past: list[PastRun]) -> list[PastRun]:
+    """These runs with the report of each. The present page is kept if it is of fewer runs."""
+    with suppress(NotFound):
+        page = output.get(PAGE)
+        runs = fact(page.decode("utf-8", "replace"), RUNS)
+        if runs.isdecimal() and 0 < int(runs) < len(past):
+            output.put(_KEPT.format(int(runs)), page)
+    there = {info.key for info in output.list(layout.REPORT)}
+    return [
+        replace(run, report=_KEPT.format(number).removeprefix(layout.REPORT)) if _KEPT.format(number) in there else run
+        for number, run in enumerate(past, 1)
+    ]
 
 
 def draw(run: Run, samples: list[Sample]) -> dict[str, tuple[bytes, bytes]]:
@@ -40,7 +62,11 @@ def draw(run: Run, samples: list[Sample]) -> dict[str, tuple[bytes, bytes]]:
     found: dict[str, tuple[bytes, bytes]] = {}
     if run.histories:
         best = {member.trainer: member.epoch for member in run.model.members}
-        found["curves"] = (plots.curves(run.histories, best, LIGHT), plots.curves(run.histories, best, DARK))
+        found["loss"] = (plots.loss(run.histories, LIGHT), plots.loss(run.histories, DARK))
+        found["accuracy"] = (
+            plots.accuracy(run.histories, best, LIGHT),
+            plots.accuracy(run.histories, best, DARK),
+        )
     if compared := {
         sweep: [(one.label, one.validation["top1"]) for one in members] for sweep, members in standings(run).items()
     }:

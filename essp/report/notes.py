@@ -7,6 +7,8 @@ nothing is done. All of them count.
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
+from datetime import UTC, datetime
 
 import numpy as np
 
@@ -15,6 +17,30 @@ from essp_common.failures import kind_word, stage_word
 from essp_common.pb.v1.messages_pb2 import FailureKind, Stage
 
 _EXAMPLES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class PastRun:
+    """A run of the job."""
+
+    began: datetime
+    seconds: float
+    decoded: int
+    """Clips."""
+    report: str = ""
+    """The report that was made after it, relative to the newest one; empty: there is none."""
+
+
+def past_runs(account: Account) -> list[PastRun]:
+    """All runs of the job, the first one first."""
+    return [
+        PastRun(
+            datetime.fromtimestamp(run.began_ms / 1000, UTC),
+            (run.last_ms - run.began_ms) / 1000,
+            run.counts["decoded"],
+        )
+        for run in account.runs
+    ]
 
 
 def notes(account: Account) -> dict[str, str]:

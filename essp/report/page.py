@@ -14,6 +14,7 @@ import numpy as np
 
 from essp.pages.elements import Raw, document, percent, section, table, tiles
 from essp.report.facts import Run
+from essp.report.notes import PastRun
 from essp.report.sweeps import standings
 from essp_common.artifacts.figures import Figures, confusion
 
@@ -27,28 +28,40 @@ Pictures = Mapping[str, tuple[bytes, bytes]]
 """Name -> PNG for a light page, and for a dark one."""
 
 
-def render(run: Run, pictures: Pictures, notes: Mapping[str, str]) -> str:
-    """The page. `notes`: what else is known of the run, as label and value."""
+RUNS = "essp-runs"
+"""The fact of a page that says of how many runs of the job it is."""
+
+
+def render(run: Run, pictures: Pictures, notes: Mapping[str, str], past: Sequence[PastRun] = ()) -> str:
+    """The page. `notes`: what else is known of the run, as label and value. `past`: all runs of the job, in order."""
     sections = [
         _results(run),
         _sweeps(run),
-        _picture(
-            "Sweeps", "Top-1 on the validation split, by video; the best of each sweep is filled.", pictures, "sweeps"
+        _pictures(
+            "Sweeps",
+            "Top-1 on the validation split, by video; the best of each sweep is filled.",
+            pictures,
+            ("sweeps",),
         ),
         _strategies(run),
-        _picture(
-            "Curves", "Training dashed, validation solid; the circle is the epoch that was chosen.", pictures, "curves"
+        _pictures(
+            "Curves",
+            "Training dashed, validation solid; the circle is the epoch that was chosen.",
+            pictures,
+            ("loss", "accuracy"),
         ),
-        _picture(f"Confusion on the {run.split} split", "Fused model, by video.", pictures, "confusion"),
+        _pictures(f"Confusion on the {run.split} split", "Fused model, by video.", pictures, ("confusion",)),
         _classes(run),
-        _picture(
-            "Samples", f"Videos of the {run.split} split, with what the streams see of them.", pictures, "samples"
+        _pictures(
+            "Samples", f"Videos of the {run.split} split, with what the streams see of them.", pictures, ("samples",)
         ),
         _mistakes(run),
         _notes(notes),
+        _runs(past),
         _reproduction(run),
     ]
-    return document(f"{run.spec.name} · ESSP report", [_head(run), *(made for made in sections if made)])
+    parts = [_head(run), *(made for made in sections if made)]
+    return document(f"{run.spec.name} · ESSP report", parts, facts={RUNS: str(len(past))})
 
 
 def _head(run: Run) -> str:
@@ -74,19 +87,19 @@ def _head(run: Run) -> str:
 
 def _results(run: Run) -> str:
     splits = [name for name, found in (("validation", run.model.validation), ("test", run.model.test)) if found]
-    head = ["", "model", "weight", "epoch"]
-    head += [f"{split}<br>{label}" for split in splits for label in FIGURES.values()]
     rows = []
-    for member in run.model.members:
-        cells = [member.trainer, member.model.name, f"{member.weight:.3f}", str(member.epoch + 1)]
-        rows.append((cells + _figures(run.row(member.trainer), splits), False))
-    rows.append((["fused", "", "", "", *_figures(run.row(None), splits)], True))
+    for split in splits:
+        for member in run.model.members:
+            cells = [member.trainer, member.model.name, f"{member.weight:.3f}", str(member.epoch + 1), split]
+            rows.append((cells + _figures(run.row(member.trainer), split), False))
+        rows.append((["fused", "", "", "", split, *_figures(run.row(None), split)], True))
     left_out = "".join(
         f'<p class="quiet">{found.left_out} {split} videos are left out: some trainer could not score them.</p>'
         for split, found in (("validation", run.model.validation), ("test", run.model.test))
         if found and found.left_out
     )
-    return section("Results", table(head, rows, left=(1,)) + left_out)
+    head = ["trainer", "model", "weight", "epoch", "split", *FIGURES.values()]
+    return section("Results", table(head, rows, left=(1, 4)) + left_out)
 
 
 def _sweeps(run: Run) -> str:
@@ -116,9 +129,9 @@ def _sweeps(run: Run) -> str:
     )
 
 
-def _figures(row: tuple[Figures, Figures], splits: Sequence[str]) -> list[str]:
-    found = dict(zip(("validation", "test"), row, strict=True))
-    return [_figure(name, found[split].get(name)) for split in splits for name in FIGURES]
+def _figures(row: tuple[Figures, Figures], split: str) -> list[str]:
+    found = dict(zip(("validation", "test"), row, strict=True))[split]
+    return [_figure(name, found.get(name)) for name in FIGURES]
 
 
 def _figure(name: str, value: float | None) -> str:
@@ -211,13 +224,29 @@ def _mistakes(run: Run) -> str:
     head = ["video", "label", "predicted", "its score", "score of<br>the label"]
     more = f", the {len(rows)} with the highest score are listed" if len(wrong) > len(rows) else ""
     sentence = f'<p class="quiet">{len(wrong)} of {len(run.fused)} {run.split} videos{more}.</p>'
-    return section("Misclassified", sentence + table(head, rows, left=(1, 2), wrap=0))
+    return section("Misclassified", sentence + table(head, rows, left=(1, 2), wrap=(0,)))
 
 
 def _notes(notes: Mapping[str, str]) -> str:
     if not notes:
         return ""
-    return section("The run", table([], [([label, value], False) for label, value in notes.items()], left=(1,), wrap=1))
+    return section(
+        "The run", table([], [([label, value], False) for label, value in notes.items()], left=(1,), wrap=(1,))
+    )
+
+
+def _runs(past: Sequence[PastRun]) -> str:
+    """Nothing for a job that was never interrupted and never went on."""
+    if len(past) < 2:
+        return ""
+    rows = []
+    for number, one in enumerate(past, 1):
+        report = (
+            "this one" if number == len(past) else one.report and Raw(f'<a href="{escape(one.report)}">as it was</a>')
+        )
+        began = f"{one.began:%Y-%m-%d %H:%M} UTC"
+        rows.append(([str(number), began, f"{one.seconds:,.0f} s", f"{one.decoded:,}", report], False))
+    return section("Runs of this job", table(["run", "began", "took", "clips decoded", "report"], rows, left=(1, 4)))
 
 
 def _reproduction(run: Run) -> str:
@@ -226,6 +255,7 @@ def _reproduction(run: Run) -> str:
         ["trainer", "checkpoint", "SHA-256 of the weights"],
         [([m.trainer, m.checkpoint, m.sha256], False) for m in run.model.members],
         left=(1, 2),
+        wrap=(1, 2),
     )
     return section(
         "To reproduce it",
@@ -245,12 +275,19 @@ def _approximate(trainer: str, steps: Sequence[int]) -> str:
     )
 
 
-def _picture(title: str, caption: str, pictures: Pictures, name: str) -> str:
-    if name not in pictures:
+def _pictures(title: str, caption: str, pictures: Pictures, names: Sequence[str]) -> str:
+    """Those of these pictures that there are, beside each other where there is room."""
+    found = [
+        _picture(f"{title}: {name}" if len(names) > 1 else title, *pictures[name]) for name in names if name in pictures
+    ]
+    if not found:
         return ""
-    light, dark = (f"data:image/png;base64,{base64.b64encode(png).decode()}" for png in pictures[name])
-    return section(
-        title,
-        f'<div class="scroll"><picture><source media="(prefers-color-scheme: dark)" srcset="{dark}">'
-        f'<img alt="{escape(title)}" src="{light}"></picture></div><p class="quiet">{escape(caption)}</p>',
+    return section(title, f'<div class="beside">{"".join(found)}</div><p class="quiet">{escape(caption)}</p>')
+
+
+def _picture(words: str, *themes: bytes) -> str:
+    light, dark = (f"data:image/png;base64,{base64.b64encode(png).decode()}" for png in themes)
+    return (
+        f'<picture><source media="(prefers-color-scheme: dark)" srcset="{dark}">'
+        f'<img alt="{escape(words)}" src="{light}"></picture>'
     )

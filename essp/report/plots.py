@@ -47,30 +47,67 @@ DARK = Theme(
 )
 
 
-def curves(histories: Mapping[str, Sequence[PhaseRecord]], best: Mapping[str, int], theme: Theme) -> bytes:
-    """Loss and top-1 over the epochs: training dashed, validation solid, the chosen epoch marked."""
-    figure = Figure(figsize=(11, 3.9), dpi=_DPI, layout="constrained")
-    loss, accuracy = figure.subplots(1, 2)
+Histories = Mapping[str, Sequence[PhaseRecord]]
+"""Trainer -> what it reported, by phase."""
+
+
+def loss(histories: Histories, theme: Theme) -> bytes:
+    """Loss over the epochs: training dashed, validation solid. A value far above all others is cut, and marked."""
+    figure, axes = _over_epochs(histories, ("loss",), theme)
+    series = [
+        (theme.lines[number % len(theme.lines)], *_series(history, purpose, ("loss",)))
+        for number, history in enumerate(histories.values())
+        for purpose in ("train", "validation")
+    ]
+    low, high, cut = bounds([value for _, _, values in series for value in values])
+    if cut:
+        margin = 0.05 * (high - low or 1.0)
+        axes.set_ylim(low - margin, high + margin)
+        for colour, epochs, values in series:
+            above = [epoch for epoch, value in zip(epochs, values, strict=True) if value > high]
+            axes.plot(above, [high] * len(above), "^", color=colour, markersize=7)
+    axes.set_title("Loss" + (f" ({cut} higher, at the triangle)" if cut else ""))
+    return png(figure, theme)
+
+
+def accuracy(histories: Histories, best: Mapping[str, int], theme: Theme) -> bytes:
+    """Top-1 over the epochs: training dashed, validation solid, the chosen epoch marked."""
+    figure, axes = _over_epochs(histories, ("video_top1", "top1"), theme)
+    for number, (trainer, history) in enumerate(histories.items()):
+        _mark(axes, history, best.get(trainer), theme.lines[number % len(theme.lines)])
+    axes.set_title("Top-1 (validation by video)")
+    axes.set_ylim(0, 1.02)
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    return png(figure, theme)
+
+
+def bounds(values: Sequence[float]) -> tuple[float, float, int]:
+    """Between what values are to be drawn so that an outlier does not squash the others: the lowest, the highest that
+    is within three times the spread of nine tenths of them, and how many lie above it."""
+    found = sorted(value for value in values if np.isfinite(value))
+    if not found:
+        return 0.0, 1.0, 0
+    low, common = found[0], found[int(0.9 * (len(found) - 1))]
+    limit = low + 3 * (common - low or abs(low) or 1.0)
+    inside = [value for value in found if value <= limit]
+    return low, inside[-1], len(found) - len(inside)
+
+
+def _over_epochs(histories: Histories, names: Sequence[str], theme: Theme) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(5.6, 4.1), dpi=_DPI, layout="constrained")
+    axes = figure.subplots()
     for number, (trainer, history) in enumerate(histories.items()):
         colour = theme.lines[number % len(theme.lines)]
         for purpose, style in (("train", "--"), ("validation", "-")):
-            label = f"{trainer} {purpose}"
-            _line(loss, history, purpose, ("loss",), label, colour, style)
-            _line(accuracy, history, purpose, ("video_top1", "top1"), label, colour, style)
-        _mark(accuracy, history, best.get(trainer), colour)
-    loss.set_title("Loss")
-    accuracy.set_title("Top-1 (validation by video)")
-    accuracy.set_ylim(0, 1.02)
-    accuracy.yaxis.set_major_formatter(PercentFormatter(1.0))
-    for axes in (loss, accuracy):
-        axes.set_xlabel("epoch")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.grid(color=theme.faint, linewidth=0.6)
-        axes.spines[["top", "right"]].set_visible(False)
-    handles, labels = accuracy.get_legend_handles_labels()
+            _line(axes, history, purpose, names, f"{trainer} {purpose}", colour, style)
+    axes.set_xlabel("epoch")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.grid(color=theme.faint, linewidth=0.6)
+    axes.spines[["top", "right"]].set_visible(False)
+    handles, labels = axes.get_legend_handles_labels()
     if handles:
-        figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, labelcolor=theme.ink)
-    return png(figure, theme)
+        figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False, labelcolor=theme.ink)
+    return figure, axes
 
 
 def sweeps(compared: Mapping[str, Sequence[tuple[str, float]]], theme: Theme) -> bytes:

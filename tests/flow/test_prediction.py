@@ -140,10 +140,10 @@ def test_a_report_is_made_of_a_real_run(trained: JobSpec, runner: CliRunner) -> 
     assert done.stdout.strip() == f"{trained.output}/report/report.html"
     store = STORES.under(trained.output)
     names = {info.key.removeprefix(layout.REPORT) for info in store.list(layout.REPORT)}
-    assert names == {"report.html", "curves.png", "confusion.png", "samples.png"}
+    assert names == {"report.html", "loss.png", "accuracy.png", "confusion.png", "samples.png"}
     page = store.get(layout.REPORT + "report.html").decode()
     assert "fused top-1, test" in page
-    assert page.count("data:image/png;base64,") == 6
+    assert page.count("data:image/png;base64,") == 8
 
 
 def test_the_function_gives_the_scores_of_the_command(trained: JobSpec, videos: Path, runner: CliRunner) -> None:

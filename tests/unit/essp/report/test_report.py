@@ -6,6 +6,7 @@ import base64
 import io
 import re
 from dataclasses import replace
+from datetime import UTC, datetime
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -20,17 +21,22 @@ from essp.pages.elements import percent
 from essp.report import plots
 from essp.report.facts import Run, read_run
 from essp.report.folder import write_report
+from essp.report.notes import PastRun
 from essp.report.page import render
 from essp.report.plots import DARK, LIGHT
 from essp.report.samples import choose, code_shares, draw_samples, read_clip, read_samples
 from essp.report.sweeps import best_of_sweeps
 from essp_aggregator.assembly import assemble, final_checkpoints
 from essp_common.artifacts import layout
+from essp_common.artifacts.checkpoint import PhaseRecord
+from essp_common.artifacts.history import History
 from essp_common.cache.memory import MemoryCache
 from essp_common.catalog.table import Catalog, VideoRow, write_catalog
 from essp_common.errors import NotFound
 from essp_common.job.spec import JobSpec
 from essp_common.objects.directory import DirectoryStore
+from essp_common.pb.v1.messages_pb2 import HistoryEntry, HistorySegment, JobSnapshot, PhasePlan, RunStart
+from essp_common.planning.position import Position
 from essp_common.video.probe import probe
 from essp_common.video.synthetic import drifting, numbered, read_number, texture, write_video
 from essp_common.wiring import Stores
@@ -118,7 +124,9 @@ def page_of(job: FinishedJob) -> Page:
 
 def test_the_folder_holds_the_page_and_its_pictures(job: FinishedJob, written: Page) -> None:
     keys = {info.key for info in job.store.list(layout.REPORT)}
-    assert keys == {f"report/{name}" for name in ("report.html", "curves.png", "confusion.png", "samples.png")}
+    assert keys == {
+        f"report/{name}" for name in ("report.html", "loss.png", "accuracy.png", "confusion.png", "samples.png")
+    }
     first = {key: job.store.get(key) for key in keys}
     assert write_report(job.store, STORES) == f"{job.spec.output}/report/report.html"
     assert {key: job.store.get(key) for key in keys} == first, "made again, it is the same"
@@ -126,7 +134,7 @@ def test_the_folder_holds_the_page_and_its_pictures(job: FinishedJob, written: P
 
 def test_the_page_stands_alone(job: FinishedJob, written: Page) -> None:
     assert written.open == []
-    assert len(written.references) == 6, "three pictures, light and dark"
+    assert len(written.references) == 8, "four pictures, light and dark"
     assert all(reference.startswith("data:image/png;base64,") for reference in written.references)
     assert "http" not in re.sub(r"base64,[^\"]*", "", job.store.get("report/report.html").decode())
 
@@ -135,11 +143,12 @@ def test_the_figures_are_those_of_the_model(written: Page, run: Run) -> None:
     page = written
     evaluation = run.model.test
     assert evaluation is not None
+    tested = {row[0]: row for row in page.rows if row[4:5] == ["test"]}
     for member in run.model.members:
-        row = page.row(member.trainer)
+        row = tested[member.trainer]
         assert row[1:4] == ["small", f"{member.weight:.3f}", str(member.epoch + 1)]
-        assert row[9] == percent(evaluation.members[member.trainer]["top1"])
-    assert page.row("fused")[9] == percent(evaluation.fused["top1"])
+        assert row[5] == percent(evaluation.members[member.trainer]["top1"])
+    assert tested["fused"][5] == percent(evaluation.fused["top1"])
     assert page.row("average")[1:3] == ["0.500", "0.500"]
     for name in CLASSES:
         label = CLASSES.index(name)
@@ -190,7 +199,7 @@ def test_without_a_test_split_the_report_is_of_validation(tmp_path: Path) -> Non
     assert run.split == "validation"
     page = Page(render(run, {}, {}))
     assert "fused top-1, validation" in page.text
-    assert len(page.row("fused")) == 9
+    assert {row[4] for row in page.rows if row[0] == "fused" and len(row) > 6} == {"validation"}
 
 
 def test_without_a_catalog_there_are_no_samples_but_a_report(tmp_path: Path) -> None:
@@ -284,9 +293,55 @@ def test_a_confusion_matrix_of_many_classes_fits() -> None:
 
 def test_curves_need_only_what_is_there(run: Run) -> None:
     trained_only = {name: [r for r in records if r.purpose == "train"] for name, records in run.histories.items()}
-    picture = plots.curves(trained_only, {}, LIGHT)
+    picture = plots.accuracy(trained_only, {}, LIGHT)
     assert pixels(picture).size
-    assert plots.curves({"rgb": []}, {}, LIGHT) != picture
+    assert plots.accuracy({"rgb": []}, {}, LIGHT) != picture
+    assert plots.loss({"rgb": []}, LIGHT) != plots.loss(trained_only, LIGHT)
+
+
+def test_an_outlier_does_not_squash_the_curve() -> None:
+    falling = [4.6 * 0.8**epoch for epoch in range(40)]
+    assert plots.bounds(falling) == (falling[-1], falling[0], 0)
+    assert plots.bounds([*falling, 500.0, 900.0]) == (falling[-1], falling[0], 2)
+    assert plots.bounds([2.0, 2.0]) == (2.0, 2.0, 0)
+    assert plots.bounds([float("nan"), float("inf")]) == (0.0, 1.0, 0)
+
+    def highest(values: list[float]) -> float:
+        """How far up the curve is in the first quarter of the picture."""
+        history = [PhaseRecord(purpose="train", epoch=k, metrics={"loss": v}) for k, v in enumerate(values)]
+        blue = np.abs(pixels(plots.loss({"rgb": history}, LIGHT)) - np.array([0x00, 0x72, 0xB2]) / 255).max(axis=2)
+        rows = np.flatnonzero((blue < 0.1)[:, : blue.shape[1] // 4].any(axis=1))
+        return 1 - int(rows[0]) / len(blue)
+
+    assert highest([*falling, 500.0]) == pytest.approx(highest([*falling, falling[-1]]), abs=0.1)
+
+
+def test_reports_of_earlier_runs_are_kept_and_linked(run: Run) -> None:
+    began = datetime(2026, 5, 1, 12, 30, tzinfo=UTC)
+    past = [PastRun(began, 3700.0, 1234, "run-1.html"), PastRun(began, 10.0, 5), PastRun(began, 20.0, 6)]
+    page = Page(render(run, {}, {}, past))
+    assert page.row("1") == ["1", "2026-05-01 12:30 UTC", "3,700 s", "1,234", ""]
+    assert page.references == ["run-1.html"]
+    assert page.row("2")[-1] == ""
+    assert page.row("3")[-1] == "this one"
+    assert "Runs of this job" not in render(run, {}, {}, past[:1])
+
+
+def test_a_report_is_kept_when_the_job_has_run_again(tmp_path: Path) -> None:
+    job = fused(tmp_path)
+    write_report(job.store, STORES)
+    first = job.store.get("report/report.html")
+    segment = HistorySegment(first=1, last=1)
+    snapshot = JobSnapshot(spec_json=job.spec.model_dump_json(), phases=[PhasePlan(clips=10)])
+    start = {name: Position(0, 0).message() for name in job.spec.readers()}
+    for time_ms in (1000, 2000):
+        segment.entries.append(HistoryEntry(time_ms=time_ms, started=RunStart(snapshot=snapshot, start=start)))
+    job.store.put("report/report.html", first.replace(b'"essp-runs" content="0"', b'"essp-runs" content="1"'))
+    History(job.store).append(segment)
+    for _ in range(2):
+        write_report(job.store, STORES)
+        assert "run-1.html" in page_of(job).references
+    assert Page(job.store.get("report/run-1.html").decode()).text == Page(first.decode()).text
 
 
 def test_a_job_of_an_earlier_version_has_a_report(tmp_path: Path) -> None:
