@@ -42,12 +42,16 @@ _NOT_ALLOWED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EOPNOTSUPP)
 class DirectoryStore:
     """An `ObjectStore` in a file system."""
 
-    def __init__(self, root: str, boundary: str = "", writes: Writes | None = None) -> None:
+    def __init__(self, root: str, boundary: str = "", writes: Writes | None = None, owned: bool = False) -> None:
         """`root`: an absolute path. `boundary`: the folder that writes may not leave (default: `root`). `writes`: the
-        account of a store that this is a folder of."""
+        account of a store that this is a folder of. `owned`: all folders below the root are the writer's, as in the
+        output of a job, so that an empty one may go; else only those that this store has made."""
         self._root = root
         self._writes = writes or Writes()
         self._boundary = boundary or root
+        self._owned = owned
+        self._made: set[str] = set()
+        """Folders that were not there before."""
         self._tidied: set[str] = set()
         """Folders without temporary files of processes that crashed."""
 
@@ -88,14 +92,15 @@ class DirectoryStore:
             yield from self._walk(folder + slash, stem, (os.path.realpath(path),))
 
     def delete(self, key: str) -> None:
-        """Remove a file, and the folders around it that are empty then, but not the root."""
+        """Remove a file, and the folders around it that are empty then, but not the root or those of other people."""
         with self._errors(key), suppress(FileNotFoundError, NotADirectoryError):
             path = self._writable_path(key)
             os.unlink(path)
             folder = os.path.dirname(path)
             with suppress(OSError):  # not empty, or a link
-                while folder != self._root:
+                while folder != self._root and (self._owned or folder in self._made):
                     os.rmdir(folder)
+                    self._made.discard(folder)
                     folder = os.path.dirname(folder)
 
     def open(self, key: str) -> BinaryIO:
@@ -137,8 +142,9 @@ class DirectoryStore:
         return f"file://{self._path(key)}"
 
     def below(self, folder: str) -> DirectoryStore:
-        """A folder in this one; a symbolic link on the way to it does not widen where may be written."""
-        return DirectoryStore(self._path(folder), self._boundary, self._writes)
+        """A folder in this one, for a writer of its own; a symbolic link on the way to it does not widen where may be
+        written."""
+        return DirectoryStore(self._path(folder), self._boundary, self._writes, owned=True)
 
     def _path(self, key: str) -> str:
         return os.path.join(self._root, checked(key))
@@ -177,7 +183,7 @@ class DirectoryStore:
         for _ in range(_BEGINNINGS):
             with suppress(FileNotFoundError):
                 try:
-                    _make_durable_folder(folder)
+                    self._made |= set(_make_durable_folder(folder))
                 except (FileExistsError, NotADirectoryError) as error:
                     raise Conflict(f"{key!r} cannot be written: part of its path is an object") from error
                 made = True
@@ -270,14 +276,15 @@ def _publish(temporary: str, path: str, if_absent: bool) -> None:
         raise Conflict(f"{path} is a folder") from error
 
 
-def _make_durable_folder(folder: str) -> None:
-    """Create a folder and those above it, so that each survives a crash."""
+def _make_durable_folder(folder: str) -> list[str]:
+    """Create a folder and those above it, so that each survives a crash; which ones were not there."""
     if os.path.isdir(folder):
-        return
+        return []
     parent = os.path.dirname(folder)
-    _make_durable_folder(parent)
+    made = _make_durable_folder(parent)
     with suppress(FileExistsError):
         os.mkdir(folder)
+        made.append(folder)
     try:
         is_folder = stat.S_ISDIR(os.stat(folder).st_mode)  # one look, as others may remove it and make it again
     except FileNotFoundError:
@@ -287,6 +294,7 @@ def _make_durable_folder(folder: str) -> None:
     if not is_folder:
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), folder)
     _flush_folder(parent)
+    return made
 
 
 def _flush_folder(folder: str) -> None:

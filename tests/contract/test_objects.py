@@ -290,6 +290,21 @@ def test_folders_that_a_delete_empties_go_and_the_root_stays(tmp_path: Path) -> 
     assert list((tmp_path / "root").iterdir()) == []
 
 
+def test_a_folder_of_other_people_stays_although_it_is_empty(tmp_path: Path) -> None:
+    """Somebody may be in it: `mkdir new; cd new; essp catalog build ~/videos --out catalog.parquet`."""
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    store = DirectoryStore("/")
+    for name in ("one", "new/two"):
+        store.put(f"{theirs}/{name}".lstrip("/"), b"x")
+        store.delete(f"{theirs}/{name}".lstrip("/"))
+        assert list(theirs.iterdir()) == []
+    (theirs / "output" / "empty").mkdir(parents=True)
+    (theirs / "output" / "empty" / "old").write_bytes(b"x")
+    store.below(f"{theirs}/output".lstrip("/")).delete("empty/old")
+    assert list((theirs / "output").iterdir()) == [], "a job's output is its own"
+
+
 def test_a_write_succeeds_while_others_empty_its_folder(tmp_path: Path) -> None:
     store = DirectoryStore(str(tmp_path))
 
