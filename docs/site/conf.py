@@ -1,4 +1,4 @@
-"""The site: the Markdown of this repository as it lies there, by Sphinx and MyST. `make site` builds it.
+"""The site: the Markdown of this repository as it lies there, by Sphinx, MyST and MyST-NB. `make site` builds it.
 
 The repository itself is the source, so that a link between pages leads to the same place on the site and where people
 read the files. Links to source files become downloads. The pages ask no other host for anything.
@@ -11,11 +11,11 @@ from essp_common.distribution import version as version_of_essp
 project = author = html_title = "ESSP"
 release = version_of_essp()
 
-extensions = ["myst_parser"]
+extensions = ["myst_nb"]
 root_doc = "docs/site/index"
 include_patterns = ["docs/**", "*.md", "benchmarks/README.md", "charts/**", "docker/*", "essp/**", "services/**"]
-exclude_patterns = ["docs/examples/*.ipynb"]
-source_suffix = {".md": "markdown"}
+source_suffix = {".md": "myst-nb", ".ipynb": "myst-nb"}
+nb_execution_mode = "off"  # they hold their outputs: `python -m tools.notebooks`
 myst_heading_anchors = 4
 nitpicky = True
 

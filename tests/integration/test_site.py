@@ -26,3 +26,4 @@ def test_the_site_is_whole_and_loads_nothing_from_elsewhere(tmp_path: Path) -> N
     assert {"index.html", "docs/site/index.html", "docs/cli.html", "docs/python.html", "docs/rest.html"} <= pages.keys()
     assert [name for name, text in pages.items() if LOADED.search(text)] == []
     assert "essp evaluate segments" in pages["docs/cli.html"]
+    assert '<img alt="' in pages["docs/examples/notebook.html"], "what its cells show"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,19 @@ def test_one_class_is_nothing_to_learn(tmp_path: Path) -> None:
     write_catalog(store, "one.parquet", Catalog(rows))
     [warning] = told(tmp_path, data={"catalog": store.uri("one.parquet")})
     assert warning == "every training video is of one class, c0: each answer is right, and nothing is learned"
+
+
+def test_one_video_of_a_class_is_little_to_learn_from_and_enough_to_validate_by(tmp_path: Path) -> None:
+    store, key = STORES.resolve(make_job(tmp_path).data.catalog)
+    rows = read_catalog(store, key).rows
+    two = [[row for row in rows if (row.split, row.class_name) == ("train", name)][:2] for name in ("c0", "c1")]
+    write_catalog(store, "few.parquet", Catalog(tuple(chain(*two))))  # one of each is set aside
+    data = {"catalog": store.uri("few.parquet")}
+    assert any("a single training video of" in warning for warning in told(tmp_path, data=data))
+    loop = make_job(tmp_path, streams={"rgb": {}}, trainers={}, consumers={"mine": {"stream": "rgb", "batch_size": 2}})
+    for split, said in (("train", True), ("validation", False)):
+        job = loop.model_copy(update={"data": loop.data.model_copy(update={**data, "consumed": split})})
+        assert any("a single" in warning for warning in preflight(job, STORES).warnings) == said
 
 
 def test_splits_and_streams_that_nobody_uses(tmp_path: Path) -> None:
