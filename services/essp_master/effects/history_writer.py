@@ -6,7 +6,8 @@ the newest segment says.
 
 A store that does not answer is tried again without limit. The master continues meanwhile, until it holds so many
 messages that it reads no more (back-pressure). If another master has appended to a job's history, or if the history
-cannot be written at all, the writer gives the job back with the reason: it is no longer this master's.
+cannot be written at all, the writer gives the job back with the reason: it is no longer this master's. A master that
+has lost a job to another one leaves, and marks no more messages as done, whichever job they are about.
 """
 
 from __future__ import annotations
@@ -91,6 +92,9 @@ class HistoryWriter:
         """Write what was noted of these jobs, if it is time (or `now`). All that they had done by now is durable."""
         if self._thread is not None and self._thread.is_alive():
             return
+        jobs = list(jobs)
+        if any(job.fenced for job in jobs):
+            self._handled.clear()  # the other master accounts for these messages, which no history of this one holds
         noted = [job for job in jobs if job.recorder.pending and not job.fenced and not job.unrecorded]
         due = now or self._clock() >= self._due_s or any(job.recorder.urgent for job in noted)
         if noted and not due:

@@ -143,6 +143,22 @@ def test_of_two_masters_the_later_one_goes_on_and_the_other_leaves(adapters: Ada
     assert fleet.commands[1].since == 1, "it is the same run"
 
 
+def test_a_master_that_leaves_takes_no_message_with_it(adapters: Adapters, fleet: Fleet) -> None:
+    """It reads some in the very moment in which it learns of the other one, and can record them no more."""
+    first = master_named("m1", adapters)
+    first.start(fleet.job)
+    fleet.work()
+    second = master_named("m2", adapters)
+    with pytest.raises(Fenced):
+        first.run()
+    while second.step(0):
+        pass
+    assert second.status("small").counts.decoded > 0
+    run_to_rest(second, fleet)
+    assert second.status("small").counts.reissued == 0
+    assert fleet.trained == BOTH
+
+
 def test_a_third_master_believes_workers_of_the_first(adapters: Adapters, fleet: Fleet) -> None:
     """Trainers carry the fence with which they were started, however many masters come after."""
     masters = [master_named("m1", adapters)]
