@@ -176,7 +176,7 @@ def test_the_site_lists_each_page_once() -> None:
     numbered, own, elsewhere = ROOT / "docs" / "decisions", ROOT / "docs" / "site", (ROOT / "tests", ROOT / "tools")
     pages = [
         f"/{path.relative_to(ROOT).with_suffix('')}"
-        for path in DOCUMENTS
+        for path in (*DOCUMENTS, *(ROOT / "docs").rglob("*.ipynb"))
         if own not in path.parents
         and not any(folder in path.parents for folder in elsewhere)
         and (numbered not in path.parents or path.stem == "README")
