@@ -5,7 +5,7 @@ PYTHON ?= python3
 
 PIP := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
-.PHONY: help setup demo test test-fast storm soak check fix hooks proto site docs bench images clean
+.PHONY: help setup demo test test-fast storm soak check fix hooks proto site pictures docs bench images clean
 
 help:  ## This list.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
@@ -68,6 +68,9 @@ proto: setup  ## Generate the message classes.
 site: setup  ## The documents as a site, in build/site.
 	$(BIN)/python -m sphinx -W --keep-going -q -b html -c docs/site . build/site
 	@echo "open build/site/index.html"
+
+pictures: setup  ## Pictures of the master's page in every state, in build/pictures (needs Chromium).
+	$(BIN)/python -m tools.page_pictures --out build/pictures
 
 docs: setup  ## The references of job fields, commands, Python, the REST API and the chart's values.
 	$(BIN)/python -m tools.job_reference --write

@@ -1,6 +1,7 @@
 """Pictures of the master's page: what people see of a running master, taken by a Chromium without a window.
 
-    python -m tools.page_pictures http://127.0.0.1:8080 --out pictures [--token TOKEN]
+    python -m tools.page_pictures --out pictures                                        of a busy master of its own
+    python -m tools.page_pictures http://127.0.0.1:8080 --out pictures [--token TOKEN]  of one that runs
 
 Takes the list of jobs, the newest job in each state, the newest ones side by side, the form for a new job, the pools,
 the logs, and the form for the token, each in three widths, light and dark. Fails if Chromium is not there, if the
@@ -196,7 +197,7 @@ def take(page: Browser, url: str, name: str, out: Path) -> None:
 def main(arguments: Sequence[str]) -> None:
     """Take the pictures."""
     parser = argparse.ArgumentParser(prog="python -m tools.page_pictures", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("server", help="URL of the master")
+    parser.add_argument("server", nargs="?", help="URL of the master; none: a busy one is made, and an empty one")
     parser.add_argument("--out", type=Path, required=True, help="folder of the pictures")
     parser.add_argument("--token", default=os.environ.get("ESSP_API_TOKEN", ""), help="of the API (ESSP_API_TOKEN)")
     given = parser.parse_args(arguments)
@@ -204,19 +205,35 @@ def main(arguments: Sequence[str]) -> None:
     if program is None:
         raise SystemExit(f"none of {', '.join(PROGRAMS)} is installed: apt-get install chromium")
     given.out.mkdir(parents=True, exist_ok=True)
-    server = given.server.rstrip("/")
     try:
         with browser(program) as page:
-            if given.token:
-                take(page, f"{server}/", "token", given.out)
-            give_token(page, server, given.token)
-            for name, view in views(page).items():
-                take(page, f"{server}/{view}", name, given.out)
+            if given.server:
+                _take_all(page, given.server.rstrip("/"), given.token, given.out)
+            else:
+                _take_own(page, given.out)
             if page.troubles:
                 raise PageError("; ".join(page.troubles))
     except PageError as error:
         raise SystemExit(f"the page: {error}") from error
     print(f"{len(list(given.out.glob('*.png')))} pictures in {given.out}")
+
+
+def _take_all(page: Browser, server: str, token: str, out: Path) -> None:
+    if token:
+        take(page, f"{server}/", "token", out)
+    give_token(page, server, token)
+    for name, view in views(page).items():
+        take(page, f"{server}/{view}", name, out)
+
+
+def _take_own(page: Browser, out: Path) -> None:
+    from tools.page_states import BUSY, EVENTS, JOBS, busy_master
+
+    with tempfile.TemporaryDirectory() as folder, busy_master(Path(folder), 0, 0) as server:
+        take(page, f"{server}/#/", "empty", out)
+    with tempfile.TemporaryDirectory() as folder, busy_master(Path(folder), JOBS, EVENTS) as server:
+        _take_all(page, server, "", out)
+        take(page, f"{server}/#/jobs/{BUSY}", "job-busy", out)
 
 
 if __name__ == "__main__":

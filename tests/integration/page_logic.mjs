@@ -5,6 +5,7 @@ import { lines, nearest, range, ticks } from "./chart.js";
 import { lineOf } from "./create.js";
 import { compared, comparison, joined, resultsOf } from "./compare.js";
 import { chosen, eventWords, groupOf } from "./events.js";
+import { DEFAULTS, jobText, quoted } from "./fields.js";
 import { flowOf } from "./flow.js";
 import { commands, courseWords, resultRows, why } from "./job.js";
 import { narrowed } from "./jobs.js";
@@ -112,3 +113,13 @@ assert.deepEqual(ids(new Set(["ERROR"]), "", ""), [1, 0]);
 assert.deepEqual(ids(new Set(), "decoder", ""), [2, 0]);
 assert.deepEqual(ids(new Set(), "", "inner"), [2]);
 assert.equal(levelGroup("CRITICAL"), "ERROR");
+
+// Fields become YAML: text that could be a number, a truth value or a comment is quoted.
+assert.deepEqual(["s3://b/a.parquet", "a-b_c.d", "12", "Yes", "a b", "a: b", "x:", "", "ä#"].map(quoted),
+  ["s3://b/a.parquet", "a-b_c.d", '"12"', '"Yes"', '"a b"', '"a: b"', '"x:"', '""', '"ä#"']);
+const flowOnly = jobText({ ...DEFAULTS, streams: ["flow"], frames: 17, side: 224, name: "no" });
+assert.match(flowOnly, /^name: "no"\n/);
+assert.match(flowOnly, /length: 16/);
+assert.match(flowOnly, /height: 256, width: 256/);
+assert.doesNotMatch(flowOnly, /rgb/);
+assert.match(jobText({ ...DEFAULTS, model: "r3d_18", frames: 16 }), /rgb: \{feature: rgb, params: \{frames: 16\}\}/);

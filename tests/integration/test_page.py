@@ -134,6 +134,18 @@ def test_a_job_is_checked_as_one_types(tmp_path: Path, page: Browser) -> None:
         page.open(f"{served.url}/#/new")
         typed = "const t = document.querySelector('textarea'); t.value = {}; t.dispatchEvent(new Event('input')); 0"
         spec = served.job.model_dump_json()
+        page.evaluate("document.querySelector('.fields').open = true; sessionStorage.clear(); location.reload()")
+        page.wait("document.querySelector('.fields') && !document.querySelector('[aria-busy]')")
+        filled = "const f = document.querySelector('[aria-label={}]'); f.value = {}; "
+        filled += "f.dispatchEvent(new Event('input', {{bubbles: true}})); 0"
+        page.evaluate("{" + filled.format("Name", "'night'") + "}")
+        assert page.evaluate("document.querySelector('textarea').value").startswith("name: night\n")
+        page.wait("document.querySelector('#verdict').innerText.includes('catalog')")
+        page.evaluate("{" + typed.format("'name: mine'") + "}")
+        page.evaluate("{" + filled.format("Epochs", "7") + "}")
+        assert page.evaluate("document.querySelector('textarea').value") == "name: mine", "what people wrote stays"
+        page.evaluate("document.querySelector('form p.note button').click()")
+        assert "\nepochs: 7\n" in page.evaluate("document.querySelector('textarea').value")
         page.evaluate("{" + typed.format(json.dumps("name: x\nepochs: many")) + "}")
         page.wait("document.querySelector('#verdict').innerText.includes('epochs has to be a whole number')")
         assert "line 2" in page.evaluate("document.querySelector('#verdict').innerText")

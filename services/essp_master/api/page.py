@@ -24,6 +24,7 @@ _MODULES = (
     "create",
     "dom",
     "events",
+    "fields",
     "flow",
     "job",
     "jobs",

@@ -2,39 +2,11 @@
 
 import { ask } from "./api.js";
 import { el } from "./dom.js";
+import { DEFAULTS, fieldsForm, jobText } from "./fields.js";
 import { counted } from "./words.js";
 
 const PAUSE_MS = 500; // without a key, then it is checked
 const DRAFT = "draft";
-const EXAMPLE = `name: my-job
-output: s3://essp/runs/my-job        # checkpoints, model and report go below this
-epochs: 10
-
-data:
-  catalog: s3://essp/catalog.parquet # made by: essp catalog build
-
-clip:
-  frames: 11
-  resize: {mode: crop, height: 96, width: 96}
-
-streams:
-  rgb: {feature: rgb, params: {frames: 1}}
-  flow: {feature: flow, params: {method: dis, length: 10}}
-
-trainers:
-  rgb:
-    stream: rgb
-    model: small
-    batch_size: 32
-    optimizer: {lr: 0.01}
-    augment: {crop: 84}
-  flow:
-    stream: flow
-    model: small
-    batch_size: 32
-    optimizer: {lr: 0.01}
-    augment: {crop: 84}
-`;
 
 /** The line (from 0) of a YAML text where a field like `trainers.rgb.batch_size` is, or the nearest above it; -1: none. */
 export function lineOf(text, field) {
@@ -62,7 +34,8 @@ export function drawCreate(open) {
   const verdict = el("div", { id: "verdict", class: "verdict", role: "status", "aria-live": "polite" });
   const start = el("button", { type: "submit", disabled: true }, "Start");
   const fresh = el("input", { type: "checkbox" }), file = el("input", { type: "file", accept: ".yaml,.yml,.json" });
-  let waiting = 0, round = 0;
+  const edited = el("p", { class: "note", hidden: true }, "The text below was changed by hand. ", el("button", { type: "button", class: "chip", onclick: () => write(true) }, "Write it anew from these fields"));
+  let waiting = 0, round = 0, fields = DEFAULTS, written = jobText(DEFAULTS);
 
   async function check() {
     const mine = ++round;
@@ -102,6 +75,14 @@ export function drawCreate(open) {
     waiting = setTimeout(check, PAUSE_MS);
   }
 
+  /** Write what the fields say, unless people have changed the text meanwhile. */
+  function write(anew) {
+    edited.hidden = anew || text.value === written;
+    if (!edited.hidden) return;
+    text.value = written = jobText(fields);
+    soon();
+  }
+
   async function begin(event) {
     event.preventDefault();
     start.disabled = true;
@@ -115,7 +96,7 @@ export function drawCreate(open) {
     }
   }
 
-  text.value = sessionStorage.getItem(DRAFT) ?? EXAMPLE;
+  text.value = sessionStorage.getItem(DRAFT) ?? written;
   text.addEventListener("input", soon);
   fresh.addEventListener("change", check);
   file.addEventListener("change", async () => {
@@ -126,6 +107,7 @@ export function drawCreate(open) {
   check();
   return [el("form", { "data-own": true, "data-key": "create", class: "create", onsubmit: begin },
     el("div", { class: "head" }, el("h2", {}, "A new job"), el("span", { class: "grow" }), el("label", { class: "file" }, "Read a file ", file)),
+    fieldsForm(found => { fields = found; write(false); }), edited,
     el("div", { class: "editor" }, el("label", { for: "job", class: "unseen" }, "The job, as YAML"), text, verdict),
     el("div", { class: "head" }, start, el("label", {}, fresh, " remove what an earlier run of it left")))];
 }

@@ -1,0 +1,68 @@
+// The usual fields of a job, from which its YAML is written: for those who do not know the words of a job file yet.
+
+import { el } from "./dom.js";
+
+export const DEFAULTS = {
+  name: "my-job", catalog: "s3://essp/catalog.parquet", output: "s3://essp/runs/my-job",
+  epochs: 10, streams: ["rgb", "flow"], model: "small", frames: 11, side: 84, batch: 32, rate: 0.01,
+};
+const MODELS = ["small", "resnet18", "resnet50", "mobilenet_v3_small", "r3d_18", "r2plus1d_18", "s3d", "mvit_v2_s", "swin3d_t"];
+const CLIP_MODELS = /3d|2plus1d|mc3|mvit/;
+const WORDS = new Set(["true", "false", "null", "yes", "no", "on", "off", "y", "n"]);
+
+/** Text as YAML has it: quoted where it could be taken for something else. */
+export const quoted = text => (/^[A-Za-z][\w./:-]*$/.test(text) && !text.endsWith(":") && !WORDS.has(text.toLowerCase()) ? text : JSON.stringify(text));
+
+/** The side that frames are scaled to, of which a square of this side is cut out. */
+const scaled = side => Math.round(side * 8 / 7);
+
+/** The job as YAML. */
+export function jobText({ name, catalog, output, epochs, streams, model, frames, side, batch, rate }) {
+  const params = { rgb: CLIP_MODELS.test(model) ? `{frames: ${frames}}` : "{frames: 1}", flow: `{method: dis, length: ${frames - 1}}` };
+  const trainers = streams.map(stream => `  ${stream}:
+    stream: ${stream}
+    model: ${quoted(model)}
+    batch_size: ${batch}
+    optimizer: {lr: ${rate}}
+    augment: {crop: ${side}}
+`);
+  return `name: ${quoted(name)}
+output: ${quoted(output)} # checkpoints, model and report go below this
+epochs: ${epochs}
+
+data:
+  catalog: ${quoted(catalog)} # made by: essp catalog build
+
+clip:
+  frames: ${frames}
+  resize: {mode: crop, height: ${scaled(side)}, width: ${scaled(side)}}
+
+streams:
+${streams.map(stream => `  ${stream}: {feature: ${stream}, params: ${params[stream]}}\n`).join("")}
+trainers:
+${trainers.join("")}`;
+}
+
+/** The form. `changed` is called with its fields. */
+export function fieldsForm(changed) {
+  const inputs = {
+    name: text("Name", { required: true }), catalog: text("Catalog, as essp catalog build wrote it", { required: true }),
+    output: text("Where checkpoints, model and report go", { required: true }),
+    model: text("Network", { required: true, list: "models" }), epochs: whole("Epochs", 1), frames: whole("Frames of a clip", 2),
+    side: whole("Side of the square that is trained on, pixels", 16), batch: whole("Clips of a batch", 1),
+    rate: el("input", { type: "number", step: "any", min: 0, value: DEFAULTS.rate, "aria-label": "Learning rate" }),
+  };
+  for (const [name, input] of Object.entries(inputs)) input.value = DEFAULTS[name];
+  const streams = ["rgb", "flow"].map(name => el("input", { type: "checkbox", checked: true, value: name }));
+  const told = () => changed({
+    ...Object.fromEntries(Object.entries(inputs).map(([name, input]) => [name, input.type === "number" ? input.valueAsNumber || input.min : input.value])),
+    streams: streams.filter(box => box.checked).map(box => box.value),
+  });
+  return el("details", { class: "fields" }, el("summary", {}, "Fill in the usual fields"),
+    el("div", { oninput: told }, Object.values(inputs).map(input => el("label", {}, input.getAttribute("aria-label"), input)),
+      el("fieldset", {}, el("legend", {}, "What is trained on"), streams.map((box, k) => el("label", {}, box, [" frames (rgb)", " motion (optical flow)"][k])))),
+    el("datalist", { id: "models" }, MODELS.map(model => el("option", { value: model }))));
+}
+
+const text = (label, more) => el("input", { type: "text", "aria-label": label, autocomplete: "off", spellcheck: "false", ...more });
+const whole = (label, min) => el("input", { type: "number", min, step: 1, "aria-label": label, required: true });
