@@ -15,7 +15,8 @@ A pool grows to what the rates say. Nothing is added to what is pending: the nex
 before are up and have had time to show what they make. While the rate of a worker is unknown, there is nothing to go
 by, and a pool that has a worker does not grow; while only the demand is unknown, it grows by one worker at a time. A
 pool whose workers cannot work (`essp_common/runtime/conditions.py`) does not grow either. A pool shrinks more slowly:
-only after a surplus has lasted, not soon after it grew, and not below one worker while there is work.
+only after a surplus has lasted, not soon after it grew, and not below one worker while there is work. Where its bounds
+allow it a pool without work shrinks to none, and gets a worker as soon as there is work again.
 
 The idea of classifying pools by their queues follows Cosmos-Xenna's saturation-aware scheduler; scaling by the
 starvation of consumers follows Cachew (Graur et al., USENIX ATC 2022).
@@ -227,6 +228,8 @@ _ROUNDING = 1e-6
 
 def classify(load: PoolLoad, policy: Policy) -> Saturation:
     """The state of a pool; see the module's docstring."""
+    if load.queue and not load.replicas:  # nobody is there, whatever trainers said before, and however full it is
+        return Saturation.BOTTLENECK
     if load.wait > policy.wait_high:
         working = load.ready - load.stuck
         if load.busy >= policy.busy_high or (load.queue and not working) or load.queue > 4 * max(1, load.ready) > 0:

@@ -24,6 +24,7 @@ IDLE = replace(BUSY, busy=0.2, queue=1, wait=0.0, demand_per_s=4.0, done_per_s=4
         (replace(BUSY, wait=0.0), Saturation.BALANCED),
         (replace(BUSY, ready=0, busy=0.0), Saturation.BOTTLENECK),
         (replace(BUSY, stuck=4), Saturation.BOTTLENECK),
+        (replace(BUSY, replicas=0, ready=0, wait=0.0, full=True), Saturation.BOTTLENECK),
     ],
 )
 def test_a_pool_is_classified_by_the_wait_of_trainers_and_its_own_work(load: PoolLoad, saturation: Saturation) -> None:
@@ -120,6 +121,20 @@ def test_it_shrinks_only_after_a_lasting_surplus_and_not_soon_after_growing() ->
         wanted[now_s] = decision.wanted
     assert all(size == 4 for now_s, size in wanted.items() if now_s < policy.surplus_s)
     assert min(wanted.values()) == 3, "one step at a time"
+
+
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("demand_per_s", [None, 40.0])
+def test_a_pool_without_work_shrinks_to_none_and_comes_back_with_work(full: bool, demand_per_s: float | None) -> None:
+    scaler = shown(BUSY)
+    load = replace(BUSY, queue=0, wait=0.0, demand_per_s=0.0, done_per_s=0.0, busy=0.0)
+    for now_s in range(100, 2000, 10):
+        (decision,) = scaler.decide([(load, Limits())], now_s)
+        load = replace(load, replicas=decision.wanted, ready=decision.wanted)
+    assert load.replicas == 0
+    asked = replace(load, queue=50, demand_per_s=demand_per_s, full=full)  # by a job that nobody has worked for yet
+    assert scaler.decide([(asked, Limits())], 2000.0)[0].wanted >= 1
+    assert scaler.decide([(load, Limits(min=2))], 2000.0)[0].wanted == 2
 
 
 def test_an_interruption_of_the_surplus_starts_the_wait_again() -> None:
