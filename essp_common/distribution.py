@@ -38,6 +38,7 @@ EXTRAS = {
     "onnx": "onnx",
     "onnxruntime": "onnx",
     "onnxscript": "onnx",
+    "opentelemetry": "tracing",
     "redis": "redis",
     "safetensors": "learning",
     "skimage": "demo",

@@ -26,6 +26,7 @@ from essp_common.errors import ConfigError
 from essp_common.job.spec import JobSpec
 from essp_common.job.status import JobEvent, JobStatus
 from essp_common.messages.control import ControlFeed
+from essp_common.runtime import tracing
 from essp_common.runtime.config import Settings
 from essp_common.runtime.process import run_all, worker_name
 from essp_common.runtime.service import Service
@@ -85,6 +86,7 @@ class Embedded:
         self._spec = spec
         settings = embedded_settings(spec, settings)
         worker = worker_name(settings)
+        self._tracing = tracing.exported(settings.traces, settings.trace_share, _POOL, worker)
         self.adapters = Adapters.from_settings(settings)
         self.control = ControlFeed(self.adapters.bus)
         """The master's commands."""
@@ -152,7 +154,7 @@ class Embedded:
 
     def _run(self) -> None:
         try:
-            with self._log_shipper:
+            with self._log_shipper, self._tracing:
                 run_all([self.master, self._workers])
         except BaseException as error:  # noqa: BLE001  raised again by `ended`
             self._failure = error

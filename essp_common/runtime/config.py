@@ -58,6 +58,10 @@ class Settings(BaseSettings):
     """`text`, on stderr; `json`, one object a line, on stdout; `auto`: text at a terminal, elsewhere JSON."""
     metrics_port: int = 0
     """Port of `/metrics`, `/livez` and `/readyz` of a worker (0: none)."""
+    traces: str = Field("", pattern=r"^(https?://.+)?$")
+    """Collector of OpenTelemetry traces, OTLP over HTTP: `http://host:4318` (empty: none). See docs/tracing.md."""
+    trace_share: float = Field(0.01, ge=0, le=1)
+    """Share of the clips of which traces are sent."""
     supervised: bool = False
     """Leave when stdin ends: the process that started this one is gone."""
     drain_s: float = 30.0

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import FrameType
 
 from essp_common.errors import ConfigError
-from essp_common.runtime import conditions, logs
+from essp_common.runtime import conditions, logs, tracing
 from essp_common.runtime.config import Settings
 from essp_common.runtime.metrics import MetricsServer
 from essp_common.runtime.service import Service
@@ -56,7 +56,11 @@ def serve(service: Service, settings: Settings, troubles: Callable[[], Troubles]
         else None
     )
     try:
-        with logs.bridged(), drained_by_signals([service], settings.drain_s, draining):
+        with (
+            logs.bridged(),
+            drained_by_signals([service], settings.drain_s, draining),
+            tracing.exported(settings.traces, settings.trace_share, service.name, worker_name(settings)),
+        ):
             log.info("%s: started as %s", service.name, worker_name(settings))
             service.run()
             log.info("%s: ended", service.name)

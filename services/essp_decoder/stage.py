@@ -22,7 +22,7 @@ from essp_common.messages.control import ControlFeed
 from essp_common.messages.parsing import BadMessage, parsed
 from essp_common.messages.recipe import clip_consumers
 from essp_common.pb.v1.messages_pb2 import DECODER, ClipReady, ClipRef, DecodeSeed, Failed, Progress, Seed
-from essp_common.runtime import ids, metrics
+from essp_common.runtime import ids, metrics, tracing
 from essp_common.runtime.failpoints import failpoint
 from essp_common.worker.dead_letters import publish_dead_letter
 from essp_common.worker.reports import Reports
@@ -114,6 +114,7 @@ class DecodeStage:
             partition=clip.index % topics.DATA_PARTITIONS,
         )
         failpoint("decoder.announced")
+        tracing.span("decode", clip, seconds, bytes=len(value))
         self._reports.made(clip, unit.fence, len(value), seconds)
 
     def _fail(self, record: Record, unit: DecodeSeed, seed: Seed, error: EsspError, attempts: int) -> None:

@@ -43,7 +43,7 @@ from essp_common.pb.v1.messages_pb2 import (
     Progress,
     StreamRequest,
 )
-from essp_common.runtime import ids, metrics
+from essp_common.runtime import ids, metrics, tracing
 from essp_common.runtime.failpoints import failpoint
 from essp_common.video import codec
 from essp_common.worker.dead_letters import publish_dead_letter
@@ -183,7 +183,9 @@ class ExtractStage:
             partition=ready.clip.index % topics.DATA_PARTITIONS,
         )
         failpoint("extractor.announced")
-        self._reports.made(ready.clip, ready.fence, len(value), time.monotonic() - started, stream.stream)
+        seconds = time.monotonic() - started
+        tracing.span(f"extract {stream.stream}", ready.clip, seconds, feature=stream.feature, bytes=len(value))
+        self._reports.made(ready.clip, ready.fence, len(value), seconds, stream.stream)
 
     def _extractor(self, stream: StreamRequest) -> Extractor:
         kind = (stream.feature, stream.params_json)

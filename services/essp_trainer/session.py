@@ -36,6 +36,7 @@ from essp_common.messages.ordered import PhaseEnd
 from essp_common.pb.v1.messages_pb2 import EMBED, TRAIN, VALIDATION, PhasePlan
 from essp_common.planning.digest import joined
 from essp_common.planning.position import Position
+from essp_common.runtime import tracing
 from essp_common.runtime.failpoints import failpoint
 from essp_common.runtime.retry import retry_transient
 from essp_trainer.assignment import Assignment, purpose_name
@@ -159,6 +160,7 @@ class Session:
         return position.index == 0 or position.index < self._assignment.phases[position.phase_index].clips
 
     def _process(self, batch: Batch, agreement: Agreement) -> None:
+        began_s = self._clock()
         if batch.plan.purpose == TRAIN:
             if agreement.share.clips:
                 self._meter.add(self._learner.train(batch, agreement.share, agreement.channels))
@@ -171,6 +173,10 @@ class Session:
             self._meter.add(self._of_all_ranks(result))
             self._evaluated = joined([self._evaluated, batch.digest()])
         failpoint("trainer.trained")
+        if tracing.traces():
+            name = "train" if batch.plan.purpose == TRAIN else "evaluate"
+            for item in batch.clips:
+                tracing.span(name, item.clip, self._clock() - began_s, trainer=self._assignment.trainer)
         self._checkpointer.defer_commit(batch.items)
         self._releases.release(batch.items)
         if self._ranks.is_rank_zero:

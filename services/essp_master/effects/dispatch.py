@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable
 from functools import partial
+from itertools import chain
 
 from essp_common import topics
 from essp_common.bus.port import Bus
 from essp_common.cache.port import FrameCache, job_prefix
 from essp_common.pb.v1.messages_pb2 import Control
+from essp_common.runtime import tracing
 from essp_master.effects.outbox import Effect, Outbox
 from essp_master.job.job import Job
 from essp_master.ledger.instructions import Instruction, IssueUnits, PublishSkip, ReleaseClip
@@ -27,7 +29,7 @@ class Dispatch:
     def instruction(self, job: Job, instruction: Instruction) -> None:
         """Publish a work unit or a skipped clip, or free the bytes of a clip."""
         if isinstance(instruction, IssueUnits):  # most are
-            self._outbox.add(partial(self._issue, job.messages.units(instruction)), job.name)
+            self._outbox.add(self._units(job, instruction), job.name)
             return
         self.carry_out(job, self.prepared(job, instruction) or [])
 
@@ -35,7 +37,7 @@ class Dispatch:
         """What `instruction` will do; None for an instruction about the job itself. Raises what is wrong with it."""
         match instruction:
             case IssueUnits():
-                return [partial(self._issue, job.messages.units(instruction))]
+                return [self._units(job, instruction)]
             case PublishSkip():
                 return [
                     partial(
@@ -78,6 +80,13 @@ class Dispatch:
         found = self._cache.purge(job_prefix(job.name))
         with self._lock:
             job.swept(found)
+
+    def _units(self, job: Job, instruction: IssueUnits) -> Effect:
+        if tracing.traces():
+            plan = job.run.preflight.phases.plans[instruction.phase_index]
+            for clip in chain.from_iterable(instruction.units):
+                tracing.issued(job.name, plan.purpose, plan.epoch, clip.index)
+        return partial(self._issue, job.messages.units(instruction))
 
     def _issue(self, units: Iterable[tuple[bytes, bytes]]) -> None:
         publish = self._bus.publish
