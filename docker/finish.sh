@@ -14,6 +14,22 @@ if [ "${1:-}" = without-torch ] && find / -xdev \( -type d -iname 'torch*' -o -i
     echo "torch is on disk" >&2
     exit 1
 fi
+python - <<'CHECK'
+import importlib.util
+
+import boto3
+import pyarrow.compute
+import pyarrow.parquet
+import zstandard
+
+boto3.client("s3", region_name="us-east-1")
+boto3.client("sts", region_name="us-east-1")
+zstandard.decompress(zstandard.compress(b"x"))
+pyarrow.parquet.ParquetFile  # `trim.sh` has left what these load
+if importlib.util.find_spec("kubernetes"):
+    import kubernetes.client
+    import kubernetes.config
+CHECK
 if [ "$(essp --version)" != "essp ${VERSION:-}" ]; then
     echo "--build-arg VERSION=${VERSION:-} has to be that of the package, which says: $(essp --version)" >&2
     exit 1
