@@ -55,16 +55,17 @@ def assemble(
 ) -> FusedModel:
     """Fuse the trainers of a job and write the model; then free the features of clips that it has read.
 
-    What was fused before from the same checkpoints, by the same candidates, is returned as it is, since its features
-    are gone. Raises `PermanentError` if the scores of the trainers do not match, or features are lost.
+    What was fused before from the same checkpoints, by the same candidates, is returned as it is: trainers that end at
+    once set it off once each, and features are gone by then. Raises `PermanentError` if the scores of the trainers do
+    not match, or features are lost.
     """
+    before = _assembled_before(store, job, spec, finals)
+    if before is not None:
+        return before
     if not spec.aggregation.features:
         return _assembled(
             store, job, spec, finals, _scores(store, finals, "validation"), _scores(store, finals, "test")
         )
-    before = _assembled_before(store, job, spec, finals)
-    if before is not None:
-        return before
     found = {purpose: _tables(store, finals, purpose) for purpose in ("embed", "test")}
     if not found["embed"]:
         raise PermanentError(f"the trainers of {job} have kept no features; give the job an epoch more")

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from safetensors.numpy import load
 
 from essp_aggregator.assembly import assemble, final_checkpoints
 from essp_aggregator.config import AggregatorSettings
+from essp_aggregator.fusion import try_candidates
 from essp_aggregator.service import Aggregator, build
 from essp_common import topics
 from essp_common.aggregation.fused import fusion_of
@@ -104,6 +106,23 @@ def test_the_last_trainer_sets_it_off(job: FinishedJob, tmp_path: Path) -> None:
     assert metrics["test.fused.top1"] == 1.0
     assert metrics["weight.rgb"] + metrics["weight.flow"] == pytest.approx(1)
     assert {f"{s}.{t}.top1" for s in ("validation", "test") for t in ("rgb", "flow", "fused")} <= set(metrics)
+
+
+def test_trainers_that_end_at_once_are_fused_once(job: FinishedJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[int] = []
+
+    def count(*arguments: Any) -> Any:
+        tried.append(1)
+        return try_candidates(*arguments)
+
+    monkeypatch.setattr("essp_aggregator.assembly.try_candidates", count)
+    bench = AggregatorBench(job)
+    with bench.aggregator():
+        bench.checkpoint_ready("rgb")
+        first = bench.answer()
+        bench.checkpoint_ready("flow")
+        assert bench.answer().finished == first.finished
+    assert len(tried) == 1
 
 
 def test_jobs_that_there_are_not_hold_up_none_that_there_is(job: FinishedJob, monkeypatch: pytest.MonkeyPatch) -> None:
