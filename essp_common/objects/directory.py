@@ -17,6 +17,7 @@ import errno
 import os
 import shutil
 import stat
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -52,6 +53,8 @@ class DirectoryStore:
         self._owned = owned
         self._made: set[str] = set()
         """Folders that were not there before."""
+        self._folders = threading.Lock()
+        """Folders and what is known of them change together."""
         self._tidied: set[str] = set()
         """Folders without temporary files of processes that crashed."""
 
@@ -97,7 +100,7 @@ class DirectoryStore:
             path = self._writable_path(key)
             os.unlink(path)
             folder = os.path.dirname(path)
-            with suppress(OSError):  # not empty, or a link
+            with self._folders, suppress(OSError):  # not empty, or a link
                 while folder != self._root and (self._owned or folder in self._made):
                     os.rmdir(folder)
                     self._made.discard(folder)
@@ -183,7 +186,9 @@ class DirectoryStore:
         for _ in range(_BEGINNINGS):
             with suppress(FileNotFoundError):
                 try:
-                    self._made |= set(_make_durable_folder(folder))
+                    if not os.path.isdir(folder):
+                        with self._folders:
+                            self._made.update(_make_durable_folder(folder))
                 except (FileExistsError, NotADirectoryError) as error:
                     raise Conflict(f"{key!r} cannot be written: part of its path is an object") from error
                 made = True

@@ -1,8 +1,8 @@
 """Traces: the way of a clip from its seed to the step that trains on it, as OpenTelemetry spans, of a sample of clips.
 
     clip                 a seed for it is issued (master); the others are its children
-    decode               its share of the time in which its work unit was decoded, and until it was announced (decoder)
-    extract <stream>     the same of a stream that is made of it (extractor)
+    decode               its share of the time in which its work unit was decoded; ends when it is stored (decoder)
+    extract <stream>     from its frames to a stream that is made of them and stored (extractor)
     train, evaluate      the step of the batch that it is in (trainer)
 
 ESSP_TRACES names the collector, which speaks OTLP over HTTP; ESSP_TRACE_SHARE says which share of the clips is traced.

@@ -106,6 +106,7 @@ class DecodeStage:
         key = clip_key(clip.job, clip.purpose, clip.epoch, clip.index, clip.attempt)
         self._cache.put(key, value, clip_consumers(unit.recipe), unit.recipe.ttl_s)
         failpoint("decoder.stored")
+        tracing.span("decode", clip, seconds, bytes=len(value))
         ready = ClipReady(clip=clip, key=key, bytes=len(value), recipe=unit.recipe, fence=unit.fence)
         self._bus.publish(
             topics.CLIPS,
@@ -114,7 +115,6 @@ class DecodeStage:
             partition=clip.index % topics.DATA_PARTITIONS,
         )
         failpoint("decoder.announced")
-        tracing.span("decode", clip, seconds, bytes=len(value))
         self._reports.made(clip, unit.fence, len(value), seconds)
 
     def _fail(self, record: Record, unit: DecodeSeed, seed: Seed, error: EsspError, attempts: int) -> None:

@@ -168,6 +168,8 @@ class ExtractStage:
         key = stream_key(ready.key, stream.stream)
         self._cache.put(key, value, list(stream.consumers), ready.recipe.ttl_s)
         failpoint("extractor.stored")
+        seconds = time.monotonic() - started
+        tracing.span(f"extract {stream.stream}", ready.clip, seconds, feature=stream.feature, bytes=len(value))
         message = FeatureReady(
             clip=ready.clip,
             stream=stream.stream,
@@ -183,8 +185,6 @@ class ExtractStage:
             partition=ready.clip.index % topics.DATA_PARTITIONS,
         )
         failpoint("extractor.announced")
-        seconds = time.monotonic() - started
-        tracing.span(f"extract {stream.stream}", ready.clip, seconds, feature=stream.feature, bytes=len(value))
         self._reports.made(ready.clip, ready.fence, len(value), seconds, stream.stream)
 
     def _extractor(self, stream: StreamRequest) -> Extractor:
