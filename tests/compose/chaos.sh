@@ -1,19 +1,16 @@
 #!/usr/bin/env bash
 # The demonstration completes while what it needs is taken away: decoders are killed, stopped and scaled, the master is
-# killed and restarted, the broker is cut off and restarted. Then its audit is clean.
+# killed and restarted, the broker is cut off, killed and restarted. Then its audit is clean.
 #
 #   tests/compose/chaos.sh [--stand-ins]    --stand-ins: where the images of third parties cannot be pulled
 #
-# Each disturbance comes while the training is under way, and the next one once it has gone on. The stand-in of the
-# broker forgets everything when it is restarted, which Kafka does not; so there it is only cut off. Needs docker, the
-# images (make images) and 8 GiB of memory; removes what it started.
+# Each disturbance comes while the training is under way, and the next one once it has gone on. Needs docker, the images
+# (make images) and 8 GiB of memory; removes what it started.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 export ESSP_DEMO_VIDEOS=${ESSP_DEMO_VIDEOS:-6} ESSP_DEMO_EPOCHS=${ESSP_DEMO_EPOCHS:-6} ESSP_DEMO_CLIPS=${ESSP_DEMO_CLIPS:-640}
 export COMPOSE_PROJECT_NAME=essp-chaos ESSP_API_PORT=${ESSP_API_PORT:-18081} ESSP_S3_PORT=${ESSP_S3_PORT:-17071}
-compose() { if docker compose version >/dev/null 2>&1; then docker compose "$@"; else docker-compose "$@"; fi; }
-say() { printf '\n== %s\n' "$*"; }
-fail() { echo "FAILED: $*" >&2; exit 1; }
+. tests/compose/common.sh
 stand_ins=no
 [ "${1:-}" != --stand-ins ] || { stand_ins=yes; tests/compose/stand_ins.sh; }
 log=$(mktemp)
@@ -38,6 +35,17 @@ goes_on() {
     done
     compose logs --tail 30 master decoder >&2
     fail "nothing has moved for five minutes"
+}
+
+# Run a command while nothing is on its way to the broker, if that is the stand-in: Tansu 0.6 counts a message before it
+# writes it, so one that it is killed over is lost, and taken for a duplicate when it comes again. Kafka needs no care.
+in_silence() {
+    local clients=""
+    [ $stand_ins = no ] || clients=$(docker ps --quiet --filter "label=com.docker.compose.project=$COMPOSE_PROJECT_NAME" |
+        grep --invert-match "$(compose ps --quiet kafka | cut -c1-12)")
+    [ -z "$clients" ] || { docker pause $clients >/dev/null; sleep 2; }
+    "$@" >/dev/null 2>&1
+    [ -z "$clients" ] || docker unpause $clients >/dev/null
 }
 
 say "services, two decoders, the demonstration"
@@ -70,11 +78,14 @@ docker pause "$(compose ps --quiet kafka)" >/dev/null
 sleep 20
 docker unpause "$(compose ps --quiet kafka)" >/dev/null
 goes_on 200
-if [ $stand_ins = no ]; then
-    say "the broker is restarted"
-    compose restart kafka >/dev/null 2>&1
-    goes_on 200
-fi
+say "the broker is killed"
+in_silence docker kill "$(compose ps --quiet kafka)"
+sleep 5
+compose up --detach --no-recreate kafka >/dev/null 2>&1
+goes_on 200
+say "the broker is restarted"
+in_silence compose restart kafka
+goes_on 200
 say "the demonstration ends"
 wait $demo || { tail -40 "$log"; fail "the demonstration ended with an error"; }
 tail -8 "$log"

@@ -9,9 +9,7 @@ cd "$(dirname "$0")/../.."
 export ESSP_DEMO_VIDEOS=${ESSP_DEMO_VIDEOS:-6} ESSP_DEMO_EPOCHS=${ESSP_DEMO_EPOCHS:-4} ESSP_DEMO_CLIPS=${ESSP_DEMO_CLIPS:-240}
 # Beside whatever else of this compose file runs here.
 export COMPOSE_PROJECT_NAME=essp-test ESSP_API_PORT=${ESSP_API_PORT:-18080} ESSP_S3_PORT=${ESSP_S3_PORT:-17070}
-compose() { if docker compose version >/dev/null 2>&1; then docker compose "$@"; else docker-compose "$@"; fi; }
-say() { printf '\n== %s\n' "$*"; }
-fail() { echo "FAILED: $*" >&2; exit 1; }
+. tests/compose/common.sh
 
 [ "${1:-}" != --stand-ins ] || tests/compose/stand_ins.sh
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
