@@ -147,8 +147,9 @@ class TrainerStatus(_Model):
     loss: float | None
     top1: float | None
     data_wait_ratio: float | None
-    """Share of the time it waited for clips."""
+    """Share of the time it waited for clips; null while the job waits."""
     clips_per_s: float | None
+    """Null while the job waits."""
     queue: int | None
     """Clips ready in its prefetch queue."""
     waits_for: str | None = None
@@ -265,6 +266,8 @@ class JobStatus(_Model):
     """In the queue; null: this master has none."""
     queue: QueueStatus | None = None
     """Its place in the queue; null: it does not wait for other jobs."""
+    awaits: tuple[str, ...] = ()
+    """The pools of which no worker is up yet, where the job waits for one of each before it begins."""
 
 
 class JobSummary(_Model):
@@ -285,6 +288,15 @@ class JobSummary(_Model):
     """In the queue; null: this master has none."""
     queue: QueueStatus | None
     """Its place in the queue; null: it does not wait for other jobs."""
+    awaits: tuple[str, ...] = ()
+    """The pools of which no worker is up yet, where the job waits for one of each before it begins."""
+
+    @property
+    def why(self) -> str:
+        """Why it waits, has failed or was stopped; empty: there is nothing to say."""
+        if self.awaits:
+            return f"it waits for a worker of {', '.join(self.awaits)}"
+        return self.queue.reason if self.queue else self.reason
 
 
 class CurvePoint(_Model):

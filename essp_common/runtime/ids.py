@@ -56,6 +56,12 @@ def features_of(pool: str) -> tuple[str, ...]:
     return tuple(features.split("+")) if service == EXTRACTOR and features else ()
 
 
+def serves(pool: str, work: str) -> bool:
+    """Whether workers of a pool do the work of another: `extractor` and `extractor.flow+hof` do that of
+    `extractor.flow`."""
+    return pool == work or any(pool == EXTRACTOR or feature in features_of(pool) for feature in features_of(work))
+
+
 def trainer_pool(job: str, trainer: str) -> str:
     """The pool of the ranks of one training."""
     return f"{TRAINER}.{job}.{trainer}"

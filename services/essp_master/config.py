@@ -113,6 +113,9 @@ class MasterSettings(Settings):
     stall_s: float = Field(60.0, gt=0)
     """If workers report nothing for a job for so long, its outstanding clips are issued again. Each time in a row the
     wait doubles, up to an hour."""
+    ready_s: float = Field(600.0, ge=0)
+    """How long the seeds of a job wait, from when it runs, until each pool that its clips flow through has a worker:
+    decoders, extractors, and its trainers or a predictor. Then they go out all the same. 0: they do not wait."""
     loop_patience_s: float = Field(60.0, ge=5)
     """A loop of the user's own that takes part in a job, and gives no sign of life for so long, counts as gone. The job
     goes on without it; when it comes again, it goes on where its state says."""

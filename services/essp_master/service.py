@@ -24,7 +24,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -73,6 +73,7 @@ from essp_master.effects.outbox import Outbox
 from essp_master.effects.previews import Previews
 from essp_master.failover.recovery import last_commands, past, under_way
 from essp_master.job.events import EventLog
+from essp_master.job.handshake import Handshake
 from essp_master.job.job import COMMANDS, Job
 from essp_master.job.pool_demand import PoolDemand, demand_of
 from essp_master.job.preflight import Preflight, preflight
@@ -234,6 +235,8 @@ class Master:
             self.worker_registry.read(now_s)
             for job in self._jobs:
                 with self._isolated(job):
+                    if job.held:
+                        self._carry_out(job, job.look(*self._up()))
                     self._carry_out(job, job.issue())
             if now_s - self._ticked_s >= _TICK_S:
                 self._ticked_s = now_s
@@ -404,6 +407,8 @@ class Master:
             job = start_run(found, self._stores, command, events, self._worker, self._clock, whose, queued)
             if self._admission is None:
                 job.priority = None
+            if self._recovers and self._settings.ready_s:
+                job.hold(Handshake(found.spec, self._settings.ranks, self._settings.ready_s))
             streams = {topics.stream_topic(stream.feature) for stream in found.spec.streams.values()}
             self._bus.ensure_topics({topic: topics.partitions(topic) for topic in streams})
             with self._lock:
@@ -429,7 +434,7 @@ class Master:
         Nobody is told of a job whose first work units cannot be made.
         """
         ends = command is not None and command.command in (Control.STOP, Control.FAIL)
-        first = () if ends else job.start()
+        first = () if ends else (*job.look(*self._up()), *job.start())
         units = [self._dispatch.prepared(job, instruction) for instruction in first]
         self._jobs.add(job)
         job.activity.listener = self._tracking.follow(job.run.preflight.spec, job.run.epoch_clips, job.run.resumed)
@@ -489,6 +494,11 @@ class Master:
             self._swept_s = self._clock()
             self._dispatch.purge(job)
         return True
+
+    def _up(self) -> tuple[Collection[str], float]:
+        """The pools with a worker, now."""
+        now_s = self._clock()
+        return self.worker_registry.pools(now_s), now_s
 
     # --- the queue ---
 

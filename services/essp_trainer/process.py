@@ -10,6 +10,7 @@ from essp_common.messages.control import ControlFeed
 from essp_common.runtime import ids
 from essp_common.runtime.process import serve, worker_name
 from essp_common.wiring import Adapters
+from essp_common.worker.heartbeat import Heart
 from essp_common.worker.log_shipping import LogShipper
 from essp_trainer.config import Rendezvous, TrainerConfig, TrainerSettings
 from essp_trainer.distributed.supervisor import Supervisor
@@ -42,16 +43,18 @@ def run_rank(job: str, trainer: str, settings: TrainerSettings, rendezvous: Rend
         own = {"worker": f"{worker_name(settings)}-rank{rendezvous.rank}"}
         port = settings.metrics_port + rendezvous.local_rank if settings.metrics_port else 0
         settings = settings.model_copy(update=own | {"metrics_port": port})
+    worker, pool = worker_name(settings), ids.trainer_pool(job, trainer)
     with (
         closing(init_ranks(rendezvous, settings.rank_timeout_s)) as ranks,
         closing(Adapters.from_settings(settings)) as adapters,
         closing(ControlFeed(adapters.bus)) as control,
-        LogShipper(adapters.bus, worker_name(settings), ids.trainer_pool(job, trainer)),
+        LogShipper(adapters.bus, worker, pool),
+        Heart(adapters.bus, worker, pool, dict, troubles=adapters.troubles),
     ):
         config = TrainerConfig(
             job=job,
             trainer=trainer,
-            worker=worker_name(settings),
+            worker=worker,
             local_rank=rendezvous.local_rank,
             local_ranks=rendezvous.local_world_size,
             settings=settings,

@@ -168,8 +168,8 @@ class Deployment:
     @contextmanager
     def master(self, adapters: Adapters) -> Iterator[Master]:
         """A master of its own, in this process."""
-        # What is lost, nobody's patience is to mend.
-        patient = MasterSettings.model_validate({"stall_s": 10 * LONGEST_S})
+        # What is lost, nobody's patience is to mend. The consumers are tests, of which no heartbeat tells.
+        patient = MasterSettings.model_validate({"stall_s": 10 * LONGEST_S, "ready_s": 0})
         master = Master(adapters, patient, "m1", recovers=True)
         thread = threading.Thread(target=master.run, name="master")
         thread.start()

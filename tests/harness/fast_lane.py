@@ -14,6 +14,7 @@ for `subprocess`, `multiprocessing`, `os.fork`, `os.posix_spawn` and `os.system`
 
 from __future__ import annotations
 
+import platform
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -46,6 +47,7 @@ class FastLane:
         self._started: list[str] = []
         settings.register_profile("essp-fast", settings.get_profile("essp"), max_examples=20)
         settings.load_profile("essp-fast")
+        platform.platform()  # the first call starts `uname`, whose answer is kept
         sys.addaudithook(self._audit)  # stays for the life of the interpreter
         self._replace_fork_exec()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -93,6 +93,25 @@ def save_final(store: DirectoryStore, spec: JobSpec, trainer: str, test: bool = 
     )
     writer = checkpoint.claim(store, trainer)
     writer.save(manifest, in_memory({checkpoint.MODEL_FILE: pack(weights_of(trainer))}), keep=2)
+
+
+def swept(root: Path, keep: int, features: bool = False) -> FinishedJob:
+    """A job whose trainer `rgb` is a sweep of three: one that guesses, one that is right, and one that is worse."""
+    first = finished_job(root)
+    document = first.spec.model_dump(mode="json", exclude_defaults=True)
+    document["trainers"]["rgb"] |= {"sweep": {"dropout": [0.1, 0.2, 0.3]}, "keep": keep}
+    document["aggregation"] = {"features": features}
+    spec = type(first.spec).model_validate(document)
+    for member, share in (("rgb-1", 0.0), ("rgb-2", 0.9), ("rgb-3", -0.1)):
+        save_final(first.store, spec, member)
+        for purpose, epoch in (("validation", BEST_EPOCH), ("test", 0)):
+            table = score_table("rgb", purpose)
+            right = np.eye(len(CLASSES))[table.class_id]
+            mixed = (1 - share) * table.probabilities + share * right
+            known = np.clip(mixed, 1e-3, None).astype(np.float32)
+            better = replace(table, probabilities=known / known.sum(axis=1, keepdims=True))
+            scores.write(first.store, layout.scores(member, purpose, epoch), better)
+    return FinishedJob(spec, first.store, root)
 
 
 def weights_of(trainer: str) -> dict[str, NDArray[np.float32]]:

@@ -6,7 +6,7 @@ import { lineOf } from "./create.js";
 import { compared, comparison, joined, resultsOf } from "./compare.js";
 import { chosen, eventWords, groupOf } from "./events.js";
 import { DEFAULTS, jobText, quoted } from "./fields.js";
-import { flowOf } from "./flow.js";
+import { flowOf, marks } from "./flow.js";
 import { commands, courseWords, resultRows, why } from "./job.js";
 import { narrowed } from "./jobs.js";
 import { chosenLines, levelGroup } from "./logs.js";
@@ -39,7 +39,7 @@ const job = {
     { name: "one", stream: "rgb", clips_per_s: 9, data_wait_ratio: 0.5, queue: 4, waits_for: null, final: false, reports: [report("train", 0, { loss: 2 }), report("validation", 0, { loss: 3 })] },
     { name: "two", stream: "motion", clips_per_s: null, data_wait_ratio: null, queue: null, waits_for: null, final: false, reports: [] },
   ],
-  bottleneck: { part: "decoder", words: "." },
+  bottleneck: { part: "decoder", words: "." }, awaits: [],
 };
 const curves = [{ trainer: "one", points: [{ epoch: 1, clips_done: 10, loss: 1.5 }, { epoch: 1, clips_done: 20, loss: 1 }] }];
 assert.deepEqual(lines(job, curves, "loss"), [
@@ -50,6 +50,10 @@ assert.deepEqual([0, 1.2, 1.3, 9].map(x => nearest([{ x: 1 }, { x: 1.5 }, { x: 2
 
 // The flow has each stream with what makes it and who takes it; what has reported nothing yet says so.
 const flow = flowOf(job);
+assert.deepEqual([...marks(job)], [["decoder", "limits the rate"]]);
+assert.deepEqual([...marks({ ...job, bottleneck: null })], []);
+assert.deepEqual([...marks({ ...job, awaits: ["extractor.flow", "trainer.a.two", "predictor"] })],
+  [["extractor.flow", "no worker yet"], ["trainer.two", "no worker yet"], ["consumers", "no worker yet"]]);
 assert.deepEqual(flow.decoders.figures, [["rate", "12.0 clips/s"], ["work", "15.0 ms a clip"], ["queued", "3 clips"], ["workers", "2"]]);
 assert.deepEqual(flow.streams.map(({ stream, box, consumers }) => [stream, box.note, consumers.map(it => it.part)]),
   [["rgb", "the frames as they are decoded", ["trainer.one"]], ["motion", "no worker has made a clip yet", ["trainer.two"]]]);
@@ -93,8 +97,9 @@ assert.deepEqual(resultRows({ "test.fused.top1": 0.5, "validation.fused.top1": 0
 assert.match(commands({ ...job, state: "completed" })[0][1], /^essp predict VIDEO --model s3:/);
 assert.deepEqual(narrowed([{ name: "Abc", state: "paused" }, { name: "abd", state: "failed" }], "under way", "AB").map(it => it.name), ["Abc"]);
 assert.deepEqual(narrowed([{ name: "a", state: "queued" }, { name: "b", state: "running" }], "queued", "").map(it => it.name), ["a"]);
-assert.equal(why({ reason: "it made room for b", queue: { position: 2, reason: "b comes first" } }), "b comes first");
-assert.equal(why({ reason: "no room", queue: null }), "no room");
+assert.equal(why({ reason: "it made room for b", awaits: [], queue: { position: 2, reason: "b comes first" } }), "b comes first");
+assert.equal(why({ reason: "no room", awaits: [], queue: null }), "no room");
+assert.equal(why({ reason: "", awaits: ["decoder", "trainer.a.rgb"], queue: null }), "it waits for a worker of decoder, trainer.a.rgb");
 
 // The line of a field, or of what is nearest above it.
 const yaml = "name: x\n# trainers: no\ntrainers:\n  a:\n    stream: b\n  'b':\n    stream: rgb\nlimits: {budget: 1}\n";

@@ -78,6 +78,7 @@ def test_a_job_needs_nothing_but_a_master(lone: LoneMaster) -> None:
     output = f"{lone.root}/runs/alone"
     text = job_text("alone", output=output, catalog=f"{lone.root}/catalog.parquet", budget="256KiB")
     assert lone.api.start(text) == 202
+    lone.api.until("alone", "waits for its trainers", lambda s: "trainer.alone.rgb" in s.awaits and not s.counts.issued)
     lone.api.until("alone", "is being decoded", lambda status: status.counts.decoded > 0)
     decoder = next(p for p in _children(lone.master) if "decoder" in _arguments(p))  # there may be more by now
     os.kill(decoder, signal.SIGKILL)

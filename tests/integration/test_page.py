@@ -134,7 +134,8 @@ def test_a_job_is_checked_as_one_types(tmp_path: Path, page: Browser) -> None:
         page.open(f"{served.url}/#/new")
         typed = "const t = document.querySelector('textarea'); t.value = {}; t.dispatchEvent(new Event('input')); 0"
         spec = served.job.model_dump_json()
-        page.evaluate("document.querySelector('.fields').open = true; sessionStorage.clear(); location.reload()")
+        page.evaluate("document.querySelector('.fields').open = true; sessionStorage.clear()")
+        page.open(f"{served.url}/#/new")
         page.wait("document.querySelector('.fields') && !document.querySelector('[aria-busy]')")
         filled = "const f = document.querySelector('[aria-label={}]'); f.value = {}; "
         filled += "f.dispatchEvent(new Event('input', {{bubbles: true}})); 0"

@@ -155,6 +155,7 @@ def deployment(
             "ESSP_STORES": json.dumps([store_url]),
             "ESSP_API_TOKEN": TOKEN,
             "ESSP_DECODER_PROCESSES": "1",
+            "ESSP_READY_S": "0",  # some tests begin without the trainers
         }
         with Fleet(environment, folder) as fleet:
             master = fleet.start("master", "--port", "0")

@@ -144,10 +144,14 @@ class Activity:
             queues[ids.DECODER if part == ids.DECODER else self._pool_of[part]] += count
         return tuple(_pool(name, self._pools[name], queues[name], now_s) for name in sorted(self._pools))
 
-    def trainer_statuses(self, finals: set[str], held_back: Mapping[str, str]) -> tuple[status.TrainerStatus, ...]:
-        """The trainers, in the order of the job. `held_back`: trainer that is too far ahead -> the slowest one."""
+    def trainer_statuses(
+        self, finals: set[str], held_back: Mapping[str, str], waits: bool
+    ) -> tuple[status.TrainerStatus, ...]:
+        """The trainers, in the order of the job. `held_back`: trainer that is too far ahead -> the slowest one.
+        `waits`: the job does, so the rates that they reported last are no longer theirs."""
         return tuple(
-            _trainer(name, training, name in finals, held_back.get(name)) for name, training in self.trainers.items()
+            _trainer(name, training, name in finals, held_back.get(name), waits)
+            for name, training in self.trainers.items()
         )
 
     def _pass_on(self, progress: Progress) -> None:
@@ -182,8 +186,11 @@ def _pool(name: str, pool: _Pool, queue: int, now_s: float) -> status.PoolStatus
     )
 
 
-def _trainer(name: str, training: TrainerActivity, final: bool, waits_for: str | None) -> status.TrainerStatus:
+def _trainer(
+    name: str, training: TrainerActivity, final: bool, waits_for: str | None, waits: bool
+) -> status.TrainerStatus:
     step = training.step
+    live = None if waits else step
     return status.TrainerStatus(
         name=name,
         stream=training.stream,
@@ -193,8 +200,8 @@ def _trainer(name: str, training: TrainerActivity, final: bool, waits_for: str |
         clips_done=step.clips_done if step else 0,
         loss=step.loss if step else None,
         top1=step.top1 if step else None,
-        data_wait_ratio=step.data_wait_ratio if step else None,
-        clips_per_s=step.clips_per_s if step else None,
+        data_wait_ratio=live.data_wait_ratio if live else None,
+        clips_per_s=live.clips_per_s if live else None,
         queue=step.queue if step else None,
         waits_for=waits_for,
         reports=tuple(training.reports),

@@ -151,7 +151,7 @@ def _without_effect(trainer: TrainerSpec, epochs: int, clips: int) -> Iterator[t
         )
     if trainer.freeze_epochs and trainer.weights is None:
         yield "freeze_epochs", "freezes random weights, as no `weights` are given"
-    if optimizer.kind == "adamw" and optimizer.lr > _HIGH_FOR_ADAM:
+    if optimizer.kind == "adamw" and optimizer.lr > _HIGH_FOR_ADAM and trainer.freeze_epochs < epochs:
         yield "optimizer.lr", f"{optimizer.lr:g} is high for AdamW, which moves each weight by about so much a step"
     if optimizer.schedule == "cosine" and optimizer.steps:
         yield "optimizer.steps", "has no effect on the cosine schedule"

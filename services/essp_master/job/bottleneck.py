@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from essp_common.job.status import BottleneckStatus, JobState, JobStatus, PoolStatus, TrainerStatus
 from essp_common.quantities import counted, size
 from essp_common.runtime import ids
+from essp_master.job.handshake import workers_of
 
 WAITS = 0.05
 """A trainer that waits for clips for more than this share of its time is short of them (as `Policy.wait_high`)."""
@@ -33,6 +34,9 @@ def bottleneck(job: JobStatus) -> BottleneckStatus | None:
     """What limits it; None if the job does not run or nothing is known yet."""
     if job.state is not JobState.RUNNING or job.progress.done >= job.progress.total:
         return None
+    if job.awaits:
+        words = f"The job begins when its workers are up; it waits for {workers_of(job.awaits)}."
+        return BottleneckStatus(part=_part(job.awaits[0]), words=words)
     if (unmade := _unmade(job)) is not None:
         return unmade
     if job.kind != "train":
@@ -57,6 +61,10 @@ def _full(job: JobStatus) -> bool:
 
 def _wait(trainer: TrainerStatus) -> float:
     return trainer.data_wait_ratio or 0.0
+
+
+def _part(pool: str) -> str:
+    return ids.trainer_consumer(ids.training_of(pool)[1]) if ids.is_training(pool) else pool
 
 
 def _unmade(job: JobStatus) -> BottleneckStatus | None:

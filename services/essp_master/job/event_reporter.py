@@ -15,6 +15,7 @@ from essp_common.runtime import ids
 from essp_common.runtime.conditions import Condition, Subject
 from essp_master.job.activity import purpose_name
 from essp_master.job.events import EventLog
+from essp_master.job.handshake import workers_of
 from essp_master.ledger.instructions import CompleteJob, FinishPhase, Instruction
 
 _EXAMPLES = 3
@@ -43,6 +44,20 @@ class EventReporter:
         """The job waits for others."""
         message = f"job {self._job}: number {place.position} in the queue: {place.reason}"
         self.log.add("state", message, {"state": status.JobState.QUEUED, "position": place.position})
+
+    def awaits(self, pools: Sequence[str]) -> None:
+        """The job does not begin yet, for want of workers."""
+        message = f"job {self._job}: waits for {workers_of(pools)}; it begins when each is up"
+        self.log.add("state", message, {"state": status.JobState.RUNNING, "awaits": list(pools)})
+
+    def begins(self, awaited: Sequence[str], lacking: Sequence[str]) -> None:
+        """The job begins after it waited for workers. `lacking`: pools that still have none."""
+        if lacking:
+            message = f"job {self._job}: begins without {workers_of(lacking)}: none came in time"
+            self.log.add("warning", message, {"awaits": list(lacking)})
+        elif awaited:
+            message = f"job {self._job}: begins, as workers of all pools are up"
+            self.log.add("state", message, {"state": status.JobState.RUNNING, "awaits": []})
 
     def prioritised(self, priority: int, before: int) -> None:
         """People have given it another place in the order."""

@@ -5,6 +5,7 @@
     recorder    the ledger, every change of which the recorder makes and notes for the history
     activity    who works on it and how fast, for people and pools
     reporter    what people read of it: events, failures, result
+    handshake   what it waits for before it begins to issue
     stored      the clips that the frame cache got last, for people to look at
     stall_watch when nothing was reported for long
     handover    what is owed to a run that was taken over
@@ -16,7 +17,7 @@ thread-safe; `service.py` guards it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 
 from essp_common.errors import Fenced
@@ -30,6 +31,7 @@ from essp_master.job.activity import Activity
 from essp_master.job.event_reporter import EventReporter
 from essp_master.job.events import EventLog
 from essp_master.job.handover import Handover
+from essp_master.job.handshake import Handshake
 from essp_master.job.life import JobLife
 from essp_master.job.message_builder import MessageBuilder
 from essp_master.job.recorder import Recorder
@@ -82,6 +84,8 @@ class Job:
         """It has ended, and a worker has stored bytes for it since."""
         self._heard_s: dict[str, float] = {}
         """When each loop last gave a sign of life."""
+        self._handshake: Handshake | None = None
+        """Until it begins; None: nothing holds it back."""
         self._stall_watch = StallWatch(now_s)
         self._handover = Handover(run.continued is not None)
         self._recall()
@@ -119,6 +123,17 @@ class Job:
     def works(self) -> bool:
         """Workers have, or get, something to do for it."""
         return self.state is JobState.RUNNING or self.finishes
+
+    @property
+    def held(self) -> bool:
+        """It has not begun to issue."""
+        return self._handshake is not None
+
+    @property
+    def awaits(self) -> tuple[str, ...]:
+        """The pools that it waits for before it begins to issue."""
+        runs = self.state is JobState.RUNNING
+        return self._handshake.lacking if runs and self._handshake is not None else ()
 
     # --- its state ---
 
@@ -181,6 +196,30 @@ class Job:
 
     # --- what is to be issued ---
 
+    def hold(self, handshake: Handshake) -> None:
+        """Begin to issue only when `look` finds workers, if this run has issued nothing yet, and has something left."""
+        clips = sum(plan.clips for plan in self.run.preflight.phases.plans)
+        if not self.ledger.counts.issued and self.ledger.closed < clips:
+            self._handshake = handshake
+            self.recorder.pause()
+
+    def look(self, up: Collection[str], now_s: float) -> Sequence[Instruction]:
+        """See whether it may begin. `up`: the pools with a worker."""
+        if self._handshake is None:
+            return ()
+        if self.state is not JobState.RUNNING:
+            self._handshake.rest()
+            return ()
+        before = self.awaits
+        begins, lacking = self._handshake.look(up, self.ledger.finals, now_s), self.awaits
+        if begins:
+            self._handshake = None
+            self.reporter.begins(before, lacking)
+            return self.resume()
+        if lacking != before:
+            self.reporter.awaits(lacking)
+        return ()
+
     def start(self) -> Sequence[Instruction]:
         """Begin to issue, or continue."""
         return self.recorder.start()
@@ -191,6 +230,8 @@ class Job:
 
     def resume(self) -> Sequence[Instruction]:
         """Issue again."""
+        if self._handshake is not None:
+            return ()
         return [*self.recorder.resume(), *self._hand_over()]
 
     def issue(self) -> Sequence[Instruction]:

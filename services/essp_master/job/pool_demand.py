@@ -47,6 +47,8 @@ class PoolDemand:
     """`decoder` or stream -> clips that wait to be made, or are being made."""
     done: Mapping[str, int]
     """Pool -> clips finished."""
+    awaits: tuple[str, ...] = ()
+    """The pools that had no worker yet, of those that have to have one before its seeds go out."""
     out_of_credit: bool
     """More could be issued if there were credit: consumers are the bottleneck."""
     trainers: tuple[TrainerDemand, ...]
@@ -63,6 +65,7 @@ def demand_of(job: Job) -> PoolDemand:
         epoch_clips=job.run.epoch_clips,
         backlog=ledger.backlog(),
         done=job.activity.done(),
+        awaits=job.awaits,
         out_of_credit=ledger.out_of_credit,
         trainers=tuple(
             _demand_of(name, training, name in ledger.finals) for name, training in job.activity.trainers.items()

@@ -43,7 +43,9 @@ def status_of(job: Job, usage: CacheUsage | None, now_s: float) -> status.JobSta
         streams={name: stream.feature for name, stream in spec.streams.items()},
         backlog=backlog,
         pools=job.activity.pool_statuses(backlog, now_s),
-        trainers=job.activity.trainer_statuses(ledger.finals, held_back(job)),
+        trainers=job.activity.trainer_statuses(
+            ledger.finals, held_back(job), waits=not job.works and not job.state.ended
+        ),
         counts=status.CountStatus(
             issued=counts.issued,
             decoded=counts.decoded,
@@ -64,6 +66,7 @@ def status_of(job: Job, usage: CacheUsage | None, now_s: float) -> status.JobSta
         team=job.team,
         priority=job.priority,
         queue=job.place,
+        awaits=job.awaits,
     )
     return found.model_copy(update={"bottleneck": bottleneck(found)})
 
@@ -141,6 +144,7 @@ def summary_of(job: Job, now_s: float) -> status.JobSummary:
         team=job.team,
         priority=job.priority,
         queue=job.place,
+        awaits=job.awaits,
     )
 
 

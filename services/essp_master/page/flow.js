@@ -60,11 +60,19 @@ function consumers(job, now) {
   });
 }
 
+/** What is to be said of each part: that the job waits for its first worker, or that it limits the rate. */
+export function marks(job) {
+  const trainer = `trainer.${job.name}.`;
+  const parts = job.awaits.map(pool => (pool.startsWith(trainer) ? `trainer.${pool.slice(trainer.length)}` : pool === "predictor" ? "consumers" : pool));
+  if (parts.length) return new Map(parts.map(part => [part, "no worker yet"]));
+  return new Map(job.bottleneck?.part ? [[job.bottleneck.part, "limits the rate"]] : []);
+}
+
 /** The drawing. */
 export function flow(job) {
-  const found = flowOf(job), live = job.state === "running", limit = job.bottleneck?.part;
-  const box = it => el("div", { class: `box${it.part === limit ? " limits" : ""}`, "data-key": it.title },
-    el("h4", {}, it.title, it.part === limit ? el("span", { class: "badge" }, "limits the rate") : null),
+  const found = flowOf(job), live = job.state === "running", marked = marks(job);
+  const box = it => el("div", { class: `box${marked.has(it.part) ? " limits" : ""}`, "data-key": it.title },
+    el("h4", {}, it.title, marked.has(it.part) ? el("span", { class: "badge" }, marked.get(it.part)) : null),
     it.figures.length ? el("dl", {}, it.figures.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value)))) : null,
     it.note ? el("p", { class: "note" }, it.note) : null);
   const rows = found.streams.length;

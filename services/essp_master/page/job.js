@@ -61,7 +61,7 @@ export function drawJob({ job, events, curves }, act) {
 export const state = job => el("span", { class: `state ${job.state}` }, job.queue ? `${job.state} ${job.queue.position}` : job.state);
 
 /** Why it waits, has failed or was stopped; empty: there is nothing to say. */
-export const why = job => (job.queue ? job.queue.reason : job.reason);
+export const why = job => (job.awaits.length ? `it waits for a worker of ${job.awaits.join(", ")}` : job.queue ? job.queue.reason : job.reason);
 
 /** The buttons for what can be done with a job now. */
 export function actions(job, act) {
@@ -95,7 +95,7 @@ function priority(job, act) {
 function course(job, act) {
   return el("div", { class: "course" }, el("progress", { value: share(job.progress), max: 1, "aria-label": "clips done" }),
     el("p", {}, courseWords(job)),
-    why(job) ? el("p", { class: job.state === "failed" ? "wrong" : "" }, job.queue ? `Number ${job.queue.position} in the queue: ${job.queue.reason}.` : job.reason) : null,
+    job.queue || job.reason ? el("p", { class: job.state === "failed" ? "wrong" : "" }, job.queue ? `Number ${job.queue.position} in the queue: ${job.queue.reason}.` : job.reason) : null,
     job.priority == null || job.ended ? null : priority(job, act),
     el("p", { class: "note" }, `${job.kind} job${job.team ? ` of team ${job.team}` : ""}, started ${moment(job.created)}${job.ended ? `, ended ${moment(job.ended)}` : ""}`));
 }
@@ -103,7 +103,7 @@ function course(job, act) {
 /** What limits the rate; null of a job that does not run. */
 export function limit(job) {
   if (job.state !== "running") return null;
-  return el("p", { class: "limit", "data-key": "limit" }, el("b", {}, "Bottleneck "), job.bottleneck ? job.bottleneck.words : "Not known yet: nobody has reported a rate.");
+  return el("p", { class: "limit", "data-key": "limit" }, el("b", {}, job.awaits.length ? "Not begun " : "Bottleneck "), job.bottleneck ? job.bottleneck.words : "Not known yet: nobody has reported a rate.");
 }
 
 /** The charts of loss and accuracy, beside or below each other. */

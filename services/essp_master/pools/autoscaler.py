@@ -60,10 +60,17 @@ class PoolLoad:
     """Clips per second that the pool's consumers would take if they never waited; None: not known yet."""
     wait: float
     """Share of its time, 0 to 1, that the consumer that waits most waited for clips."""
+    awaited: bool = False
+    """A job waits for its first worker before it begins."""
     full: bool = False
     """Credits are used up: no more clips may be made before consumers ack some."""
     hindered: str = ""
     """What keeps its workers from working, however many there are; empty: nothing does."""
+
+    @property
+    def wanted(self) -> bool:
+        """There is work for it, or will be once it has a worker."""
+        return self.queue > 0 or self.awaited
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,20 +176,18 @@ class Autoscaler:
 
     def _shrink(self, load: PoolLoad, memory: _Memory, needed: int, now_s: float) -> tuple[int, str]:
         policy = self._policy
-        floor = 1 if load.queue else 0
-        target = max(needed, floor)
-        if target >= load.replicas:
+        if needed >= load.replicas:
             memory.surplus_since_s = None
             return load.replicas, "as many workers as needed"
         if memory.surplus_since_s is None:
             memory.surplus_since_s = now_s
         lasted_s = now_s - memory.surplus_since_s
         if lasted_s < policy.surplus_s:
-            return load.replicas, f"{target} would suffice; it shrinks if that lasts {policy.surplus_s:.0f} s"
+            return load.replicas, f"{needed} would suffice; it shrinks if that lasts {policy.surplus_s:.0f} s"
         if now_s - memory.grown_s < policy.grace_s:
-            return load.replicas, f"{target} would suffice, but it grew {now_s - memory.grown_s:.0f} s ago"
+            return load.replicas, f"{needed} would suffice, but it grew {now_s - memory.grown_s:.0f} s ago"
         step = max(1, math.floor(load.replicas * policy.shrink))
-        return max(target, load.replicas - step), f"{target} have sufficed for {lasted_s:.0f} s"
+        return max(needed, load.replicas - step), f"{needed} have sufficed for {lasted_s:.0f} s"
 
 
 @dataclass(slots=True)
@@ -209,14 +214,16 @@ class _Memory:
             )
 
     def needed(self, load: PoolLoad, policy: Policy) -> int:
-        """Workers needed for the demand. If the demand is unknown, the present number."""
+        """Workers needed for the demand, one at least while there is work. If the demand is unknown, the present
+        number."""
         if load.demand_per_s is None:
             return load.replicas
-        if self.demand < _NOTHING and not load.queue:
+        if self.demand < _NOTHING and not load.wanted:
             return 0
         if self.per_worker is None:
             return max(load.replicas, 1)
-        return math.ceil(self.demand * policy.headroom / self.per_worker - _ROUNDING) + load.stuck
+        enough = math.ceil(self.demand * policy.headroom / self.per_worker - _ROUNDING)
+        return max(enough + load.stuck, int(load.wanted))
 
 
 _EVIDENCE = 0.2
@@ -228,7 +235,7 @@ _ROUNDING = 1e-6
 
 def classify(load: PoolLoad, policy: Policy) -> Saturation:
     """The state of a pool; see the module's docstring."""
-    if load.queue and not load.replicas:  # nobody is there, whatever trainers said before, and however full it is
+    if load.wanted and not load.replicas:  # nobody is there, whatever trainers said before, and however full it is
         return Saturation.BOTTLENECK
     if load.wait > policy.wait_high:
         working = load.ready - load.stuck

@@ -21,6 +21,7 @@ class Demand:
     wait: float
     queue: int
     full: bool
+    awaited: bool
 
 
 class PoolRates:
@@ -71,6 +72,7 @@ def loads(
                 demand_per_s=demand.demand_per_s,
                 wait=demand.wait,
                 full=demand.full,
+                awaited=demand.awaited,
                 hindered=hindered.get(name, ""),
             )
         )
@@ -90,34 +92,31 @@ def queues(jobs: Iterable[PoolDemand]) -> dict[str, int]:
 def _demand(pool: str, running: Sequence[PoolDemand]) -> Demand:
     """What all running jobs want of a pool together."""
     per_s: float | None = 0.0
-    wait, queue, full = 0.0, 0, False
+    wait, queue, full, awaited = 0.0, 0, False, False
     for job in running:
+        awaited = awaited or any(ids.serves(pool, work) for work in job.awaits)
         for part, streams in _parts(pool, job).items():
             one, waits = _consumption(job, streams)
             per_s = None if per_s is None or one is None else per_s + one
             wait = max(wait, waits)
             queue += job.backlog.get(part, 0)
             full = full or job.out_of_credit
-    return Demand(per_s, wait, queue, full)
+    return Demand(per_s, wait, queue, full, awaited)
 
 
 def _parts(pool: str, job: PoolDemand) -> dict[str, set[str]]:
     """What a pool makes for a job (`decoder`, or streams), each with the streams whose trainers wait for it."""
     if pool == ids.DECODER:
         return {ids.DECODER: set(job.streams)}
-    return {stream: {stream} for stream, feature in job.streams.items() if feature != "rgb" and serves(pool, feature)}
-
-
-def serves(pool: str, feature: str) -> bool:
-    """Whether a pool (`extractor`, `extractor.flow`, `extractor.flow+hof`) makes this feature."""
-    return pool == ids.EXTRACTOR or feature in ids.features_of(pool)
+    extracted = {stream: ids.extractor_pool([feature]) for stream, feature in job.streams.items() if feature != "rgb"}
+    return {stream: {stream} for stream, work in extracted.items() if ids.serves(pool, work)}
 
 
 def _done_per_s(pool: str, rates: Mapping[str, float]) -> float:
     """The rate of a pool, from those of the features that it makes."""
     if pool == ids.DECODER:
         return rates.get(ids.DECODER, 0.0)
-    return sum(rate for made, rate in rates.items() if any(serves(pool, feature) for feature in ids.features_of(made)))
+    return sum(rate for made, rate in rates.items() if ids.serves(pool, made))
 
 
 def _consumption(job: PoolDemand, streams: set[str]) -> tuple[float | None, float]:

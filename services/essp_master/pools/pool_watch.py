@@ -19,7 +19,8 @@ from essp_common.runtime.conditions import Lasting, Subject
 from essp_common.runtime.troubles import Kind, Troubles
 from essp_common.worker.heartbeat import INTERVAL_S
 from essp_master.job.pool_demand import PoolDemand
-from essp_master.pools.load import queues, serves
+from essp_master.pools.commands import command_of
+from essp_master.pools.load import queues
 from essp_master.pools.worker_registry import PoolState, WorkerRegistry
 
 AFTER_S = 20.0
@@ -66,21 +67,23 @@ class PoolWatch:
             self._hears_since_s = now_s
             self._lasting.of({})
             return said
-        waiting = queues([job for job in self._jobs() if job.running])
-        return said | self._gone(waiting, now_s) | self._lasting.of(_undealt(waiting, states))
+        jobs = [job for job in self._jobs() if job.running]
+        waiting = queues(jobs)
+        return said | self._gone(_waits(jobs, waiting), now_s) | self._lasting.of(_undealt(waiting, states))
 
-    def _gone(self, waiting: Mapping[str, int], now_s: float) -> dict[Subject, str]:
-        """The pools for which clips wait, and of which no worker is up."""
-        self._waits_since_s = {made: self._waits_since_s.get(made, now_s) for made, clips in waiting.items() if clips}
+    def _gone(self, waits: Mapping[str, str], now_s: float) -> dict[Subject, str]:
+        """The pools of which no worker is up. `waits`: what waits for them, in words."""
+        self._waits_since_s = {made: self._waits_since_s.get(made, now_s) for made in waits}
         heard = self._registry.heard()
         found: dict[Subject, str] = {}
         for made, since_s in self._waits_since_s.items():
-            last_s = max((heard[pool] for pool in heard if _serves(pool, made)), default=None)
+            last_s = max((heard[pool] for pool in heard if ids.serves(pool, made)), default=None)
             if now_s - max(since_s, self._hears_since_s, last_s or since_s) >= GONE_AFTER_S:
                 silent = "is up" if last_s is None else f"has reported for {now_s - last_s:.0f} s"
+                start = " ".join(("essp", *command_of(made)))
                 found[Kind.NO_WORKERS, made] = (
-                    f"clips wait ({waiting[made]}), and no worker of the pool {silent}; start one, or see in the logs "
-                    "why none starts, or why it does not reach the broker"
+                    f"{waits[made]}, and no worker of the pool {silent}; start one ({start}), or see in the logs why "
+                    "none starts, or why it does not reach the broker"
                 )
         return found
 
@@ -98,8 +101,10 @@ class PoolWatch:
         return found
 
 
-def _serves(pool: str, made: str) -> bool:
-    return pool == made or any(serves(pool, feature) for feature in ids.features_of(made))
+def _waits(jobs: Sequence[PoolDemand], queued: Mapping[str, int]) -> dict[str, str]:
+    """What waits for each pool: clips, or a job that has not begun."""
+    begins = {pool: f"job {job.job} waits to begin" for job in jobs for pool in job.awaits}
+    return begins | {made: f"clips wait ({clips})" for made, clips in queued.items() if clips}
 
 
 def _undealt(waiting: Mapping[str, int], states: Mapping[str, PoolState]) -> dict[Subject, str]:
@@ -107,7 +112,7 @@ def _undealt(waiting: Mapping[str, int], states: Mapping[str, PoolState]) -> dic
     found: dict[Subject, str] = {}
     for made, clips in waiting.items():
         for pool in states if clips else ():
-            if _serves(pool, made) and (words := _lacking(states[pool], clips)):
+            if ids.serves(pool, made) and (words := _lacking(states[pool], clips)):
                 found[Kind.UNASSIGNED, pool] = words
     return found
 

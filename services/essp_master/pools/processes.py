@@ -19,11 +19,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
-from essp_common.errors import ConfigError
 from essp_common.runtime import ids
 from essp_common.runtime.conditions import Subject
 from essp_common.runtime.process import cpu_count
 from essp_common.runtime.troubles import Kind
+from essp_master.pools.commands import command_of
 from essp_master.pools.port import PoolSize, TrainingKey
 from essp_master.registrations import ExtractorRow, TrainerRow
 
@@ -92,7 +92,7 @@ class ProcessDriver:
         self._clock = clock
         self._cores = cpu_count()
         self._leaving: list[subprocess.Popen[bytes]] = []
-        self._pools = {name: _Pool(_command(name), replicas) for name, replicas in pools.items()}
+        self._pools = {name: _Pool(command_of(name), replicas) for name, replicas in pools.items()}
 
     def start(self, changed: Callable[[], None]) -> None:
         """Nothing: `repair` looks at the children."""
@@ -116,7 +116,7 @@ class ProcessDriver:
         with self._lock:
             found = self._pools.get(pool)
             if found is None:
-                found = self._pools[pool] = _Pool(_command(pool), 0)
+                found = self._pools[pool] = _Pool(command_of(pool), 0)
             found.replicas = replicas
             order = {name: place for place, name in enumerate(spare)}
             while len(found.workers) > replicas:
@@ -170,7 +170,7 @@ class ProcessDriver:
         name = ids.extractor_pool([row.name])
         with self._lock:
             if name not in self._pools:
-                self._pools[name] = _Pool(_command(name), row.min, registered=True)
+                self._pools[name] = _Pool(command_of(name), row.min, registered=True)
         self.repair()
 
     def remove(self, pool: str) -> None:
@@ -183,7 +183,7 @@ class ProcessDriver:
     def train(self, job: str, trainer: str, ranks: int, row: TrainerRow | None) -> None:
         """One process, which starts its ranks itself; with another number it saves, ends and is started again."""
         name = ids.trainer_pool(job, trainer)
-        arguments = _command(name, ranks)
+        arguments = command_of(name, ranks)
         with self._lock:
             if name in self._pools and self._pools[name].arguments != arguments:
                 self.remove(name)
@@ -237,17 +237,3 @@ def _has_ended(worker: subprocess.Popen[bytes]) -> bool:
 def _name(worker: subprocess.Popen[bytes]) -> str:
     """As the worker calls itself (`essp_common.runtime.process.worker_name`)."""
     return f"{socket.gethostname()}-{worker.pid}"
-
-
-def _command(pool: str, ranks: int = 1) -> tuple[str, ...]:
-    """The arguments that start a worker of a pool."""
-    if pool in (ids.DECODER, ids.AGGREGATOR, ids.PREDICTOR):
-        return (pool,)
-    if pool == ids.EXTRACTOR or ids.features_of(pool):
-        return (ids.EXTRACTOR, "run", *(f"--feature={feature}" for feature in ids.features_of(pool)))
-    try:
-        job, trainer = ids.training_of(pool)
-    except ValueError:
-        pools = "decoder, extractor, extractor.FEATURE, aggregator, predictor"
-        raise ConfigError(f"there is no pool {pool!r}; pools are {pools}") from None
-    return (ids.TRAINER, f"--job={job}", f"--trainer={trainer}", f"--ranks={ranks}")

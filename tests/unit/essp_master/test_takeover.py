@@ -42,7 +42,7 @@ def fleet(adapters: Adapters, tmp_path: Path) -> Iterator[Fleet]:
 
 def master_named(name: str, adapters: Adapters, clock: Clock | None = None) -> Master:
     """A master that knows what was under way. Its history is written at every step."""
-    settings = MasterSettings(history_s=0.0)
+    settings = MasterSettings(history_s=0.0, ready_s=0.0)
     made = Master(adapters, settings, name, True) if clock is None else Master(adapters, settings, name, True, clock)
     with pytest.MonkeyPatch.context() as patched:  # a bus in memory has everything at once
         patched.setattr(service, "_LISTEN_S", 0.0)
@@ -247,7 +247,7 @@ def test_a_server_that_is_away_during_a_take_over_is_waited_for(
         monkeypatch.setattr(service, "last_commands", listen)
     monkeypatch.setattr(service, "_PATIENCE_S", 0.0)
     monkeypatch.setattr(service, "_LISTEN_S", 0.0)
-    second = Master(adapters, MasterSettings(history_s=0.0), "m2", recovers=True)
+    second = Master(adapters, MasterSettings(history_s=0.0, ready_s=0.0), "m2", recovers=True)
     taking_over = threading.Thread(target=second.recover)
     taking_over.start()
     try:
@@ -283,7 +283,7 @@ def test_a_job_whose_store_stays_away_keeps_a_new_master_from_no_other(
 
     monkeypatch.setattr(DirectoryStore, "get", read)
     monkeypatch.setattr(service, "_LISTEN_S", 0.0)
-    second = Master(adapters, MasterSettings(history_s=0.0, takeover_s=0.0), "m2", recovers=True)
+    second = Master(adapters, MasterSettings(history_s=0.0, ready_s=0.0, takeover_s=0.0), "m2", recovers=True)
     second.recover()
     assert second.ready
     assert second.status("small").state is JobState.RUNNING
@@ -315,7 +315,7 @@ def test_a_bus_that_was_away_takes_nothing_from_the_patience_with_stores(
     monkeypatch.setattr(DirectoryStore, "get", read)
     monkeypatch.setattr(service, "last_commands", listen)
     monkeypatch.setattr(service, "_LISTEN_S", 0.0)
-    second = Master(adapters, MasterSettings(history_s=0.0), "m2", recovers=True, clock=clock)
+    second = Master(adapters, MasterSettings(history_s=0.0, ready_s=0.0), "m2", recovers=True, clock=clock)
     second.recover()
     assert not once
     assert second.status("small").state is JobState.RUNNING
@@ -349,7 +349,7 @@ def test_a_master_that_is_drained_waits_for_nobody(
 
     monkeypatch.setattr(DirectoryStore, "get", away)
     monkeypatch.setattr(service, "_LISTEN_S", 0.0)
-    second = Master(adapters, MasterSettings(history_s=0.0), "m2", recovers=True)
+    second = Master(adapters, MasterSettings(history_s=0.0, ready_s=0.0), "m2", recovers=True)
     second.run()
     assert not second.ready
 

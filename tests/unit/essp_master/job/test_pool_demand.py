@@ -24,7 +24,10 @@ def test_a_job_tells_what_was_made_what_waits_and_how_its_trainers_do(adapters: 
     rgb, diff = demand.trainers
     assert (rgb.name, rgb.clips_per_s, rgb.data_wait_ratio, rgb.losses) == ("rgb", 8.0, 0.25, (2.0,))
     assert (diff.name, diff.stream, diff.clips_per_s, diff.final) == ("diff", "diff", None, False)
+    shown = master.status("small").trainers[0]
+    assert (shown.clips_per_s, shown.data_wait_ratio) == (8.0, 0.25)
     master.pause("small")
     assert not master.pool_demands()[0].running
+    assert [t.clips_per_s for t in master.status("small").trainers] == [None, None], "nobody trains now"
     master.stop("small")
     assert master.pool_demands() == []

@@ -81,7 +81,7 @@ class Bench:
 
     def has_room_for(self, jobs: int, **settings: Any) -> Master:
         """Begin."""
-        values = {"history_s": 0.0, "queue_budget": jobs * BUDGET_BYTES, **settings}
+        values = {"history_s": 0.0, "ready_s": 0.0, "queue_budget": jobs * BUDGET_BYTES, **settings}
         self._settings = MasterSettings.model_validate(values)
         return self.take_over()
 
