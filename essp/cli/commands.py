@@ -103,6 +103,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "init": (
         "essp init catalog.parquet",
         "essp init catalog.parquet --model resnet18 --out resnet.yaml",
+        "essp init catalog.parquet --for few",
         "essp init data/train --test data/test",
     ),
     "validate": ("essp validate job.yaml", "essp validate job.yaml --json"),

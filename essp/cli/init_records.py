@@ -37,20 +37,23 @@ sampling:
 
 trainers:
   net:
+{trainer}
+limits:
+  budget: {budget}MiB               # clips outstanding at once
+  replacements: 5             # class_balanced: records of the same class tried in place of a damaged one
+  dead_ratio: 0.2             # the job fails when more of its clips than this could not be decoded
+"""
+_TRAINER = """\
     stream: rgb
     model: {model}            # small (CPU) or a torchvision name: resnet18, resnet50, densenet121, ...
 {weights}    batch_size: 32
     dropout: 0.5
     optimizer: {{lr: 0.01, steps: [15], gamma: 0.1}}
     augment: {{crop: {crop}, flip: true}}   # flip: false where left and right are different classes
-
-limits:
-  budget: {budget}MiB               # clips outstanding at once
-  replacements: 5             # class_balanced: records of the same class tried in place of a damaged one
-  dead_ratio: 0.2             # the job fails when more of its clips than this could not be decoded
 """
 _LOOKED_AT = 64
 """Images whose size is looked at."""
+SMALL = "small"
 _MIB = 2**20
 _BUDGET_MIB = 512
 
@@ -78,7 +81,7 @@ def records_text(
             "or from a CSV file with the columns path and label (`essp records build`)"
         )
     short = _short_side(reader)
-    height = (min(short, 128 if model == "small" else 256) // 16) * 16 or 16
+    height = side_for(model, short)
     window = SamplingSpec.model_fields["window"].default
     room = -(-4 * window * height * height * 3 // _MIB)
     return TEMPLATE.format(
@@ -93,12 +96,21 @@ def records_text(
         bytes=size(int(reader.table["length"].sum(dtype=np.int64))),
         short=short,
         height=height,
-        crop=max(8, height * 7 // 8),
+        trainer=trainer_text(model, height),
         window=window,
-        model=model,
-        weights=f"    weights: {PACKAGE}{model}   # ImageNet\n" if model in PACKAGED_WEIGHTS else "",
         budget=max(_BUDGET_MIB, room),
     )
+
+
+def side_for(model: str, short: int) -> int:
+    """Pixels of the side of frames whose short side is so long, for a model."""
+    return (min(short, 128 if model == SMALL else 256) // 16) * 16 or 16
+
+
+def trainer_text(model: str, side: int) -> str:
+    """A trainer on `rgb`, below its name: it learns all of a network, on crops of 7/8 of frames with this side."""
+    weights = f"    weights: {PACKAGE}{model}   # ImageNet\n" if model in PACKAGED_WEIGHTS else ""
+    return _TRAINER.format(model=model, weights=weights, crop=max(8, side * 7 // 8))
 
 
 def _short_side(reader: RecordReader) -> int:

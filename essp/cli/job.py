@@ -160,7 +160,7 @@ def events(
 
 def _listed(jobs: Sequence[JobSummary]) -> Table:
     """A row for each job; team, priority and reason where there are any."""
-    teams, reasons = any(job.team for job in jobs), any(job.queue or job.reason for job in jobs)
+    teams, reasons = any(job.team for job in jobs), any(job.why for job in jobs)
     priorities = any(job.priority for job in jobs)
     table = Table(box=None)
     for column in ("NAME", *(["TEAM"] if teams else []), "KIND", "STATE", "PROGRESS", "CLIPS/S", "ETA", "FAILED"):
@@ -175,7 +175,7 @@ def _listed(jobs: Sequence[JobSummary]) -> Table:
         cells = [job.name, *([job.team or "-"] if teams else []), job.kind, state, f"{share:.0%}"]
         cells += [f"{job.clips_per_s:.1f}", duration(job.eta_s) if job.eta_s is not None else "-", str(job.failed)]
         cells += [str(job.priority or 0)] if priorities else []
-        cells += [job.queue.reason if job.queue else job.reason] if reasons else []
+        cells += [job.why] if reasons else []
         table.add_row(*map(escape, cells))
     return table
 

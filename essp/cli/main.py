@@ -6,6 +6,7 @@ Exit codes are those that `essp --help` lists. Data goes to stdout, everything e
 from __future__ import annotations
 
 import errno
+import os
 import sys
 from difflib import get_close_matches
 from importlib import import_module
@@ -116,6 +117,7 @@ def _options(
 def main() -> None:
     """Run `essp`; errors that ESSP raises on purpose become one message and an exit code."""
     try:
+        _need_a_folder()
         with distribution.needs_extra(" ".join(["essp", *sys.argv[1:2]])):  # also of what a command loads later
             app()
     except EsspError as error:
@@ -128,6 +130,14 @@ def main() -> None:
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def _need_a_folder() -> None:
+    """Libraries die of a working folder that is gone, each in its own way."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise ConfigError("the folder that you are in has been removed; go to another one (cd) and try again") from None
 
 
 if __name__ == "__main__":

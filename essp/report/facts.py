@@ -64,7 +64,7 @@ class Run:
 
 
 def read_run(output: ObjectStore, stores: Stores) -> Run:
-    """Gather the facts. Raises `NotFound` when the job has not made its model yet."""
+    """Gather the facts. Raises `NotFound` when the job has not made its model yet, or what it was made from is gone."""
     try:
         model = read_model(output, layout.MODEL_MANIFEST)
     except NotFound as error:
@@ -80,6 +80,9 @@ def read_run(output: ObjectStore, stores: Stores) -> Run:
         for name, final in finals.items()
         if final is not None and split in final.scores
     }
+    if parts and (lost := sorted(model.weights.keys() - parts.keys())):
+        folders = ", ".join(output.uri(f"{layout.TRAINERS}{name}") for name in lost)
+        raise NotFound(f"the fused model takes {split} scores that are gone; restore from a backup: {folders}")
     alone, fused = _common(parts, model, _fusion(output, model, split))
     rounded = {name: final.approximate for name, final in finals.items() if final is not None and final.approximate}
     return Run(spec, text, model, histories, split, alone, fused, _rows(spec, stores), rounded)
@@ -110,7 +113,7 @@ def _common(
         return {}, VideoScores((), np.zeros(0, np.int32), nothing, model.classes)
     videos = sorted(set.intersection(*(set(part.means.video_id) for part in parts.values())))
     chosen = {name: part.select(videos) for name, part in parts.items()}
-    return {name: part.means for name, part in chosen.items()}, fuse(chosen)
+    return {name: part.means for name, part in chosen.items()}, fuse({name: chosen[name] for name in model.weights})
 
 
 def _rows(spec: JobSpec, stores: Stores) -> Mapping[str, VideoRow]:

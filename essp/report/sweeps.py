@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from essp.pages.elements import percent
 from essp.report.facts import Run
-from essp_common.artifacts.figures import Figures
+from essp_common.artifacts.figures import Figures, rank
 from essp_common.job.sweeps import sweep_of, words
 
 
@@ -39,7 +39,7 @@ def standings(run: Run) -> dict[str, tuple[Standing, ...]]:
         if trainer.sweep:
             figures = run.model.validation.members[name]
             found.setdefault(sweep_of(name), []).append(Standing(name, words(trainer.sweep), figures))
-    return {sweep: tuple(sorted(members, key=_order)) for sweep, members in found.items()}
+    return {sweep: tuple(sorted(members, key=lambda one: rank(one.validation))) for sweep, members in found.items()}
 
 
 def best_of_sweeps(run: Run) -> tuple[str, ...]:
@@ -49,7 +49,3 @@ def best_of_sweeps(run: Run) -> tuple[str, ...]:
         f"{percent(members[0].validation['top1'])} on validation"
         for sweep, members in standings(run).items()
     )
-
-
-def _order(standing: Standing) -> tuple[float, float]:
-    return -standing.validation["top1"], standing.validation["log_loss"]

@@ -20,6 +20,11 @@ _MIN_PROBABILITY = 1e-12
 """Smaller probabilities count as this, so that the log loss stays finite."""
 
 
+def rank(found: Figures) -> tuple[float, float]:
+    """A key by which the better figures come first: higher top-1, of equal ones lower log loss."""
+    return -found["top1"], found["log_loss"]
+
+
 def top_k(labels: Labels, scores: Scores, k: int) -> float:
     """Share of rows whose label is among the `k` highest scores; of equal scores, the lower class id comes first."""
     best = np.argsort(-scores, axis=1, kind="stable")[:, :k]

@@ -486,6 +486,9 @@ class TrainerSpec(_Section):
     The job then has a trainer for each combination, `NAME-1`, `NAME-2`, ..., all from the same decoded clips. Each has
     a seed of its own (`sampling.seed` for the first, then one more), unless `seed` is given, or swept. See
     [sweeps](sweeps.md)."""
+    keep: int = Field(0, ge=0, le=MOST_READERS)
+    """Of a `sweep`: how many of its members are fused and go into the model, the best by top-1 of the validation
+    videos, of equal ones by log loss. 0: all."""
     optimizer: OptimizerSpec = OptimizerSpec()
     """The optimizer and its learning rate."""
     augment: AugmentSpec = AugmentSpec()
@@ -503,6 +506,12 @@ class TrainerSpec(_Section):
     def updates(self, clips: int) -> int:
         """Updates of the weights in an epoch of so many clips."""
         return -(-clips // self.batch_size)
+
+    @model_validator(mode="after")
+    def _keeps_of_a_sweep(self) -> TrainerSpec:
+        if self.keep and not self.sweep:
+            raise ValueError("keep: is for a `sweep`, and this trainer has none; leave it out")
+        return self
 
     @model_validator(mode="after")
     def _settings_of_cross_entropy(self) -> TrainerSpec:
@@ -712,6 +721,15 @@ class JobSpec(_Section):
         seed = _value(job.get("sampling"), "seed")
         trainers = expanded(job["trainers"], TrainerSpec, seed if isinstance(seed, int) else 0, MOST_READERS)
         return {**job, "trainers": trainers}
+
+    @model_validator(mode="after")
+    def _sweeps_have_a_judge(self) -> JobSpec:
+        keeping = next((name for name, trainer in self.trainers.items() if trainer.keep), None)
+        if keeping is not None and self.data.validation is None and not self.data.records:
+            raise ValueError(
+                f"trainers.{keeping}.keep: the best are chosen on validation videos, and data.validation is null"
+            )
+        return self
 
     @model_validator(mode="after")
     def _fits_records(self) -> JobSpec:

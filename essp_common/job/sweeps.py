@@ -23,6 +23,7 @@ from essp_common.validation import suggested
 
 _FIXED = {
     "sweep": "a sweep has no sweeps",
+    "keep": "it is of the sweep, and the same for all of its members",
     "weights": "paths are not swept; write a trainer for each file",
 }
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from essp_common.aggregation.means import stored
 from essp_common.artifacts import checkpoint, layout, scores
 from essp_common.artifacts.checkpoint import MODEL_FILE, Manifest
 from essp_common.artifacts.clip_features import release_features, with_features
+from essp_common.artifacts.figures import figures, rank
 from essp_common.artifacts.fused_model import (
     Evaluation,
     FusedModel,
@@ -29,7 +30,7 @@ from essp_common.artifacts.fused_model import (
     write_model,
     write_state,
 )
-from essp_common.artifacts.scores import ClipScores, ScoreTable
+from essp_common.artifacts.scores import ClipScores, ScoreTable, VideoScores
 from essp_common.cache.port import FrameCache
 from essp_common.errors import EsspError, PermanentError
 from essp_common.job.spec import JobSpec
@@ -59,31 +60,54 @@ def assemble(
     once set it off once each, and features are gone by then. Raises `PermanentError` if the scores of the trainers do
     not match, or features are lost.
     """
-    before = _assembled_before(store, job, spec, finals)
+    members = _members(store, job, spec, finals)
+    before = _assembled_before(store, job, spec, members)
     if before is not None:
         return before
     if not spec.aggregation.features:
-        return _assembled(
-            store, job, spec, finals, _scores(store, finals, "validation"), _scores(store, finals, "test")
-        )
+        validation, test = (_scores(store, finals, purpose) for purpose in ("validation", "test"))
+        return _assembled(store, job, spec, members, validation, test)
     found = {purpose: _tables(store, finals, purpose) for purpose in ("embed", "test")}
     if not found["embed"]:
         raise PermanentError(f"the trainers of {job} have kept no features; give the job an epoch more")
     parts = {
         purpose: {
-            name: scores.clips_by_video(with_features(cache, job, name, purpose, table))
+            name: scores.clips_by_video(with_features(cache, job, name, purpose, table) if name in members else table)
             for name, table in tables.items()
         }
         for purpose, tables in found.items()
     }
-    model = _assembled(store, job, spec, finals, parts["embed"], parts["test"])
+    model = _assembled(store, job, spec, members, parts["embed"], parts["test"])
     for purpose, tables in found.items():
         for name, table in tables.items():
             release_features(cache, job, name, purpose, table)
     return model
 
 
-def _assembled_before(store: ObjectStore, job: str, spec: JobSpec, finals: Mapping[str, Manifest]) -> FusedModel | None:
+def _members(store: ObjectStore, job: str, spec: JobSpec, finals: Mapping[str, Manifest]) -> dict[str, Manifest]:
+    """The trainers to fuse: all, but of a sweep that keeps its best only these, by the validation videos."""
+    kept = dict(finals)
+    limited = {sweep: names for sweep, names in spec.sweeps.items() if spec.trainers[names[0]].keep}
+    found = _scores(store, finals, "embed" if spec.aggregation.features else "validation") if limited else {}
+    if not found:
+        return kept
+    try:
+        shared = align(found)
+    except ValueError as error:
+        raise _cannot_be_fused(job, error) from error
+    ranks = {name: rank(figures(shared.labels, part.means.probabilities)) for name, part in shared.parts.items()}
+    for sweep, names in limited.items():
+        best_first = sorted(names, key=ranks.__getitem__)
+        keep = spec.trainers[names[0]].keep
+        for name in best_first[keep:]:
+            del kept[name]
+        log.info("of sweep %s the best are fused: %s", sweep, ", ".join(best_first[:keep]))
+    return kept
+
+
+def _assembled_before(
+    store: ObjectStore, job: str, spec: JobSpec, members: Mapping[str, Manifest]
+) -> FusedModel | None:
     """The model of this job, if it was fused from these checkpoints by these candidates."""
     try:
         model = read_model(store, layout.MODEL_MANIFEST)
@@ -91,7 +115,7 @@ def _assembled_before(store: ObjectStore, job: str, spec: JobSpec, finals: Mappi
         return None
     wanted = [(one.name, one.params) for one in candidates(spec.aggregation)]
     made_of = {member.trainer: member.checkpoint for member in model.members}
-    same = made_of == {name: store.uri(final.key) for name, final in finals.items()}
+    same = made_of == {name: store.uri(final.key) for name, final in members.items()}
     return model if same and model.job == job and [(s.name, s.params) for s in model.strategies] == wanted else None
 
 
@@ -99,41 +123,49 @@ def _assembled(
     store: ObjectStore,
     job: str,
     spec: JobSpec,
-    finals: Mapping[str, Manifest],
+    members: Mapping[str, Manifest],
     validation: Mapping[str, ClipScores],
     test: Mapping[str, ClipScores],
 ) -> FusedModel:
+    """Fuse `members`; the figures are those of all trainers."""
+    one = next(iter(members.values()))
     try:
-        best, tried = try_candidates(candidates(spec.aggregation), validation) if validation else (_equal(finals), [])
+        chosen_from = {name: validation[name] for name in members} if validation else {}
+        tries = try_candidates(candidates(spec.aggregation), chosen_from) if chosen_from else (_equal(members), [])
+        best, tried = tries
         chosen = best.evidence
         model = FusedModel(
             format=2 if chosen.rule is None else 1,
             job=job,
-            classes=next(iter(finals.values())).model.classes,
+            classes=one.model.classes,
             clip=spec.clip,
             clips_per_video=spec.sampling.clips_per_video,
-            streams={trainer.stream: spec.streams[trainer.stream] for trainer in spec.trainers.values()},
-            members=tuple(_member(store, spec, name, final, chosen.weights[name]) for name, final in finals.items()),
+            streams={spec.trainers[name].stream: spec.streams[spec.trainers[name].stream] for name in members},
+            members=tuple(_member(store, spec, name, final, chosen.weights[name]) for name, final in members.items()),
             strategy=chosen.name,
             params=chosen.params,
             rule=chosen.rule,
             state=write_state(store, best.state) if chosen.rule is None else None,
             features=best.aggregator.needs == "features",
             strategies=tuple(tried),
-            validation=_evaluation(validation, best),
-            test=_evaluation(test, best),
-            versions=next(iter(finals.values())).versions,
+            validation=_evaluation(validation, best, members),
+            test=_evaluation(test, best, members),
+            versions=one.versions,
         )
     except ValueError as error:
-        raise PermanentError(f"the trainers of {job} cannot be fused: {error}") from error
+        raise _cannot_be_fused(job, error) from error
     if model.features:
         for split, parts in (("validation", validation), ("test", test)):
-            _write_fused(store, split, parts, best)
+            _write_fused(store, split, {name: parts[name] for name in members if name in parts}, best)
     write_model(store, model)
     if model.doubt:
         log.warning("job %s: %s", job, model.doubt, extra={"job_id": job})
     log.info("fused %s by %s: %s", job, model.label, model.weights, extra={"job_id": job})
     return model
+
+
+def _cannot_be_fused(job: str, error: ValueError) -> PermanentError:
+    return PermanentError(f"the trainers of {job} cannot be fused: {error}")
 
 
 def _scores(store: ObjectStore, finals: Mapping[str, Manifest], purpose: str) -> dict[str, ClipScores]:
@@ -147,8 +179,11 @@ def _tables(store: ObjectStore, finals: Mapping[str, Manifest], purpose: str) ->
     return {name: scores.read(store, final.scores[purpose]) for name, final in finals.items()}
 
 
-def _evaluation(parts: Mapping[str, ClipScores], best: Fitted) -> Evaluation | None:
-    return evaluate(parts, lambda aligned: best.aggregator.predict(aligned, best.state)) if parts else None
+def _evaluation(parts: Mapping[str, ClipScores], best: Fitted, members: Iterable[str]) -> Evaluation | None:
+    def fuse(aligned: Mapping[str, ClipScores]) -> VideoScores:
+        return best.aggregator.predict({name: aligned[name] for name in members}, best.state)
+
+    return evaluate(parts, fuse) if parts else None
 
 
 def _write_fused(store: ObjectStore, split: str, parts: Mapping[str, ClipScores], best: Fitted) -> None:

@@ -9,6 +9,7 @@ from essp_aggregator.service import build
 from essp_common.runtime import ids
 from essp_common.runtime.process import serve, worker_name
 from essp_common.wiring import Adapters
+from essp_common.worker.heartbeat import Heart
 from essp_common.worker.log_shipping import LogShipper
 
 
@@ -16,5 +17,9 @@ def main() -> None:
     """Fuse the streams of finished trainers. Settings come from the environment (ESSP_BUS, ESSP_STORES, ...)."""
     settings = AggregatorSettings()
     worker = worker_name(settings)
-    with closing(Adapters.from_settings(settings)) as adapters, LogShipper(adapters.bus, worker, ids.AGGREGATOR):
+    with (
+        closing(Adapters.from_settings(settings)) as adapters,
+        LogShipper(adapters.bus, worker, ids.AGGREGATOR),
+        Heart(adapters.bus, worker, ids.AGGREGATOR, dict, troubles=adapters.troubles),
+    ):
         serve(build(adapters, settings, worker), settings, adapters.troubles)

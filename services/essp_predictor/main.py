@@ -7,6 +7,7 @@ from contextlib import closing
 from essp_common.runtime import ids
 from essp_common.runtime.process import serve, worker_name
 from essp_common.wiring import Adapters
+from essp_common.worker.heartbeat import Heart
 from essp_common.worker.log_shipping import LogShipper
 from essp_predictor.config import PredictorSettings
 from essp_predictor.service import build
@@ -16,5 +17,9 @@ def main() -> None:
     """Score the clips of predict jobs. Settings come from the environment (ESSP_BUS, ESSP_CACHE, ESSP_STORES, ...)."""
     settings = PredictorSettings()
     worker = worker_name(settings)
-    with closing(Adapters.from_settings(settings)) as adapters, LogShipper(adapters.bus, worker, ids.PREDICTOR):
+    with (
+        closing(Adapters.from_settings(settings)) as adapters,
+        LogShipper(adapters.bus, worker, ids.PREDICTOR),
+        Heart(adapters.bus, worker, ids.PREDICTOR, dict, troubles=adapters.troubles),
+    ):
         serve(build(adapters, settings, worker), settings, adapters.troubles)

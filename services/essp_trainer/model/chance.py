@@ -9,11 +9,14 @@ from __future__ import annotations
 import math
 
 from essp_common.job.network_limits import limits_of
+from essp_common.pb.v1.messages_pb2 import TRAIN
 from essp_trainer.assignment import Assignment
 from essp_trainer.model.training import AUXILIARY_WEIGHT
 
 _MARGIN = 1.1
 """Random weights and dropout put the loss of a training that has learned nothing yet a little above chance."""
+_FIRST_UPDATES = 16
+"""Before so many updates a loss above chance is that of the random weights that the training began with."""
 
 
 def chance(assignment: Assignment) -> float:
@@ -26,6 +29,9 @@ def no_better_than_chance(assignment: Assignment, loss: float, epoch: int) -> st
     """What to say of an epoch with this mean training loss; empty: nothing."""
     if assignment.training.loss != "cross_entropy" or assignment.training.class_weights:
         return ""  # what guessing comes to is not known
+    clips = next(plan.clips for plan in assignment.phases if plan.purpose == TRAIN)
+    if (epoch + 1) * assignment.training.updates(clips) < _FIRST_UPDATES:
+        return ""
     guessing = chance(assignment)
     if loss <= _MARGIN * guessing:
         return ""

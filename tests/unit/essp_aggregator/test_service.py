@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load
 
+from essp_aggregator import assembly
 from essp_aggregator.assembly import assemble, final_checkpoints
 from essp_aggregator.config import AggregatorSettings
 from essp_aggregator.fusion import try_candidates
@@ -28,7 +30,16 @@ from essp_common.cache.memory import MemoryCache
 from essp_common.errors import ConfigError, NotFound, PermanentError
 from essp_common.pb.v1.messages_pb2 import AGGREGATOR, CheckpointReady, Control, JobSnapshot, PhaseReport, Progress
 from essp_common.wiring import Adapters, Stores
-from tests.harness.finished_job import BEST_EPOCH, CLASSES, JOB, FinishedJob, finished_job, save_final, weights_of
+from tests.harness.finished_job import (
+    BEST_EPOCH,
+    CLASSES,
+    JOB,
+    FinishedJob,
+    finished_job,
+    save_final,
+    swept,
+    weights_of,
+)
 from tests.harness.running import running
 from tests.harness.waiting import until
 
@@ -282,6 +293,67 @@ def test_without_a_validation_split_all_count_the_same(job: FinishedJob) -> None
     fused = assemble(job.store, MemoryCache(), JOB, job.spec, without)
     assert (fused.strategy, fused.strategies, fused.validation) == ("average", (), None)
     assert np.allclose(list(fused.weights.values()), 0.5)
+
+
+@pytest.mark.parametrize(
+    ("keep", "members"), [(0, {"rgb-1", "rgb-2", "rgb-3"}), (1, {"rgb-2"}), (2, {"rgb-1", "rgb-2"})]
+)
+def test_a_sweep_is_fused_with_as_many_as_it_keeps(tmp_path: Path, keep: int, members: set[str]) -> None:
+    job = swept(tmp_path, keep)
+    fused = fuse(job)
+    assert {member.trainer for member in fused.members} == members | {"flow"}
+    assert set(fused.weights) == members | {"flow"}
+    assert fused.streams.keys() == {"rgb", "motion"}
+    for evaluation in (fused.validation, fused.test):
+        assert evaluation is not None
+        assert evaluation.members.keys() == job.spec.trainers.keys(), "what was left out is reported all the same"
+    assert fuse(job) == fused, "a second time it does the same"
+    alone = {name: figures["top1"] for name, figures in fused.validation.members.items()} if fused.validation else {}
+    assert alone["rgb-2"] == max(alone.values())
+
+
+def test_members_that_scored_no_video_together_fail_the_job_in_words(tmp_path: Path) -> None:
+    job = swept(tmp_path, 1)
+    key = layout.scores("rgb-1", "validation", BEST_EPOCH)
+    table = scores.read(job.store, key)
+    scores.write(job.store, key, replace(table, video_id=tuple(f"other/{name}" for name in table.video_id)))
+    with pytest.raises(PermanentError, match=f"the trainers of {JOB} cannot be fused: there is no video that all of"):
+        fuse(job)
+
+
+def test_another_number_of_kept_ones_is_fused_anew(tmp_path: Path) -> None:
+    job = swept(tmp_path, 1)
+    assert len(fuse(job).members) == 2
+    trainers = {
+        name: trainer.model_copy(update={"keep": 2 * bool(trainer.sweep)})
+        for name, trainer in job.spec.trainers.items()
+    }
+    more = replace(job, spec=job.spec.model_copy(update={"trainers": trainers}))
+    assert len(fuse(more).members) == 3
+
+
+def test_the_best_are_chosen_by_the_phase_that_has_features_where_these_are_fused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And only theirs are fetched."""
+    job = swept(tmp_path, 1, features=True)
+    finals = final_checkpoints(job.store, job.spec)
+    assert finals is not None
+    embedded = {
+        name: final.model_copy(update={"scores": {"embed": final.scores["validation"], "test": final.scores["test"]}})
+        for name, final in finals.items()
+    }
+    fetched: set[str] = set()
+
+    def fetch(cache: object, name: str, trainer: str, purpose: str, table: ScoreTable) -> ScoreTable:
+        fetched.add(trainer)
+        return table
+
+    monkeypatch.setattr(assembly, "with_features", fetch)
+    fused = assemble(job.store, MemoryCache(), JOB, job.spec, embedded)
+    assert {member.trainer for member in fused.members} == {"rgb-2", "flow"} == fetched
+    assert fused.validation is not None
+    assert fused.validation.members.keys() == job.spec.trainers.keys()
 
 
 def test_the_test_split_has_no_say(job: FinishedJob) -> None:

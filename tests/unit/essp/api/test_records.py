@@ -215,6 +215,7 @@ def test_the_last_batch_may_be_left_out(raw: Path) -> None:
         assert loader.epoch == 1
 
 
+@pytest.mark.processes
 def test_a_data_loader_of_torch_takes_it(raw: Path) -> None:
     with essp.Records(raw, batch_size=8) as loader:
         assert len(taken(iter(DataLoader(loader, batch_size=None)))) == RECORDS

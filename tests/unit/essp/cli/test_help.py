@@ -14,7 +14,7 @@ import typer
 from typer.testing import CliRunner
 
 from essp.cli.commands import EXAMPLES, SECTIONS
-from essp.cli.main import app
+from essp.cli.main import app, main
 from tests.harness.waiting import LONGEST_S
 
 COMMANDS = {name: command for section in SECTIONS.values() for name, command in section.items()}
@@ -96,3 +96,17 @@ def test_output_that_cannot_be_written_is_no_defect() -> None:
             timeout=LONGEST_S,
         )
     assert (done.returncode, done.stderr) == (1, "essp: the output: No space left on device\n")
+
+
+def test_a_folder_that_was_removed_is_named_and_no_library_dies_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    monkeypatch.setattr(sys, "argv", ["essp", "--version"])
+    with pytest.raises(SystemExit) as left:
+        main()
+    assert left.value.code == 2
+    assert capsys.readouterr().err.startswith("essp: the folder that you are in has been removed; go to another one")

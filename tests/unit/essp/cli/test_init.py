@@ -44,6 +44,39 @@ def test_a_model_whose_weights_come_in_a_package_starts_from_them() -> None:
     assert "weights:" not in job_text(Catalog(ROWS), "set.parquet", "job.yaml", "resnet18")
 
 
+def test_few_videos_get_a_network_that_knows_photographs_and_a_small_one_of_motion(tmp_path: Path) -> None:
+    write_catalog(DirectoryStore(str(tmp_path)), "set.parquet", Catalog(ROWS))
+    file = tmp_path / "job.yaml"
+    done = essp("init", str(tmp_path / "set.parquet"), "--for", "few", "--out", str(file))
+    assert done.exit_code == 0, done.output
+    spec = load_job(file)
+    rgb, flow = spec.trainers["rgb"], spec.trainers["flow"]
+    assert (rgb.weights, rgb.freeze_epochs, spec.epochs) == ("package:efficientnet_lite0", 20, 20)
+    assert (flow.model, flow.weights, flow.freeze_epochs) == ("small", None, 0)
+    assert (spec.clip.resize.mode, spec.clip.resize.height) == ("exact", 224), "all of the frame, whatever its shape"
+    assert (rgb.augment.crop, flow.augment.crop) == (192, 112)
+    assert spec.sampling.clips_per_epoch == 96, "not one for each video, of which there are hardly any"
+
+
+def test_nothing_is_said_against_the_recipe_for_few(tmp_path: Path) -> None:
+    write_catalog(DirectoryStore(str(tmp_path)), "set.parquet", videos(60, keyframe_every=300))
+    file = tmp_path / "job.yaml"
+    essp("init", str(tmp_path / "set.parquet"), "--for", "few", "--out", str(file))
+    assert load_job(file).sampling.clips_per_epoch == 120
+    assert json.loads(essp("validate", str(file), "--json").stdout)["warnings"] == []
+
+
+def test_what_is_no_recipe_for_few_is_said(tmp_path: Path) -> None:
+    write_catalog(DirectoryStore(str(tmp_path)), "set.parquet", Catalog(ROWS))
+    make_records(tmp_path / "cats", [0, 1])
+    file = tmp_path / "job.yaml"
+    with pytest.raises(ConfigError, match="--for few has a model for each stream; leave out --model resnet18"):
+        main(str(tmp_path / "set.parquet"), file, model="resnet18", amount="few")
+    with pytest.raises(ConfigError, match=r"--for few is a recipe for videos, and .*cats has records; leave it out"):
+        main(str(tmp_path / "cats"), file, amount="few")
+    assert not file.exists()
+
+
 def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     write_catalog(DirectoryStore(str(tmp_path)), "set.parquet", Catalog(ROWS))
     with pytest.raises(ConfigError, match=r"nowhere/job\.yaml cannot be written"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import re
+import shutil
 from dataclasses import replace
 from datetime import UTC, datetime
 from html.parser import HTMLParser
@@ -40,7 +41,7 @@ from essp_common.planning.position import Position
 from essp_common.video.probe import probe
 from essp_common.video.synthetic import drifting, numbered, read_number, texture, write_video
 from essp_common.wiring import Stores
-from tests.harness.finished_job import CLASSES, JOB, VERSIONS, FinishedJob, finished_job
+from tests.harness.finished_job import CLASSES, JOB, VERSIONS, FinishedJob, finished_job, swept
 
 pytestmark = pytest.mark.slow
 
@@ -349,6 +350,28 @@ def test_a_job_of_an_earlier_version_has_a_report(tmp_path: Path) -> None:
     text = job.store.get(layout.SPEC).decode()
     job.store.put(layout.SPEC, text.replace('"name":', '"a_field_that_is_no_more": 1, "name":', 1).encode())
     assert read_run(job.store, STORES).spec == job.spec
+
+
+def test_members_that_a_sweep_does_not_keep_are_reported_and_not_fused(tmp_path: Path) -> None:
+    job = swept(tmp_path, keep=1)
+    job.store.put(layout.SPEC, job.spec.model_dump_json().encode())
+    finals = final_checkpoints(job.store, job.spec)
+    assert finals is not None
+    model = assemble(job.store, MemoryCache(), JOB, job.spec, finals)
+    told = read_run(job.store, STORES)
+    assert told.scores.keys() == job.spec.trainers.keys()
+    assert model.test is not None
+    assert np.mean(told.predicted == told.fused.class_id) == pytest.approx(model.test.fused["top1"])
+    text = Page(render(told, {}, {})).text
+    assert all(name in text for name in job.spec.trainers)
+
+
+def test_scores_that_the_model_takes_and_that_are_lost_are_named(tmp_path: Path) -> None:
+    """Rather than fused from those that are left, which would be figures of no model."""
+    job = fused(tmp_path)
+    shutil.rmtree(tmp_path / "trainers" / "flow")
+    with pytest.raises(NotFound, match=r"test scores that are gone; restore from a backup: file://.*/trainers/flow$"):
+        read_run(job.store, STORES)
 
 
 def test_members_of_a_sweep_are_compared_and_the_best_is_named(run: Run) -> None:

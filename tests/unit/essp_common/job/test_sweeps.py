@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from essp_common.errors import ConfigError
-from essp_common.job.spec import JobSpec, TrainerSpec, parse_spec, stored_spec
+from essp_common.job.spec import DataSpec, JobSpec, TrainerSpec, parse_spec, stored_spec
 
 JOB = """
 name: sweep
@@ -85,6 +85,8 @@ def test_a_trainer_made_in_python_is_swept_as_well() -> None:
             r"trainers.rgb-2.dropout: has to be less than 1.0, and is 7",
         ),
         (["rgb: {stream: rgb, optimizer: 3, sweep: {optimizer.lr: [1]}}"], "trainers.rgb.optimizer: has to be a map"),
+        (["rgb: {stream: rgb, sweep: {keep: [1]}}"], "rgb.sweep.keep: it is of the sweep, and the same for all"),
+        (["rgb: {stream: rgb, keep: 1}"], "trainers.rgb: keep: is for a `sweep`, and this trainer has none"),
         (["rgb: {stream: rgb, sweep: 3}"], "trainers.rgb.sweep: has to be a mapping"),
         (["rgb: {stream: rgb, sweep: {dropout: [0, 0.5]}}", "rgb-2: {stream: rgb}"], "makes a trainer 'rgb-2', and"),
     ],
@@ -92,6 +94,14 @@ def test_a_trainer_made_in_python_is_swept_as_well() -> None:
 def test_what_cannot_be_swept_is_refused(trainers: list[str], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         parsed(*trainers)
+
+
+def test_what_is_kept_is_chosen_on_validation_videos() -> None:
+    kept = TrainerSpec(stream="rgb", sweep={"dropout": (0.1, 0.2)}, keep=1)
+    job = JobSpec(name="sweep", output="file:///out", trainers={"rgb": kept})
+    assert [(name, one.keep) for name, one in job.trainers.items()] == [("rgb-1", 1), ("rgb-2", 1)]
+    with pytest.raises(ValueError, match=r"keep: the best are chosen on validation videos, and data.validation is nu"):
+        JobSpec(name="sweep", output="file:///out", data=DataSpec(validation=None), trainers={"rgb": kept})
 
 
 def test_a_grid_that_is_too_large_is_refused_before_it_is_made() -> None:
