@@ -87,9 +87,14 @@ def has_to_join(consumer: KafkaConsumer) -> bool:
     return bool(consumer._coordinator.need_rejoin())
 
 
-def leave(consumer: KafkaConsumer, timeout_ms: int) -> None:
-    """Close a consumer without a commit. Raises what kafka-python does, but by then nothing of it runs any more."""
+def leave(consumer: KafkaConsumer, timeout_ms: int, *, goodbye: bool = True) -> None:
+    """Close a consumer without a commit. Raises what kafka-python does, but by then nothing of it runs any more.
+
+    Without a `goodbye` the group finds out when the session of the member times out.
+    """
     try:
+        if not goodbye:
+            consumer._coordinator.reset_generation()  # kafka-python takes leave only of what it belongs to
         consumer.close(autocommit=False, timeout_ms=timeout_ms)
     finally:
         consumer._client.close()  # with its thread, which kafka-python leaves where the goodbye to the group fails

@@ -249,8 +249,9 @@ class KafkaSubscription:
             self._changed.notify_all()
 
     def _leave(self) -> None:
+        joined = False
         try:
-            self._finish_joining()
+            joined = self._finish_joining()
             offsets = self._durable(_FLUSH_TIMEOUT_S)
             if offsets:
                 self._consumer.commit(offsets, timeout_ms=_CLOSE_TIMEOUT_MS)
@@ -259,19 +260,27 @@ class KafkaSubscription:
         finally:
             self.lost(set(self._owned))
             try:
-                leave(self._consumer, _CLOSE_TIMEOUT_MS)
+                leave(self._consumer, _CLOSE_TIMEOUT_MS, goodbye=joined)
             except kafka_errors.KafkaError as error:
                 log.warning("group %s left without a goodbye: %s", self._group, error)
 
-    def _finish_joining(self) -> None:
-        """A member that leaves while its group joins blocks the others until its session times out; with some brokers
-        for ever, if it has not even noticed. So it asks first, and does not wait for its next heartbeat."""
+    def _finish_joining(self) -> bool:
+        """Take part in a join that is under way; False if it does not end in time, and no goodbye may be said.
+
+        With some brokers a member that says goodbye while its group joins locks the others out for ever; one that
+        falls silent, until its session times out. So it asks whether its group joins, and does not wait for its next
+        heartbeat.
+        """
         if not (self._polled and self._auto):
-            return
+            return True
         notice_rebalance(self._consumer, _CLOSE_TIMEOUT_MS)
         deadline = time.monotonic() + _CLOSE_TIMEOUT_MS / 1000
-        while (not self._settled() or has_to_join(self._consumer)) and time.monotonic() < deadline:
+        while not self._settled() or has_to_join(self._consumer):
+            if time.monotonic() > deadline:
+                log.info("group %s is left without a goodbye, because it is still joining", self._group)
+                return False
             self._consumer.poll(timeout_ms=_POLL_MS, max_records=1)
+        return True
 
     # --- rebalances, reported by kafka-python's own thread ---
 

@@ -149,6 +149,22 @@ class TestKafkaBus(BusContract):
         first.close()
         own(second, PARTITIONS)
 
+    def test_a_member_that_leaves_before_it_has_joined_does_not_lock_others_out(
+        self, kafka_url: str, topic: str, subscribe: Open, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Its request to join the group that is dealt anew is not answered before it has to go."""
+        monkeypatch.setattr(kafka_subscription, "_CLOSE_TIMEOUT_MS", 500)
+        with Proxy(urlsplit(kafka_url).port or 0, rewrite=True) as proxy:
+            url = f"kafka://127.0.0.1:{proxy.port}?session_timeout_ms=4000"
+            with closing(KafkaBus.from_url(url)) as other:
+                first = other.subscribe([topic], "g")
+                own(first, PARTITIONS)
+                proxy.ignore(JOIN_GROUP)
+                second = subscribe("g")
+                assert proxy.wait_for("ignored", 1, LONGEST_S)
+                first.close()
+                own(second, PARTITIONS)
+
     def test_commit_does_not_overtake_a_lost_message(self, bus: Bus, kafka_url: str, topic: str) -> None:
         """Work whose messages were lost is delivered again to the same subscriber."""
         for number in range(5):
