@@ -104,7 +104,7 @@ def _signature(name: str, found: Callable[..., Any]) -> str:
     signature = inspect.signature(found)
     parameters = [value for key, value in signature.parameters.items() if key not in ("self", "cls")]
     written = [_parameter(value) for value in parameters]
-    for kind, mark, after in ((inspect.Parameter.POSITIONAL_ONLY, "/", 1), (inspect.Parameter.KEYWORD_ONLY, "*", 0)):
+    for kind, mark, after in ((inspect.Parameter.KEYWORD_ONLY, "*", 0), (inspect.Parameter.POSITIONAL_ONLY, "/", 1)):
         places = [place for place, value in enumerate(parameters) if value.kind is kind]
         if places:
             written.insert((places[-1] if after else places[0]) + after, mark)

@@ -24,6 +24,7 @@ from essp_common.job.spec import ClipSpec
 from essp_common.messages.recipe import resize_of
 from essp_common.pb.v1.messages_pb2 import Resize, Seed, Seek
 from essp_common.planning.plan import seek_to
+from essp_common.planning.planned_clip import even_snippets
 from essp_common.runtime.config import Settings
 from essp_common.video.container import VideoFile
 from essp_common.video.geometry import GRAY, YUV420, frame_shape
@@ -75,7 +76,8 @@ def decode(
     short_side: scale the picture, with its aspect ratio kept, so that its shorter side has so many pixels.
     size: `(height, width)` to scale to. Neither: as the video is displayed, its rotation applied.
     clip: frames, stride, size and colours in one, as a model was trained: `clip=model.clip`. Of `gray` clips
-        `(T, H, W, 1)`.
+        `(T, H, W, 1)`. The first of its `snippets` begins at `start`, and each other one as far into its part of the
+        video.
     strict: raise for a damaged frame; otherwise the frame shown last stands in for it.
 
         essp.decode("a.mp4", 100).shape                               # (16, 240, 320, 3)
@@ -96,6 +98,9 @@ def decode(
         row = video if isinstance(video, VideoRow) else _row(str(video), file)
         clips = np.zeros((len(starts), frames, *frame_shape(resize, row.height, row.width)), np.uint8)
         seeds = [seed_of(row, first, frames, stride) for first in starts]
+        if clip is not None:
+            for seed in seeds:
+                _add_snippets(seed, row, clip)
         with Reader(file, lookahead=row.lookahead) as reader:
             for error in reader.read(seeds, resize, list(clips), strict=strict):
                 if error is not None:
@@ -141,6 +146,12 @@ def seed_of(row: VideoRow, start: int, frames: int, stride: int) -> Seed:
     if seek_to(row, first, seek):
         seed.seek.CopyFrom(seek)
     return seed
+
+
+def _add_snippets(seed: Seed, row: VideoRow, clip: ClipSpec) -> None:
+    for first in even_snippets(row, clip, seed.first_frame):
+        snippet = seed.later.add(first_frame=first)
+        seek_to(row, first, snippet.seek)
 
 
 def resize_to(short_side: int | None, size: tuple[int, int] | None, interpolation: str) -> Resize:

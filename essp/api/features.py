@@ -23,11 +23,12 @@ def features() -> list[str]:
     return registry.names()
 
 
-def compute_feature(frames: NDArray[np.uint8], name: str, /, **params: Any) -> NDArray[Any]:
+def compute_feature(frames: NDArray[np.uint8], name: str, /, *, snippets: int = 1, **params: Any) -> NDArray[Any]:
     """A feature of one clip, exactly as the extractor service computes it.
 
     frames: `(T, H, W, 3)` uint8, RGB; not written to.
     name: one of `essp.features()`.
+    snippets: of each of so many equal parts of the frames by itself, `model.clip.snippets`; T' is that of all.
     params: the parameters of the feature, as under `streams.<name>.params` of a job file.
 
     The result of a feature for networks is `(T', H, W, C)` uint8; descriptors are `(T', rows, columns, bins)` or
@@ -41,8 +42,11 @@ def compute_feature(frames: NDArray[np.uint8], name: str, /, **params: Any) -> N
     """
     if frames.ndim != 4 or frames.shape[3] != 3 or frames.dtype != np.uint8:
         raise ConfigError(f"frames are {frames.dtype} of shape {frames.shape}; give uint8 of shape (T, H, W, 3)")
-    registry.output_of(name, params, ArraySpec(frames.shape, "uint8"))  # refuses clips that are too short
+    if snippets < 1 or len(frames) % snippets:
+        raise ConfigError(f"snippets={snippets}: {len(frames)} frames cannot be divided into so many")
+    registry.output_of(name, params, ArraySpec(frames.shape, "uint8"), snippets=snippets)  # are they too few?
     extractor = registry.create(name, params)
     with needs_extra(f"the feature {name!r}"):
         extractor.setup()
-    return extractor.extract(np.ascontiguousarray(frames))
+    made = [extractor.extract(snippet) for snippet in np.split(np.ascontiguousarray(frames), snippets)]
+    return made[0] if snippets == 1 else np.concatenate(made)

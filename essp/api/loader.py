@@ -72,6 +72,9 @@ class Clip:
     """How frames travel to the loop. `yuv420`: as in the video, half the bytes, and decoders scale them for a third of
     the cost; `Batch.frames` are RGB all the same, converted on the loader's device (with a `transform`, before it).
     `gray`: luma alone, for flow, or for frames with one channel."""
+    snippets: int = 1
+    """In how many pieces the frames are: `frames / snippets` of each of so many equal parts of the video, and features
+    of each piece by itself (TSN). Such clips have no `Batch.targets`, and their `first_frame` is that of the first."""
 
 
 class Loader(Epochs):
@@ -162,6 +165,8 @@ class Loader(Epochs):
 
         Raises `ConfigError`, which names the argument and the remedy.
         """
+        if delta_timestamps and clip.snippets > 1:
+            raise ConfigError("delta_timestamps: clips in snippets have no targets; leave it out, or use snippets=1")
         ranks = rendezvous_of(rank, world_size)
         visits: dict[str, Any] = {}
         if clips_per_visit != 1 or step is not None:
@@ -185,6 +190,7 @@ class Loader(Epochs):
                 "frames": clip.frames,
                 "stride": clip.stride,
                 "pixels": clip.pixels,
+                "snippets": clip.snippets,
                 "resize": {"mode": "crop", "height": height, "width": width},
             },
             "sampling": {
@@ -195,7 +201,7 @@ class Loader(Epochs):
                 "rank": ranks.rank,
                 "ranks": ranks.world_size,
             },
-            "streams": {NAME: {"feature": feature, "params": params_of(feature, params, clip.frames)}},
+            "streams": {NAME: {"feature": feature, "params": params_of(feature, params, clip.frames // clip.snippets)}},
             "consumers": {name: {"stream": NAME, "batch_size": batch_size} for name in names},
             "limits": {"dead_ratio": dead_ratio, "budget": ENOUGH_BYTES if memory is None else memory},
         }
@@ -421,7 +427,8 @@ class Loader(Epochs):
         further = [meta_of(rows.text("id", place), rows.text("extra", place)) for place in places]
         for name in sorted({name for columns in further for name in columns}):
             meta[f"source_{name}" if name in meta else name] = [columns.get(name) for columns in further]
-        targets = self._targets.of(places, meta["first_frame"]) if self._targets.any else None
+        has_targets = self.clip.snippets == 1 and self._targets.any
+        targets = self._targets.of(places, meta["first_frame"]) if has_targets else None
         return Batch(prepared.input.here(), torch.from_numpy(prepared.labels()), meta, targets)
 
     def __getstate__(self) -> dict[str, Any]:

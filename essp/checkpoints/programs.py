@@ -59,7 +59,8 @@ def program(model: Model, stream: StreamModel, size: tuple[int, int], form: Prog
 
     Raises `PermanentError` if the program gives other answers.
     """
-    seen = output_of(stream.feature, stream.params, ArraySpec((model.clip.frames, *size, 3), "uint8"))
+    clip = ArraySpec((model.clip.frames, *size, 3), "uint8")
+    seen = output_of(stream.feature, stream.params, clip, snippets=model.clip.snippets)
     shape, dtype = seen.shape, seen.dtype
     clips = _made_up((_CLIPS, *shape), np.dtype(dtype))
     with torch.inference_mode():

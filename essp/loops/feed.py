@@ -19,7 +19,8 @@ import torch
 
 from essp.loops.membership import Membership
 from essp.loops.running_job import RunningJob
-from essp_common.learning.wanted import in_flight, wanted_frames
+from essp_common.features.sampling import wanted_frames
+from essp_common.learning.wanted import in_flight
 from essp_common.messages.ordered import IntakeOptions, OrderedIntake, PhaseEnd
 from essp_common.planning.position import Position
 from essp_common.runtime import ids
@@ -121,7 +122,7 @@ class Feed:
                 batch_size=consumer.batch_size,
                 ahead=settings.prefetch_batches * consumer.batch_size,
                 loaders=settings.loaders,
-                wanted_frames=wanted_frames(stream),
+                wanted_frames=wanted_frames(job.spec.clip, stream),
                 name=options.consumer,
                 convert=options.convert,
             ),

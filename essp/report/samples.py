@@ -100,7 +100,8 @@ def read_samples(run: Run, stores: Stores, positions: Sequence[int]) -> list[Sam
 
 
 def read_clip(spec: JobSpec, row: VideoRow, stores: Stores) -> NDArray[np.uint8]:
-    """The clip in the middle of a video, `(T, H, W, 3) uint8`, as the job resizes it. Raises `BadVideo`, `NotFound`."""
+    """The clip in the middle of a video, `(T, H, W, 3) uint8`, as the job resizes it; where clips are in snippets, a
+    snippet. Raises `BadVideo`, `NotFound`."""
     return _read(spec, row, stores).clip
 
 
@@ -113,10 +114,10 @@ def _read(spec: JobSpec, row: VideoRow, stores: Stores) -> Intermediates:
         colour = Images(Limits().pixels).write(data, shape, resize, clip[0], strict=spec.limits.strict)
         return Intermediates(clip, colour)
     store, key = stores.resolve(row.uri, video=True)
-    span = (spec.clip.frames - 1) * spec.clip.stride + 1
-    first = max(row.first_frame, (row.first_frame + row.last_frame + 1 - span) // 2)
-    seed = Seed(first_frame=first, frame_count=spec.clip.frames, stride=spec.clip.stride, last_frame=row.last_frame)
-    clip = np.zeros((spec.clip.frames, *frame_shape(resize, row.height, row.width)), np.uint8)
+    frames, stride = spec.clip.snippet_frames, spec.clip.stride
+    first = max(row.first_frame, (row.first_frame + row.last_frame + 1 - spec.clip.span) // 2)
+    seed = Seed(first_frame=first, frame_count=frames, stride=stride, last_frame=row.last_frame)
+    clip = np.zeros((frames, *frame_shape(resize, row.height, row.width)), np.uint8)
     path = store.local_path(key)
     with Reader(store.open(key) if path is None else path) as reader:
         (error,) = reader.read([seed], resize, [clip], strict=spec.limits.strict)

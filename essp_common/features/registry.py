@@ -44,11 +44,16 @@ def create(name: str, params: Mapping[str, Any]) -> Extractor:
 
 
 def output_of(
-    feature: str, params: Mapping[str, Any], clip: ArraySpec, declared: Mapping[str, DeclaredFeature] | None = None
+    feature: str,
+    params: Mapping[str, Any],
+    clip: ArraySpec,
+    declared: Mapping[str, DeclaredFeature] | None = None,
+    snippets: int = 1,
 ) -> ArraySpec:
     """Shape and type of a feature for clips `(T, H, W, 3)`. Raises `ConfigError`, also if these are too short.
 
-    `declared`: features whose code is in another image; that image checks their parameters.
+    `declared`: features whose code is in another image; that image checks their parameters. `snippets`: equal parts of
+    the T frames, of each of which the feature is computed.
     """
     made: Callable[[ArraySpec], ArraySpec]
     elsewhere = _elsewhere(feature, declared)
@@ -57,12 +62,15 @@ def output_of(
     else:
         extractor = create(feature, params)
         needed, made = extractor.frames_needed(), extractor.output
-    frames = clip.shape[0]
+    frames = clip.shape[0] // snippets
     if frames < needed:
+        least, in_each = needed * snippets, "" if snippets == 1 else f" in each of {snippets} snippets"
         raise ConfigError(
-            f"{feature} needs clips of {needed} frames, clip.frames is {frames}; set it to {needed} or more"
+            f"{feature} needs clips of {needed} frames{in_each}, clip.frames is {clip.shape[0]}; set it to {least} or "
+            "more"
         )
-    return made(clip)
+    of_one = made(ArraySpec((frames, *clip.shape[1:]), clip.dtype))
+    return ArraySpec((snippets * of_one.shape[0], *of_one.shape[1:]), of_one.dtype)
 
 
 def frames_of(feature: str, params: Mapping[str, Any], declared: Mapping[str, DeclaredFeature] | None = None) -> int:

@@ -1,18 +1,30 @@
 """Chooses the frames of a clip that a feature uses. Extractors, and trainers that read `rgb` directly, share this rule.
 
-Both functions choose around the middle of the clip, so the single frame of an appearance stream lies inside the window
-of the motion stream of the same clip.
+Frames are chosen around the middle of the clip, so the single frame of an appearance stream lies inside the window of
+the motion stream of the same clip.
 """
 
 from __future__ import annotations
 
 from essp_common.errors import BadFrames
+from essp_common.job.spec import ClipSpec, StreamSpec
+
+
+def wanted_frames(clip: ClipSpec, stream: StreamSpec) -> int | None:
+    """How many frames of each clip a stream of `rgb` looks at; None: a feature, all of it."""
+    return clip.snippets * seen_at_once(stream) if stream.feature == "rgb" else None
+
+
+def seen_at_once(stream: StreamSpec) -> int:
+    """How many of them a network of clips sees at once: those of a snippet."""
+    return stream.params.get("frames", 1) if stream.feature == "rgb" else 1
 
 
 def evenly_spaced(frame_count: int, wanted: int) -> list[int]:
     """The middle frames of `wanted` equal segments of a clip (Wang et al., Temporal Segment Networks, 2016).
 
-    For one wanted frame, it is the middle of the clip. Raises `BadFrames` if the clip has fewer frames than wanted.
+    For one wanted frame, it is the middle of the clip. Of a clip in snippets, as many as it has or a multiple of that:
+    as many of each snippet. Raises `BadFrames` if the clip has fewer frames than wanted.
     """
     if frame_count < wanted:
         raise BadFrames(f"the clip has {frame_count} frame(s), {wanted} are needed; raise clip.frames")

@@ -143,6 +143,10 @@ class ClipSpec(_Section):
     """Frames decoded for each seed. A flow stack of length L needs L + 1. Of records: 1."""
     stride: int = Field(1, ge=1, le=64)
     """Distance between those frames in the video."""
+    snippets: int = Field(1, ge=1, le=64)
+    """In how many pieces those frames are taken: `frames / snippets` of each, and one piece of each of so many equal
+    parts of the video. A feature is computed of each snippet by itself, and the scores of a clip's snippets are
+    averaged (TSN). 1: a clip is one piece. See docs/networks.md."""
     resize: ResizeSpec = ResizeSpec()
     """Size of the frames."""
     pixels: Literal["rgb", "yuv420", "gray"] = "rgb"
@@ -151,6 +155,25 @@ class ClipSpec(_Section):
     the bytes, for `flow` and other features that need no colours. See docs/pixels.md."""
     codec: CodecSpec = CodecSpec()
     """How the clip's frames are stored in the cache."""
+
+    @property
+    def snippet_frames(self) -> int:
+        """Frames of one snippet."""
+        return self.frames // self.snippets
+
+    @property
+    def span(self) -> int:
+        """Frames of the video from the first of a snippet to its last."""
+        return (self.snippet_frames - 1) * self.stride + 1
+
+    @model_validator(mode="after")
+    def _has_whole_snippets(self) -> ClipSpec:
+        if self.frames % self.snippets:
+            raise ValueError(
+                f"frames: {self.frames} cannot be divided into {self.snippets} snippets; use a multiple of "
+                f"{self.snippets}"
+            )
+        return self
 
     @model_validator(mode="after")
     def _fits_into_planes(self) -> ClipSpec:

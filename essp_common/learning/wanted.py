@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from essp_common.cache.port import Buffer, FrameCache
 from essp_common.colour import Colour
 from essp_common.errors import BadFrames, ConfigError
-from essp_common.features.sampling import evenly_spaced
+from essp_common.features.sampling import evenly_spaced, wanted_frames
 from essp_common.job.spec import ClipSpec, StreamSpec
 from essp_common.messages.ordered import Read, whole
 from essp_common.runtime.process import cpu_count
@@ -54,14 +54,9 @@ class Decoding:
         return Decoded(codec.decode(value, evenly_spaced(available, self._wanted)), described.colour)
 
 
-def wanted_frames(stream: StreamSpec) -> int | None:
-    """How many frames of each clip a stream of `rgb` looks at; None: a feature, all of it."""
-    return stream.params.get("frames", 1) if stream.feature == "rgb" else None
-
-
 def in_flight(clip: ClipSpec, stream: StreamSpec, cache_url: str, fetches: int) -> tuple[int, Read]:
     """How many clips of a stream are fetched at once, and how each is read. `fetches`: as set; 0: as many as help."""
-    wanted = wanted_frames(stream)
+    wanted = wanted_frames(clip, stream)
     stored = stream.codec if wanted is None else clip.codec
     if cache_url.startswith(("memory:", "shm:")) and stored.name == "raw":
         return 0, whole  # there is nothing to wait for, and nothing to decode

@@ -32,6 +32,7 @@ def recipe_of(spec: JobSpec) -> Recipe:
         ],
         ttl_s=spec.limits.ttl_s,
         strict=spec.limits.strict,
+        snippets=spec.clip.snippets,
     )
 
 

@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 from essp_common.catalog.table import CatalogView
 from essp_common.job.spec import ClipSpec
 from essp_common.planning.counter_rng import CounterRng, below, below_each
-from essp_common.planning.planned_clip import PlanBase, PlannedClip
+from essp_common.planning.planned_clip import PlanBase, PlannedClip, snippet_begins
 
+_SNIPPETS = 1 << 61
+"""A bit that tells the stream of random numbers for a clip's later snippets from the others."""
 _AHEAD = 1024
 """Clips that are drawn at once: few draws cost as much as many."""
 
@@ -22,7 +24,7 @@ class ClassBalanced(PlanBase):
 
     def __init__(self, view: CatalogView, clip: ClipSpec, size: int, seed: int, stream: int, locality: int) -> None:
         super().__init__(view, clip, size, locality)
-        self._rng = CounterRng(seed, stream)
+        self._rng, self._snippets_rng = CounterRng(seed, stream), CounterRng(seed, _SNIPPETS | stream)
         # A class without videos could never be drawn from; `empty_classes` names those.
         counts = np.diff(view.class_begin)
         drawn = np.flatnonzero(counts)
@@ -55,6 +57,16 @@ class ClassBalanced(PlanBase):
         for i in np.flatnonzero(refused | more).tolist():
             clips[i] = self.clip(start + i)
         return clips
+
+    def _later(self, index: int, attempt: int, video: int, offset: int) -> tuple[int, ...]:
+        """Each anywhere in its part of the video, whatever the others are."""
+        del offset
+        begins = snippet_begins(int(self._whole[video]), self._snippets) + int(self._first[video])
+        first_draw, width = index * (self._snippets - 1), int(self._starts[video])
+        return tuple(
+            begin + below(self._snippets_rng.words(draw, attempt), width)
+            for draw, begin in enumerate(begins[1:].tolist(), first_draw)
+        )
 
     def _video(self, draw: int, attempt: int) -> tuple[int, Iterator[int]]:
         """The video of a draw, or the one that replaces it; the words left."""

@@ -53,19 +53,23 @@ def decode_cost(plan: Plan, view: CatalogView, window: int, unit_clips: int) -> 
     whole = max(window, 1)
     stop = min(len(plan), whole * max(1, _SAMPLE // whole))
     units = [part for unit in plan.units(0, stop) for part in units_of(unit, unit_clips, together=bool(window))]
-    spans = iter(_spans(list(chain.from_iterable(units)), view))
-    passes = [list(islice(spans, len(unit))) for unit in units]
-    alone = sum(end - begin for spans in passes for begin, end in spans)
-    return DecodeCost(sum(map(len, passes)), len(passes), alone, sum(map(_covered, passes)))
+    clips = list(chain.from_iterable(units))
+    snippets = 1 + len(clips[0].later)
+    spans = iter(_spans(clips, view))
+    passes = [[list(islice(spans, snippets)) for _ in unit] for unit in units]
+    alone = sum(_covered(clip) for spans in passes for clip in spans)
+    together = sum(_covered(chain.from_iterable(spans)) for spans in passes)
+    return DecodeCost(len(clips), len(passes), alone, together)
 
 
 def _spans(clips: Sequence[PlannedClip], view: CatalogView) -> list[tuple[int, int]]:
-    """The frames [begin, end) that each clip is decoded from."""
-    videos = np.array([clip.video for clip in clips])
-    first = np.array([clip.first_frame for clip in clips])
-    reach = np.array([(clip.frame_count - 1) * clip.stride for clip in clips])
+    """The frames [begin, end) that each snippet of each clip is decoded from."""
+    parts = [(clip, first) for clip in clips for first in (clip.first_frame, *clip.later)]
+    videos = np.array([clip.video for clip, _ in parts])
+    first = np.array([first for _, first in parts])
+    reach = np.array([(clip.frame_count // (1 + len(clip.later)) - 1) * clip.stride for clip, _ in parts])
     places = view.keyframe_before(videos, first)
-    begins = np.zeros(len(clips), np.int64)
+    begins = np.zeros(len(parts), np.int64)
     begins[places >= 0] = view.keyframes("keyframe_frame")[places[places >= 0]]
     last = np.minimum(first + reach, view.rows.where(videos).numbers("last_frame"))
     return list(zip(begins.tolist(), (last + 1).tolist(), strict=True))

@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from essp_common.catalog.table import CatalogView
+from essp_common.catalog.table import CatalogView, VideoRow
 from essp_common.errors import ConfigError
 from essp_common.job.spec import ClipSpec
 
@@ -26,6 +26,8 @@ class PlannedClip(NamedTuple):
     first_frame: int
     frame_count: int
     stride: int
+    later: tuple[int, ...] = ()
+    """The first frame of each of its snippets but the first."""
 
 
 class Plan(Protocol):
@@ -55,12 +57,15 @@ class PlanBase(ABC):
     def __init__(self, view: CatalogView, clip: ClipSpec, size: int, locality: int) -> None:
         if not len(view):
             raise ConfigError("the plan has no usable video to draw from; `essp catalog show --problems` says why")
-        span = (clip.frames - 1) * clip.stride + 1
         self._size = size
         self._frames = clip.frames
         self._stride = clip.stride
+        self._snippets = clip.snippets
         self._locality = locality
-        self._class_id, self._first, self._starts = view.class_id, view.first_frame, view.starts(span)
+        self._class_id, self._first, self._whole = view.class_id, view.first_frame, view.starts(clip.span)
+        """`_whole`: of each video, at how many places a snippet can start."""
+        self._starts = self._whole if clip.snippets == 1 else np.maximum(self._whole // clip.snippets, 1)
+        """At how many of them the first snippet of a clip can: those of the first of the equal parts."""
         self._file = view.file
 
     def __len__(self) -> int:
@@ -92,8 +97,9 @@ class PlanBase(ABC):
             raise IndexError(f"the plan has clips 0..{self._size - 1}, not {index}")
 
     def _planned(self, index: int, attempt: int, video: int, offset: int) -> PlannedClip:
-        first_frame = int(self._first[video]) + offset
-        return PlannedClip(index, attempt, int(self._class_id[video]), video, first_frame, self._frames, self._stride)
+        first_frame, class_id = int(self._first[video]) + offset, int(self._class_id[video])
+        later = () if self._snippets == 1 else self._later(index, attempt, video, offset)
+        return PlannedClip(index, attempt, class_id, video, first_frame, self._frames, self._stride, later)
 
     def _planned_all(
         self, indices: Iterable[int], videos: NDArray[np.int64], offsets: NDArray[np.int64]
@@ -107,8 +113,35 @@ class PlanBase(ABC):
             (self._first[videos] + offsets).tolist(),
             repeat(self._frames),
             repeat(self._stride),
+            repeat(()) if self._snippets == 1 else map(self._later, indices, repeat(0), videos.tolist(), offsets),
         )
         return list(map(PlannedClip._make, zip(*columns, strict=False)))
+
+    def _later(self, index: int, attempt: int, video: int, offset: int) -> tuple[int, ...]:
+        """The first frames of a clip's snippets but the first: in each part where the first is in its own."""
+        del index, attempt
+        begins = snippet_begins(int(self._whole[video]), self._snippets)[1:]
+        return tuple((begins + int(self._first[video]) + int(offset)).tolist())
+
+
+def even_snippets(row: VideoRow, clip: ClipSpec, first_frame: int) -> list[int]:
+    """The first frames of a clip's snippets but the first: in each part of the video where the first is in its own.
+
+    Raises `ConfigError` if the first is in another part.
+    """
+    places = max(row.last_frame - row.first_frame + 1 - clip.span, 0) + 1
+    begins = snippet_begins(places, clip.snippets).tolist()
+    offset, width = first_frame - row.first_frame, max(places // clip.snippets, 1)
+    if clip.snippets > 1 and offset >= width:
+        raise ConfigError(
+            f"start={offset}: of {clip.snippets} snippets of {row.id}, the first begins before frame {width}"
+        )
+    return [first_frame + begin for begin in begins[1:]]
+
+
+def snippet_begins(places: int, snippets: int) -> NDArray[np.int64]:
+    """Where the equal parts of a video begin in which a snippet can start at so many places."""
+    return np.arange(snippets) * places // snippets
 
 
 def _runs(clips: Sequence[PlannedClip], owners: Sequence[int]) -> list[list[PlannedClip]]:

@@ -53,6 +53,8 @@ def is_divisible(seekable: bool, frame_count: int, height: int, width: int) -> b
 def pieces(row: VideoRow, clips: Sequence[PlannedClip]) -> list[tuple[int, list[PlannedClip]]]:
     """The clips of a work unit of a divisible video by the messages they travel in, each with a number: of two clips
     that lie near each other in the video, however they came into messages, it tends to be the same."""
+    if clips[0].later:  # its snippets are all over the video
+        return [(0, list(clips))]
     least = max(-(-PIECE_PIXELS // (row.height * row.width)), -(-row.frame_count // _MOST_PARTS))
     found: list[tuple[int, list[PlannedClip]]] = []
     frames = least

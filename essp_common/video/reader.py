@@ -13,7 +13,7 @@ file confirms it:
   out of order.
 
 The seeds of one video are read together in one forward pass. A frame that several seeds want is decoded and converted
-once. If a keyframe lies between two seeds, the reader seeks to it.
+once. If a keyframe lies between two seeds, or two snippets of one, the reader seeks to it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from essp_common.colour import Colour
 from essp_common.errors import BadVideo
 from essp_common.objects.ranged import expect
-from essp_common.pb.v1.messages_pb2 import Resize, Seed, Seek
+from essp_common.pb.v1.messages_pb2 import Resize, Seed, Seek, Snippet
 from essp_common.video.container import Limits, VideoFile, open_video, reason
 from essp_common.video.pictures import Pictures
 from essp_common.video.selection import Tally, select
@@ -287,7 +287,7 @@ class _Run:
     shared: int = 0
     """How many of those reused a frame that was converted for another one."""
     last_seek: Seek | None = None
-    """The last keyframe before the seed that ends last."""
+    """The last keyframe before the snippet that ends last."""
 
     def byte_range(self) -> tuple[int, int] | None:
         """Estimated bytes [start, end) of the file that the run reads; None if the catalog does not say."""
@@ -311,21 +311,29 @@ class _Run:
 
 
 def _runs(seeds: Sequence[Seed]) -> list[_Run]:
-    """The seeds as forward runs. Each begins at the last keyframe before its first seed."""
-    frames = [[min(s.first_frame + slot * s.stride, s.last_frame) for slot in range(s.frame_count)] for s in seeds]
+    """The seeds as forward runs. Each begins at the last keyframe before its first snippet."""
     runs: list[_Run] = []
     reached = -1  # index of the last frame that the current run decodes
-    for position in sorted((p for p in range(len(seeds)) if frames[p]), key=lambda p: frames[p][0]):
-        seed, wanted = seeds[position], frames[position]
-        seek = seed.seek if seed.HasField("seek") and seed.seek.frame_index <= wanted[0] else None
+    for wants, part in sorted(_snippets(seeds), key=lambda snippet: snippet[0][0].frame):
+        seek = part.seek if part.HasField("seek") and part.seek.frame_index <= wants[0].frame else None
         if not runs or (seek is not None and seek.frame_index > reached):
             runs.append(_Run(seek))
-        runs[-1].wants.extend(_Want(frame, position, slot) for slot, frame in enumerate(wanted))
-        if wanted[-1] > reached:
-            reached, runs[-1].last_seek = wanted[-1], seek
+        runs[-1].wants.extend(wants)
+        if wants[-1].frame > reached:
+            reached, runs[-1].last_seek = wants[-1].frame, seek
     for run in runs:
         run.wants.sort(key=lambda want: want.frame)
     return runs
+
+
+def _snippets(seeds: Sequence[Seed]) -> Iterator[tuple[list[_Want], Seed | Snippet]]:
+    """The wanted frames of each snippet of each seed, and where to begin for them."""
+    for position, seed in enumerate(seeds):
+        parts: tuple[Seed | Snippet, ...] = (seed, *seed.later)
+        length = seed.frame_count // len(parts)
+        for number, part in enumerate(parts if length else ()):
+            frames = (min(part.first_frame + place * seed.stride, seed.last_frame) for place in range(length))
+            yield [_Want(frame, position, slot) for slot, frame in enumerate(frames, number * length)], part
 
 
 def _skip_leading(pts: int, shown: Iterator[VideoFrame]) -> VideoFrame | None:

@@ -132,6 +132,12 @@ class DecodeStage:
         publish_dead_letter(self._bus, record, error, attempts, self._worker, message)
 
 
+def _last_frame(seed: Seed) -> int:
+    begin = seed.later[-1].first_frame if seed.later else seed.first_frame
+    length = seed.frame_count // (1 + len(seed.later))
+    return min(begin + (length - 1) * seed.stride, seed.last_frame)
+
+
 def _clip(unit: DecodeSeed, seed: Seed) -> ClipRef:
     return ClipRef(
         job=unit.job,
@@ -142,5 +148,5 @@ def _clip(unit: DecodeSeed, seed: Seed) -> ClipRef:
         class_id=seed.class_id,
         video_id=seed.record.id or unit.video.id,
         first_frame=seed.first_frame,
-        last_frame=min(seed.first_frame + (seed.frame_count - 1) * seed.stride, seed.last_frame),
+        last_frame=_last_frame(seed),
     )

@@ -49,6 +49,9 @@ from essp_common.video import codec
 from essp_common.worker.dead_letters import publish_dead_letter
 from essp_common.worker.reports import Reports
 
+Snippets = Sequence[Intermediates]
+"""What is known of each part of a clip, of which features are computed one by one."""
+
 
 class ExtractStage:
     """One lane of an extractor of some features."""
@@ -94,7 +97,8 @@ class ExtractStage:
             self._have_made_again(ready, streams, error)
             return
         failpoint("extractor.read")
-        shared = Intermediates(clip, codec.header(value).colour)
+        colour = codec.header(value).colour
+        shared = [Intermediates(snippet, colour) for snippet in np.split(clip, ready.recipe.snippets or 1)]
         missing = [stream for stream in streams if stream.stream not in self._made]
         errors = [problem for stream in missing if (problem := self._error_of(ready, stream, shared)) is not None]
         self._bus.flush()
@@ -147,7 +151,7 @@ class ExtractStage:
     def _streams(self, ready: ClipReady) -> list[StreamRequest]:
         return [stream for stream in ready.recipe.streams if stream.feature in self._features]
 
-    def _error_of(self, ready: ClipReady, stream: StreamRequest, shared: Intermediates) -> Exception | None:
+    def _error_of(self, ready: ClipReady, stream: StreamRequest, shared: Snippets) -> Exception | None:
         """Make one stream. Returns an error of the stream itself; raises transient errors."""
         try:
             self._extract(ready, stream, shared)
@@ -158,10 +162,11 @@ class ExtractStage:
         self._made.add(stream.stream)
         return None
 
-    def _extract(self, ready: ClipReady, stream: StreamRequest, shared: Intermediates) -> None:
+    def _extract(self, ready: ClipReady, stream: StreamRequest, shared: Snippets) -> None:
         started = time.monotonic()
         extractor = self._extractor(stream)
-        feature: NDArray[Any] = extract_with(extractor, shared)
+        made: list[NDArray[Any]] = [extract_with(extractor, snippet) for snippet in shared]
+        feature = made[0] if len(made) == 1 else np.concatenate(made)
         if isinstance(extractor, SignedExtractor):
             _count_codes(stream.feature, feature)
         value = codec.encode(feature, stream.codec)

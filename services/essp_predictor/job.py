@@ -22,8 +22,9 @@ from essp_common.artifacts.partial_scores import PartialScores
 from essp_common.artifacts.predictions import write_predictions
 from essp_common.artifacts.segments import write_segments
 from essp_common.cache.port import FrameCache
+from essp_common.features.sampling import wanted_frames
 from essp_common.job.spec import stored_spec
-from essp_common.learning.wanted import Decoded, Decoding, in_flight, wanted_frames
+from essp_common.learning.wanted import Decoded, Decoding, in_flight
 from essp_common.messages.ordered import IntakeOptions, OrderedIntake
 from essp_common.messages.snapshot import completed
 from essp_common.pb.v1.messages_pb2 import Control
@@ -110,7 +111,7 @@ class PredictionJob:
     def _intake(self, stream: str, scorer: StreamScorer, start: int) -> OrderedIntake:
         settings, described = self._settings, self._spec.streams[stream]
         fetches, read = in_flight(self._spec.clip, described, settings.cache, settings.fetches)
-        decode = Decoding(wanted_frames(described))
+        decode = Decoding(wanted_frames(self._spec.clip, described))
 
         def views(cache: FrameCache, key: str, size_bytes: int) -> dict[View, Frames]:
             value = read(cache, key, size_bytes)

@@ -9,9 +9,9 @@ from typing import Self
 
 from essp_common.artifacts.checkpoint import ModelDescription
 from essp_common.errors import ConfigError
+from essp_common.features.sampling import seen_at_once
 from essp_common.job.feature_layout import FeatureLayout
 from essp_common.job.spec import JobSpec, StreamSpec, TrainerSpec, stored_spec
-from essp_common.learning.wanted import wanted_frames
 from essp_common.pb.v1.messages_pb2 import EMBED, TEST, Control, JobSnapshot, PhasePlan, Purpose
 from essp_common.planning.position import Position
 from essp_common.runtime import ids
@@ -76,7 +76,7 @@ class Assignment:
             feature=self.stream.feature,
             layout=self.layout,
             channels=channels,
-            frames=wanted_frames(self.stream) or 1,
+            frames=seen_at_once(self.stream),
             classes=self.classes,
             dropout=self.training.dropout,
             crop=self.training.augment.crop,

@@ -23,11 +23,12 @@ import torch
 from essp_common.artifacts.checkpoint import Found, Manifest
 from essp_common.artifacts.staging import parse_burst
 from essp_common.errors import ConfigError, DeviceLost, EsspError, Fenced, TransientError
+from essp_common.features.sampling import wanted_frames
 from essp_common.learning.augment import Evaluated, evaluation_view, training_view
 from essp_common.learning.losses import loss
 from essp_common.learning.models import starting_weights
 from essp_common.learning.networks import network
-from essp_common.learning.wanted import in_flight, wanted_frames
+from essp_common.learning.wanted import in_flight
 from essp_common.messages.control import ENDED, ControlFeed
 from essp_common.messages.ordered import IntakeOptions, OrderedIntake
 from essp_common.messages.snapshot import completed
@@ -277,7 +278,7 @@ class Trainer:
             batch_size=batch_size,
             ahead=settings.prefetch_batches * math.ceil(batch_size / self._ranks.world_size),
             loaders=settings.loaders,
-            wanted_frames=wanted_frames(assignment.stream),
+            wanted_frames=wanted_frames(assignment.spec.clip, assignment.stream),
             name=assignment.trainer,
             set_up_loader=partial(torch.set_num_threads, 1),
         )

@@ -159,7 +159,7 @@ class StoredRecord(_message.Message):
     def __init__(self, id: _Optional[str] = ..., offset: _Optional[int] = ..., length: _Optional[int] = ..., crc: _Optional[int] = ..., height: _Optional[int] = ..., width: _Optional[int] = ..., channels: _Optional[int] = ...) -> None: ...
 
 class Seed(_message.Message):
-    __slots__ = ("index", "attempt", "class_id", "first_frame", "frame_count", "stride", "seek", "last_frame", "record")
+    __slots__ = ("index", "attempt", "class_id", "first_frame", "frame_count", "stride", "seek", "last_frame", "record", "later")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     CLASS_ID_FIELD_NUMBER: _ClassVar[int]
@@ -169,6 +169,7 @@ class Seed(_message.Message):
     SEEK_FIELD_NUMBER: _ClassVar[int]
     LAST_FRAME_FIELD_NUMBER: _ClassVar[int]
     RECORD_FIELD_NUMBER: _ClassVar[int]
+    LATER_FIELD_NUMBER: _ClassVar[int]
     index: int
     attempt: int
     class_id: int
@@ -178,7 +179,16 @@ class Seed(_message.Message):
     seek: Seek
     last_frame: int
     record: StoredRecord
-    def __init__(self, index: _Optional[int] = ..., attempt: _Optional[int] = ..., class_id: _Optional[int] = ..., first_frame: _Optional[int] = ..., frame_count: _Optional[int] = ..., stride: _Optional[int] = ..., seek: _Optional[_Union[Seek, _Mapping]] = ..., last_frame: _Optional[int] = ..., record: _Optional[_Union[StoredRecord, _Mapping]] = ...) -> None: ...
+    later: _containers.RepeatedCompositeFieldContainer[Snippet]
+    def __init__(self, index: _Optional[int] = ..., attempt: _Optional[int] = ..., class_id: _Optional[int] = ..., first_frame: _Optional[int] = ..., frame_count: _Optional[int] = ..., stride: _Optional[int] = ..., seek: _Optional[_Union[Seek, _Mapping]] = ..., last_frame: _Optional[int] = ..., record: _Optional[_Union[StoredRecord, _Mapping]] = ..., later: _Optional[_Iterable[_Union[Snippet, _Mapping]]] = ...) -> None: ...
+
+class Snippet(_message.Message):
+    __slots__ = ("first_frame", "seek")
+    FIRST_FRAME_FIELD_NUMBER: _ClassVar[int]
+    SEEK_FIELD_NUMBER: _ClassVar[int]
+    first_frame: int
+    seek: Seek
+    def __init__(self, first_frame: _Optional[int] = ..., seek: _Optional[_Union[Seek, _Mapping]] = ...) -> None: ...
 
 class Resize(_message.Message):
     __slots__ = ("mode", "height", "width", "interpolation", "pixels")
@@ -229,18 +239,20 @@ class StreamRequest(_message.Message):
     def __init__(self, stream: _Optional[str] = ..., feature: _Optional[str] = ..., params_json: _Optional[str] = ..., codec: _Optional[_Union[FrameCodec, _Mapping]] = ..., consumers: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Recipe(_message.Message):
-    __slots__ = ("resize", "codec", "streams", "ttl_s", "strict")
+    __slots__ = ("resize", "codec", "streams", "ttl_s", "strict", "snippets")
     RESIZE_FIELD_NUMBER: _ClassVar[int]
     CODEC_FIELD_NUMBER: _ClassVar[int]
     STREAMS_FIELD_NUMBER: _ClassVar[int]
     TTL_S_FIELD_NUMBER: _ClassVar[int]
     STRICT_FIELD_NUMBER: _ClassVar[int]
+    SNIPPETS_FIELD_NUMBER: _ClassVar[int]
     resize: Resize
     codec: FrameCodec
     streams: _containers.RepeatedCompositeFieldContainer[StreamRequest]
     ttl_s: int
     strict: bool
-    def __init__(self, resize: _Optional[_Union[Resize, _Mapping]] = ..., codec: _Optional[_Union[FrameCodec, _Mapping]] = ..., streams: _Optional[_Iterable[_Union[StreamRequest, _Mapping]]] = ..., ttl_s: _Optional[int] = ..., strict: _Optional[bool] = ...) -> None: ...
+    snippets: int
+    def __init__(self, resize: _Optional[_Union[Resize, _Mapping]] = ..., codec: _Optional[_Union[FrameCodec, _Mapping]] = ..., streams: _Optional[_Iterable[_Union[StreamRequest, _Mapping]]] = ..., ttl_s: _Optional[int] = ..., strict: _Optional[bool] = ..., snippets: _Optional[int] = ...) -> None: ...
 
 class DecodeSeed(_message.Message):
     __slots__ = ("job", "purpose", "epoch", "fence", "video", "seeds", "recipe")

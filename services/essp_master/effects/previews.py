@@ -24,7 +24,7 @@ from essp_common import colour
 from essp_common.cache.port import Buffer, FrameCache
 from essp_common.errors import BadFrames, CacheMiss, ConfigError, NotFound, Unavailable
 from essp_common.features.drawing import Picture, grid, pictures
-from essp_common.features.sampling import evenly_spaced
+from essp_common.features.sampling import evenly_spaced, wanted_frames
 from essp_common.job.spec import JobSpec, StreamSpec
 from essp_common.job.status import PURPOSES, StreamPreview
 from essp_common.quantities import size
@@ -85,7 +85,7 @@ class Previews:
 
     def _pictures(self, spec: JobSpec, stream: StreamSpec, clip: StoredClip) -> tuple[list[Picture], int]:
         """Some of a clip's pictures, in order, and how many it has."""
-        wanted = stream.params.get("frames", 1) if stream.feature == "rgb" else None
+        wanted = wanted_frames(spec.clip, stream)
         value = self._read(spec, clip, wanted)
         found = codec.described(value)
         frames, looked_at = _chosen(found.shape[0], wanted)

@@ -116,7 +116,7 @@ class MessageBuilder:
     def _message(self, head: bytes, videos: VideoMessages, told: Told, clips: Iterable[PlannedClip]) -> bytes:
         """The message with this beginning, for these clips of a video."""
         parts = [head, told.message]
-        for index, attempt, class_id, _, first_frame, _, _ in clips:
+        for index, attempt, class_id, _, first_frame, _, _, later in clips:
             sheet = self._from_keyframe
             if not videos.seek_to(told, first_frame, sheet.seek):
                 sheet = self._from_start
@@ -126,6 +126,10 @@ class MessageBuilder:
             seed.class_id = class_id
             seed.first_frame = first_frame
             seed.last_frame = told.last_frame
+            if later:
+                del seed.later[:]
+                for place in later:
+                    videos.seek_to(told, place, seed.later.add(first_frame=place).seek)
             parts.append(sheet.unit.SerializeToString())
         return b"".join(parts)
 

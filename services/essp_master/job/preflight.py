@@ -90,6 +90,7 @@ def preflight(
     _check_size(spec)
     catalog = _catalog_of(spec, stores)
     _check_records(spec)
+    _check_segments(spec)
     _check_labels(spec, catalog)
     _check_weights(spec, stores)
     if spec.trainers:
@@ -198,6 +199,14 @@ def _check_records(spec: JobSpec) -> None:
         raise ConfigError(
             f"predictor.model: it was trained on clips of {spec.clip.frames} frames, and a record (data.records) is "
             "one; use a model that was trained on clips of one frame, or classify videos (data.catalog)"
+        )
+
+
+def _check_segments(spec: JobSpec) -> None:
+    if spec.predictor is not None and spec.predictor.segments and spec.clip.snippets > 1:
+        raise ConfigError(
+            f"predictor.segments: the model was trained on clips of {spec.clip.snippets} snippets, which lie all over "
+            "a video, so its answers have no place in time; use a model that was trained with clip.snippets: 1"
         )
 
 

@@ -200,7 +200,8 @@ def _bounds(
     bounds = [0] * (1 + len(streams))
     for clip, stored in _decoded(spec, view).items():
         outputs = {
-            name: output_of(stream.feature, stream.params, clip, declared) for name, stream in spec.streams.items()
+            name: output_of(stream.feature, stream.params, clip, declared, spec.clip.snippets)
+            for name, stream in spec.streams.items()
         }
         made = [_max_bytes(stored, spec.clip.codec)]
         made += [_max_bytes(outputs[name], spec.streams[name].codec) for name in streams]

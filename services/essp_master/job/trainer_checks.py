@@ -68,7 +68,7 @@ def check_trainers(
         _check_names(spec, name)
         _check_classes(phases, name)
         stream = spec.streams[trainer.stream]
-        made = [output_of(stream.feature, stream.params, clip, declared) for clip in clips]
+        made = [output_of(stream.feature, stream.params, clip, declared, spec.clip.snippets) for clip in clips]
         _check_picture(spec, name, layouts[trainer.stream], made)
         _check_frames(spec, name, made)
         _check_crop(spec, name, made)
@@ -136,11 +136,12 @@ def _check_frames(spec: JobSpec, name: str, made: list[ArraySpec]) -> None:
             f"(streams.{trainer.stream}.feature) has other channels, where time may lie, too; choose a network of "
             "single frames for it, such as resnet18, or a stream of rgb"
         )
-    if any(not least <= array.shape[0] <= most for array in made):
+    if any(not least <= array.shape[0] // spec.clip.snippets <= most for array in made):
         wanted = f"{least}" if least == most else f"{least} or more"
         raise ConfigError(
             f"streams.{trainer.stream}.params.frames: {trainer.model} (trainers.{name}.model) sees {wanted} frames at "
-            f"once, and gets {made[0].shape[0]}; set it to {wanted}, and clip.frames to no fewer"
+            f"once, and gets {made[0].shape[0] // spec.clip.snippets}; set it to {wanted}, and clip.frames to no fewer"
+            + (" for each snippet" if spec.clip.snippets > 1 else "")
         )
 
 

@@ -15,6 +15,7 @@ from essp_common.cache.memory import MemoryCache
 from essp_common.cache.port import Buffer, stream_key
 from essp_common.errors import BadVideo, CacheFull, ConfigError
 from essp_common.features import registry
+from essp_common.features.port import ArraySpec
 from essp_common.features.quantization import usage
 from essp_common.messages.control import ControlFeed
 from essp_common.pb.v1.messages_pb2 import CRASHED, EXTRACTOR, LOST, Control
@@ -51,6 +52,22 @@ def test_features_are_stored_announced_and_reported() -> None:
         assert sizes[index] == message.bytes
     assert bench.cache.usage().keys == 0
     assert bench.bus.backlog(topics.CLIPS, "extractor.flow") == 0
+
+
+def test_a_feature_is_computed_of_each_snippet_by_itself() -> None:
+    """No flow from the last frame of a snippet to the first of the next one."""
+    bench = ExtractorBench(stream("motion", "flow", length=2), stream("change", "frame_diff", length=2))
+    bench.recipe.snippets = 2
+    with bench.extractor("flow", "frame_diff"):
+        bench.decoded(3)
+        ready = bench.ready(2)
+    for name, feature in (("motion", "flow"), ("change", "frame_diff")):
+        extractor = registry.create(feature, {"length": 2})
+        extractor.setup()
+        parts = [extractor.extract(frames_at(3)[begin : begin + 3]) for begin in (0, 3)]
+        assert np.array_equal(bench.take(ready[3, name]), np.concatenate(parts))
+        whole = ArraySpec(frames_at(3).shape, "uint8")
+        assert registry.output_of(feature, {"length": 2}, whole, snippets=2).shape == np.concatenate(parts).shape
 
 
 def test_the_use_of_flow_s_codes_is_counted() -> None:

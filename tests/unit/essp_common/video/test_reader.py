@@ -100,8 +100,16 @@ class Sample:
             seed.seek.CopyFrom(Seek(frame_index=before[-1][0], pts=before[-1][1]))
         return seed
 
+    def in_snippets(self, length: int, stride: int, firsts: Sequence[int]) -> Seed:
+        seed = self.seed(firsts[0], length * len(firsts), stride)
+        for first in firsts[1:]:
+            seed.later.add(first_frame=first, seek=self.seed(first).seek)
+        return seed
+
     def wanted(self, seed: Seed) -> NDArray[np.uint8]:
-        numbers = [min(seed.first_frame + i * seed.stride, seed.last_frame) for i in range(seed.frame_count)]
+        firsts = [seed.first_frame, *(snippet.first_frame for snippet in seed.later)]
+        length = seed.frame_count // len(firsts)
+        numbers = [min(first + i * seed.stride, seed.last_frame) for first in firsts for i in range(length)]
         return np.stack([self.frames[number] for number in numbers])
 
     def targets(self, seeds: Sequence[Seed]) -> list[NDArray[np.uint8]]:
@@ -135,7 +143,8 @@ def test_any_seeds_are_exact(samples: dict[str, Sample], name: str, data: st.Dat
     first = st.integers(0, FRAMES - 1)
     seeds = data.draw(
         st.lists(
-            st.builds(sample.seed, first, st.integers(1, 16), st.integers(1, 4), st.none() | first),
+            st.builds(sample.seed, first, st.integers(1, 16), st.integers(1, 4), st.none() | first)
+            | st.builds(sample.in_snippets, st.integers(1, 4), st.integers(1, 3), st.lists(first, min_size=1)),
             min_size=1,
             max_size=4,
         )
@@ -210,6 +219,17 @@ def test_decodes_less_than_it_passes(samples: dict[str, Sample], name: str) -> N
     with Reader(sample.path) as counting:
         assert counting.read([seed], NONE, sample.targets([seed])) == [None]
         assert (counting.tally.decoded, counting.tally.skipped) == (10, 0)
+
+
+def test_nothing_is_decoded_between_the_snippets_of_a_clip(samples: dict[str, Sample]) -> None:
+    """Frames 12 and 36 are keyframes: one of them and the one after it are decoded for each snippet, in one pass."""
+    sample = samples["mpeg4.avi"]
+    seed = sample.in_snippets(2, 1, (12, 36))
+    targets = sample.targets([seed])
+    with Reader(sample.path, lookahead=sample.facts.lookahead) as reader:
+        assert reader.read([seed], NONE, targets) == [None]
+        assert reader.tally.decoded == 4
+    np.testing.assert_array_equal(targets[0], sample.wanted(seed))
 
 
 def test_what_several_clips_want_is_decoded_once(samples: dict[str, Sample]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from essp_common.catalog.table import Catalog, VideoRow
-from essp_common.job.spec import JobSpec
+from essp_common.job.spec import ClipSpec, JobSpec
 from essp_common.pb.v1.messages_pb2 import DecodeSeed, Seed, Video
 from essp_common.planning.phases import Phases
 from essp_common.planning.planned_clip import PlannedClip
@@ -74,6 +74,20 @@ def test_each_seed_names_the_last_keyframe_before_it() -> None:
     for seed in seeds:
         assert seed.seek.frame_index == (30 if seed.first_frame >= 30 else 0)
         assert seed.last_frame == ROW.last_frame
+
+
+def test_each_snippet_names_the_last_keyframe_before_it() -> None:
+    clip = {"frames": 6, "snippets": 3, "resize": SPEC.clip.resize.model_dump()}
+    spec = SPEC.model_copy(update={"clip": ClipSpec.model_validate(clip)})
+    phases = Phases(spec, Catalog((ROW,)))
+    clips = tuple(phases.plan(0).clip(index) for index in range(3))
+    ((_, message),) = MessageBuilder(spec, phases, fence=7).units(IssueUnits(0, (clips,), ("trainer.rgb",)))
+    told = DecodeSeed.FromString(message)
+    assert told.recipe.snippets == 3
+    assert [[part.first_frame for part in seed.later] for seed in told.seeds] == [list(clip.later) for clip in clips]
+    for part in (part for seed in told.seeds for part in seed.later):
+        assert part.seek.frame_index == (30 if part.first_frame >= 30 else 0)
+    assert {part.seek.frame_index for seed in told.seeds for part in seed.later} == {0, 30}
 
 
 def test_decoders_are_told_what_they_were_told_before() -> None:
