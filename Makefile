@@ -31,8 +31,8 @@ demo: $(VENV)/.demo  ## Make a labelled video set, train two streams on it, fuse
 test: setup  ## All tests; they start and stop the servers they need.
 	$(BIN)/python -m pytest -n 4
 
-test-fast: setup  ## The tests that start no server and no process: two minutes.
-	$(BIN)/python -m pytest -n 2 --fast
+test-fast: setup  ## The tests that start no server and no process: under two minutes.
+	$(BIN)/python -m pytest -n 4 --fast
 
 STRENGTH ?= 20
 storm: setup  ## Odd records, jobs, files and requests, many more than `make test` tries: make storm STRENGTH=20.
