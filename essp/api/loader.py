@@ -72,6 +72,8 @@ class Clip:
     """How frames travel to the loop. `yuv420`: as in the video, half the bytes, and decoders scale them for a third of
     the cost; `Batch.frames` are RGB all the same, converted on the loader's device (with a `transform`, before it).
     `gray`: luma alone, for flow, or for frames with one channel."""
+    part: tuple[float, float] = (0.0, 1.0)
+    """Which part of each video clips are from: `(0.25, 0.75)` is its middle half."""
     snippets: int = 1
     """In how many pieces the frames are: `frames / snippets` of each of so many equal parts of the video, and features
     of each piece by itself (TSN). Such clips have no `Batch.targets`, and their `first_frame` is that of the first."""
@@ -191,6 +193,7 @@ class Loader(Epochs):
                 "stride": clip.stride,
                 "pixels": clip.pixels,
                 "snippets": clip.snippets,
+                "part": clip.part,
                 "resize": {"mode": "crop", "height": height, "width": width},
             },
             "sampling": {

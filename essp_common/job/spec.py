@@ -147,6 +147,9 @@ class ClipSpec(_Section):
     """In how many pieces those frames are taken: `frames / snippets` of each, and one piece of each of so many equal
     parts of the video. A feature is computed of each snippet by itself, and the scores of a clip's snippets are
     averaged (TSN). 1: a clip is one piece. See docs/networks.md."""
+    part: tuple[Annotated[float, Field(ge=0, le=1)], Annotated[float, Field(ge=0, le=1)]] = (0.0, 1.0)
+    """Which part of each video clips are from, as shares of its length: `[0.25, 0.75]` is its middle half. Where what
+    tells the classes apart happens in the middle, the rest of a video misleads, in training and evaluation."""
     resize: ResizeSpec = ResizeSpec()
     """Size of the frames."""
     pixels: Literal["rgb", "yuv420", "gray"] = "rgb"
@@ -165,6 +168,13 @@ class ClipSpec(_Section):
     def span(self) -> int:
         """Frames of the video from the first of a snippet to its last."""
         return (self.snippet_frames - 1) * self.stride + 1
+
+    @model_validator(mode="after")
+    def _has_a_part(self) -> ClipSpec:
+        begin, end = self.part
+        if begin >= end:
+            raise ValueError(f"part: {begin:g} to {end:g} is nothing; give two shares, the smaller one first")
+        return self
 
     @model_validator(mode="after")
     def _has_whole_snippets(self) -> ClipSpec:

@@ -14,6 +14,9 @@ from essp_common.catalog.table import CatalogView, VideoRow
 from essp_common.errors import ConfigError
 from essp_common.job.spec import ClipSpec
 
+WHOLE = (0.0, 1.0)
+"""The part of a video that is all of it."""
+
 
 class PlannedClip(NamedTuple):
     """What is at one index of a plan."""
@@ -62,8 +65,12 @@ class PlanBase(ABC):
         self._stride = clip.stride
         self._snippets = clip.snippets
         self._locality = locality
-        self._class_id, self._first, self._whole = view.class_id, view.first_frame, view.starts(clip.span)
-        """`_whole`: of each video, at how many places a snippet can start."""
+        self._class_id = view.class_id
+        self._first, self._whole = view.first_frame, view.starts(clip.span)
+        """Of each video, the first place where a snippet can start, and how many there are."""
+        if clip.part != WHOLE:
+            offsets, self._whole = places_in_part(view.length.astype(np.int64), clip)
+            self._first = self._first.astype(np.int64) + offsets
         self._starts = self._whole if clip.snippets == 1 else np.maximum(self._whole // clip.snippets, 1)
         """At how many of them the first snippet of a clip can: those of the first of the equal parts."""
         self._file = view.file
@@ -129,14 +136,26 @@ def even_snippets(row: VideoRow, clip: ClipSpec, first_frame: int) -> list[int]:
 
     Raises `ConfigError` if the first is in another part.
     """
-    places = max(row.last_frame - row.first_frame + 1 - clip.span, 0) + 1
-    begins = snippet_begins(places, clip.snippets).tolist()
-    offset, width = first_frame - row.first_frame, max(places // clip.snippets, 1)
-    if clip.snippets > 1 and offset >= width:
+    [begin], [places] = places_in_part(np.array([row.last_frame - row.first_frame + 1]), clip)
+    begins = snippet_begins(int(places), clip.snippets).tolist()
+    offset, end = first_frame - row.first_frame, int(begin) + max(int(places) // clip.snippets, 1)
+    if clip.snippets > 1 and not begin <= offset < end:
         raise ConfigError(
-            f"start={offset}: of {clip.snippets} snippets of {row.id}, the first begins before frame {width}"
+            f"start={offset}: of {clip.snippets} snippets of {row.id}, the first begins at frames {begin} to {end - 1}"
         )
     return [first_frame + begin for begin in begins[1:]]
+
+
+def places_in_part(lengths: NDArray[np.int64], clip: ClipSpec) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Of videos of these lengths, the first place where a snippet can start so that it lies in the part of the video
+    that clips are from, and how many such places there are.
+
+    A snippet that is longer than the part has one place: over the middle of the part, and within the video.
+    """
+    begin = np.floor(lengths * clip.part[0]).astype(np.int64)
+    end = np.ceil(lengths * clip.part[1]).astype(np.int64)
+    over = np.clip((begin + end - clip.span) // 2, 0, np.maximum(lengths - clip.span, 0))
+    return np.where(end - begin >= clip.span, begin, over), np.maximum(end - begin - clip.span, 0) + 1
 
 
 def snippet_begins(places: int, snippets: int) -> NDArray[np.int64]:

@@ -43,9 +43,11 @@ def numbers(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root / "catalog.parquet"
 
 
-@pytest.mark.parametrize("split", ["train", "validation"])
-def test_a_loop_gets_the_frames_of_each_snippet(numbers: Path, split: str) -> None:
-    clip = essp.Clip(frames=6, snippets=3, stride=2, size=(120, 160))
+@pytest.mark.parametrize(
+    ("split", "part"), [("train", (0.0, 1.0)), ("validation", (0.0, 1.0)), ("train", (0.25, 0.75))]
+)
+def test_a_loop_gets_the_frames_of_each_snippet(numbers: Path, split: str, part: tuple[float, float]) -> None:
+    clip = essp.Clip(frames=6, snippets=3, stride=2, size=(120, 160), part=part)
     with essp.Loader(numbers, clip=clip, batch_size=4, clips_per_epoch=12, split=split, seed=5, decoders=1) as loader:
         batches = list(loader)
         geometry = loader.clip

@@ -23,6 +23,7 @@ from essp_common.messages.snapshot import MOST_SPEC_BYTES
 from essp_common.objects.port import ObjectStore
 from essp_common.pb.v1.messages_pb2 import Purpose
 from essp_common.planning.phases import Phases
+from essp_common.planning.planned_clip import WHOLE
 from essp_common.records.rows import UNLABELLED, open_data
 from essp_common.wiring import Stores
 from essp_master.job.advice import advice, of_more_epochs
@@ -203,10 +204,17 @@ def _check_records(spec: JobSpec) -> None:
 
 
 def _check_segments(spec: JobSpec) -> None:
-    if spec.predictor is not None and spec.predictor.segments and spec.clip.snippets > 1:
+    if spec.predictor is None or not spec.predictor.segments:
+        return
+    if spec.clip.snippets > 1:
         raise ConfigError(
             f"predictor.segments: the model was trained on clips of {spec.clip.snippets} snippets, which lie all over "
             "a video, so its answers have no place in time; use a model that was trained with clip.snippets: 1"
+        )
+    if spec.clip.part != WHOLE:
+        raise ConfigError(
+            "predictor.segments: the model looks at a part of each video alone (clip.part), and not at the rest; use "
+            "one that was trained without clip.part"
         )
 
 

@@ -6,6 +6,7 @@ from collections import Counter
 from itertools import chain
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +16,7 @@ from essp_common.job.spec import ClipSpec, SamplingSpec
 from essp_common.pb.v1.messages_pb2 import TEST, TRAIN, Purpose
 from essp_common.planning.decode_cost import decode_cost
 from essp_common.planning.plan import class_balanced, plan_of
-from essp_common.planning.planned_clip import PlannedClip, even_snippets
+from essp_common.planning.planned_clip import PlannedClip, even_snippets, places_in_part
 from essp_common.planning.work_units import units_of
 from tests.harness.plans import chi_square, row, view_of
 
@@ -101,7 +102,7 @@ def test_the_snippets_of_a_given_start_lie_evenly() -> None:
     video, clip = row("a/0", 100, first=10), ClipSpec(frames=3, snippets=3)
     assert even_snippets(video, clip, 17) == [17 + 33, 17 + 66]
     assert even_snippets(video, ClipSpec(frames=3), 107) == []
-    with pytest.raises(ConfigError, match="start=33: of 3 snippets of a/0, the first begins before frame 33"):
+    with pytest.raises(ConfigError, match="start=33: of 3 snippets of a/0, the first begins at frames 0 to 32"):
         even_snippets(video, clip, 10 + 33)
 
 
@@ -114,3 +115,39 @@ def test_what_a_plan_decodes_is_counted_by_snippet() -> None:
     assert (cost.clips, cost.passes) == (20, 2)
     assert (cost.frames_alone, cost.frames) == (sum(last), max(last[:10]) + max(last[10:]))
     assert len(list(units_of([plan.clip(index) for index in range(10)], 4, together=True))) == 3
+
+
+@given(
+    kind=st.sampled_from(sorted(KINDS)),
+    lengths=st.lists(st.integers(1, 80), min_size=1, max_size=4),
+    part=st.tuples(st.integers(0, 7), st.integers(1, 8)).filter(lambda part: part[0] < part[1]),
+    snippets=st.integers(1, 3),
+    frames=st.integers(1, 4),
+    purpose=st.sampled_from([TRAIN, TEST]),
+)
+def test_clips_are_from_their_part_of_the_video(
+    kind: str, lengths: list[int], part: tuple[int, int], snippets: int, frames: int, purpose: Purpose
+) -> None:
+    view = view_of({"a": lengths})
+    clip = ClipSpec(frames=frames * snippets, snippets=snippets, part=(part[0] / 8, part[1] / 8))
+    sampling = SamplingSpec.model_validate({"clips_per_epoch": 40, **KINDS[kind]})
+    plan = plan_of(view, clip, sampling, purpose, 0)
+    for index in range(len(plan)):
+        planned = plan.clip(index)
+        length = view.rows[planned.video].frame_count
+        low, high = length * part[0] // 8, -(-length * part[1] // 8)
+        for begin in begins(planned):
+            if high - low >= frames:
+                assert low <= begin <= high - frames
+            else:
+                assert 0 <= begin <= max(0, length - frames)
+                assert abs((begin + frames / 2) - (low + high) / 2) <= 1 or begin in (0, max(0, length - frames))
+
+
+def test_the_whole_video_is_the_part_of_all() -> None:
+    view, whole = view_of({"a": [50, 7], "b": [70]}), ClipSpec(frames=6)
+    offsets, places = places_in_part(view.length.astype(np.int64), whole)
+    assert offsets.tolist() == [0, 0, 0]
+    assert places.tolist() == view.starts(whole.span).tolist()
+    with pytest.raises(ValueError, match=r"part: 0\.5 to 0\.5 is nothing; give two shares"):
+        ClipSpec(part=(0.5, 0.5))
