@@ -183,6 +183,7 @@ class Loader(Epochs):
         names = names_of(loops)
         words = {**ARGUMENTS, **{f"consumers.{name}.batch_size": "batch_size" for name in names}}
         height, width = (clip.size, clip.size) if isinstance(clip.size, int) else clip.size
+        seen = clip.frames // max(clip.snippets, 1)  # 0 snippets are refused with the rest of the job
         document = {
             "name": NAME,
             "output": as_uri(gettempdir()),
@@ -204,7 +205,7 @@ class Loader(Epochs):
                 "rank": ranks.rank,
                 "ranks": ranks.world_size,
             },
-            "streams": {NAME: {"feature": feature, "params": params_of(feature, params, clip.frames // clip.snippets)}},
+            "streams": {NAME: {"feature": feature, "params": params_of(feature, params, seen)}},
             "consumers": {name: {"stream": NAME, "batch_size": batch_size} for name in names},
             "limits": {"dead_ratio": dead_ratio, "budget": ENOUGH_BYTES if memory is None else memory},
         }

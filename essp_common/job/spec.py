@@ -148,8 +148,8 @@ class ClipSpec(_Section):
     parts of the video. A feature is computed of each snippet by itself, and the scores of a clip's snippets are
     averaged (TSN). 1: a clip is one piece. See docs/networks.md."""
     part: tuple[Annotated[float, Field(ge=0, le=1)], Annotated[float, Field(ge=0, le=1)]] = (0.0, 1.0)
-    """Which part of each video clips are from, as shares of its length: `[0.25, 0.75]` is its middle half. Where what
-    tells the classes apart happens in the middle, the rest of a video misleads, in training and evaluation."""
+    """Which part of each video clips are from, as shares of its length: `[0.25, 0.75]` is its middle half. Worth
+    a try where videos begin and end with what all classes show."""
     resize: ResizeSpec = ResizeSpec()
     """Size of the frames."""
     pixels: Literal["rgb", "yuv420", "gray"] = "rgb"

@@ -112,8 +112,8 @@ class Channel:
 
 
 def clip_shapes(unit: DecodeSeed) -> list[Shape]:
-    """The shape of each seed's frames. Raises `PermanentError` for a seed without frames, and for frames that the
-    recipe's colours cannot have."""
+    """The shape of each seed's frames. Raises `PermanentError` for a seed without frames, or with frames that are not
+    as many in each snippet, and for frames that the recipe's colours cannot have."""
     whole = (unit.video.height, unit.video.width)
     shapes = []
     for seed in unit.seeds:
@@ -121,6 +121,8 @@ def clip_shapes(unit: DecodeSeed) -> list[Shape]:
         shape = frame_shape(unit.recipe.resize, *size)
         if not (all(shape) and seed.frame_count and seed.stride):
             raise PermanentError(f"{unit.video.id}: a seed asks for no frames, or the video has no size")
+        if seed.frame_count % (snippets := 1 + len(seed.later)):
+            raise PermanentError(f"{unit.video.id}: {seed.frame_count} frames are no {snippets} equal snippets")
         shapes.append((seed.frame_count, *shape))
     return shapes
 

@@ -135,7 +135,7 @@ class DecodeStage:
 def _last_frame(seed: Seed) -> int:
     begin = seed.later[-1].first_frame if seed.later else seed.first_frame
     length = seed.frame_count // (1 + len(seed.later))
-    return min(begin + (length - 1) * seed.stride, seed.last_frame)
+    return min(begin + max(length - 1, 0) * seed.stride, seed.last_frame)
 
 
 def _clip(unit: DecodeSeed, seed: Seed) -> ClipRef:

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from essp_common import topics
 from essp_common.bus.port import Bus, Record
 from essp_common.cache.port import FrameCache, stream_key
-from essp_common.errors import BadFrames, CacheMiss, EsspError, TransientError
+from essp_common.errors import BadFrames, CacheMiss, EsspError, PermanentError, TransientError
 from essp_common.failures import kind_of, kind_word
 from essp_common.features import registry
 from essp_common.features.intermediates import Intermediates, extract_with
@@ -97,8 +97,10 @@ class ExtractStage:
             self._have_made_again(ready, streams, error)
             return
         failpoint("extractor.read")
-        colour = codec.header(value).colour
-        shared = [Intermediates(snippet, colour) for snippet in np.split(clip, ready.recipe.snippets or 1)]
+        snippets, colour = ready.recipe.snippets or 1, codec.header(value).colour
+        if len(clip) % snippets:
+            raise PermanentError(f"a clip of {len(clip)} frames is no {snippets} equal snippets")
+        shared = [Intermediates(snippet, colour) for snippet in np.split(clip, snippets)]
         missing = [stream for stream in streams if stream.stream not in self._made]
         errors = [problem for stream in missing if (problem := self._error_of(ready, stream, shared)) is not None]
         self._bus.flush()

@@ -189,6 +189,17 @@ def test_seeds_of_a_stopped_job_are_dropped(bench: DecoderBench, sandbox: Sandbo
         assert ClipReady.FromString(bench.published(topics.CLIPS, 1)[0].value).clip.job == "other"
 
 
+@pytest.mark.parametrize("later", [1, 6])
+def test_frames_that_are_no_equal_snippets_are_refused(sandbox: Sandbox, folder: Path, later: int) -> None:
+    """Rather than that some of them keep what lay in memory before."""
+    work = unit(folder, "a.mp4", 0)
+    for _ in range(later):
+        work.seeds[0].later.add(first_frame=0)
+    [error] = sandbox.decode(work)
+    assert isinstance(error, PermanentError)
+    assert str(error) == f"a.mp4: 5 frames are no {later + 1} equal snippets"
+
+
 def test_a_message_that_is_none_goes_to_the_dead_letters(bench: DecoderBench, sandbox: Sandbox) -> None:
     record = Record(topics.SEEDS, 0, 4, b"v", b"\xff\xff\xff")
     with _stage(bench, sandbox) as (stage, _):

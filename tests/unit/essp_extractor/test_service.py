@@ -193,6 +193,18 @@ def test_impossible_stream_is_reported(request_: Any, reason: str) -> None:
     assert bench.cache.usage().keys == 0
 
 
+@pytest.mark.parametrize("snippets", [4, 7, 2**32 - 1])
+def test_a_clip_that_is_no_such_snippets_is_reported(snippets: int) -> None:
+    bench = ExtractorBench(FLOW)
+    bench.recipe.snippets = snippets
+    with bench.extractor("flow"):
+        bench.decoded(0)
+        (report,) = bench.progress(1)
+        (letter,) = bench.letters(1)
+    assert report.failed.reason == letter.reason == f"a clip of 6 frames is no {snippets} equal snippets"
+    assert bench.cache.usage().keys == 0
+
+
 def test_message_that_is_none_goes_to_the_dead_letters() -> None:
     bench = ExtractorBench(FLOW)
     with bench.extractor("flow", lanes=1):
