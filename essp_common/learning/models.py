@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from essp_common.artifacts.checkpoint import MODEL_FILE, Manifest, ModelDescription, Origin, load_arrays
+from essp_common.artifacts.trained import trained
 from essp_common.errors import ConfigError, NotFound, PermanentError
 from essp_common.job.spec import PACKAGE
 from essp_common.learning.inputs import Scale
@@ -131,12 +132,16 @@ class StartingWeights(NamedTuple):
 
 
 def starting_weights(stores: Stores, uri: str | None) -> StartingWeights | None:
-    """Load the weights that a trainer's `weights` names: `package:NAME`, or a file in a configured store.
+    """Load the weights that a trainer's `weights` names: `package:NAME`, the training of another job, or a file in a
+    configured store.
 
-    Raises `ConfigError` if there are none.
+    Raises `ConfigError` if there are none, `BadCheckpoint` if those of a training are damaged.
     """
     if uri is None:
         return None
+    if not uri.startswith(PACKAGE) and (other := trained(stores, uri)) is not None:
+        arrays = load_arrays(other.output, other.manifest, [MODEL_FILE])[MODEL_FILE]
+        return StartingWeights(as_tensors(arrays), other.origin)
     if uri.startswith(PACKAGE):
         data, name = packaged_weights(uri.removeprefix(PACKAGE)), "weights.pth"
     else:

@@ -12,6 +12,7 @@ import pytest
 from essp.catalog.build import BuildOptions, build
 from essp.embedded.composition import Embedded, EmbeddedOptions
 from essp_common import topics
+from essp_common.artifacts import checkpoint
 from essp_common.artifacts.fused_model import open_model
 from essp_common.job.spec import JobSpec
 from essp_common.job.status import JobState, JobStatus
@@ -178,3 +179,31 @@ def test_damaged_videos_are_replaced_in_training_skipped_in_evaluation_and_count
     _, model = open_model(STORES, f"{spec.output}/model")
     assert model.test is not None
     assert model.test.videos == 3
+
+
+def test_a_job_starts_from_the_weights_of_another_and_goes_on_without_them(make_job: MakeJob, tmp_path: Path) -> None:
+    """Flow from what rgb has learned; drained in the middle, it ends with the same weights, though rgb is gone."""
+    rgb = make_job("rgb", epochs=1)
+    scratch, whole, halved = (make_job(name) for name in ("scratch", "whole", "halved"))
+    assert run(rgb).state == JobState.COMPLETED
+    assert run(flow_of(whole, f"{rgb.output}/trainers/rgb")).state == JobState.COMPLETED
+    assert run(flow_of(scratch, None)).state == JobState.COMPLETED
+    manifest = checkpoint.read_latest(STORES.under(whole.output), "flow")
+    assert manifest is not None
+    assert manifest.origin is not None
+    assert manifest.origin.uri.startswith(f"{rgb.output}/trainers/rgb/checkpoints/")
+    weights = weights_of(STORES, whole.output)
+    assert weights != weights_of(STORES, scratch.output)
+
+    with Embedded(flow_of(halved, f"{rgb.output}/trainers/rgb"), Settings()) as job:
+        while not job.ended(0.01) and job.status().progress.done < 20:
+            pass
+    assert not job.status().state.ended
+    shutil.rmtree(tmp_path / "rgb")
+    assert run(flow_of(halved, f"{rgb.output}/trainers/rgb")).state == JobState.COMPLETED
+    assert weights_of(STORES, halved.output) == weights
+
+
+def flow_of(spec: JobSpec, weights: str | None) -> JobSpec:
+    """The job with its flow trainer alone, which starts from these weights."""
+    return spec.model_copy(update={"trainers": {"flow": spec.trainers["flow"].model_copy(update={"weights": weights})}})

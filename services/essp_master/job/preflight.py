@@ -14,11 +14,13 @@ from typing import Any
 
 from essp_common.aggregation.candidates import candidates
 from essp_common.artifacts import layout
+from essp_common.artifacts.checkpoint_files import BadCheckpoint
+from essp_common.artifacts.trained import job_at, trained
 from essp_common.catalog.table import HANDED, PLANNED, Catalog
 from essp_common.errors import ConfigError, NotFound
 from essp_common.features.declared import DeclaredFeature
 from essp_common.job.feature_layout import FeatureLayout
-from essp_common.job.spec import PACKAGE, PACKAGED_WEIGHTS, JobSpec, stored_spec
+from essp_common.job.spec import PACKAGE, JobSpec, TrainerSpec, stored_spec, weights_of
 from essp_common.messages.snapshot import MOST_SPEC_BYTES
 from essp_common.objects.port import ObjectStore
 from essp_common.pb.v1.messages_pb2 import Purpose
@@ -93,7 +95,6 @@ def preflight(
     _check_records(spec)
     _check_segments(spec)
     _check_labels(spec, catalog)
-    _check_weights(spec, stores)
     if spec.trainers:
         candidates(spec.aggregation)
     phases = Phases(spec, catalog)
@@ -108,6 +109,8 @@ def preflight(
         raise ConfigError(f"output: {trouble}")
     _try_seeds(phases, parts, clips)
     known = None if fresh else check_owner(output, spec)
+    resume = ResumePoints.of_nothing(spec) if fresh else resume_points(spec, phases, stores)
+    _check_weights(spec, stores, resume)
     return Preflight(
         spec=spec,
         fresh=fresh,
@@ -117,7 +120,7 @@ def preflight(
         parts=parts,
         bounds=bounds,
         unit_clips=clips,
-        resume=ResumePoints.of_nothing(spec) if fresh else resume_points(spec, phases, stores),
+        resume=resume,
         warnings=(*_unlabelled(spec, catalog), *advice(phases, bounds), *of_more_epochs(known, spec)),
     )
 
@@ -238,19 +241,42 @@ def _check_labels(spec: JobSpec, catalog: Catalog) -> None:
         )
 
 
-def _check_weights(spec: JobSpec, stores: Stores) -> None:
-    for name, trainer in spec.trainers.items():
+def _check_weights(spec: JobSpec, stores: Stores, resume: ResumePoints) -> None:
+    """Of the trainers that begin; the others read nothing but their checkpoints."""
+    for name in spec.trainers.keys() - resume.manifests.keys():
+        trainer = spec.trainers[name]
         if trainer.weights is None or trainer.weights.startswith(PACKAGE):
             continue  # what is packaged lies where the trainer runs
         try:
-            store, key = stores.resolve(trainer.weights)
+            _check_start(spec, trainer, trainer.weights, stores)
+        except (ConfigError, NotFound, BadCheckpoint) as error:
+            raise ConfigError(f"trainers.{name}.weights: {error}") from error
+
+
+def _check_start(spec: JobSpec, trainer: TrainerSpec, weights: str, stores: Stores) -> None:
+    if weights == spec.output or weights.startswith(f"{spec.output}/"):
+        raise ConfigError(
+            f"{weights} is in the output of this job, whose trainers learn side by side; train what it starts from in "
+            "a job with an output of its own"
+        )
+    other = trained(stores, weights)
+    if other is None:
+        store, key = stores.resolve(weights)
+        try:
             store.head(key)
         except NotFound as error:
-            hint = f"; `weights: {PACKAGE}{trainer.model}` names those of its package"
-            known = trainer.model in PACKAGED_WEIGHTS
-            raise ConfigError(f"trainers.{name}.weights: {error}{hint if known else ''}") from error
-        except ConfigError as error:
-            raise ConfigError(f"trainers.{name}.weights: {error}") from error
+            raise NotFound(f"{error}; {_remedy(stores, weights, trainer)}") from error
+    elif (model := other.manifest.model.name) != trainer.model:
+        raise ConfigError(f"{weights} has trained {model}, not {trainer.model}; set model: {model}")
+
+
+def _remedy(stores: Stores, weights: str, trainer: TrainerSpec) -> str:
+    """What to write in place of weights that are not there."""
+    other = job_at(stores.under(weights))
+    if other is None or not other.trainers:
+        return weights_of(trainer.model)
+    folders = ", ".join(f"{weights}/{layout.TRAINERS}{name}" for name in other.trainers)
+    return f"it is the output of a job, of which one trainer has to be named: {folders}"
 
 
 def _differing(known: Any, wanted: Any, where: str = "") -> list[str]:

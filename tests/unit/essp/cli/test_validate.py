@@ -19,6 +19,7 @@ from essp_common.learning.models import starting_weights
 from essp_common.objects.directory import DirectoryStore
 from essp_common.wiring import Stores
 from tests.harness.command_line import essp
+from tests.harness.finished_job import finished_job
 
 ROWS = tuple(
     VideoRow(f"{split}{n}", f"file:///v/{split}{n}.mp4", f"c{n % 2}", split, 1, "e", width=64, height=64,
@@ -107,6 +108,36 @@ def test_weights_that_are_not_there_name_those_that_are(file: Path, model: str, 
     rewrite(file, "model: small", f"model: {model}\n    weights: {weights}")
     with pytest.raises(ConfigError, match=words):
         validate(file)
+
+
+@pytest.mark.parametrize(
+    ("weights", "words"),
+    [
+        ("trainer:rgb", "is a trainer of this job, and those learn side by side"),
+        ("runs/set/trainers/rgb", "is in the output of this job"),
+        ("resnet18.pt", r"get_model\('resnet18', weights='DEFAULT'\)"),
+        ("runs/other", "it is the output of a job, of which one trainer has to be named: .*runs/other/trainers/rgb, "),
+        ("runs/other/trainers/grey", "has no trainer 'grey'; it has: rgb, flow"),
+        ("runs/other/trainers/rgb", r"trainers\.flow\.weights: .* has trained small, not resnet18; set model: small"),
+    ],
+)
+def test_weights_of_a_job_are_checked_before_it_begins(file: Path, weights: str, words: str) -> None:
+    finished_job(file.parent / "runs" / "other")
+    rewrite(file, "    stream: flow", f"    stream: flow\n    model: resnet18\n    weights: {weights}")
+    rewrite(file, load_output(file), "runs/set")
+    with pytest.raises(ConfigError, match=words):
+        validate(file)
+
+
+def test_weights_of_another_job_that_has_ended_pass(file: Path) -> None:
+    finished_job(file.parent / "runs" / "other")
+    rewrite(file, "    stream: flow", "    stream: flow\n    weights: runs/other/trainers/rgb")
+    assert validate(file).stderr == ""
+
+
+def load_output(file: Path) -> str:
+    """The output of a job, as its file has it."""
+    return next(line.split()[1] for line in file.read_text().splitlines() if line.startswith("output: "))
 
 
 def catalog_of(file: Path, rows: Sequence[VideoRow]) -> None:

@@ -1,0 +1,68 @@
+"""The end of another job's training, whose weights a trainer starts from.
+
+A trainer's `weights` may name, in place of a file, the folder of a trainer in the output of a job, as in
+`runs/rgb/trainers/rgb`. What is meant are the weights with which that training ended: those that validation chose. A
+training that has not ended has none, so whoever asks always gets the same ones.
+`docs/decisions/0058-weights-from-another-job.md` says why a trainer cannot wait for one of its own job.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from essp_common.artifacts import checkpoint, layout
+from essp_common.artifacts.checkpoint import MODEL_FILE, Manifest, Origin
+from essp_common.errors import ConfigError, NotFound
+from essp_common.job.spec import JobSpec, stored_spec
+from essp_common.objects.port import ObjectStore
+from essp_common.validation import suggested
+from essp_common.wiring import Stores
+
+
+class Trained(NamedTuple):
+    """A training that has ended."""
+
+    output: ObjectStore
+    manifest: Manifest
+    """Of its final checkpoint."""
+
+    @property
+    def origin(self) -> Origin:
+        """The file with the weights."""
+        [file] = [file for file in self.manifest.files if file.name == MODEL_FILE]
+        return Origin(uri=self.output.uri(self.manifest.prefix + MODEL_FILE), sha256=file.sha256)
+
+
+def trained(stores: Stores, uri: str) -> Trained | None:
+    """The training that `uri` names; None: it is no folder of a trainer in the output of a job.
+
+    Raises `ConfigError` for a trainer that is not there or has not ended, and `BadCheckpoint`.
+    """
+    folder, _, trainer = uri.rpartition(f"/{layout.TRAINERS}")
+    if not folder or "/" in trainer:
+        return None
+    output = stores.under(folder)
+    spec = job_at(output)
+    return None if spec is None else _end_of(output, spec, trainer)
+
+
+def job_at(output: ObjectStore) -> JobSpec | None:
+    """The job whose output this is; None: it is that of none."""
+    try:
+        return stored_spec(output.get(layout.SPEC).decode("utf-8", "replace"), output.uri(layout.SPEC))
+    except NotFound:
+        return None
+
+
+def _end_of(output: ObjectStore, spec: JobSpec, trainer: str) -> Trained:
+    if trainer not in spec.trainers:
+        known = suggested(trainer, spec.trainers, "it has: ")
+        raise ConfigError(f"job {spec.name} in {spec.output} has no trainer {trainer!r}; {known}")
+    name = checkpoint.latest_name(output, trainer)
+    manifest = None if name is None else checkpoint.read_named(output, trainer, name)
+    if manifest is None or not manifest.final or checkpoint.is_short(manifest, spec.epochs):
+        raise ConfigError(
+            f"trainer {trainer} of job {spec.name} in {spec.output} has not ended its {spec.epochs} epochs, so it is "
+            "not known yet which of its weights are the best; let that job end first"
+        )
+    return Trained(output, manifest)
