@@ -34,8 +34,6 @@ from essp_common.wiring import Stores
 PROBE = "essp_common.video.probe:probe"
 """Import string of what reads one file, given as a path or a binary file. Not imported here: it loads FFmpeg."""
 
-_PATIENCE = 10
-"""Times the limit on processor time that a file may take by the clock: as many processes may share a core."""
 _GAVE_UP = re.compile(r"timeout: not read within ([0-9.e+-]+) s of processor time")
 _TRIES = 3  # of a file whose store does not answer
 _CRASH_S = 5.0  # until a process that has closed its pipe is gone
@@ -58,8 +56,15 @@ class ProbeOptions:
     workers: int = 1
     """Child processes."""
     timeout_s: float = 120.0
-    """Processor time for one file; ten times as much by the clock, for one that only waits."""
+    """Processor time for one file."""
+    patience: int = 10
+    """Times as much that it may take by the clock: as many processes may share a core."""
     probe: str = PROBE
+
+    @property
+    def hung_s(self) -> float:
+        """By the clock, when a file counts as one that only waits."""
+        return self.patience * self.timeout_s
 
 
 def gave_up_after_s(error: str | None) -> float:
@@ -103,7 +108,7 @@ class Prober:
                     yield from self._receive(child, waiting)
                 elif time.monotonic() >= child.deadline and not child.connection.poll():
                     self._replace(child, next(waiting, None))
-                    yield Outcome(child.uri, {}, f"hung: not read within {_PATIENCE * self._options.timeout_s:g} s")
+                    yield Outcome(child.uri, {}, f"hung: not read within {self._options.hung_s:g} s")
 
     def _receive(self, child: _Child, waiting: Iterator[str]) -> Iterator[Outcome]:
         try:
@@ -167,7 +172,7 @@ class _Child:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         theirs.close()  # else its end would go unnoticed
-        self._timeout_s = options.timeout_s
+        self._hung_s = options.hung_s
         self.uri = uri
         self.ready = False
         self.fresh = True
@@ -202,7 +207,7 @@ class _Child:
         return signal.strsignal(-code) or f"signal {-code}" if code < 0 else f"exit status {code}"
 
     def _send(self) -> None:
-        self.deadline = time.monotonic() + _PATIENCE * self._timeout_s
+        self.deadline = time.monotonic() + self._hung_s
         self.connection.send_bytes(self.uri.encode())
 
 
@@ -223,7 +228,7 @@ def _serve(connection: Connection, roots: tuple[str, ...], options: ProbeOptions
             # The kernel ends a process that has used up its processor time. The parent sees to the clock; should it be
             # gone, the alarm ends a reader that hangs.
             signal.setitimer(signal.ITIMER_PROF, options.timeout_s)
-            signal.setitimer(signal.ITIMER_REAL, 2 * _PATIENCE * options.timeout_s)
+            signal.setitimer(signal.ITIMER_REAL, 2 * options.hung_s)
             answer = json.dumps(_facts(uri, stores, function), default=_in_text).encode()
             signal.setitimer(signal.ITIMER_PROF, 0)
             signal.setitimer(signal.ITIMER_REAL, 0)

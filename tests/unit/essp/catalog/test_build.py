@@ -156,7 +156,7 @@ def test_a_file_that_takes_too_much_processor_time_is_given_up_until_it_may_take
     write(videos / "class0" / "slow.mp4", "busy")
 
     def limited(timeout_s: float) -> Built:
-        return built(videos, replace(ONE, probe=replace(ONE.probe, timeout_s=timeout_s)))
+        return built(videos, replace(ONE, probe=replace(ONE.probe, timeout_s=timeout_s, patience=1000)))
 
     words = "timeout: not read within {} s of processor time; --timeout-s allows more"
     assert errors(limited(0.5).catalog) == {"class0/slow.mp4": words.format(0.5)}
