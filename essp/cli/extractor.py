@@ -14,7 +14,6 @@ from rich.table import Table
 from essp.cli.console import open_console
 from essp_common.errors import ConfigError
 from essp_common.features import registry
-from essp_common.features.port import describe
 from essp_extractor.main import main as run_worker
 
 app = typer.Typer(
@@ -44,16 +43,14 @@ def describe_feature(
     name: Annotated[str, typer.Argument(help="The feature (`essp extractor ls`).")], as_json: JsonFlag = False
 ) -> None:
     """What a feature is, its parameters with their defaults, and how many frames it needs."""
-    extractor = registry.create(name, {})
-    declaration = describe(extractor)
+    declaration = registry.describe(name)
     if as_json:
         typer.echo(json.dumps(declaration, indent=2))
         return
-    kind = type(extractor)
-    typer.echo(f"{name}: {extractor.summary}\n")
-    typer.echo(f"{inspect.getdoc(kind) or ''}\n")
-    typer.echo(f"Needs clips of {extractor.frames_needed()} frames with these parameters:\n")
-    for parameter, field in kind.Params.model_fields.items():
+    typer.echo(f"{name}: {declaration['summary']}\n")
+    typer.echo(f"{inspect.getdoc(registry.extractor_class(name)) or ''}\n")
+    typer.echo(f"Needs clips of {declaration['frames_needed']} frames with these parameters:\n")
+    for parameter, field in registry.fields_of(name).items():
         typer.echo(f"  {parameter}: {declaration['params'][parameter]}")
         typer.echo(f"      {' '.join((field.description or '').split())}")
 

@@ -86,13 +86,3 @@ class SignedExtractor(Extractor, Protocol):
     """An extractor whose feature is coded as in `essp_common.features.quantization`."""
 
     signed_codes: ClassVar[bool]
-
-
-def describe(extractor: Extractor) -> dict[str, Any]:
-    """An extractor's declaration as plain data: name, summary, parameters with defaults, frames needed."""
-    return {
-        "name": extractor.name,
-        "summary": extractor.summary,
-        "params": {name: None if f.is_required() else f.default for name, f in extractor.Params.model_fields.items()},
-        "frames_needed": extractor.frames_needed(),
-    }

@@ -14,9 +14,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
+from pydantic.fields import FieldInfo
+
 from essp_common.errors import ConfigError
 from essp_common.features.declared import DeclaredFeature
 from essp_common.features.port import ArraySpec, Extractor, Needs
+from essp_common.features.reduced import Reduced, ReducedParams, divided
 from essp_common.job.feature_layout import FeatureLayout
 from essp_common.plugins import Group
 
@@ -26,6 +29,12 @@ _EXTRACTORS = Group(
     members=("summary", "Params", "frames_needed", "output", "setup", "extract"),
     port="essp_common.features.port",
 )
+
+_INSTEAD = {
+    "every": "`frames` are evenly spaced over the clip",
+    "short_side": "trainers cut out and resize what they see (augment.crop); clip.resize is the size for all streams",
+}
+"""Of the parameters of other features, what a stream of `rgb` has in their place."""
 
 
 def names() -> list[str]:
@@ -40,7 +49,29 @@ def create(name: str, params: Mapping[str, Any]) -> Extractor:
     of the wrong type or out of range.
     """
     kind = extractor_class(name)
-    return kind(_EXTRACTORS.checked(name, kind.Params, params))
+    common, own = divided(params)
+    if name == "rgb" and common:
+        raise ConfigError(f"rgb has no parameter {min(common)!r}: {_INSTEAD[min(common)]}")
+    extractor = kind(_EXTRACTORS.checked(name, kind.Params, own))
+    reduced = _EXTRACTORS.checked(name, ReducedParams, common)
+    return extractor if reduced == ReducedParams() else cast("Extractor", Reduced(extractor, reduced))
+
+
+def fields_of(name: str) -> dict[str, FieldInfo]:
+    """The parameters of a feature: its own, and those that all computed features have."""
+    own = extractor_class(name).Params.model_fields
+    return own if name == "rgb" else own | ReducedParams.model_fields
+
+
+def describe(name: str) -> dict[str, Any]:
+    """A feature's declaration as plain data: name, summary, parameters with defaults, frames needed."""
+    extractor = create(name, {})
+    return {
+        "name": extractor.name,
+        "summary": extractor.summary,
+        "params": {param: None if f.is_required() else f.default for param, f in fields_of(name).items()},
+        "frames_needed": extractor.frames_needed(),
+    }
 
 
 def output_of(
@@ -55,13 +86,7 @@ def output_of(
     `declared`: features whose code is in another image; that image checks their parameters. `snippets`: equal parts of
     the T frames, of each of which the feature is computed.
     """
-    made: Callable[[ArraySpec], ArraySpec]
-    elsewhere = _elsewhere(feature, declared)
-    if elsewhere is not None:
-        needed, made = elsewhere.frames_needed, elsewhere.output.of
-    else:
-        extractor = create(feature, params)
-        needed, made = extractor.frames_needed(), extractor.output
+    needed, made = _geometry(feature, params, declared)
     frames = clip.shape[0] // snippets
     if frames < needed:
         least, in_each = needed * snippets, "" if snippets == 1 else f" in each of {snippets} snippets"
@@ -75,8 +100,7 @@ def output_of(
 
 def frames_of(feature: str, params: Mapping[str, Any], declared: Mapping[str, DeclaredFeature] | None = None) -> int:
     """Frames that a clip needs for a feature. Raises `ConfigError` as `output_of` does."""
-    elsewhere = _elsewhere(feature, declared)
-    return create(feature, params).frames_needed() if elsewhere is None else elsewhere.frames_needed
+    return _geometry(feature, params, declared)[0]
 
 
 def layout_of(feature: str, declared: Mapping[str, DeclaredFeature] | None = None) -> FeatureLayout:
@@ -99,6 +123,18 @@ def needs_of(feature: str, declared: Mapping[str, DeclaredFeature] | None = None
 def extractor_class(name: str) -> type[Extractor]:
     """The class that is registered under a name. Raises `ConfigError` if there is none or it does not load."""
     return cast("type[Extractor]", _EXTRACTORS.load(name))
+
+
+def _geometry(
+    feature: str, params: Mapping[str, Any], declared: Mapping[str, DeclaredFeature] | None
+) -> tuple[int, Callable[[ArraySpec], ArraySpec]]:
+    """How many frames a clip needs for a feature, and what becomes of one."""
+    elsewhere = _elsewhere(feature, declared)
+    if elsewhere is None:
+        extractor = create(feature, params)
+        return extractor.frames_needed(), extractor.output
+    reduced = _EXTRACTORS.checked(feature, ReducedParams, divided(params)[0])
+    return reduced.frames_needed(elsewhere.frames_needed), lambda clip: elsewhere.output.of(reduced.of(clip))
 
 
 def _elsewhere(feature: str, declared: Mapping[str, DeclaredFeature] | None) -> DeclaredFeature | None:

@@ -31,6 +31,16 @@ def evenly_spaced(frame_count: int, wanted: int) -> list[int]:
     return [(2 * i + 1) * frame_count // (2 * wanted) for i in range(wanted)]
 
 
+def centred_steps(frame_count: int, every: int) -> range:
+    """The numbers of each `every`-th frame of a clip: as many as it has, with as much left out before as after them.
+
+    Of an odd number left out, one more after them. `frame_count` is 1 or more.
+    """
+    steps = (frame_count - 1) // every
+    start = (frame_count - 1 - steps * every) // 2
+    return range(start, start + steps * every + 1, every)
+
+
 def centre_window(frame_count: int, length: int) -> slice:
     """The `length` consecutive frames in the middle of a clip. Of two windows in the middle, the earlier one.
 

@@ -153,12 +153,16 @@ def _check_crop(spec: JobSpec, name: str, made: list[ArraySpec]) -> None:
         raise ConfigError(
             f"trainers.{name}.augment.crop: {crop} is larger than the smallest frames of stream "
             f"{trainer.stream!r}, {width} x {height} pixels; set it to {min(height, width)} or less, or enlarge "
-            "clip.resize"
+            + _where_size_is_set(spec, trainer.stream)
         )
     if crop < least:
         raise ConfigError(
             f"trainers.{name}.augment.crop: {crop} is too small for {trainer.model}; {least} is the least"
         )
+
+
+def _where_size_is_set(spec: JobSpec, stream: str) -> str:
+    return f"streams.{stream}.params.short_side" if spec.streams[stream].params.get("short_side") else "clip.resize"
 
 
 def _check_mirror(spec: JobSpec, name: str, layout: FeatureLayout) -> None:

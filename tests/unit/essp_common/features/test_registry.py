@@ -14,7 +14,7 @@ import pytest
 
 from essp_common.errors import ConfigError
 from essp_common.features import registry
-from essp_common.features.port import ArraySpec, describe
+from essp_common.features.port import ArraySpec
 from tests.harness.extractor_bench import ExtractorBench, frames_at, stream
 
 CLIP = ArraySpec((11, 64, 80, 3), "uint8")
@@ -157,14 +157,15 @@ def test_whole_numbers_pass_where_a_fraction_is_meant() -> None:
 
 
 def test_declaration_says_what_a_user_can_set() -> None:
-    declared = describe(registry.create("frame_diff", {}))
-    assert declared["params"] == {"length": 5}
+    declared = registry.describe("frame_diff")
+    assert declared["params"] == {"length": 5, "every": 1, "short_side": None}
+    assert registry.describe("rgb")["params"] == {"frames": 1}
     assert declared["frames_needed"] == 6
 
 
 @pytest.mark.parametrize("name", sorted(registry.names()))
 def test_every_parameter_says_what_it_is(name: str) -> None:
-    fields = registry.extractor_class(name).Params.model_fields
+    fields = registry.fields_of(name)
     assert fields
     assert [parameter for parameter, field in fields.items() if not field.description] == []
 
