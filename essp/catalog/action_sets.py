@@ -16,8 +16,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import PurePosixPath
+from typing import NamedTuple
 
 from essp.catalog.entry import Entry, Segment
+from essp.catalog.folder_source import split_columns
 from essp.catalog.found import Found, few
 from essp_common.errors import ConfigError
 from essp_common.objects.port import ObjectInfo
@@ -90,33 +92,59 @@ def is_hmdb51(found: Found) -> str:
 
 
 def hmdb51(found: Found) -> Iterator[Entry]:
-    """Videos of the classes that have a list; those marked 0 are in no split. A group is the film of a clip."""
-    matches = [(key, _HMDB_LIST.fullmatch(PurePosixPath(key).name)) for key in found.lists]
-    numbers = sorted({int(match[2]) for _, match in matches if match})
+    """Videos of the classes that have a list; those marked 0 are in no split. A group is the film of a clip. What each
+    division says, that of `--split` too, is in the columns `split_1`, `split_2`, ..."""
+    matches = [(key, match) for key in found.lists if (match := _HMDB_LIST.fullmatch(PurePosixPath(key).name))]
+    numbers = sorted({int(match[2]) for _, match in matches})
     if found.split not in numbers:
         there = ", ".join(map(str, numbers)) or "none"
         raise ConfigError(f"--split {found.split}: {found.uri} has no such lists of HMDB51; divisions found: {there}")
+    lines = [(int(match[2]), key, line) for key, match in matches for line in _hmdb_lines(found, key, match[1])]
+    splits: defaultdict[str, dict[int, str]] = defaultdict(dict)
+    for number, _, line in sorted(lines, key=lambda each: each[0]):
+        if (info := line.video(found)) is not None:
+            splits[info.key][number] = line.split
     listed: set[str] = set()
-    for key, match in matches:
-        if match is None or int(match[2]) != found.split:
+    for number, key, line in lines:
+        if number != found.split:
             continue
-        class_name = PurePosixPath(match[1]).name
-        for line in found.lines(key):
-            name, _, mark = line.rpartition(" ")
-            split = _HMDB_SPLITS.get(mark)
-            if split is None or not name:
-                raise ConfigError(f"{found.store.uri(key)}: {line[:80]!r} is not `video 0`, `video 1` or `video 2`")
-            info = found.ending(f"{class_name}/{name.strip()}") or found.ending(name.strip())
-            if info is None:
-                yield found.vanished(f"{class_name}/{name.strip()}", key, class_name, split)
-                continue
-            listed.add(info.key)
-            yield found.entry(info, class_name, split, group=_film(info, class_name))
+        info = line.video(found)
+        if info is None:
+            yield found.vanished(line.name, key, line.class_name, line.split)
+            continue
+        listed.add(info.key)
+        columns, group = split_columns(splits[info.key]), _film(info, line.class_name)
+        yield found.entry(info, line.class_name, line.split, group=group, meta=columns)
     for info in found.videos:
         if info.key not in listed and not found.given:
             yield found.entry(
                 info, PurePosixPath(info.key).parent.name, "", error="unlisted: no list of HMDB51 names it"
             )
+
+
+class _Listed(NamedTuple):
+    """A line of a list of HMDB51."""
+
+    class_name: str
+    file: str
+    split: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.class_name}/{self.file}"
+
+    def video(self, found: Found) -> ObjectInfo | None:
+        """What it names; None: it is not there."""
+        return found.ending(self.name) or found.ending(self.file)
+
+
+def _hmdb_lines(found: Found, key: str, class_name: str) -> Iterator[_Listed]:
+    for line in found.lines(key):
+        name, _, mark = line.rpartition(" ")
+        split = _HMDB_SPLITS.get(mark)
+        if split is None or not name:
+            raise ConfigError(f"{found.store.uri(key)}: {line[:80]!r} is not `video 0`, `video 1` or `video 2`")
+        yield _Listed(class_name, name.strip(), split)
 
 
 def _film(info: ObjectInfo, class_name: str) -> str:

@@ -6,8 +6,8 @@ Both work on the listing of an object store, so a bucket serves as well as a dir
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
 from essp.catalog.entry import Entry
@@ -54,24 +54,37 @@ def class_folders(store: ObjectStore, videos: Sequence[ObjectInfo]) -> Iterable[
 
 
 def ucf101(store: ObjectStore, videos: Sequence[ObjectInfo], lists: Sequence[str], split: int) -> Iterable[Entry]:
-    """Videos by class folder, with the split that division number `split` gives them; those in no list have none.
+    """Videos by class folder, with the split that division number `split` gives them; those in no list have none. What
+    each division says, this one too, is in the columns `split_1`, `split_2`, ...
 
     `lists`: the keys for which `is_list` holds. Raises `ConfigError` when there is no such division.
     """
-    division, names = _division(store, lists, split), _class_names(store, lists)
-    missing = dict(division)
+    numbers = sorted({int(match.group(2)) for key in lists if (match := _LIST.search(key))})
+    if split not in numbers:
+        there = ", ".join(map(str, numbers)) or "none"
+        raise ConfigError(f"--split {split}: no trainlist{split:02}.txt there; divisions found: {there}")
+    divisions = {number: _division(store, lists, number) for number in numbers}
+    names, missing = _class_names(store, lists), dict(divisions[split])
     for info in videos:
         parts = PurePosixPath(info.key).parts
         if len(parts) < 2:
             yield _entry(store, info, "", "", "unlabelled: lies in no class folder")
             continue
-        assigned = missing.pop("/".join(parts[-2:]), None)
+        name = "/".join(parts[-2:])
+        assigned = missing.pop(name, None)
         error = _label_error(assigned, parts[-2], names) if assigned else None
-        yield _entry(store, info, parts[-2], assigned.split if assigned else "", error)
+        found = {number: division[name].split for number, division in divisions.items() if name in division}
+        entry = _entry(store, info, parts[-2], assigned.split if assigned else "", error)
+        yield replace(entry, meta=split_columns(found))
     for name, assigned in missing.items():
         uri = store.uri(name)
         error = f"vanished: {assigned.list_key} names it, but there is no such file"
         yield Entry(name, uri, name.partition("/")[0], assigned.split, error=error)
+
+
+def split_columns(splits: Mapping[int, str]) -> dict[str, str]:
+    """The columns of a video that say its split in each division, by number; `data.split_column` reads them."""
+    return {f"split_{number}": split for number, split in splits.items()}
 
 
 def _entry(store: ObjectStore, info: ObjectInfo, class_name: str, split: str, error: str | None = None) -> Entry:
@@ -89,10 +102,6 @@ class _Assigned:
 
 def _division(store: ObjectStore, lists: Sequence[str], split: int) -> dict[str, _Assigned]:
     """`class/file` -> what the lists of this division say of it."""
-    numbers = sorted({int(match.group(2)) for key in lists if (match := _LIST.search(key))})
-    if split not in numbers:
-        there = ", ".join(map(str, numbers)) or "none"
-        raise ConfigError(f"--split {split}: no trainlist{split:02}.txt there; divisions found: {there}")
     assigned: dict[str, _Assigned] = {}
     for key in lists:
         match = _LIST.search(key)

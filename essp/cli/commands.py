@@ -116,6 +116,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "essp run job.yaml",
         "essp run job.yaml --epochs 20",
         "essp run job.yaml --serve 8080",
+        "essp run job.yaml --splits 1,2,3",
         "essp run job.yaml --json > run.jsonl",
     ),
     "predict": (

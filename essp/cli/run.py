@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from essp.cli.divisions import Folds, Splits, command_again, divisions_of, option_of, run_all
 from essp.cli.doctor import failing, not_ready
 from essp.cli.interrupt import interruptible
 from essp.cli.job_file import Epochs, load_job
@@ -32,18 +33,36 @@ def main(
         bool, typer.Option("--fresh", help="Forget what an earlier run of this job left, and begin again.")
     ] = False,
     epochs: Epochs = None,
+    splits: Splits = None,
+    folds: Folds = None,
     serve: Annotated[
         int, typer.Option(help="Also serve the REST API on this port of localhost (0: do not).", min=0, max=65535)
     ] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print events and status as JSON lines.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the services' logs.")] = False,
 ) -> None:
-    """Run a job in this process, without servers. Ctrl-C saves and leaves; the same command goes on from there."""
+    """Run a job in this process, without servers. Ctrl-C saves and leaves; the same command goes on from there.
+
+    With --splits or --folds it is one job for each division of the data set, below the job's output, one after the
+    other; then the figures of each, their mean and standard deviation, also as a page (divisions.html).
+    """
     if serve:  # said now, not when all the rest of the job has been loaded
         for library in ("fastapi", "uvicorn"):
             require("essp run --serve", library)
-    spec = load_job(job, epochs)
-    status = run_watched(spec, open_view(as_json), EmbeddedOptions(fresh=fresh, serve=serve), verbose)
+    spec, stores, options = load_job(job, epochs), Stores(Settings().stores), EmbeddedOptions(fresh=fresh, serve=serve)
+    if divisions := divisions_of(spec, splits, folds, stores):
+        again = command_again(job, option_of(splits, folds), epochs)
+        run_all(
+            spec,
+            divisions,
+            stores,
+            fresh,
+            as_json,
+            again,
+            lambda of: run_watched(of, open_view(as_json), options, verbose),
+        )
+        return
+    status = run_watched(spec, open_view(as_json), options, verbose)
     if not status.state.ended:
         more = "" if epochs is None else f" --epochs {epochs}"
         typer.echo(f"to go on: essp run {job}{more}", err=True)

@@ -11,6 +11,7 @@ import typer
 from rich.table import Table
 
 from essp.cli.console import open_console
+from essp.cli.divisions import Folds, Splits, checked, divisions_of
 from essp.cli.doctor import failing as servers_failing
 from essp.cli.doctor import not_ready
 from essp.cli.job_file import Epochs, load_job
@@ -34,29 +35,50 @@ def main(
     job: Annotated[Path, typer.Argument(help="The job file.")],
     fresh: Annotated[bool, typer.Option("--fresh", help="Check it as `essp run --fresh` would.")] = False,
     epochs: Epochs = None,
+    splits: Splits = None,
+    folds: Folds = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Check a job file, and say what it would do; with ESSP_BUS or ESSP_CACHE, the servers as well, as `essp doctor`.
 
     Exit code 2: the job cannot run, and why; 6: its servers are not there, or not set up for it. Nothing is started or
-    written.
+    written. With --splits or --folds: what each division of the data set would train, validate and test on.
     """
     settings = Settings()
-    spec = load_job(job, epochs)
-    found = preflight(spec, Stores(settings.stores), fresh)
+    spec, stores = load_job(job, epochs), Stores(settings.stores)
+    divisions = divisions_of(spec, splits, folds, stores)
+    found = checked(divisions, stores, fresh) if divisions else [preflight(spec, stores, fresh)]
     if settings.bus.startswith("memory:"):  # else the trainers may be on other machines
         check_devices(spec)
     failing = servers_failing(settings)
-    warnings = found.warnings if failing else (*found.warnings, *_room(spec, settings))
-    facts = _facts(found) | {"warnings": warnings, "failing": failing}
+    of_jobs = dict.fromkeys(warning for one in found for warning in one.warnings)
+    warnings = [*of_jobs, *(() if failing else _room(spec, settings))]
+    told = {"warnings": warnings, "failing": failing}
+    facts = {each.name: _facts(one) for each, one in zip(divisions, found, strict=True)} if divisions else {}
     if as_json:
-        typer.echo(json.dumps(facts, indent=2))
+        typer.echo(json.dumps(({"divisions": facts} if divisions else _facts(found[0])) | told, indent=2))
+    elif divisions:
+        _print_divisions(facts)
     else:
-        _print(facts)
+        _print(_facts(found[0]))
     for warning in warnings:
         typer.echo(f"warning: {warning}", err=True)
     if failing:
         raise not_ready(failing)
+
+
+def _print_divisions(facts: dict[str, dict[str, Any]]) -> None:
+    """A line for each division."""
+    table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
+    purposes = list(next(iter(facts.values()))["videos"])
+    table.add_column("division", overflow="fold")
+    for purpose in purposes:
+        table.add_column(f"{purpose} videos", justify="right")
+    table.add_column("trainers", overflow="fold")
+    for name, of in facts.items():
+        stand = ", ".join(dict.fromkeys(of["resumes_at"].values()))
+        table.add_row(name, *(str(of["videos"].get(purpose, 0)) for purpose in purposes), stand)
+    open_console().print(table)
 
 
 def _facts(found: Preflight) -> dict[str, Any]:

@@ -38,12 +38,18 @@ def trained(stores: Stores, uri: str) -> Trained | None:
 
     Raises `ConfigError` for a trainer that is not there or has not ended, and `BadCheckpoint`.
     """
-    folder, _, trainer = uri.rpartition(f"/{layout.TRAINERS}")
-    if not folder or "/" in trainer:
+    named = folder_of(uri)
+    if named is None:
         return None
-    output = stores.under(folder)
+    output = stores.under(named[0])
     spec = job_at(output)
-    return None if spec is None else _end_of(output, spec, trainer)
+    return None if spec is None else _end_of(output, spec, named[1])
+
+
+def folder_of(uri: str) -> tuple[str, str] | None:
+    """The URI of an output and the trainer, of the folder of a trainer; None: it is the URI of something else."""
+    output, _, trainer = uri.rpartition(f"/{layout.TRAINERS}")
+    return None if not output or "/" in trainer else (output, trainer)
 
 
 def job_at(output: ObjectStore) -> JobSpec | None:

@@ -448,6 +448,12 @@ class Catalog:
         """Names of the splits, sorted."""
         return self.rows.names("split")
 
+    def with_splits(self, splits: Sequence[str]) -> Catalog:
+        """The same rows, each in another split. `splits`: one for each row, by id."""
+        words = pa.array(splits, pa.string()).dictionary_encode()
+        column = made_of(pa.string(), [words], words=True).column
+        return Catalog.of_columns({**self.rows.columns, "split": column}, self.source)
+
     def view(self, split: str | None) -> CatalogView:
         """The usable videos of a split (None: of all), by id. Empty for a split that is not there."""
         rows = self.rows

@@ -230,9 +230,28 @@ class DataSpec(_Section):
     the catalog stay together."""
     test: Label | None = "test"
     """Split that the final figures are measured on. There is no test if this is null or the catalog lacks the split."""
+    split_column: Label = ""
+    """A further column of the source that says the split of each video in place of `split`, as in `split_2` of UCF-101
+    and HMDB51 (default: `split`). `essp run --splits 1,2,3` sets it; see docs/recipes.md."""
+    left_out: dict[Label, Label] = Field({}, max_length=1)
+    """Test on the videos with this value in a column, and train on all others, as in `{group: person03}`, whatever
+    their splits are. `essp run --folds group` sets it for each value; see docs/recipes.md."""
     consumed: Literal["train", "validation", "test"] = "train"
     """Which of these three `consumers` get: of training, clips as `sampling.kind` draws them; of the others, clips at
     even distances over each video. To have nothing set aside, name the training split as `validation`, too."""
+
+    @model_validator(mode="after")
+    def _one_division(self) -> DataSpec:
+        if not self.split_column and not self.left_out:
+            return self
+        field = "left_out" if self.left_out else "split_column"
+        if self.records:
+            raise ValueError(f"{field}: names a column of a catalog, and records have none")
+        if self.split_column and self.left_out:
+            raise ValueError("give one of `split_column` and `left_out`, not both")
+        if self.left_out and (self.train, self.test) != ("train", "test"):
+            raise ValueError("left_out: its splits are called train and test; leave `train` and `test` as they are")
+        return self
 
     @model_validator(mode="after")
     def _one_source(self) -> DataSpec:

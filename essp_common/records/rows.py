@@ -24,6 +24,7 @@ from essp_common.catalog.columns import Blobs, Column, Lists, Texts, Words, narr
 from essp_common.catalog.table import Catalog, read_catalog
 from essp_common.errors import ConfigError, NotFound, PermanentError
 from essp_common.job.spec import JobSpec
+from essp_common.planning.divisions import columns_of, divided
 from essp_common.records.chunk import ENTRY, HEADER_BYTES, Encoding, read_table, table_bytes
 from essp_common.records.reader import RecordReader
 from essp_common.records.versions import DataSet
@@ -37,13 +38,14 @@ _DIGITS = 12
 
 
 def open_data(spec: JobSpec, stores: Stores, columns: Collection[str] | None = None) -> Catalog:
-    """The catalog of a job: that of its videos, or the records that it names. Raises as `read_catalog`, `of_records`.
+    """The catalog of a job, divided as it says: that of its videos, or the records that it names.
 
-    `columns`: as for `read_catalog`; records have all of them.
+    `columns`: as for `read_catalog`; records have all of them. Raises as `read_catalog`, `divided` and `of_records`.
     """
-    if not spec.data.records:
-        return read_catalog(*stores.resolve(spec.data.catalog), columns)
-    return of_records(spec, stores)
+    if spec.data.records:
+        return of_records(spec, stores)
+    wanted = None if columns is None else (*columns, *columns_of(spec.data))
+    return divided(read_catalog(*stores.resolve(spec.data.catalog), wanted), spec.data)
 
 
 def of_records(spec: JobSpec, stores: Stores) -> Catalog:

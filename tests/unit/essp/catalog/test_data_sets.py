@@ -67,7 +67,15 @@ def test_hmdb51_lists_give_the_split_and_names_the_film(tmp_path: Path) -> None:
     }
     assert problems(found) == {"wave/gone.avi": "vanished", "videos/wave/new.avi": "unlisted"}
     assert {entry.group for entry in found.entries if "brush" in entry.id} == {"April_09"}
-    assert labelled(listing(tmp_path, split=2))[f"videos/brush_hair/{names[0]}"] == ("brush_hair", "test")
+    second = listing(tmp_path, split=2)
+    assert labelled(second)[f"videos/brush_hair/{names[0]}"] == ("brush_hair", "test")
+    for entries in (found.entries, second.entries):
+        columns = {entry.id: entry.meta for entry in entries if "brush" in entry.id}
+        assert columns == {
+            f"videos/brush_hair/{names[0]}": {"split_1": "train", "split_2": "test"},
+            f"videos/brush_hair/{names[1]}": {"split_1": "test", "split_2": "train"},
+            f"videos/brush_hair/{names[2]}": {"split_1": "", "split_2": "train"},
+        }
     with pytest.raises(ConfigError, match="divisions found: 1, 2"):
         listing(tmp_path, split=3)
 

@@ -104,6 +104,11 @@ def test_ucf101_lists_give_the_split(ucf: Path) -> None:
         "UCF-101/Run/v_Run_g02.avi": ("Run", "test"),
         "UCF-101/Walk/v_Walk_g01.avi": ("Walk", "train"),
     }
+    assert {entry.id.rpartition("/")[2]: entry.meta for entry in found.entries} == {
+        "v_Run_g01.avi": {"split_1": "train"},
+        "v_Run_g02.avi": {"split_1": "test", "split_2": "train"},
+        "v_Walk_g01.avi": {"split_1": "train", "split_2": "train"},
+    }
 
 
 def test_ucf101_lists_that_do_not_fit_the_videos_are_problems(ucf: Path) -> None:

@@ -1,0 +1,149 @@
+"""What the jobs of all divisions came to: the figures of each, their mean, and how far they are apart.
+
+The mean over the divisions is what papers report. Beside it stands the standard deviation of the sample (divided by
+n - 1). Where each video is tested on once (folds), so does the share of all videos that were right: folds differ in
+size, so the two are not the same number.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from essp.divisions.jobs import Division
+from essp.report.folder import PAGE
+from essp_common.artifacts import layout
+from essp_common.artifacts.checkpoint import Manifest
+from essp_common.artifacts.figures import Figures
+from essp_common.artifacts.fused_model import Evaluation, FusedModel, read_model
+from essp_common.errors import NotFound, PermanentError
+from essp_common.objects.port import ObjectStore
+from essp_common.wiring import Stores
+
+FUSED = "fused"
+_SHARES = ("top1", "top5")
+"""Figures that are shares of the videos, so that those of all videos follow from them."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the job of one division came to."""
+
+    name: str
+    label: str
+    output: str
+    """URI."""
+    videos: int
+    figures: Mapping[str, Figures]
+    """By trainer, and of the fused model (`FUSED`)."""
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """What all of them came to."""
+
+    job: str
+    split: str
+    """What was measured on: test, or validation where there is no test split."""
+    each: tuple[Outcome, ...]
+    once: bool
+    """Each video was measured on once at most."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Trainers, and fused, that all divisions have figures of."""
+        return tuple(name for name in self.each[0].figures if all(name in one.figures for one in self.each))
+
+    def values(self, column: str, figure: str) -> list[float]:
+        """A figure of each division."""
+        return [one.figures[column][figure] for one in self.each]
+
+    def mean(self) -> dict[str, Figures]:
+        """By column."""
+        return {
+            column: {figure: statistics.fmean(self.values(column, figure)) for figure in self.each[0].figures[column]}
+            for column in self.columns
+        }
+
+    def deviation(self) -> dict[str, Figures]:
+        """By column: the standard deviation of the sample; nothing of a single division."""
+        if len(self.each) < 2:
+            return {}
+        return {
+            column: {figure: statistics.stdev(self.values(column, figure)) for figure in self.each[0].figures[column]}
+            for column in self.columns
+        }
+
+    def of_all_videos(self) -> dict[str, Figures]:
+        """By column: shares of the videos of all divisions; nothing if some were measured on several times."""
+        if not self.once:
+            return {}
+        videos = [one.videos for one in self.each]
+        return {
+            column: {
+                figure: statistics.fmean(self.values(column, figure), videos)
+                for figure in _SHARES
+                if figure in self.each[0].figures[column]
+            }
+            for column in self.columns
+        }
+
+    def document(self) -> dict[str, Any]:
+        """As `--json` prints it."""
+        return {
+            "job": self.job,
+            "split": self.split,
+            "divisions": [asdict(one) for one in self.each],
+            "mean": self.mean(),
+            "standard_deviation": self.deviation(),
+            "of_all_videos": self.of_all_videos(),
+        }
+
+
+def has_ended(division: Division, manifests: Mapping[str, Manifest], stores: Stores) -> bool:
+    """Whether there is nothing left to do: all trainers have ended, they are fused as they ended, and the report is
+    written. `manifests`: where the trainers stand."""
+    output = stores.under(division.spec.output)
+    finals = {name: found for name, found in manifests.items() if found.final}
+    model = _model(output)
+    if model is None or finals.keys() < division.spec.trainers.keys():
+        return False
+    taken = {member.trainer: member.checkpoint for member in model.members}
+    return all(taken.get(name, output.uri(found.key)) == output.uri(found.key) for name, found in finals.items()) and (
+        _is_there(output, PAGE)
+    )
+
+
+def outcomes(job: str, divisions: Sequence[Division], stores: Stores, once: bool) -> Outcomes:
+    """The figures of divisions whose jobs have ended. Raises `NotFound` for one without a model."""
+    models = [read_model(stores.under(each.spec.output), layout.MODEL_MANIFEST) for each in divisions]
+    split = "test" if all(model.test is not None for model in models) else "validation"
+    each = tuple(
+        Outcome(
+            one.name, one.label, one.spec.output, evaluation.videos, {**evaluation.members, FUSED: evaluation.fused}
+        )
+        for one, model in zip(divisions, models, strict=True)
+        if (evaluation := _evaluation(model, split)) is not None
+    )
+    return Outcomes(job, split, each, once and split == "test")
+
+
+def _evaluation(model: FusedModel, split: str) -> Evaluation | None:
+    return model.test if split == "test" else model.validation
+
+
+def _model(output: ObjectStore) -> FusedModel | None:
+    try:
+        return read_model(output, layout.MODEL_MANIFEST)
+    except (NotFound, PermanentError):
+        return None
+
+
+def _is_there(output: ObjectStore, key: str) -> bool:
+    try:
+        output.head(key)
+    except NotFound:
+        return False
+    return True

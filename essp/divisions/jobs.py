@@ -1,0 +1,128 @@
+"""A job for each division of its data set: for each of several lists of splits, or with each group left out in turn.
+
+    runs/ucf            --splits 1,2,3       runs/ucf/split-1, runs/ucf/split-2, runs/ucf/split-3
+    runs/ut             --folds group        runs/ut/fold-seq1, runs/ut/fold-seq2, ...
+
+They differ in `name`, `output` and the division of `data`, and are jobs like all others: each has its checkpoints,
+resumes by itself, and can be audited. The names follow from the division alone, so the same command finds them again.
+
+A trainer that starts from a trainer of another job would often have seen the videos that are tested on here. So where
+the other job was run by divisions, too, each division starts from its own, and from a job on the same catalog that was
+not, none does.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from essp_common.artifacts.trained import folder_of, job_at
+from essp_common.catalog.table import read_catalog
+from essp_common.errors import ConfigError, NotFound
+from essp_common.job.spec import DataSpec, JobSpec, TrainerSpec, plain_name
+from essp_common.planning.divisions import GROUP, values_of
+from essp_common.wiring import Stores
+
+_NUMBERED = "split_"
+"""Begins the columns that a number stands for."""
+_LONGEST = 24
+"""Characters of a value in a name."""
+
+
+@dataclass(frozen=True)
+class Division:
+    """One division of a data set, and the job on it."""
+
+    name: str
+    """Of its folder below the output."""
+    label: str
+    """For people."""
+    spec: JobSpec
+
+
+def of_splits(spec: JobSpec, splits: str, stores: Stores) -> tuple[Division, ...]:
+    """A job for each of these splits, `1,2,3`: the columns `split_1`, `split_2`, `split_3`. Others than numbers are
+    names of columns themselves.
+
+    Raises `ConfigError` for a job that has no such splits; whether the catalog has the columns, preflight says.
+    """
+    named = [name.strip() for name in splits.split(",")]
+    if "" in named or len(set(named)) < len(named):
+        raise ConfigError(f"--splits {splits}: name each split once, with commas between, as in 1,2,3")
+    columns = {name: f"{_NUMBERED}{name}" if name.isdigit() else name for name in named}
+    return tuple(
+        _division(spec, f"split-{_plain(name)}", name, {"split_column": column}, "--splits", stores)
+        for name, column in columns.items()
+    )
+
+
+def of_folds(spec: JobSpec, column: str, stores: Stores) -> tuple[Division, ...]:
+    """A job for each value of a column of the catalog, which is tested on the videos that have it and trained on all
+    others.
+
+    Raises `ConfigError` for a column that the catalog does not have, or that has fewer than two values.
+    """
+    try:
+        catalog = read_catalog(*stores.resolve(spec.data.catalog), (GROUP, "extra"))
+    except NotFound as error:
+        raise ConfigError(f"data.catalog: {error}; make one with `essp catalog build`") from error
+    every = values_of(catalog, column, "--folds")
+    usable = catalog.rows.usable.tolist()
+    values = sorted({value for value, used in zip(every, usable, strict=True) if value and used})
+    if len(values) < 2:
+        raise ConfigError(
+            f"--folds {column}: the videos have {'one value' if values else 'no value'} there, and one has to be left "
+            "out while others stay; give each video a group, or another column, and build the catalog again"
+        )
+    return tuple(
+        _division(spec, f"fold-{_plain(value)}", value, {"left_out": {column: value}}, "--folds", stores)
+        for value in values
+    )
+
+
+def _division(
+    spec: JobSpec, name: str, label: str, changes: Mapping[str, object], option: str, stores: Stores
+) -> Division:
+    if not spec.trainers:
+        raise ConfigError(f"{option}: is for a job with trainers, and this one has none")
+    if spec.data.split_column or spec.data.left_out:
+        raise ConfigError(
+            f"{option}: the job file has a division already (data.split_column, data.left_out); leave it out there"
+        )
+    try:
+        job = plain_name(f"{spec.name}-{name}")
+        data = DataSpec.model_validate({**spec.data.model_dump(exclude_unset=True), **changes})
+    except ValueError as error:
+        raise ConfigError(f"{option}: {error}") from error
+    divided = spec.model_copy(update={"name": job, "output": f"{spec.output}/{name}", "data": data})
+    trainers = {
+        trainer: settings.model_copy(update={"weights": _start(divided, name, trainer, settings, option, stores)})
+        for trainer, settings in spec.trainers.items()
+    }
+    return Division(name, label, divided.model_copy(update={"trainers": trainers}))
+
+
+def _start(spec: JobSpec, name: str, trainer: str, settings: TrainerSpec, option: str, stores: Stores) -> str | None:
+    """What a trainer of a division starts from."""
+    found = folder_of(settings.weights or "")
+    if found is None:
+        return settings.weights
+    output, other_trainer = found
+    other = job_at(stores.under(output))
+    if other is None:
+        return f"{output}/{name}/trainers/{other_trainer}"
+    if other.data.catalog == spec.data.catalog:
+        raise ConfigError(
+            f"trainers.{trainer}.weights: job {other.name} was trained on the same catalog in one division, so it has "
+            f"seen videos that others test on; run that job with the same {option}, too, and each division starts from "
+            "its own"
+        )
+    return settings.weights
+
+
+def _plain(value: str) -> str:
+    """A value as a part of names and folders. Different values give different ones."""
+    plain = re.sub(r"[^a-z0-9]+", "-", value.lower()).strip("-")[:_LONGEST].strip("-")
+    return plain if plain == value else "-".join(filter(None, (plain, f"{zlib.crc32(value.encode()):08x}")))
