@@ -104,6 +104,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "essp init catalog.parquet",
         "essp init catalog.parquet --model resnet18 --out resnet.yaml",
         "essp init catalog.parquet --for few",
+        "essp init catalog.parquet --for paper --out paper.yaml",
         "essp init data/train --test data/test",
     ),
     "validate": ("essp validate job.yaml", "essp validate job.yaml --json"),

@@ -5,16 +5,17 @@ from __future__ import annotations
 import re
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import numpy as np
 import typer
 
 from essp.cli.init_records import SMALL, reader_of, records_text, side_for, trainer_text
+from essp.cli.recipes import TEMPLATES, Recipe, recipe_text
 from essp.uris import as_uri
 from essp_common.catalog.table import Catalog, read_catalog
 from essp_common.errors import ConfigError
-from essp_common.job.spec import SamplingSpec, parse_spec
+from essp_common.job.spec import PACKAGE, SamplingSpec, parse_spec
 from essp_common.planning.decode_cost import decode_cost
 from essp_common.planning.phases import Phases
 from essp_common.quantities import counted
@@ -65,7 +66,7 @@ limits:
   dead_ratio: 0.2             # the job fails when more of its clips than this could not be decoded
 """
 
-_MANY = """\
+_WHOLE = """\
   rgb: &trainer
 {trainer}  flow:
     <<: *trainer
@@ -119,14 +120,15 @@ def main(
     ],
     out: Annotated[Path, typer.Option(help="The job file to write.")] = Path("job.yaml"),
     model: Annotated[str, typer.Option(help="Model of both streams.")] = "small",
-    amount: Annotated[
-        Literal["many", "few"],
+    recipe: Annotated[
+        Recipe | None,
         typer.Option(
             "--for",
-            help="Recipe: `many` learns all of both networks; `few`, for some dozens of videos, only the last layer of "
-            "one that knows photographs, and a small one of motion.",
+            help="A recipe: `few`, for some dozens of videos; `many`, for thousands of them, on a GPU; `paper`, as the "
+            "ESSP paper trained on UCF-101 (docs/recipes.md). Without one, both networks learn from scratch, or from "
+            "weights of a package.",
         ),
-    ] = "many",
+    ] = None,
     test: Annotated[str, typer.Option(help="Of records: the data set to test on.")] = "",
     validation: Annotated[str, typer.Option(help="Of records: the data set to validate on.")] = "",
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
@@ -134,31 +136,32 @@ def main(
     """Write a commented job file for a data set."""
     if out.exists() and not force:
         raise ConfigError(f"{out} exists; name another file with --out, or overwrite it with --force")
-    if amount == "few" and model != SMALL:
-        raise ConfigError(f"--for few has a model for each stream; leave out --model {model}, and change the file")
+    if recipe is not None and model != SMALL:
+        raise ConfigError(f"--for {recipe} has a model for each stream; leave out --model {model}, and change the file")
     uri = as_uri(catalog).rstrip("/")
     stores = Stores(Settings().stores)
     records = reader_of(uri, stores)
     if records is not None:
-        if amount == "few":
-            raise ConfigError(f"--for few is a recipe for videos, and {catalog} has records; leave it out")
+        if recipe is not None:
+            raise ConfigError(f"--for {recipe} is a recipe for videos, and {catalog} has records; leave it out")
         sets = {"records_validation": validation, "records_test": test}
         further = {field: as_uri(value) for field, value in sets.items() if value}
         text = records_text(records, uri, str(out), _stem(uri), _output(uri, _stem(uri)), model, further)
     elif test or validation:
         raise ConfigError(f"--test and --validation name data sets of records, and {catalog} is none")
     else:
-        text = job_text(read_catalog(*stores.resolve(uri)), uri, str(out), model, few=amount == "few")
+        text = job_text(read_catalog(*stores.resolve(uri)), uri, str(out), model, recipe)
     parse_spec(text, str(out))
     try:
         out.write_text(text, encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"{out} cannot be written ({error.strerror}); name another file with --out") from error
-    typer.echo(f"wrote {out}; next: essp validate {out} && essp run {out}", err=True)
+    needed = _files_of(text) if recipe is not None else ""
+    typer.echo(f"wrote {out}{needed}; next: essp validate {out} && essp run {out}", err=True)
 
 
-def job_text(catalog: Catalog, uri: str, file: str, model: str, few: bool = False) -> str:
-    """The job file for a catalog: frame size by what the videos have, crop 7/8 of it. `few`: for few videos."""
+def job_text(catalog: Catalog, uri: str, file: str, model: str, recipe: Recipe | None = None) -> str:
+    """The job file for a catalog: of a recipe, or with frames by what the videos have, and crops of 7/8 of them."""
     usable = catalog.view(None).rows
     if not len(usable):
         raise ConfigError(f"{uri} has no usable video; `essp catalog show {uri} --problems` says why")
@@ -167,22 +170,23 @@ def job_text(catalog: Catalog, uri: str, file: str, model: str, few: bool = Fals
             f"{uri}: its videos have no labels, so there is nothing to train; put videos in class folders "
             "(FOLDER/CLASS/video.mp4), or give a CSV file with a label column, and build the catalog again"
         )
+    stem = _stem(uri)
+    fields: dict[str, object] = {
+        "file": file,
+        "name": stem,
+        "output": _output(uri, stem),
+        "catalog": uri,
+        "videos": len(usable),
+        "classes": counted(len(catalog.classes), "class"),
+        "splits": ", ".join(split for split in usable.names("split") if split) or "none",
+        "test": "test" if "test" in usable.names("split") else "null",
+    }
+    if recipe is not None and recipe in TEMPLATES:
+        return recipe_text(TEMPLATES[recipe], catalog, fields)
     shorts = np.sort(np.minimum(usable.numbers("width"), usable.numbers("height")))
     short = int(shorts[len(shorts) // 2])
-    stem = _stem(uri)
-    write = partial(
-        TEMPLATE.format,
-        file=file,
-        name=stem,
-        output=_output(uri, stem),
-        catalog=uri,
-        videos=len(usable),
-        classes=counted(len(catalog.classes), "class"),
-        splits=", ".join(split for split in usable.names("split") if split) or "none",
-        test="test" if "test" in usable.names("split") else "null",
-        epochs=20,
-        **(_few(len(usable)) if few else _many(model, short)),
-    )
+    chosen = _few(len(usable)) if recipe == "few" else _whole(model, short)
+    write = partial(TEMPLATE.format, epochs=20, **fields, **chosen)
     text = write(sampling=_CLASS_BALANCED, budget=_mebibytes(_BUDGET))
     spec = parse_spec(text, file).model_copy(update={"sampling": _VISITS})
     try:
@@ -207,8 +211,8 @@ def job_text(catalog: Catalog, uri: str, file: str, model: str, few: bool = Fals
     return write(sampling=pooled, budget=_mebibytes(max(_BUDGET, -(-budget // _STEP) * _STEP)))
 
 
-def _many(model: str, short: int) -> dict[str, object]:
-    """The recipe that learns all of both networks. `short`: pixels of the videos' short side."""
+def _whole(model: str, short: int) -> dict[str, object]:
+    """What is written without a recipe: all of both networks learns. `short`: pixels of the videos' short side."""
     side = side_for(model, short)
     return {
         "stride": 1,
@@ -216,13 +220,13 @@ def _many(model: str, short: int) -> dict[str, object]:
         "side": side,
         "clips_per_epoch": "  # clips_per_epoch: 1000     # default: one for each training video\n",
         "evaluated": 3,
-        "trainers": _MANY.format(trainer=trainer_text(model, side)),
+        "trainers": _WHOLE.format(trainer=trainer_text(model, side)),
         "strategies": "average, product, best, weighted, weighted_product",
     }
 
 
 def _few(videos: int) -> dict[str, object]:
-    """The recipe for few videos, as it was measured (docs/networks.md)."""
+    """The recipe for few videos, as it was measured (docs/recipes.md)."""
     clips = max(_LEAST_CLIPS, 2 * videos)
     return {
         "stride": 2,
@@ -233,6 +237,13 @@ def _few(videos: int) -> dict[str, object]:
         "trainers": _FEW,
         "strategies": "average, product",
     }
+
+
+def _files_of(text: str) -> str:
+    """Which files of weights a job starts from, for the last line of the output; empty: none."""
+    named = {trainer.weights for trainer in parse_spec(text).trainers.values() if trainer.weights}
+    files = sorted(name for name in named if not name.startswith(PACKAGE))
+    return f", which starts from {', '.join(files)} (essp validate says how to make them)" if files else ""
 
 
 def _stem(uri: str) -> str:

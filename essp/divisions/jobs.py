@@ -3,8 +3,9 @@
     runs/ucf            --splits 1,2,3       runs/ucf/split-1, runs/ucf/split-2, runs/ucf/split-3
     runs/ut             --folds group        runs/ut/fold-seq1, runs/ut/fold-seq2, ...
 
-They differ in `name`, `output` and the division of `data`, and are jobs like all others: each has its checkpoints,
-resumes by itself, and can be audited. The names follow from the division alone, so the same command finds them again.
+They differ in `name`, `output` and the division of `data`, which always has test videos, and are jobs like all others:
+each has its checkpoints, resumes by itself, and can be audited. The names follow from the division alone, so the same
+command finds them again.
 
 A trainer that starts from a trainer of another job would often have seen the videos that are tested on here. So where
 the other job was run by divisions, too, each division starts from its own, and from a job on the same catalog that was
@@ -18,11 +19,14 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from pydantic import ValidationError
+
 from essp_common.artifacts.trained import folder_of, job_at
 from essp_common.catalog.table import read_catalog
 from essp_common.errors import ConfigError, NotFound
 from essp_common.job.spec import DataSpec, JobSpec, TrainerSpec, plain_name
 from essp_common.planning.divisions import GROUP, values_of
+from essp_common.validation import problems
 from essp_common.wiring import Stores
 
 _NUMBERED = "split_"
@@ -91,9 +95,12 @@ def _division(
         raise ConfigError(
             f"{option}: the job file has a division already (data.split_column, data.left_out); leave it out there"
         )
+    given = spec.data.model_dump(exclude_unset=True)
     try:
         job = plain_name(f"{spec.name}-{name}")
-        data = DataSpec.model_validate({**spec.data.model_dump(exclude_unset=True), **changes})
+        data = DataSpec.model_validate({**given, "test": spec.data.test or "test", **changes})
+    except ValidationError as error:
+        raise ConfigError(f"{option}: data.{'; '.join(problems(error, DataSpec))}") from error
     except ValueError as error:
         raise ConfigError(f"{option}: {error}") from error
     divided = spec.model_copy(update={"name": job, "output": f"{spec.output}/{name}", "data": data})

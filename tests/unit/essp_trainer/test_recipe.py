@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import pytest
 import safetensors.torch
@@ -254,6 +254,37 @@ def test_frozen_layers_stand_and_the_last_one_learns(tmp_path: Path) -> None:
     ]
     assert {name.rpartition(".")[0] for name in changed[0]} == {"backbone.17.1"}
     assert len(changed[1]) > 10, "then all of them"
+
+
+class Counted(nn.Module):
+    """A layer in the middle of a network: it writes down how many pictures pass, and whether a gradient comes back."""
+
+    passed: ClassVar[list[tuple[str, int, bool]]] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        phase = "evaluated" if torch.is_inference_mode_enabled() else "trained"
+        Counted.passed.append((phase, len(x), x.requires_grad))
+        return x
+
+
+def counted() -> nn.Module:
+    layers = [nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), Counted(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 2)]
+    return nn.Sequential(*layers)
+
+
+@pytest.mark.parametrize("frozen", [2, 1])
+def test_a_linear_probe_computes_the_features_of_each_clip_once_an_epoch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, frozen: int
+) -> None:
+    """Forward alone: nothing of the frozen layers is kept for a backward pass. Two frames of each of ten clips."""
+    monkeypatch.setitem(cast("dict[str, Network]", NETWORKS), "small", Network(counted, "0", "5"))
+    monkeypatch.setattr(Counted, "passed", [])
+    train(Stage(job_spec(tmp_path, epochs=2, freeze_epochs=frozen), phase_plans(2, train=10)))
+    passed = [(pictures, backward) for phase, pictures, backward in Counted.passed if phase == "trained"]
+    epochs = passed[: len(passed) // 2], passed[len(passed) // 2 :]
+    assert [sum(pictures for pictures, _ in epoch) for epoch in epochs] == [2 * 10, 2 * 10]
+    assert [{backward for _, backward in epoch} for epoch in epochs] == [{False}, {frozen == 1}]
+    assert sum(pictures for phase, pictures, _ in Counted.passed if phase == "evaluated") == 2 * (6 + 6 + 6)
 
 
 def one_step(path: Path, ranks: int, recipe: str) -> dict[str, dict[str, Tensor]]:

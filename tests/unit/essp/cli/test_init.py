@@ -12,8 +12,10 @@ from essp.cli.init import job_text, main
 from essp.cli.job_file import load_job
 from essp_common.catalog.table import Catalog, VideoRow, write_catalog
 from essp_common.errors import ConfigError
-from essp_common.job.spec import parse_spec
+from essp_common.job.spec import TrainerSpec, parse_spec
 from essp_common.objects.directory import DirectoryStore
+from essp_common.pb.v1.messages_pb2 import TRAIN, PhasePlan
+from essp_trainer.model.schedule import rate_at
 from tests.harness.command_line import essp
 from tests.harness.record_sets import make_records, png
 
@@ -71,9 +73,9 @@ def test_what_is_no_recipe_for_few_is_said(tmp_path: Path) -> None:
     make_records(tmp_path / "cats", [0, 1])
     file = tmp_path / "job.yaml"
     with pytest.raises(ConfigError, match="--for few has a model for each stream; leave out --model resnet18"):
-        main(str(tmp_path / "set.parquet"), file, model="resnet18", amount="few")
+        main(str(tmp_path / "set.parquet"), file, model="resnet18", recipe="few")
     with pytest.raises(ConfigError, match=r"--for few is a recipe for videos, and .*cats has records; leave it out"):
-        main(str(tmp_path / "cats"), file, amount="few")
+        main(str(tmp_path / "cats"), file, recipe="few")
     assert not file.exists()
 
 
@@ -158,3 +160,54 @@ def test_records_that_cannot_be_trained_on_say_so(tmp_path: Path) -> None:
     write_catalog(DirectoryStore(str(tmp_path)), "set.parquet", Catalog(ROWS))
     with pytest.raises(ConfigError, match=r"--test and --validation name data sets of records, and .* is none"):
         main(str(tmp_path / "set.parquet"), tmp_path / "job.yaml", test=str(tmp_path / "cats"))
+
+
+@pytest.mark.parametrize("recipe", ["paper", "many"])
+def test_a_recipe_is_sound_once_its_weights_are_there(tmp_path: Path, recipe: str) -> None:
+    """With all the networks that its comments offer, too."""
+    write_catalog(DirectoryStore(str(tmp_path)), "set.parquet", videos(1000, keyframe_every=150))
+    file = tmp_path / "job.yaml"
+    done = essp("init", str(tmp_path / "set.parquet"), "--for", recipe, "--out", str(file))
+    assert "essp validate says how to make them" in done.stderr
+    first = sorted(name for trainer in parse_spec(file.read_text()).trainers.values() if (name := trainer.weights))[0]
+    with pytest.raises(ConfigError, match=rf"weights: .*{first}.*get_model\('{first[:-3]}', weights='DEFAULT'\)"):
+        essp("validate", str(file))
+    file.write_text(re.sub(r"(?m)^  # (?=(spatial|temporal)-)", "  ", file.read_text()))
+    for trainer in parse_spec(file.read_text()).trainers.values():
+        assert trainer.weights is not None
+        (tmp_path / trainer.weights).touch()
+    checked = essp("validate", str(file), "--json")
+    assert checked.exit_code == 0, checked.output
+    assert json.loads(checked.stdout)["warnings"] == []
+
+
+def test_the_recipe_of_the_paper_has_its_numbers(tmp_path: Path) -> None:
+    spec = parse_spec(job_text(videos(10, 150), "set.parquet", "job.yaml", "small", "paper"))
+    spatial, temporal = spec.trainers["spatial-vgg19"], spec.trainers["temporal-vgg19"]
+    updates = spec.epochs * spatial.updates(spec.sampling.clips_per_epoch or 0)
+
+    def rates(trainer: TrainerSpec, *steps: int) -> list[float]:
+        """Before and after each of these updates, and at the end."""
+        places = [0, *(update for step in steps for update in (step - 1, step)), updates - 1]
+        phases = [PhasePlan(purpose=TRAIN, epoch=place // 5000, clips=1_280_000) for place in places]
+        return [rate_at(trainer, 50, plan, place % 5000 * 256) for plan, place in zip(phases, places, strict=True)]
+
+    assert rates(spatial, 14_000, 20_000) == pytest.approx([1e-3, 1e-3, 1e-4, 1e-4, 1e-5, 1e-5])
+    assert rates(temporal, 100_000, 200_000) == pytest.approx([1e-2, 1e-2, 1e-3, 1e-3, 1e-4, 1e-4])
+    assert {trainer.dropout for trainer in spec.trainers.values()} == {0.9}
+    assert {(trainer.model, trainer.batch_size) for trainer in spec.trainers.values()} == {("vgg19", 256)}
+    assert (spec.clip.frames, spec.clip.resize.height, spec.clip.resize.width) == (11, 256, 256)
+    assert [strategy.name for strategy in spec.aggregation.strategies] == ["average"]
+
+
+def test_the_recipe_for_many_has_snippets_visits_and_half_precision() -> None:
+    spec = parse_spec(job_text(videos(10, 150), "set.parquet", "job.yaml", "small", "many"))
+    rgb, flow = spec.trainers["rgb"], spec.trainers["flow"]
+    assert (spec.clip.snippets, spec.clip.snippet_frames, spec.sampling.kind) == (3, 6, "pooled")
+    assert (rgb.amp, flow.amp) == (True, True)
+    assert {trainer.model for trainer in (rgb, flow)} == {"resnet50"}
+    assert {trainer.optimizer.schedule for trainer in (rgb, flow)} == {"cosine"}
+    assert 256 * rgb.optimizer.lr / rgb.batch_size == pytest.approx(0.01)
+    assert 256 * flow.optimizer.lr / flow.batch_size == pytest.approx(0.005)
+    assert rgb.augment.rand_augment is not None
+    assert flow.augment.rand_augment is None, "flow is no photograph"

@@ -52,7 +52,7 @@ def test_numbers_are_columns_and_other_words_are_names_of_columns(tmp_path: Path
         ("split-holdout", "holdout", "ut-split-holdout", "ut/split-holdout"),
     ]
     assert [each.spec.data.split_column for each in found] == ["split_1", "split_2", "holdout"]
-    assert all(each.spec.data.test is None for each in found), "all else is as in the job file"
+    assert all(each.spec.data.test == "test" for each in found), "though the catalog's own split has none"
     alike = [each.spec.model_dump(exclude={"name": True, "output": True, "data": {"split_column"}}) for each in found]
     assert alike == 3 * alike[:1]
 
@@ -79,6 +79,9 @@ def test_what_is_no_division_is_said(tmp_path: Path) -> None:
     write_groups(tmp_path, ["one", ""])
     with pytest.raises(ConfigError, match="--splits 1,1: name each split once"):
         of_splits(job(tmp_path), "1,1", STORES)
+    write_groups(tmp_path / "two", ["one", "two"])
+    with pytest.raises(ConfigError, match=r"^--folds: data\..*leave `train` and `test` as they are$"):
+        of_folds(job(tmp_path / "two", test="holdout"), "group", STORES)
     with pytest.raises(ConfigError, match="has a division already"):
         of_splits(job(tmp_path, split_column="split_1"), "1,2", STORES)
     with pytest.raises(ConfigError, match="--folds group: the videos have one value there"):

@@ -1,0 +1,183 @@
+"""Recipes of `essp init`: job files that follow what others have published, with the source of each number.
+
+They start from weights of ImageNet that ESSP does not bring, so the files that they name have to be made first;
+`essp validate` says how. docs/recipes.md has both, and what of them was measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from essp_common.catalog.table import Catalog
+from essp_common.errors import ConfigError
+from essp_common.job.spec import parse_spec
+from essp_common.planning.phases import Phases
+from essp_master.job.sizing import bounds_of, enough_budget, parts_of
+
+Recipe = Literal["paper", "many", "few"]
+
+PAPER = """\
+# An ESSP job. Check it with `essp validate {file}`, run it with `essp run {file}`.
+# {videos} videos of {classes}; splits: {splits}.
+#
+# The two streams of the ESSP paper (LSVC 2017, section 4.2), as it trained them on UCF-101. Numbers without a mark are
+# the paper's; [36] is the recipe that it refers to (Simonyan & Zisserman, "Two-Stream Convolutional Networks", 2014);
+# [essp] is a choice made here. The paper measured, on split 1: VGG19 80.41 % (spatial) and 78.22 % (temporal),
+# ResNet101 80.44 %, ResNet152 81.10 % (spatial), ResNet50 77.63 % (temporal), ResNet152 and ResNet50 fused 87.8 %.
+# ESSP has not repeated that: it takes days on several GPUs. The mean over the three splits, as the paper reports it:
+# essp run {file} --splits 1,2,3
+
+name: {name}                  # names the job in messages, cache keys and the API
+output: {output}   # checkpoints, fused model and report go below this URI
+epochs: 50                    # [essp] of 5,000 updates each: 250,000, as the paper does not say where training ends
+
+data:
+  catalog: {catalog}
+  train: train
+  validation: validation      # [essp] chooses the best checkpoint; the paper names no validation videos
+  validation_fraction: 0.15   # [essp] set aside from the training videos when the catalog has no validation split
+  test: {test:<18}    # the final figures; null: none
+
+clip:
+  frames: 11                  # a stack of L = 10 flow fields needs 11
+  resize: {{mode: exact, height: 256, width: 256}}
+  codec: {{name: raw}}          # raw | jpeg; jpeg where the network to Redis is the limit
+
+sampling:
+  kind: class_balanced        # a random class, a random video of it, a random offset (section 3.2)
+  seed: 0
+  clips_per_epoch: 1280000    # [essp] 5,000 updates of 256 clips
+  clips_per_video: 25         # [36] 25 places of each video, ten crops each (evaluation_crops)
+
+streams:
+  rgb: {{feature: rgb, params: {{frames: 1}}}}
+  flow: {{feature: flow, params: {{method: dis, length: 10}}}}   # [essp] the method; the paper says OpenCV's
+
+trainers:
+  spatial-vgg19: &spatial
+    stream: rgb
+    model: vgg19
+    weights: vgg19.pt         # ImageNet (ILSVRC 2012); `essp validate` says how to make the file
+    batch_size: 256           # section 3; [36], too
+    micro_batch: 64           # [essp] the same step in a quarter of the memory: VGG has no batch normalisation
+    dropout: 0.9
+    optimizer:
+      lr: 0.001               # 1e-3, after 14,000 updates 1e-4, after 20,000 1e-5
+      unit: updates
+      steps: [14000, 20000]
+      momentum: 0.9           # [36]
+      weight_decay: 0.0005    # [essp] as VGG was trained
+    augment: &augment         # "similar to [36]": corners and centre of 224 of 256 pixels, mirrored
+      {{crop: 224, scales: [0.875], flip: true, evaluation_scale: 0.875, evaluation_crops: 10}}
+    checkpoint: &often {{every: 128000}}   # [essp] ten times an epoch
+  temporal-vgg19: &temporal
+    stream: flow
+    model: vgg19
+    weights: vgg19.pt         # section 4.3: all but the first and the last layer; section 4.2 says "from the scratch"
+    batch_size: 256
+    micro_batch: 64
+    dropout: 0.9
+    optimizer: {{lr: 0.01, unit: updates, steps: [100000, 200000], momentum: 0.9, weight_decay: 0.0005}}
+    augment: *augment
+    checkpoint: *often
+  # The paper's other networks, from the same decoded clips; they have no dropout. Their batch normalisation sees
+  # micro_batch clips.
+  # spatial-resnet101: {{<<: *spatial, model: resnet101, weights: resnet101.pt, dropout: 0.0}}
+  # spatial-resnet152: {{<<: *spatial, model: resnet152, weights: resnet152.pt, dropout: 0.0}}
+  # temporal-resnet50: {{<<: *temporal, model: resnet50, weights: resnet50.pt, dropout: 0.0}}
+
+aggregation:
+  strategies: [average]       # "averaging the predictions"
+
+limits:
+  budget: {budget:<20}# clips and features outstanding at once
+  coupled: true               # [essp] trainers keep in step, no clip is decoded twice
+"""
+
+MANY = """\
+# An ESSP job. Check it with `essp validate {file}`, run it with `essp run {file}`.
+# {videos} videos of {classes}; splits: {splits}.
+#
+# For thousands of videos, on a GPU. Numbers without a mark are those of TSN with ResNet-50 on Kinetics-400 as MMAction2
+# trains it (8 x 32 clips, SGD; rgb 100 epochs at 0.01, flow 110 at 0.005), rates in proportion to the batch (Goyal et
+# al., 2017); [essp] is a choice made here. None of it was measured with ESSP on a set of thousands of videos.
+
+name: {name}                  # names the job in messages, cache keys and the API
+output: {output}   # checkpoints, fused model and report go below this URI
+epochs: 100
+
+data:
+  catalog: {catalog}
+  train: train
+  validation: validation      # chooses the best checkpoint and the fusion weights
+  validation_fraction: 0.1    # [essp] set aside from the training videos when the catalog has no validation split
+  test: {test:<18}    # the final figures; null: none
+
+clip:
+  frames: 18                  # 3 pieces of 6 frames from all over the video: 3 pictures, 3 stacks of 5 flow fields
+  snippets: 3
+  resize: {{mode: short_side, height: 256, width: 256}}
+  pixels: yuv420              # [essp] half the bytes of rgb; trainers get rgb all the same
+  codec: {{name: raw}}
+
+sampling:                     # [essp]
+  kind: pooled                # 4 clips of each video that is drawn, made by one decode, mixed with those of 127 others
+  clips_per_visit: 4
+  window: 512                 # clips that are mixed; all of them have to fit into limits.budget
+  seed: 0
+  # clips_per_epoch: 1000     # default: one for each training video
+  clips_per_video: 8          # evaluation: 8 clips of 3 pieces, about the 25 places of TSN
+
+streams:
+  rgb: {{feature: rgb, params: {{frames: 1}}}}
+  flow: {{feature: flow, params: {{method: dis, length: 5}}}}
+
+trainers:
+  rgb: &trainer
+    stream: rgb
+    model: resnet50
+    weights: resnet50.pt      # ImageNet; `essp validate` says how to make the file
+    amp: true                 # [essp] mixed precision, where there is a GPU
+    batch_size: 64            # [essp] a fourth of theirs, for one GPU
+    dropout: 0.4
+    label_smoothing: 0.1      # [essp]
+    optimizer: &optimizer     # [essp] cosine and warm-up in place of steps at 40 and 80
+      {{lr: 0.0025, momentum: 0.9, weight_decay: 0.0001, clip_grad_norm: 40, schedule: cosine, warmup: 5}}
+    augment:
+      crop: 224
+      scales: [1.0, 0.875, 0.75, 0.66]
+      flip: true              # false where left and right are different classes
+      erase: 0.25             # [essp]
+      rand_augment: {{operations: 2, magnitude: 9}}   # [essp] photographs alone; costs CPU: `essp plan` says how much
+      evaluation_scale: 0.875
+  flow:
+    <<: *trainer
+    stream: flow              # from the same file, the first layer averaged over its channels
+    optimizer: {{<<: *optimizer, lr: 0.00125}}
+    augment: {{crop: 224, scales: [1.0, 0.875, 0.75, 0.66], flip: true, evaluation_scale: 0.875}}
+
+aggregation:
+  strategies: [average, product, weighted]   # [essp] `essp aggregator ls` has more
+
+limits:
+  budget: {budget:<20}# clips and features outstanding at once
+  coupled: true               # trainers keep in step; false: one that lags is left behind, its clips decoded again
+"""
+
+TEMPLATES: Mapping[Recipe, str] = {"paper": PAPER, "many": MANY}
+_MIB = 2**20
+_STEP_MIB = 64
+_LEAST_MIB = 512
+
+
+def recipe_text(template: str, catalog: Catalog, fields: Mapping[str, object]) -> str:
+    """The job file of a recipe. `fields`: what it says of the catalog."""
+    text = template.format(**fields, budget=f"{_LEAST_MIB}MiB")
+    spec = parse_spec(text, str(fields["file"]))
+    try:
+        budget = enough_budget(spec, bounds_of(Phases(spec, catalog), parts_of(spec)))
+    except ConfigError:  # of its splits, which `essp validate` tells about
+        return text
+    needed = -(-budget // (_STEP_MIB * _MIB)) * _STEP_MIB
+    return template.format(**fields, budget=f"{max(_LEAST_MIB, needed)}MiB")
