@@ -15,7 +15,7 @@ from typing import Any
 from essp_common.aggregation.candidates import candidates
 from essp_common.artifacts import layout
 from essp_common.artifacts.checkpoint_files import BadCheckpoint
-from essp_common.artifacts.trained import job_at, trained
+from essp_common.artifacts.trained import folder_of, job_at, trained
 from essp_common.catalog.table import HANDED, PLANNED, Catalog
 from essp_common.errors import ConfigError, NotFound
 from essp_common.features.declared import DeclaredFeature
@@ -271,7 +271,9 @@ def _check_start(spec: JobSpec, trainer: TrainerSpec, weights: str, stores: Stor
 
 
 def _remedy(stores: Stores, weights: str, trainer: TrainerSpec) -> str:
-    """What to write in place of weights that are not there."""
+    """What to do about weights that are not there."""
+    if (named := folder_of(weights)) is not None:
+        return f"no job has {named[0]} as its output; run the one that trains {named[1]} first"
     other = job_at(stores.under(weights))
     if other is None or not other.trainers:
         return weights_of(trainer.model)
