@@ -20,7 +20,7 @@ from essp_common.job.feature_layout import FeatureLayout
 from essp_common.job.spec import ClipSpec, StreamSpec
 from essp_common.learning.augment import Evaluated, evaluation_view
 from essp_common.learning.head_inputs import HeadInputs
-from essp_common.learning.models import Classifier, build, load_state
+from essp_common.learning.models import AnyClassifier, built, load_state
 from essp_common.runtime.config import Settings
 from essp_common.wiring import Stores
 
@@ -53,15 +53,16 @@ class StreamModel:
     """How the feature's values are read."""
     classes: tuple[str, ...]
     network: str
-    """The name of the network."""
-    module: Classifier
+    """The name of the network, or of the encoder of descriptors."""
+    module: AnyClassifier
     """Takes `(B, T, crop, crop, C)`, uint8 or float32, as the feature comes; normalises it by itself (`module.mean`,
-    `module.std`, per channel) and gives `Scores`, whose `logits` are `(B, K)`. In evaluation mode."""
+    `module.std`, per channel) and gives `Scores`, whose `logits` are `(B, K)`. In evaluation mode. An encoder takes
+    descriptors `(B, T, H, W, C)` as they are."""
 
     def score(self, feature: NDArray[Any]) -> NDArray[np.float32]:
         """`(K,)` probabilities of one clip, from its feature `(T, H, W, C)`: cut to the views of evaluation."""
         seen = evaluation_view(feature, Evaluated(self.crop, self.scale, self.views), self.layout)
-        batch = torch.from_numpy(seen)[None].to(self.module.mean.device)
+        batch = torch.from_numpy(seen)[None].to(self.module.device)
         with torch.inference_mode():
             scores: NDArray[np.float32] = self.module(batch).logits.softmax(dim=1)[0].cpu().numpy()
         return scores
@@ -169,7 +170,7 @@ def _with_features(name: str, part: ClipScores, features: NDArray[Any]) -> ClipS
 
 
 def _loaded(member: Member, stream: StreamSpec, weights: bytes, device: str) -> StreamModel:
-    module = build(member.model, seed=0)
+    module = built(member.model)
     load_state(module, weights)
     return StreamModel(
         trainer=member.trainer,

@@ -100,6 +100,11 @@ def export_programs(
 
     Returns what `model.json` says. Raises `Conflict` if there is one, and what `program` raises.
     """
+    if encoders := [name for name, stream in model.streams.items() if stream.layout.values == "descriptor"]:
+        raise ConfigError(
+            f"{', '.join(encoders)} encodes descriptors, which is no network that a program could hold; export with "
+            "--format essp"
+        )
     size = frame_size(model, frame)
     if model.rule is None:
         raise ConfigError(

@@ -13,7 +13,7 @@ from rich.table import Table
 from essp.checkpoints.listing import Listed, at, faults, listed, trainers
 from essp.cli.console import open_console
 from essp.uris import as_uri
-from essp_common.artifacts.checkpoint import Manifest
+from essp_common.artifacts.checkpoint import Manifest, ModelDescription
 from essp_common.artifacts.checkpoint_files import StoredFile
 from essp_common.distribution import require
 from essp_common.errors import ConfigError
@@ -80,7 +80,7 @@ def show_command(
         "step": f"{manifest.step:,} clips, {manifest.updates:,} updates",
         "epoch": f"{manifest.epoch + 1} of {manifest.epochs}",
         "resumes at": f"phase {manifest.position.phase_index}, clip {manifest.position.index}",
-        "network": f"{model.name} on {model.feature}, {counted(len(model.classes), 'class')}, crop {model.crop}",
+        "network": f"{model.name} on {model.feature}, {counted(len(model.classes), 'class')}, {_seen(model)}",
         "began with": "random weights" if origin is None else f"{origin.uri}, SHA-256 {origin.sha256}",
         "final": "yes: nothing follows it" if manifest.final else "no",
         "best": "none yet" if best is None else f"step {best.step:,}, {_figures(best.metrics)}",
@@ -310,6 +310,12 @@ def _marks(each: Listed) -> str:
 def _file(file: StoredFile) -> str:
     base = "" if file.base is None else f" (difference to {file.base.step:,})"
     return f"{file.name} {size(file.size_bytes)}{base}"
+
+
+def _seen(model: ModelDescription) -> str:
+    if model.encoder is None:
+        return f"crop {model.crop}"
+    return f"{model.encoder.pca} components, {counted(model.encoder.centres, 'centre')}"
 
 
 def _rounded(manifest: Manifest) -> str:

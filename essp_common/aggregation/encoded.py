@@ -17,11 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from essp_common.aggregation.classifier import LinearClassifier, fitted_classifier
 from essp_common.aggregation.pooling import FusionParams, Pooled
 from essp_common.aggregation.port import Needs, State
 from essp_common.artifacts.scores import ClipScores
 from essp_common.encoders.bilinear import TensorSketch, tensor_sketch
+from essp_common.encoders.classifier import LinearClassifier, fitted_classifier
 from essp_common.encoders.kmeans import Codebook, fitted_codebook
 from essp_common.encoders.mixture import Mixture, fitted_mixture
 from essp_common.encoders.pca import Pca, fitted_pca

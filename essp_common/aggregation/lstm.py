@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from essp_common.aggregation.classifier import lowest, softmax
+from essp_common.encoders.classifier import lowest, softmax
 
 Floats = NDArray[np.float64]
 

@@ -40,6 +40,7 @@ from essp_common.artifacts.ownership import CheckpointName, LatestLog, Number, O
 from essp_common.artifacts.sealed import sealed, unsealed
 from essp_common.errors import EsspError, Fenced, NotFound, PermanentError
 from essp_common.job.feature_layout import FeatureLayout
+from essp_common.job.spec import EncoderSpec
 from essp_common.objects.port import ObjectStore
 from essp_common.planning.position import Position
 from essp_common.runtime.failpoints import failpoint
@@ -82,6 +83,8 @@ class ModelDescription(_Document):
     """Side of the square that is cut for it, share of the frame's short side; see `AugmentSpec`."""
     views: int = 1
     """How many such squares of each frame are scored; see `AugmentSpec.evaluation_crops`."""
+    encoder: EncoderSpec | None = Field(None, exclude_if=lambda encoder: encoder is None)
+    """Not None: it is no network, but an encoder of descriptors, which are not cut to squares."""
 
 
 def _in_range(position: Position) -> Position:

@@ -2,6 +2,7 @@
 
     rows of all training videos ─▶ subsample ─▶ PCA ─▶ k-means or mixture of Gaussians        (learned once)
     rows of one video ─▶ without padding ─▶ PCA ─▶ Fisher vector | VLAD | bag of words ─▶ power and L2 normalisation
+    vectors with labels ─▶ linear classifier
     features at places of a clip ─▶ compact bilinear pooling ─▶ power and L2 normalisation
 
 All of it is NumPy, in double precision, and the same rows give the same numbers. What is learned is a dataclass whose

@@ -1,4 +1,5 @@
-"""The names of networks and losses that a job may give: those of ESSP, and those that installed packages register.
+"""The names of networks, encoders and losses that a job may give: those of ESSP, and those that installed packages
+register.
 
 Only names are looked at, so a job is checked without torch and without code of another package.
 `essp_common.learning.networks` and `essp_common.learning.losses` load what has the name. docs/networks.md says how a
@@ -17,6 +18,8 @@ MODELS = (
     *("r3d_18", "mc3_18", "r2plus1d_18", "s3d", "mvit_v2_s", "swin3d_t"),
 )
 """The names of the networks in `essp_common.learning.networks`."""
+ENCODERS = ("fisher_vector", "vlad", "bag_of_words")
+"""The names of the encoders of descriptors, which a job names as it does a network."""
 LOSSES = ("cross_entropy",)
 """The names of the losses in `essp_common.learning.losses`."""
 MODELS_OF_PACKAGES = Group("essp.models", "model", ("make", "stem", "head"), "docs/networks.md", kind="object")
@@ -24,8 +27,9 @@ LOSSES_OF_PACKAGES = Group("essp.losses", "loss", (), "docs/networks.md", kind="
 
 
 def known_model(name: str) -> str:
-    """Return the name. Raises `ConfigError` if no such network is installed here."""
-    return _known(name, "model", MODELS, MODELS_OF_PACKAGES)
+    """Return the name. Raises `ConfigError` if neither a network of this name is installed here, nor an encoder is
+    called so."""
+    return _known(name, "model", (*MODELS, *ENCODERS), MODELS_OF_PACKAGES)
 
 
 def known_loss(name: str) -> str:

@@ -28,7 +28,7 @@ from pydantic import (
 
 from essp_common.errors import ConfigError
 from essp_common.job.documents import read_yaml
-from essp_common.job.registered import MODELS
+from essp_common.job.registered import ENCODERS, MODELS
 from essp_common.job.sweeps import expanded, sweep_of
 from essp_common.objects.uris import checked_uri
 from essp_common.quantities import parse_bytes
@@ -452,6 +452,35 @@ class OptimizerSpec(_Section):
         return self
 
 
+class EncoderSpec(_Section):
+    """What an encoder learns of local descriptors (`model: fisher_vector`, `vlad`, `bag_of_words`); see
+    [descriptors](descriptors.md)."""
+
+    pca: int = Field(64, ge=1, le=4096)
+    """Principal components to which descriptors are reduced, no more than they have numbers."""
+    centres: int = Field(256, ge=1, le=65_536)
+    """Gaussians of the mixture (`fisher_vector`), or centres of the codebook. A Fisher vector has
+    `centres * (2 * pca + 1)` numbers, VLAD `centres * pca`, a bag of words `centres`."""
+    samples: int = Field(100_000, ge=1, le=2**31)
+    """Descriptors of the first epoch that components and centres are learned from, drawn from all of its clips. They
+    stay in memory until then, 4 bytes a number."""
+    clips: int = Field(4000, ge=1, le=2**31)
+    """Clips that the linear classifier is learned from, drawn from all that have been encoded. Their vectors stay in
+    memory, 4 bytes a number, and several times as much while the classifier is fitted."""
+    penalty: float = Field(1e-3, gt=0, le=1e6)
+    """On the squares of the classifier's weights, beside the mean log loss of these clips. Try several, as in
+    `sweep: {encoder.penalty: [0.0001, 0.001, 0.01]}`."""
+
+    @model_validator(mode="after")
+    def _has_a_row_for_each_centre(self) -> EncoderSpec:
+        if self.samples < max(self.centres, self.pca):
+            raise ValueError(
+                f"samples: {self.samples} descriptors are too few for {self.centres} centres and {self.pca} "
+                "components; take some hundred for each centre"
+            )
+        return self
+
+
 class CheckpointSpec(_Section):
     """When a training is saved, and in how many bytes."""
 
@@ -496,17 +525,28 @@ class CheckpointSpec(_Section):
         return self
 
 
+_OF_NETWORKS: tuple[str, ...] = (
+    *("weights", "partial_bn", "freeze_epochs", "micro_batch", "dropout", "loss", "label_smoothing", "class_weights"),
+    *("ema", "optimizer", "augment", "amp"),
+)
+"""Fields of a trainer that mean nothing to an encoder."""
+
+
 class TrainerSpec(_Section):
     """One training of one model on one stream."""
 
     stream: str
-    """The stream to learn from, one of `streams`. Its feature has to be a picture: networks cannot learn from
-    descriptors (`hog`, `hof`, `mbh`, `trajectories`, `improved_trajectories`)."""
+    """The stream to learn from, one of `streams`. Networks learn from pictures, encoders from descriptors (`hog`,
+    `hof`, `mbh`, `trajectories`, `improved_trajectories`)."""
     model: Name = "small"
     """`small` (CPU), or a torchvision name: vgg19, resnet18/50/101/152, resnext50_32x4d, inception_v3, densenet121,
     alexnet, mobilenet_v3_small; or `efficientnet_lite0` with weights from its package. They see one frame at a time.
     Networks of clips see all frames of an rgb stream (`params.frames`) at once: r3d_18, mc3_18, r2plus1d_18, s3d,
-    mvit_v2_s, swin3d_t. Or the name of a network that an installed package registers; see [networks](networks.md)."""
+    mvit_v2_s, swin3d_t. Or the name of a network that an installed package registers; see [networks](networks.md).
+    Or an encoder of descriptors with a linear classifier: fisher_vector, vlad, bag_of_words; see
+    [descriptors](descriptors.md)."""
+    encoder: EncoderSpec = EncoderSpec()
+    """What an encoder learns; not for networks, as most of the fields below are not for encoders."""
     weights: Uri | None = None
     """What to start from; null: from scratch. The URI of a safetensors or state-dict file (in a job file also a path)
     with the names of torchvision, timm or Hugging Face, see [networks](networks.md#weights-from-a-file); a trainer of
@@ -564,6 +604,24 @@ class TrainerSpec(_Section):
     def updates(self, clips: int) -> int:
         """Updates of the weights in an epoch of so many clips."""
         return -(-clips // self.batch_size)
+
+    @property
+    def is_encoder(self) -> bool:
+        """Whether it learns to encode descriptors, and not a network."""
+        return self.model in ENCODERS
+
+    @model_validator(mode="after")
+    def _fields_of_its_kind(self) -> TrainerSpec:
+        foreign: tuple[str, ...]
+        foreign, kind, other = ("encoder",), "a network", f"encoders ({', '.join(ENCODERS)})"
+        if self.is_encoder:
+            foreign, kind, other = _OF_NETWORKS, "an encoder", "networks"
+        for name in foreign:
+            if getattr(self, name) != type(self).model_fields[name].default:
+                raise ValueError(f"{name}: is for {other}, and {self.model} is {kind}; leave it out")
+        if self.is_encoder and self.checkpoint.bits:
+            raise ValueError("checkpoint.bits: rounds the weights of networks, not those of an encoder; leave it out")
+        return self
 
     @model_validator(mode="after")
     def _keeps_of_a_sweep(self) -> TrainerSpec:

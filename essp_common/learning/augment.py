@@ -11,6 +11,7 @@ at a size that training has shown them at, whatever the size of the frames.
 
 The augmentation of a clip depends on (seed of the training, epoch, index) alone. The order of arrival, the number of
 threads and a resumption do not change it. Arrays are `(T, H, W, C)`, uint8 or float32. Inputs are not modified.
+Descriptors are no pictures, and seen as they are.
 """
 
 from __future__ import annotations
@@ -71,6 +72,8 @@ class Evaluated(NamedTuple):
 
 def training_view(clip: Frames, augment: AugmentSpec, layout: FeatureLayout, *identity: object) -> Frames:
     """A random region of `clip`, `(T, crop, crop, C)`. `identity`: seed of the training, epoch, index."""
+    if layout.values == "descriptor":
+        return clip  # there is nothing to cut
     random = counter_generator("augment", *identity)
     rows, columns = _region(clip.shape[1], clip.shape[2], augment.scales, random)
     mirrored = augment.flip and random.random() < 0.5
@@ -90,6 +93,8 @@ def evaluation_view(clip: Frames, seen: Evaluated, layout: FeatureLayout) -> Fra
     1 view: the centre. 3: squares at both ends and in the middle of the long side. 10: corners and centre, each also
     mirrored. The model scores views as it scores frames: the score of a clip is the mean over frames and views.
     """
+    if layout.values == "descriptor":
+        return clip
     side, places = squares(clip.shape[1], clip.shape[2], seen)
     views = [resized(clip[:, top : top + side, left : left + side], seen.crop) for top, left in places]
     if mirrors(seen):

@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from essp_common.learning.models import Classifier
+from essp_common.learning.models import AnyClassifier, Classifier
 from essp_common.learning.networks import network
 
 _MOST = float(np.finfo(np.float16).max)
@@ -16,9 +16,10 @@ _MOST = float(np.finfo(np.float16).max)
 class HeadInputs:
     """Keeps what the last layer of a classifier reads, batch by batch, until closed."""
 
-    def __init__(self, classifier: Classifier, model: str) -> None:
+    def __init__(self, classifier: AnyClassifier, model: str) -> None:
         """`model`: the name of its network."""
-        head = classifier.backbone.get_submodule(network(model).head)
+        is_network = isinstance(classifier, Classifier)
+        head = classifier.backbone.get_submodule(network(model).head) if is_network else classifier.head
         self._hook = head.register_forward_pre_hook(self._take)
         self._taken: Tensor | None = None
 

@@ -1,4 +1,4 @@
-"""Clip classifiers: a network by name, fitted to a feature and a set of classes.
+"""Clip classifiers: a network by name, fitted to a feature and a set of classes; or an encoder (`descriptors.py`).
 
 A classifier takes `(B, T, H, W, C)` as the cache holds it (uint8, or float for float features) and returns `(B, K)`
 logits. A network of single frames scores each of the T frames, and the logits are averaged. A network of clips sees
@@ -24,9 +24,11 @@ from essp_common.artifacts.checkpoint import MODEL_FILE, Manifest, ModelDescript
 from essp_common.artifacts.trained import trained
 from essp_common.errors import ConfigError, NotFound, PermanentError
 from essp_common.job.spec import PACKAGE
+from essp_common.learning.descriptors import DescriptorClassifier
 from essp_common.learning.inputs import Scale
 from essp_common.learning.networks import Network, StateDict, network, packaged_weights, read_state
 from essp_common.learning.randomness import DropoutGenerator, SeededDepth, SeededDropout, initial_weights
+from essp_common.learning.scores import Scores
 from essp_common.learning.torchvision_compat import torchvision
 from essp_common.learning.weight_layouts import named_as
 from essp_common.objects.port import ObjectStore
@@ -36,15 +38,6 @@ from essp_common.wiring import Stores
 _log = logging.getLogger(__name__)
 
 StochasticDepth = torchvision.ops.StochasticDepth
-
-
-class Scores(NamedTuple):
-    """The output of a classifier for a batch."""
-
-    logits: Tensor
-    """(B, K)"""
-    auxiliary: Tensor | None
-    """(B, K), from the second classifier of inception_v3 during training; otherwise None."""
 
 
 class Classifier(nn.Module):
@@ -64,6 +57,16 @@ class Classifier(nn.Module):
         self.clip_frames = clip_frames
         self.register_buffer("mean", _repeated(scale.mean, channels), persistent=False)
         self.register_buffer("std", _repeated(scale.std, channels), persistent=False)
+
+    @property
+    def device(self) -> torch.device:
+        """Where it is."""
+        return self.mean.device
+
+    @property
+    def channels(self) -> int:
+        """Of the frames that it sees."""
+        return len(self.mean)
 
     def forward(self, x_BTHWC: Tensor) -> Scores:  # noqa: N803
         """Score a batch of clips, which may be empty, in the precision of the parameters or of autocast.
@@ -94,8 +97,17 @@ class Classifier(nn.Module):
         return logits.to(self.mean.dtype).view(clips, seen, logits.shape[1]).mean(dim=1)
 
 
+AnyClassifier = Classifier | DescriptorClassifier
+"""What scores clips: a network, or an encoder of descriptors."""
+
+
+def built(description: ModelDescription) -> AnyClassifier:
+    """The classifier of a description, whose weights are still to be loaded."""
+    return build(description, seed=0) if description.encoder is None else DescriptorClassifier(description)
+
+
 def build(description: ModelDescription, seed: int, weights: StateDict | None = None) -> Classifier:
-    """A classifier whose initial weights are drawn with `seed`, or taken from `weights` for all layers but the last.
+    """A network whose initial weights are drawn with `seed`, or taken from `weights` for all layers but the last.
 
     If `weights` have another number of input channels, the first layer's weights are averaged over the channels and the
     average is repeated ("cross-modality initialisation", Wang et al., ECCV 2016). Raises `ConfigError` for an unknown
@@ -153,9 +165,9 @@ def starting_weights(stores: Stores, uri: str | None) -> StartingWeights | None:
     return StartingWeights(read_state(data, name), Origin(uri=uri, sha256=sha256(data).hexdigest()))
 
 
-def restore(store: ObjectStore, manifest: Manifest) -> Classifier:
+def restore(store: ObjectStore, manifest: Manifest) -> AnyClassifier:
     """The classifier of a checkpoint. Raises `BadCheckpoint` if its weights differ from those that were saved."""
-    classifier = build(manifest.model, seed=0)
+    classifier = built(manifest.model)
     load_tensors(classifier, as_tensors(load_arrays(store, manifest, [MODEL_FILE])[MODEL_FILE]))
     return classifier
 

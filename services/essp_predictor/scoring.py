@@ -15,7 +15,7 @@ from essp_common.errors import DeviceLost, OutOfMemory
 from essp_common.job.feature_layout import FeatureLayout
 from essp_common.learning.augment import Evaluated, evaluation_view
 from essp_common.learning.head_inputs import HeadInputs
-from essp_common.learning.models import Classifier, build, load_state
+from essp_common.learning.models import AnyClassifier, built, load_state
 from essp_common.learning.wanted import Decoded
 from essp_common.objects.port import ObjectStore
 
@@ -76,8 +76,8 @@ class StreamScorer:
                 for member in self._members
             }
 
-    def _load(self, store: ObjectStore, member: Member) -> Classifier:
-        classifier = build(member.model, seed=0)
+    def _load(self, store: ObjectStore, member: Member) -> AnyClassifier:
+        classifier = built(member.model)
         load_state(classifier, member_weights(store, member))
         return classifier.to(self._device).eval()
 

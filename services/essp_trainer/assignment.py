@@ -70,7 +70,7 @@ class Assignment:
         return self.spec.sampling.seed if self.training.seed is None else self.training.seed
 
     def described(self, channels: int) -> ModelDescription:
-        """The model to train on frames with this many channels."""
+        """The model to train on frames with this many channels, or on descriptors of so many numbers."""
         return ModelDescription(
             name=self.training.model,
             feature=self.stream.feature,
@@ -82,6 +82,7 @@ class Assignment:
             crop=self.training.augment.crop,
             evaluation_scale=self.training.augment.evaluation_scale,
             views=self.training.augment.evaluation_crops,
+            encoder=self.training.encoder if self.training.is_encoder else None,
         )
 
     @property

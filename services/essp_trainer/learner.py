@@ -7,6 +7,7 @@ import torch
 from essp_common.artifacts.checkpoint import Best, Manifest, ModelDescription, Origin
 from essp_common.artifacts.scores import ScoreTable
 from essp_common.errors import ConfigError, PermanentError
+from essp_common.learning.descriptors import DescriptorClassifier
 from essp_common.learning.models import StartingWeights, build
 from essp_common.learning.randomness import Share, seed_of
 from essp_trainer.assignment import Assignment
@@ -15,7 +16,9 @@ from essp_trainer.data.device import enough_memory
 from essp_trainer.data.prefetch import Batch
 from essp_trainer.distributed.ranks import Ranks
 from essp_trainer.model.ema import Ema
+from essp_trainer.model.encoding import Encoding
 from essp_trainer.model.evaluation import Evaluation
+from essp_trainer.model.port import Trainable
 from essp_trainer.model.step_result import LaunchedStep, StepResult
 from essp_trainer.model.training import Training
 
@@ -37,7 +40,7 @@ class Learner:
         self._device = device
         self._ranks = ranks
         self._weights = weights
-        self._training: Training | None = None
+        self._training: Trainable | None = None
         self._evaluation: Evaluation | None = None
 
     @property
@@ -51,7 +54,7 @@ class Learner:
         return self._training is not None
 
     @property
-    def training(self) -> Training:
+    def training(self) -> Trainable:
         """The model being trained. Raises `PermanentError` if no clip of a training phase has come."""
         if self._training is None:
             raise PermanentError("nothing has been trained: no clip of a training phase came")
@@ -78,6 +81,10 @@ class Learner:
             self._make(self._assignment.described(channels))
         return self.training.step(batch, share)
 
+    def end_epoch(self) -> StepResult | None:
+        """The clips of a training phase are over. What was learned of all of them together, if that is so."""
+        return self.training.end_epoch()
+
     def evaluate(self, batch: Batch, best: Best | None) -> StepResult:
         """Score this rank's clips of one batch by the present weights, or by those of the `best` checkpoint."""
         if self._evaluation is None:
@@ -93,12 +100,18 @@ class Learner:
 
     def _make(self, model: ModelDescription) -> None:
         with enough_memory(self._device, self._assignment.training.batch_size):
-            tensors = None if self._weights is None else self._weights.tensors
-            classifier = build(model, seed_of("weights", self._assignment.seed), tensors)
-            ema = None
-            if decay := self._assignment.training.ema:
-                twin = build(model, seed=0)
-                twin.load_state_dict(classifier.state_dict())
-                ema = Ema(twin.to(self._device), decay)
-            self._training = Training(classifier.to(self._device), ema, self._assignment, self._device, self._ranks)
+            if model.encoder is not None:
+                self._training = Encoding(DescriptorClassifier(model), self._assignment, self._ranks)
+            else:
+                self._training = self._network(model)
             self._checkpoint_store.prepare(self._training)
+
+    def _network(self, model: ModelDescription) -> Training:
+        tensors = None if self._weights is None else self._weights.tensors
+        classifier = build(model, seed_of("weights", self._assignment.seed), tensors)
+        ema = None
+        if decay := self._assignment.training.ema:
+            twin = build(model, seed=0)
+            twin.load_state_dict(classifier.state_dict())
+            ema = Ema(twin.to(self._device), decay)
+        return Training(classifier.to(self._device), ema, self._assignment, self._device, self._ranks)

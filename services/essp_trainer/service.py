@@ -171,13 +171,15 @@ class Trainer:
         ranks = settings.local_trainers * self._config.local_ranks
         torch.set_num_threads(training.threads or max(1, cpu_count() // ranks))
         try:
-            device = choose_device(training.device, self._config.local_rank, settings.deterministic)
+            wanted = "cpu" if training.is_encoder else training.device
+            device = choose_device(wanted, self._config.local_rank, settings.deterministic)
         except ConfigError as error:
             raise ConfigError(f"trainers.{assignment.trainer}.{error}; worker {self._config.worker}") from error
         burst = parse_burst(settings.burst) if settings.burst else None
         checkpoint_store = CheckpointStore(self._adapters.stores.under(assignment.spec.output), assignment, burst)
         self._checkpoint_store = checkpoint_store
-        network(training.model)  # refuse an unknown name now, not when the first clip shows the input's shape
+        if not training.is_encoder:
+            network(training.model)  # refuse an unknown name now, not when the first clip shows the input's shape
         loss(training.loss)
         found = self._claim(checkpoint_store)
         latest = found.manifest

@@ -214,6 +214,9 @@ class Session:
     def _end_training(self, plan: PhasePlan) -> dict[str, float]:
         if not self._meter.clips:
             raise PermanentError(f"no clip of training epoch {plan.epoch + 1} could be decoded")
+        learned = self._learner.end_epoch()
+        if learned is not None:
+            return {"loss": learned.loss, "top1": learned.correct / learned.clips}
         rate = rate_at(self._assignment.training, self._assignment.spec.epochs, plan, 0)
         warning = no_better_than_chance(self._assignment, self._meter.loss, plan.epoch)
         if warning and self._ranks.is_rank_zero:

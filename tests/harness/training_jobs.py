@@ -265,12 +265,24 @@ def clip_ref(plan: PhasePlan, index: int) -> ClipRef:
     )
 
 
-def clip_frames(clip: ClipRef, feature: str) -> NDArray[np.uint8]:
-    """Noise whose brightness tells the class."""
+def clip_frames(clip: ClipRef, feature: str) -> NDArray[Any]:
+    """Noise whose brightness tells the class, or tracks whose directions do."""
     random = np.random.default_rng([clip.purpose, clip.epoch, clip.index])
+    if feature == "trajectories":
+        return tracks(random, clip.class_id)
     shape = (3, SIDE, SIDE, 3) if feature == "rgb" else (1, SIDE, SIDE, 4)
     level = 60 + 60 * clip.class_id
     return random.integers(level, level + 60, shape, dtype=np.uint8)
+
+
+def tracks(random: np.random.Generator, class_id: int) -> NDArray[np.float32]:
+    """`(1, 16, 1, 16)`: up to 14 rows of 10 facts and 6 numbers of a descriptor, then rows of zeros."""
+    rows = np.zeros((1, 16, 1, 16), np.float32)
+    count = int(random.integers(9, 15))
+    rows[0, :count, 0, :10] = random.uniform(1, 9, (count, 10))
+    rows[0, :count, 0, 10:] = random.normal(0, 1, (count, 6))
+    rows[0, : count // 2, 0, 10 + class_id] += 4
+    return rows
 
 
 def train(

@@ -3,7 +3,7 @@
 `essp_extractor.motion.orientation` makes the histograms, `essp_extractor.motion.volumes` the volumes; they name the
 papers. Values are float32 and not quantised: each bin is divided by the length of its descriptor, so values are between
 0 and 1 and have no unit. They are no pictures: a mirrored frame has its bins in another order, and enlarging the grid
-adds nothing. So no network of ESSP learns from them; they are for code of your own (`essp.compute_feature`).
+adds nothing. So encoders learn from them (`docs/descriptors.md`), and no network.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ from pydantic import Field
 from essp_common.features.intermediates import Intermediates
 from essp_common.features.port import ArraySpec, FeatureParams, Needs
 from essp_common.features.sampling import centre_window
-from essp_common.job.feature_layout import DESCRIPTOR, FeatureLayout
+from essp_common.job.feature_layout import FeatureLayout
 from essp_extractor.motion.camera import CameraMotion
 from essp_extractor.motion.fields import Field as FlowField
 from essp_extractor.motion.fields import FlowFields, FlowMethod, Grey, MethodParams
@@ -47,6 +47,7 @@ from essp_extractor.motion.volumes import Volume
 FACTS = 10
 """Columns before the shape."""
 DESCRIPTORS = ("hog", "hof", "mbhx", "mbhy")
+ROWS = FeatureLayout(values="descriptor", facts=FACTS)
 STILL_PX = 3**0.5
 WANDERING_PX = 50
 JUMP_PX = 20
@@ -87,7 +88,7 @@ class Trajectories:
 
     name: ClassVar[str] = "trajectories"
     summary: ClassVar[str] = "Dense trajectories with shape, HOG, HOF and MBH (local motion)."
-    layout: ClassVar[FeatureLayout] = DESCRIPTOR
+    layout: ClassVar[FeatureLayout] = ROWS
     needs: ClassVar[Needs] = "luma"
 
     Params: ClassVar[type[FeatureParams]] = TrajectoryParams
@@ -203,7 +204,7 @@ class ImprovedTrajectories(Trajectories):
 
     name: ClassVar[str] = "improved_trajectories"
     summary: ClassVar[str] = "Dense trajectories with the camera's motion removed (local motion)."
-    layout: ClassVar[FeatureLayout] = DESCRIPTOR
+    layout: ClassVar[FeatureLayout] = ROWS
 
     def setup(self) -> None:
         super().setup()

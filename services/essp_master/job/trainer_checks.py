@@ -1,4 +1,4 @@
-"""What a job's networks could not learn anything sensible from, found before it begins.
+"""What a job's networks and encoders could not learn anything sensible from, found before it begins.
 
 Each check compares fields that are sound one by one: the feature of a stream, the size of its frames, the crop, the
 mirror, the network and the batch. Errors name the field to change.
@@ -15,7 +15,7 @@ from essp_common.features.port import ArraySpec
 from essp_common.features.registry import frames_of, layout_of, needs_of, output_of
 from essp_common.job.feature_layout import FeatureLayout
 from essp_common.job.network_limits import limits_of
-from essp_common.job.registered import known_loss, known_model
+from essp_common.job.registered import ENCODERS, known_loss, known_model
 from essp_common.job.spec import JobSpec
 from essp_common.pb.v1.messages_pb2 import TRAIN
 from essp_common.planning.phases import Phases
@@ -69,6 +69,9 @@ def check_trainers(
         _check_classes(phases, name)
         stream = spec.streams[trainer.stream]
         made = [output_of(stream.feature, stream.params, clip, declared, spec.clip.snippets) for clip in clips]
+        if trainer.is_encoder:
+            _check_descriptors(spec, name, layouts[trainer.stream], made)
+            continue
         _check_picture(spec, name, layouts[trainer.stream], made)
         _check_frames(spec, name, made)
         _check_crop(spec, name, made)
@@ -110,8 +113,8 @@ def _check_picture(spec: JobSpec, name: str, layout: FeatureLayout, made: list[A
     if layout.values == "descriptor" or any(len(array.shape) != _AXES for array in made):
         raise ConfigError(
             f"trainers.{name}.stream: {feature} (streams.{stream}.feature) is a descriptor, not a picture, so no "
-            "network here can learn from it; choose a stream of rgb, flow or another picture. Descriptors are for "
-            "code of your own: essp.compute_feature"
+            f"network here can learn from it; set model to an encoder ({', '.join(ENCODERS)}), or choose a stream of "
+            "rgb, flow or another picture"
         )
     for kind in (layout.values, layout.mirrored):
         multiple = _MULTIPLE.get(kind, 1)
@@ -121,6 +124,23 @@ def _check_picture(spec: JobSpec, name: str, layout: FeatureLayout, made: list[A
                     f"streams.{stream}.feature: {feature} declares {kind}, so the number of its channels should be a "
                     f"multiple of {multiple}, and is {array.shape[-1]}; register it with its true layout"
                 )
+
+
+def _check_descriptors(spec: JobSpec, name: str, layout: FeatureLayout, made: list[ArraySpec]) -> None:
+    trainer = spec.trainers[name]
+    feature = spec.streams[trainer.stream].feature
+    if layout.values != "descriptor":
+        raise ConfigError(
+            f"trainers.{name}.model: {trainer.model} encodes descriptors, and {feature} (streams.{trainer.stream}."
+            "feature) is a picture; choose a network for it, such as resnet18, or a stream of hog, hof, mbh, "
+            "trajectories or improved_trajectories"
+        )
+    numbers = min(array.shape[-1] for array in made) - layout.facts
+    if trainer.encoder.pca > numbers:
+        raise ConfigError(
+            f"trainers.{name}.encoder.pca: {trainer.encoder.pca} components are more than the {numbers} numbers of a "
+            f"descriptor of {feature} (streams.{trainer.stream}.feature); set it to {numbers} or less"
+        )
 
 
 def _check_frames(spec: JobSpec, name: str, made: list[ArraySpec]) -> None:

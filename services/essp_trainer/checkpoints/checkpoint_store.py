@@ -33,7 +33,7 @@ from essp_common.artifacts.scores import ScoreTable
 from essp_common.artifacts.staging import Burst, Staging
 from essp_common.errors import ConfigError, EsspError, Fenced, TransientError
 from essp_common.job.spec import CheckpointSpec
-from essp_common.learning.models import Classifier, as_tensors, load_tensors, restore
+from essp_common.learning.models import AnyClassifier, as_tensors, restore
 from essp_common.objects.port import ObjectStore
 from essp_common.pb.v1.messages_pb2 import VALIDATION, PhasePlan
 from essp_common.planning.digest import as_text, from_text
@@ -45,7 +45,7 @@ from essp_trainer.assignment import Assignment, purpose_name
 from essp_trainer.checkpoints.packing import PackingThread, StatePacking
 from essp_trainer.checkpoints.packing_process import PackingProcess
 from essp_trainer.checkpoints.state_memory import Moving, Tensors, bytes_of
-from essp_trainer.model.training import Training
+from essp_trainer.model.port import Trainable
 
 log = logging.getLogger(__name__)
 
@@ -138,48 +138,39 @@ class CheckpointStore:
             approximate=manifest.approximate + ((manifest.step,) if manifest.rounding is not None else ()),
         )
 
-    def load(self, manifest: Manifest, training: Training) -> None:
-        """Load weights, momentum and the update counter of a checkpoint into `training`."""
-        names = [MODEL_FILE, OPTIMIZER_FILE] + ([] if training.ema is None else [TRAINED_FILE])
-        files = {
-            name: as_tensors(arrays) for name, arrays in checkpoint.load_arrays(self._store, manifest, names).items()
-        }
-        load_tensors(training.evaluated, files[MODEL_FILE])
-        if training.ema is not None:
-            load_tensors(training.model, files[TRAINED_FILE])
-        training.optimiser.load(files[OPTIMIZER_FILE])
-        training.updates = manifest.updates
+    def load(self, manifest: Manifest, training: Trainable) -> None:
+        """Load weights, the state of the training and the update counter of a checkpoint into `training`."""
+        held = checkpoint.load_arrays(self._store, manifest, list(training.files()))
+        training.load({name: as_tensors(arrays) for name, arrays in held.items()}, manifest.updates)
 
-    def best_model(self, best: Best) -> Classifier:
+    def best_model(self, best: Best) -> AnyClassifier:
         """The model with the best validation."""
         return restore(self._store, checkpoint.read(self._store, self._assignment.trainer, best.step))
 
-    def prepare(self, training: Training) -> None:
+    def prepare(self, training: Trainable) -> None:
         """Have ready what the first snapshot needs, so that no step waits for it. Only on rank 0."""
         if self._writer is None:
             return
-        files = _weights(training) | {OPTIMIZER_FILE: training.optimiser.state_to_come()}
         try:
-            self._packing.prepare(bytes_of(files), training.model.mean.is_cuda)
+            self._packing.prepare(bytes_of(training.files_to_come()), training.evaluated.device.type == "cuda")
         except TransientError as error:
             log.warning("trainer %s: the first checkpoint is not prepared: %s", self._assignment.trainer, error)
 
-    def snapshot(self, training: Training, state: TrainingState) -> Snapshot:
+    def snapshot(self, training: Trainable, state: TrainingState) -> Snapshot:
         """Copy the training between two batches; the last snapshot has to be saved by then.
 
         `training` waits for the copy before its next update. Raises `Unavailable` if there is no memory for it.
         """
-        files = _weights(training) | {OPTIMIZER_FILE: training.optimiser.state()}
-        trained = MODEL_FILE if training.ema is None else TRAINED_FILE
-        moving = {(trained, name) for name, _ in training.model.named_buffers(remove_duplicate=False)}
         step = self._assignment.clips_before(state.position)
-        snapshot = self._copied(self._manifest(step, training.updates, training, state), files, moving)
+        manifest = self._manifest(step, training.updates, training, state)
+        snapshot = self._copied(manifest, training.files(), training.moving())
         training.wait_before_update(self._packing.wait_for_copy)
         return snapshot
 
-    def final_snapshot(self, training: Training, state: TrainingState) -> Snapshot:
+    def final_snapshot(self, training: Trainable, state: TrainingState) -> Snapshot:
         """The final state: the weights with the best validation, and the keys of their scores."""
-        epoch, updates, weights = state.epoch, training.updates, training.evaluated.state_dict()
+        epoch, updates = state.epoch, training.updates
+        weights: Tensors = training.evaluated.state_dict()
         if state.best is not None:
             chosen = checkpoint.read(self._store, self._assignment.trainer, state.best.step)
             epoch, updates = chosen.epoch, chosen.updates
@@ -337,7 +328,7 @@ class CheckpointStore:
                 f"set `output` to a new folder, or restore the settings to resume"
             )
 
-    def _manifest(self, step: int, updates: int, training: Training, state: TrainingState) -> Manifest:
+    def _manifest(self, step: int, updates: int, training: Trainable, state: TrainingState) -> Manifest:
         return Manifest(
             job=self._assignment.job,
             trainer=self._assignment.trainer,
@@ -350,7 +341,7 @@ class CheckpointStore:
             fence=self._assignment.fence,
             digest=as_text(state.digest),
             spec_digest=self._assignment.digest(),
-            model=self._assignment.described(len(training.model.mean)),
+            model=self._assignment.described(training.evaluated.channels),
             metrics=state.history[-1].metrics if state.history else {},
             best=state.best,
             history=tuple(state.history),
@@ -372,14 +363,6 @@ class CheckpointStore:
         if purpose in _OF_ALL_EPOCHS:  # more epochs do not overwrite what the weights after fewer came to
             epoch = self._assignment.spec.epochs - 1
         return layout.scores(self._assignment.trainer, purpose, epoch)
-
-
-def _weights(training: Training) -> dict[str, Tensors]:
-    """By the file in which they are saved."""
-    files: dict[str, Tensors] = {MODEL_FILE: training.evaluated.state_dict()}
-    if training.ema is not None:
-        files[TRAINED_FILE] = training.model.state_dict()
-    return files
 
 
 def _packing_of(asked: CheckpointSpec) -> StatePacking:

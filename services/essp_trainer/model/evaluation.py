@@ -16,7 +16,7 @@ from essp_common.artifacts.figures import figures, log_losses
 from essp_common.artifacts.scores import ScoreTable, by_video
 from essp_common.errors import PermanentError
 from essp_common.learning.head_inputs import HeadInputs
-from essp_common.learning.models import Classifier
+from essp_common.learning.models import AnyClassifier
 from essp_common.messages.ordered import Delivery
 from essp_trainer.data.device import enough_memory
 from essp_trainer.data.prefetch import Batch
@@ -27,7 +27,7 @@ class Evaluation:
     """The scores of this rank's clips of one phase, in index order."""
 
     def __init__(
-        self, model: Classifier, device: torch.device, classes: tuple[str, ...], network: str | None = None
+        self, model: AnyClassifier, device: torch.device, classes: tuple[str, ...], network: str | None = None
     ) -> None:
         """`network`: the name of the model, whose features of the clips are kept, too; None: they are not."""
         self._model = model.to(device)

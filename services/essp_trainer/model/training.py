@@ -13,16 +13,18 @@ rank without a clip in a batch still takes part in the step, because the others 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 
 import torch
 from torch import Tensor
 
+from essp_common.artifacts.checkpoint import MODEL_FILE, OPTIMIZER_FILE, TRAINED_FILE
 from essp_common.learning.losses import loss
-from essp_common.learning.models import Classifier, Scores
+from essp_common.learning.models import Classifier, load_tensors
 from essp_common.learning.networks import network
 from essp_common.learning.normalisation import AnyBatchNorm, take_any_batch
 from essp_common.learning.randomness import Share, seed_of
+from essp_common.learning.scores import Scores
 from essp_trainer.assignment import Assignment
 from essp_trainer.data.device import enough_memory, half_type, launches, sent
 from essp_trainer.data.prefetch import Batch
@@ -30,6 +32,7 @@ from essp_trainer.distributed.gradients import GradientSum
 from essp_trainer.distributed.ranks import Ranks
 from essp_trainer.model.ema import Ema
 from essp_trainer.model.optimiser import Optimiser
+from essp_trainer.model.port import Files
 from essp_trainer.model.schedule import rate_at
 from essp_trainer.model.step_result import LaunchedStep, StepResult
 
@@ -44,7 +47,7 @@ def class_weights(assignment: Assignment, device: torch.device) -> Tensor | None
 
 
 class Training:
-    """One model being trained."""
+    """One network being trained. Implements `essp_trainer.model.port.Trainable`."""
 
     def __init__(
         self, model: Classifier, ema: Ema | None, assignment: Assignment, device: torch.device, ranks: Ranks
@@ -78,9 +81,39 @@ class Training:
         """The model to evaluate and save: the moving average, if there is one."""
         return self.model if self.ema is None else self.ema.model
 
+    def files(self) -> Files:
+        """The weights to evaluate, those being trained if they are others, and the state of the optimizer."""
+        return self._weights() | {OPTIMIZER_FILE: self.optimiser.state()}
+
+    def files_to_come(self) -> Files:
+        """When every parameter has been updated."""
+        return self._weights() | {OPTIMIZER_FILE: self.optimiser.state_to_come()}
+
+    def moving(self) -> Collection[tuple[str, str]]:
+        """What a forward pass changes."""
+        trained = MODEL_FILE if self.ema is None else TRAINED_FILE
+        return {(trained, name) for name, _ in self.model.named_buffers(remove_duplicate=False)}
+
+    def load(self, files: Mapping[str, Mapping[str, Tensor]], updates: int) -> None:
+        """Weights, momentum and the update counter of a checkpoint."""
+        load_tensors(self.evaluated, files[MODEL_FILE])
+        if self.ema is not None:
+            load_tensors(self.model, files[TRAINED_FILE])
+        self.optimiser.load(files[OPTIMIZER_FILE])
+        self.updates = updates
+
     def wait_before_update(self, wait: Callable[[], None]) -> None:
         """Call `wait` once before parameters, momentum or the moving average change: they are being copied."""
         self._wait = wait
+
+    def end_epoch(self) -> None:
+        """A network has learned from each batch by itself."""
+
+    def _weights(self) -> Files:
+        files: Files = {MODEL_FILE: self.evaluated.state_dict()}
+        if self.ema is not None:
+            files[TRAINED_FILE] = self.model.state_dict()
+        return files
 
     def step(self, batch: Batch, share: Share) -> StepResult | LaunchedStep:
         """Train on one batch, of which this rank has `share`.

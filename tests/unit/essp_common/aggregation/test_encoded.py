@@ -10,9 +10,9 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 from essp_common.aggregation import registry
-from essp_common.aggregation.classifier import fitted_classifier
 from essp_common.artifacts.figures import top_k
 from essp_common.artifacts.scores import ClipScores
+from essp_common.encoders.classifier import fitted_classifier
 from essp_common.tensors.packed import pack, unpack
 from tests.unit.essp_common.aggregation.scored_clips import scored_clips
 
