@@ -137,8 +137,8 @@ def test_a_job_that_is_killed_goes_on_to_the_weights_of_one_that_was_not(make_jo
             r"trainers\.one\.encoder\.pca: 400 components are more than the 36 numbers .* set it to 36 or less",
         ),
         (
-            {"stream": "tracks", "model": "vlad", "encoder": {"pca": 40}},
-            r"trainers\.one\.encoder\.pca: 40 components are more than the 34 numbers",
+            {"stream": "tracks", "model": "vlad", "encoder": {"pca": 50}},
+            r"trainers\.one\.encoder\.pca: 50 components are more than the 41 numbers",
         ),
     ],
 )

@@ -13,13 +13,17 @@ from sklearn.cluster import KMeans
 from sklearn.decomposition import PCA
 from sklearn.mixture import GaussianMixture
 
+from essp import compute_feature
 from essp_common.encoders.bilinear import TensorSketch, tensor_sketch
+from essp_common.encoders.encoder import Encoder, fitted_encoder, length, shapes
 from essp_common.encoders.kmeans import Codebook, first_centres, fitted_codebook, improved_codebook
 from essp_common.encoders.mixture import Mixture, fitted_mixture, improved_mixture, maximised
 from essp_common.encoders.pca import Pca, fitted_pca
-from essp_common.encoders.rows import Subsample, unpadded
+from essp_common.encoders.rows import Entries, Sample, Subsample, descriptors_of, tickets
 from essp_common.encoders.vectors import bag_of_words, fisher_vector, l2, power, vlad
+from essp_common.features.registry import layout_of
 from essp_common.tensors.packed import pack, unpack
+from essp_common.video.synthetic import drifting, texture
 
 
 def rows_of(seed: int, count: int = 300, width: int = 6, groups: int = 4) -> np.ndarray:
@@ -144,10 +148,14 @@ def test_inner_products_of_sketches_approach_the_squares(size: int) -> None:
     assert np.mean(errors) <= 2 / np.sqrt(size)
 
 
-def test_rows_after_the_last_descriptor_are_left_out() -> None:
-    rows = np.array([[1.0, 0.0], [0.0, 0.0], [0.0, 2.0], [0.0, 0.0], [0.0, 0.0]])
-    assert unpadded(rows).tolist() == rows[:3].tolist()
-    nothing = unpadded(np.zeros((4, 2)))
+def test_rows_without_a_descriptor_are_left_out() -> None:
+    """Of two snippets, whose padding is not at the end of all rows. A descriptor of zeros is one."""
+    feature = np.zeros((2, 3, 1, 4), np.float32)
+    feature[0, :2, 0] = [[5, 1, 0.25, 0.5], [6, 2, 0, 0]]
+    feature[1, 0, 0] = [7, 0, 0.75, 1]
+    assert descriptors_of(feature, facts=2).tolist() == [[0.25, 0.5], [0, 0], [0.75, 1]]
+    assert descriptors_of(feature, facts=0).shape == (6, 4)
+    nothing = descriptors_of(np.zeros((1, 3, 1, 4)), facts=2)
     assert nothing.shape == (0, 2)
     book = Codebook(np.eye(2))
     mixture = Mixture(np.array([0.5, 0.5]), np.eye(2), np.ones((2, 2)))
@@ -157,6 +165,60 @@ def test_rows_after_the_last_descriptor_are_left_out() -> None:
         (fisher_vector(nothing, mixture), 10),
     ):
         assert vector.tolist() == [0] * size
+
+
+def test_the_tracks_of_the_extractor_are_the_rows_that_are_encoded() -> None:
+    frames = np.stack(list(drifting(texture(60, 60, 3), 6, (2, 1))))
+    feature = compute_feature(frames, "trajectories", length=4, count=500, scales=1, side=8, method="dis")
+    rows = feature.reshape(-1, feature.shape[-1])
+    layout = layout_of("trajectories")
+    assert layout.facts == 10
+    found = descriptors_of(feature, layout.facts)
+    assert found.tolist() == rows[rows[:, 6] > 0, 10:].tolist()
+    assert 0 < len(found) < 500
+
+
+@pytest.mark.parametrize("kind", ["fisher_vector", "vlad", "bag_of_words"])
+def test_an_encoder_is_made_of_its_parts_and_can_be_stored(kind: str) -> None:
+    rows, own = rows_of(14), rows_of(15, count=31)
+    encoder = fitted_encoder(kind, rows, pca=3, centres=4, seed=2)
+    pca = fitted_pca(rows, 3)
+    if kind == "fisher_vector":
+        mixture = fitted_mixture(pca(rows), 4, seed=2)
+        expected = reference_fisher_vector(pca(own), as_reference(mixture), improved=True)
+    else:
+        book = fitted_codebook(pca(rows), 4, seed=2)
+        expected = l2(power(vlad(pca(own), book) if kind == "vlad" else bag_of_words(pca(own), book)))
+    np.testing.assert_allclose(encoder(own), expected, atol=1e-5)
+    assert len(encoder(own)) == length(kind, 3, 4)
+    assert {name: array.shape for name, array in encoder.arrays().items()} == shapes(kind, 6, 3, 4)
+    assert np.array_equal(Encoder.of(kind, unpack(pack(encoder.arrays())))(own), encoder(own))
+
+
+@given(st.permutations(range(9)), st.integers(1, 70), st.lists(st.integers(0, 8), max_size=3))
+@settings(max_examples=25)
+def test_entries_are_sampled_alike_in_any_order_in_any_parts_and_resumed(
+    order: list[int], most: int, stops: list[int]
+) -> None:
+    """Whoever samples first from his own share, and whenever the sample is looked at or made anew from its entries."""
+    batches = [
+        Entries(tickets(f"{number}", count), np.full(count, number), np.full((count, 2), number))
+        for number, count in enumerate((3, 0, 9, 1, 20, 4, 7, 12, 5))
+    ]
+    expected = Entries.joined(batches).lowest(most)
+    sample = Sample(most)
+    for place, number in enumerate(order):
+        if place in stops and (kept := sample.entries()) is not None:
+            sample, before = Sample(most), sample
+            sample.join(kept, before.seen)
+        shared = sample.wanted(batches[number])
+        assert len(shared) <= most
+        sample.join(shared, len(batches[number]))
+    found = sample.entries()
+    assert found is not None
+    assert all(np.array_equal(getattr(found, name), getattr(expected, name)) for name in vars(expected))
+    assert sample.seen == 61
+    assert sample.whole == (most >= 61)
 
 
 @given(st.permutations(range(6)), st.integers(1, 80), st.integers(0, 9))
@@ -191,7 +253,7 @@ def test_what_makes_no_sample_is_refused() -> None:
     with pytest.raises(ValueError, match="no descriptors to learn from"):
         sample.rows()
     sample.add("a", np.ones((2, 3)))
-    with pytest.raises(ValueError, match="the rows of b have 4 numbers, those before 3"):
+    with pytest.raises(ValueError, match="b: rows of 4 numbers follow rows of 3"):
         sample.add("b", np.ones((2, 4)))
 
 
