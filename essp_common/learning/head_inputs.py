@@ -18,8 +18,11 @@ class HeadInputs:
 
     def __init__(self, classifier: AnyClassifier, model: str) -> None:
         """`model`: the name of its network."""
-        is_network = isinstance(classifier, Classifier)
-        head = classifier.backbone.get_submodule(network(model).head) if is_network else classifier.head
+        head: nn.Module
+        if isinstance(classifier, Classifier):
+            head = classifier.backbone.get_submodule(network(model).head)
+        else:
+            head = classifier.head
         self._hook = head.register_forward_pre_hook(self._take)
         self._taken: Tensor | None = None
 

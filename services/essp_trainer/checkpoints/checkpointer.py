@@ -36,7 +36,7 @@ from essp_trainer.checkpoints.saves import Saves
 from essp_trainer.data.releases import Releases
 from essp_trainer.distributed.ranks import Ranks
 from essp_trainer.model.meter import Clock
-from essp_trainer.model.training import Training
+from essp_trainer.model.port import Trainable
 from essp_trainer.reporter import Reporter
 
 log = logging.getLogger(__name__)
@@ -139,7 +139,7 @@ class Checkpointer:
         """Whether a checkpoint is durable, or failed, so that there is something to `settle`. Only on rank 0."""
         return self._saves.over
 
-    def begin(self, training: Training, state: TrainingState) -> None:
+    def begin(self, training: Trainable, state: TrainingState) -> None:
         """Begin to write a checkpoint of the present state, unless there is one. All ranks together."""
         if self._in_progress == state.position:
             return
@@ -164,13 +164,13 @@ class Checkpointer:
         if self._in_progress is not None:
             self._apply(self._outcome)
 
-    def save(self, training: Training, state: TrainingState) -> bool:
+    def save(self, training: Trainable, state: TrainingState) -> bool:
         """Write a checkpoint of the present state and wait. Returns False if that failed. All ranks together."""
         self.begin(training, state)
         self._settle_all()
         return self.saved_at(state.position)
 
-    def finish(self, training: Training, state: TrainingState) -> None:
+    def finish(self, training: Trainable, state: TrainingState) -> None:
         """Write the final checkpoint. Raises `CannotSave`. All ranks together."""
         self._settle_all()
         deadline = self._clock() + self._policy.final_timeout_s

@@ -167,8 +167,8 @@ class Encoding:
         kept = self._samples[_ROWS].entries()
         if kept is None:
             raise PermanentError(
-                f"{self._where}: no clip of the first epoch has a descriptor; see what the feature finds in a video with "
-                "`essp extractor preview`"
+                f"{self._where}: no clip of the first epoch has a descriptor; `essp extractor preview` shows what the "
+                "feature finds in a video"
             )
         seen = self._samples[_ROWS].seen
         log.info("%s learns to encode from %d of %d descriptors", self._where, len(kept), seen)

@@ -13,7 +13,8 @@ from essp_common.artifacts import layout
 from essp_common.artifacts.predictions import Prediction
 from essp_common.errors import DeviceLost
 from essp_common.job.spec import JobSpec
-from essp_common.learning.models import Classifier, Scores
+from essp_common.learning.models import Classifier
+from essp_common.learning.scores import Scores
 from essp_common.pb.v1.messages_pb2 import (
     LOST,
     MEMORY,

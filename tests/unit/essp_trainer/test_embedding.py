@@ -12,7 +12,7 @@ import torch
 from essp_common.artifacts import checkpoint, layout, scores
 from essp_common.artifacts.clip_features import FeaturesLost, release_features, with_features
 from essp_common.artifacts.scores import ScoreTable
-from essp_common.learning.models import restore
+from essp_common.learning.models import Classifier, restore
 from essp_common.pb.v1.messages_pb2 import EMBED, PhasePlan
 from tests.harness.training_jobs import Stage, job_spec, phase_plans, train
 
@@ -48,6 +48,7 @@ def test_the_last_layer_makes_the_scores_of_the_features(trained: Stage, purpose
     assert manifest is not None
     assert manifest.best is not None
     best = restore(trained.store, checkpoint.read(trained.store, "one", manifest.best.step)).eval()
+    assert isinstance(best, Classifier)
     assert table.features is not None
     assert table.features.shape == (6, 128)
     with torch.inference_mode():

@@ -14,6 +14,7 @@ from sklearn.linear_model import LogisticRegression
 
 from essp_common.artifacts import checkpoint, layout, scores
 from essp_common.artifacts.checkpoint import Manifest
+from essp_common.artifacts.clip_features import with_features
 from essp_common.encoders.encoder import Encoder, fitted_encoder
 from essp_common.encoders.rows import descriptors_of, tickets
 from essp_common.errors import PermanentError
@@ -21,6 +22,7 @@ from essp_common.job.spec import JobSpec
 from essp_common.learning.descriptors import DescriptorClassifier
 from essp_common.learning.models import restore
 from essp_common.pb.v1.messages_pb2 import EMBED, TRAIN, VALIDATION, Control, PhasePlan
+from essp_common.planning.position import Position
 from tests.harness.training_jobs import (
     CLASSES,
     ClipPosition,
@@ -179,7 +181,7 @@ def test_any_number_of_ranks_learns_the_same_to_the_bit(tmp_path: Path, ranks: i
 
 def in_parts(path: Path, parts: list[tuple[int, ClipPosition | None]]) -> Stage:
     """Train with so many ranks until the batch before a place is trained, leave, start anew, and so on."""
-    start = (0, 0)
+    start = Position(0, 0)
     for ranks, stop in parts:
         stage = stage_of(job(path))  # a new process: nothing is left but the store
         positions = [position for position in stage.every_position() if position >= start]
@@ -193,7 +195,7 @@ def in_parts(path: Path, parts: list[tuple[int, ClipPosition | None]]) -> Stage:
                 stage.progress(timeout_s=1.0)
         assert running.error is None
         manifest = checkpoint.read_latest(stage.store, "one")
-        start = (0, 0) if manifest is None else tuple(manifest.position)
+        start = Position(0, 0) if manifest is None else manifest.position
     return stage
 
 
@@ -244,13 +246,10 @@ def test_clips_without_descriptors_are_scored_and_not_learned_from(tmp_path: Pat
     np.testing.assert_allclose(table.probabilities[0], prior, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("encoder", "said"),
-    [({"centres": 200, "samples": 1000}, "trainers.one.encoder: .* too few for 200 centres.*take fewer centres")],
-)
-def test_too_few_descriptors_end_the_job_with_the_field(tmp_path: Path, encoder: dict[str, int], said: str) -> None:
+def test_too_few_descriptors_end_the_job_with_the_field(tmp_path: Path) -> None:
+    said = r"trainers\.one\.encoder: .* too few for 200 centres.*take fewer centres"
     with pytest.raises(PermanentError, match=said):
-        trained(job(tmp_path, **encoder))
+        trained(job(tmp_path, centres=200, samples=1000))
 
 
 def test_a_job_without_any_descriptor_says_so(tmp_path: Path) -> None:
@@ -263,8 +262,6 @@ def test_a_job_without_any_descriptor_says_so(tmp_path: Path) -> None:
 
 
 def test_the_features_of_clips_are_the_vectors_that_the_classifier_reads(tmp_path: Path) -> None:
-    from essp_common.artifacts.clip_features import with_features
-
     spec = job(tmp_path)
     asking = spec.model_copy(update={"aggregation": spec.aggregation.model_copy(update={"features": True})})
     before = phase_plans(3, train=12)

@@ -19,7 +19,8 @@ from essp_common import topics
 from essp_common.artifacts import checkpoint, layout, scores
 from essp_common.cache.port import clip_key
 from essp_common.errors import ConfigError, DeviceLost, OutOfMemory
-from essp_common.learning.models import Classifier, Scores
+from essp_common.learning.models import Classifier
+from essp_common.learning.scores import Scores
 from essp_common.messages.control import ControlFeed
 from essp_common.messages.ordered import Delivery, OrderedIntake
 from essp_common.pb.v1.messages_pb2 import (

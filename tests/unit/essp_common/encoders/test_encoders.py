@@ -151,7 +151,7 @@ def test_inner_products_of_sketches_approach_the_squares(size: int) -> None:
 def test_rows_without_a_descriptor_are_left_out() -> None:
     """Of two snippets, whose padding is not at the end of all rows. A descriptor of zeros is one."""
     feature = np.zeros((2, 3, 1, 4), np.float32)
-    feature[0, :2, 0] = [[5, 1, 0.25, 0.5], [6, 2, 0, 0]]
+    feature[0, :2, 0] = np.array([[5, 1, 0.25, 0.5], [6, 2, 0, 0]])
     feature[1, 0, 0] = [7, 0, 0.75, 1]
     assert descriptors_of(feature, facts=2).tolist() == [[0.25, 0.5], [0, 0], [0.75, 1]]
     assert descriptors_of(feature, facts=0).shape == (6, 4)
@@ -169,7 +169,7 @@ def test_rows_without_a_descriptor_are_left_out() -> None:
 
 def test_the_tracks_of_the_extractor_are_the_rows_that_are_encoded() -> None:
     frames = np.stack(list(drifting(texture(60, 60, 3), 6, (2, 1))))
-    feature = compute_feature(frames, "trajectories", length=4, count=500, scales=1, side=8, method="dis")
+    feature = compute_feature(frames, "trajectories", length=3, count=500, scales=1, side=8, method="dis")
     rows = feature.reshape(-1, feature.shape[-1])
     layout = layout_of("trajectories")
     assert layout.facts == 10
