@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+from essp.catalog.background import background_rows
 from essp.catalog.entry import Entry, Segment
 from essp.catalog.journal import Journal
 from essp.catalog.probing import Outcome, ProbeOptions, Prober, gave_up_after_s
@@ -51,6 +52,8 @@ class BuildOptions:
     """LeRobot: only what this camera saw."""
     whole: bool = False
     """One row a file, with its labelled stretches as targets, where the source lists stretches of files."""
+    background: str | None = None
+    """The class of rows that are made of what the labelled segments of a file leave out; None: none are made."""
     probe: ProbeOptions = field(default_factory=ProbeOptions)
 
 
@@ -86,6 +89,8 @@ def build(
     `recognised` is told what the source was taken for, before any video is read.
     """
     options = options or BuildOptions()
+    if options.background is not None and options.whole:
+        raise ConfigError("--background makes rows of stretches of files, and --whole makes one row a file; choose one")
     started = time.monotonic()
     stores = Stores(roots)
     store, key = stores.resolve(out)
@@ -109,8 +114,10 @@ def build(
                 row = read[outcome.uri] = file_row(wanted[outcome.uri], outcome)
                 journal.add(row)
                 tally.count(row.size_bytes, row.error is not None)
-        rows = (_row(entry, read.get(entry.uri) or known.get(_version(entry))) for entry in listing.entries)
-        catalog = _credible(Catalog(tuple(sorted(rows, key=lambda row: row.id)), source))
+        rows = [_row(entry, read.get(entry.uri) or known.get(_version(entry))) for entry in listing.entries]
+        if options.background is not None:
+            rows += background_rows(rows, options.background)
+        catalog = _credible(Catalog(rows, source))
         write_catalog(store, key, catalog)
     except BaseException:
         journal.save()

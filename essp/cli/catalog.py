@@ -54,6 +54,12 @@ def build_command(
         bool,
         typer.Option(help="One row a file, whose labelled segments are targets; default: a row a segment."),
     ] = False,
+    background: Annotated[
+        str | None,
+        typer.Option(
+            help="Also a row, of a class of this name, for each stretch of a file that its labelled segments leave out."
+        ),
+    ] = None,
     workers: Annotated[int, typer.Option(help="Files read at a time (0: one a core).", min=0)] = 0,
     timeout_s: Annotated[
         float, typer.Option(help="Seconds of processor time that one file may take.", min=0.1)
@@ -69,7 +75,9 @@ def build_command(
     of one group stay together where validation videos are set aside. Running it again reads only what is new or
     changed; after an interruption it goes on where it stopped.
     """
-    options = BuildOptions(kind, split, group_column, camera, whole, ProbeOptions(workers or cpu_count(), timeout_s))
+    options = BuildOptions(
+        kind, split, group_column, camera, whole, background, ProbeOptions(workers or cpu_count(), timeout_s)
+    )
     console = open_console(stderr=True)
 
     def recognised(what: str) -> None:
