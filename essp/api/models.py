@@ -102,6 +102,8 @@ class Model:
     """`mean` or `product` of the networks' mean scores, by weight; None: the strategy looks at each clip."""
     reads_features: bool
     """Whether the strategy learned from features of clips, so that `fuse` needs them, too."""
+    background: str | None
+    """The class that shows none of the others, and that no video is answered with; None: the model has learned none."""
     fusion: Fuse = field(repr=False)
     """Scores of clips by trainer -> scores by video; `fuse` calls it."""
 
@@ -158,7 +160,15 @@ def load_model(uri: str | Path, *, device: str = "cpu") -> Model:
     }
     fusion = fusion_of(store, found)
     return Model(
-        found.classes, found.clip, found.clips_per_video, streams, found.label, found.rule, found.features, fusion
+        classes=found.classes,
+        clip=found.clip,
+        clips_per_video=found.clips_per_video,
+        streams=streams,
+        strategy=found.label,
+        rule=found.rule,
+        reads_features=found.features,
+        background=found.background,
+        fusion=fusion,
     )
 
 

@@ -11,6 +11,9 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
+from typing import Literal
+
+from pydantic import ValidationError
 
 from essp.api.pictures import suffixes_for, write_records
 from essp.catalog.build import file_row
@@ -31,9 +34,11 @@ from essp_common.job.status import JobState, JobStatus
 from essp_common.records.versions import DataSet
 from essp_common.runtime.config import Settings
 from essp_common.runtime.process import cpu_count
+from essp_common.validation import problems
 from essp_common.wiring import Stores
 
 _LOOK_S = 0.1
+_SEGMENTS_EVERY_S = 1.0
 _CATALOG = "catalog.parquet"
 
 Watch = Callable[[JobStatus, int], None]
@@ -46,7 +51,7 @@ class Segment:
 
     For example:
 
-        [answer] = essp.predict("talk.mp4", "runs/ucf101", segments=60)
+        [answer] = essp.predict("talk.mp4", "runs/ucf101", segments=True, every_s=0.5)
         [(s.class_name, s.start_s, s.end_s) for s in answer.segments if s.score > 0.5]
     """
 
@@ -96,15 +101,51 @@ class VideoPrediction:
     """Where in the video its classes are seen, the surest first; empty when that was not asked for."""
 
 
+@dataclass(frozen=True, slots=True)
+class Look:
+    """How videos are looked at."""
+
+    segments: bool = False
+    """Also say where in each video its classes are seen."""
+    every_s: float | None = None
+    """Seconds from one clip to the next; None: as many clips of each video as in training, or with `segments` one a
+    second."""
+    highlight: str | None = None
+    """`contrast` or `actionness`: how much each clip counts; None: all the same."""
+    floor: float = 0.1
+    """What each clip counts at least with `highlight`."""
+
+    @property
+    def sampling(self) -> dict[str, float]:
+        """What a job says of it; empty: as in training."""
+        every_s = _SEGMENTS_EVERY_S if self.every_s is None and self.segments else self.every_s
+        return {} if every_s is None else {"every_s": every_s}
+
+
+AS_IN_TRAINING = Look()
+
+
 def predict(
-    videos: str | Path | Sequence[str | Path], model: str | Path, *, segments: int = 0
+    videos: str | Path | Sequence[str | Path],
+    model: str | Path,
+    *,
+    segments: bool = False,
+    every_s: float | None = None,
+    highlight: Literal["contrast", "actionness"] | None = None,
+    floor: float = 0.1,
 ) -> list[VideoPrediction]:
     """Classify videos with a trained model: the answers of `essp predict`, one for each video in the order given.
 
     videos: files, folders of them (all videos in them), or their URIs; one or several. Pictures, too, for a model that
         was trained on clips of one frame, as one of records is.
     model: the output of the job that trained it, or its `model` folder; path or URI.
-    segments: also say where in each video its classes are seen, from so many clips of it; 0: do not.
+    segments: also say where in each video its classes are seen, no more finely than clips are apart.
+    every_s: seconds from one clip to the next, however long a video is; None: as many clips of each video as in
+        training, or with `segments` one a second.
+    highlight: let clips in which something is seen count more in the score of their video, which helps where most of a
+        video shows none of the classes. `contrast`: clips whose scores stand out from the rest of the video.
+        `actionness`: clips that are not background, of a model that has learned one.
+    floor: what each clip counts at least with `highlight`, where 1 is the most.
 
         if __name__ == "__main__":
             for answer in essp.predict(["a.mp4", "b.mp4"], "runs/ucf101"):
@@ -115,7 +156,8 @@ def predict(
     `NotFound` if the model does not exist, and `EsspError` if the job fails as a whole. Ctrl-C ends it in order.
     """
     given = [videos] if isinstance(videos, str | Path) else videos
-    answers = classify([str(video) for video in given], as_uri(str(model)), Settings(), _unwatched, segments)
+    look = Look(segments, every_s, highlight, floor)
+    answers = classify([str(video) for video in given], as_uri(str(model)), Settings(), _unwatched, look)
     return [
         VideoPrediction(
             row.video_id,
@@ -133,10 +175,11 @@ def _unwatched(status: JobStatus, videos: int) -> None:
     """For callers who look at the result alone."""
 
 
-def classify(videos: Sequence[str], model_uri: str, settings: Settings, watch: Watch, segments: int = 0) -> Answers:
+def classify(
+    videos: Sequence[str], model_uri: str, settings: Settings, watch: Watch, look: Look = AS_IN_TRAINING
+) -> Answers:
     """Probe, run the job, collect the answers. `watch` sees how far it is.
 
-    `segments`: how many clips of each video to look at to say where in it its classes are seen; 0: do not.
     Raises `NotFound` for a model that is not there, `EsspError` when the job fails as a whole.
     """
     stores = Stores(settings.stores)
@@ -155,14 +198,14 @@ def classify(videos: Sequence[str], model_uri: str, settings: Settings, watch: W
             update={"bus": "memory://", "cache": "memory://", "stores": (*settings.stores, f"file://{folder}")}
         )
         if usable:
-            spec = job_of(model, model_uri, f"file://{folder}/videos", segments)
+            spec = job_of(model, model_uri, f"file://{folder}/videos", look)
             predicted, where = _of_videos(spec, usable, local, watch)
             found |= {row.video_id: row for row in predicted}
         if pictures:
             spec = job_of(model, model_uri, f"file://{folder}/pictures", records=f"file://{folder}/records")
             found |= {row.video_id: row for row in _of_pictures(spec, pictures, local, watch)}
     answers = tuple(found.get(row.id) or _unused(row, "no clip of it was decoded") for row in rows)
-    return Answers(model_uri, model.classes, answers, where)
+    return Answers(model_uri, tuple(name for name in model.classes if name != model.background), answers, where)
 
 
 def find(videos: Iterable[str], stores: Stores, suffixes: Collection[str] = VIDEO_SUFFIXES) -> list[VideoRow]:
@@ -185,24 +228,29 @@ def probe(rows: Sequence[VideoRow], settings: Settings) -> list[VideoRow]:
     return [read.get(row.uri, row) for row in rows]
 
 
-def job_of(model: FusedModel, model_uri: str, output: str, segments: int = 0, records: str = "") -> JobSpec:
-    """The predict job: clips as in training, and only the streams that have a say. `segments`: see `classify`.
+def job_of(model: FusedModel, model_uri: str, output: str, look: Look = AS_IN_TRAINING, records: str = "") -> JobSpec:
+    """The predict job: clips as in training, and only the streams that have a say.
 
-    `records`: what it is to read in place of the catalog of its output.
+    `records`: what it is to read in place of the catalog of its output. Raises `ConfigError` for a look that makes no
+    sense.
     """
+    sampling = look.sampling or {"clips_per_video": model.clips_per_video}
     streams = {member.stream: model.streams[member.stream].model_dump() for member in model.deciding}
-    return JobSpec.model_validate(
-        {
-            "name": "predict",
-            "output": output,
-            "data": {"records": records} if records else {"catalog": f"{output}/{_CATALOG}"},
-            "clip": model.clip.model_dump(),
-            "sampling": {} if records else {"kind": "uniform", "clips_per_video": segments or model.clips_per_video},
-            "streams": streams,
-            "predictor": {"model": model_uri, "segments": segments > 0},
-            "limits": {"dead_ratio": 1.0},  # each bad video is reported; they do not spoil the others
-        }
-    )
+    highlight = None if look.highlight is None else {"weight": look.highlight, "floor": look.floor}
+    document = {
+        "name": "predict",
+        "output": output,
+        "data": {"records": records} if records else {"catalog": f"{output}/{_CATALOG}"},
+        "clip": model.clip.model_dump(),
+        "sampling": {} if records else {"kind": "uniform", **sampling},
+        "streams": streams,
+        "predictor": {"model": model_uri, "segments": look.segments, "highlight": highlight},
+        "limits": {"dead_ratio": 1.0},  # each bad video is reported; they do not spoil the others
+    }
+    try:
+        return JobSpec.model_validate(document)
+    except ValidationError as error:
+        raise ConfigError("; ".join(problems(error, JobSpec))) from error
 
 
 def _meant(text: str, stores: Stores, suffixes: Collection[str]) -> list[VideoRow]:

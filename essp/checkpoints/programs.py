@@ -135,6 +135,7 @@ def export_programs(
     document = {
         "format": form,
         "classes": list(model.classes),
+        "background": model.background,
         "rule": model.rule,
         "clip": model.clip.model_dump(mode="json"),
         "frame": {"height": size[0], "width": size[1]},

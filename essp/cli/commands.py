@@ -123,6 +123,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "predict": (
         "essp predict new.mp4 --model runs/catalog",
         "essp predict videos/ --model runs/catalog --json",
+        "essp predict match.mp4 --model runs/catalog --segments --every 0.5s",
     ),
     "evaluate segments": (
         "essp evaluate segments found.json --truth labels.csv",

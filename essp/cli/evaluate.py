@@ -40,7 +40,7 @@ def segments(
     found: Annotated[
         str,
         typer.Argument(
-            help="What was found: JSON of `essp predict --segments N --json`, the output of a predict job, or "
+            help="What was found: JSON of `essp predict --segments --json`, the output of a predict job, or "
             "ActivityNet's results; path or URI."
         ),
     ],

@@ -8,21 +8,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from essp.api.prediction import Answers, classify
+from essp.api.prediction import AS_IN_TRAINING, Answers, Look, classify
 from essp.cli.console import open_console
 from essp.cli.dashboard import duration
 from essp.cli.interrupt import interruptible
 from essp.uris import as_uri
+from essp_common.errors import ConfigError
 from essp_common.job.status import JobStatus
 from essp_common.runtime.config import Settings
 from essp_common.runtime.process import set_up_logging
+
+Highlight = Literal["contrast", "actionness"]
 
 
 def main(
@@ -30,15 +33,28 @@ def main(
     model: Annotated[str, typer.Option(help="Fused model: a job's output, or its `model` folder; path or URI.")],
     top: Annotated[int, typer.Option(help="How many classes to show of each video.", min=1)] = 5,
     segments: Annotated[
-        int, typer.Option(help="Also say where in each video, from so many clips of it; 0: do not.", min=0, max=10_000)
-    ] = 0,
+        bool, typer.Option("--segments", help="Also say where in each video classes are seen.")
+    ] = False,
+    every: Annotated[
+        str | None,
+        typer.Option(
+            help="Time from one clip of a video to the next, as in 0.5s (default: as many clips as in training, with "
+            "--segments one a second)."
+        ),
+    ] = None,
+    highlight: Annotated[
+        Highlight | None,
+        typer.Option(help="Let clips in which something is seen count more, by this measure (default: all the same)."),
+    ] = None,
+    floor: Annotated[float, typer.Option(help="What each clip counts at least with --highlight; 1 is the most.")] = 0.1,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the services' logs.")] = False,
 ) -> None:
     """Classify videos, or pictures where the model was trained on clips of one frame."""
+    look = Look(segments, None if every is None else _seconds(every), highlight, floor)
     settings = Settings()
     set_up_logging(settings if verbose else settings.model_copy(update={"log_level": "ERROR"}))
-    answers = classify_watched(videos, as_uri(model), settings, open_console(stderr=True), segments)
+    answers = classify_watched(videos, as_uri(model), settings, open_console(stderr=True), look)
     if as_json:
         typer.echo(json.dumps(document(answers, top), indent=2))
     else:
@@ -48,7 +64,7 @@ def main(
 
 
 def classify_watched(
-    videos: Sequence[str], model_uri: str, settings: Settings, console: Console, segments: int = 0
+    videos: Sequence[str], model_uri: str, settings: Settings, console: Console, look: Look = AS_IN_TRAINING
 ) -> Answers:
     """Classify while `console` shows how far it is; Ctrl-C ends the job in order and raises `KeyboardInterrupt`."""
     with interruptible("leaving ...") as interrupted, console.status("reading the videos") as shown:
@@ -58,7 +74,7 @@ def classify_watched(
                 raise KeyboardInterrupt
             shown.update(_progress(status, count))
 
-        return classify(videos, model_uri, settings, watch, segments)
+        return classify(videos, model_uri, settings, watch, look)
 
 
 def table(answers: Answers, top: int) -> Table:
@@ -98,6 +114,14 @@ def document(answers: Answers, top: int) -> dict[str, Any]:
             for row in answers.rows
         ],
     }
+
+
+def _seconds(text: str) -> float:
+    """A time as `0.5s` or `0.5`. Raises `ConfigError`."""
+    try:
+        return float(text.removesuffix("s"))
+    except ValueError as error:
+        raise ConfigError(f"--every {text}: give seconds, as in 0.5s") from error
 
 
 def _progress(status: JobStatus, videos: int) -> str:

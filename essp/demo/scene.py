@@ -8,7 +8,7 @@ they begin with, those of one motion also its speed and exact direction; only th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import cos, radians, sin
 
@@ -47,14 +47,18 @@ class Scene:
         return min(self.width, self.height)
 
 
-def render(scene: Scene, seed: int) -> Iterator[Picture]:
-    """The frames of a scene, a function of the arguments alone."""
+def render(scene: Scene, seed: int, seen: Sequence[bool] = ()) -> Iterator[Picture]:
+    """The frames of a scene, a function of the arguments alone.
+
+    `seen`: of each frame, whether the texture is seen, or the background alone; empty: it is, in as many frames as the
+    scene has by itself.
+    """
     texture, motion = list(TEXTURES).index(scene.texture), list(MOTIONS).index(scene.motion)
     setting = np.random.default_rng([seed, scene.take])
     velocity = _velocity(scene, np.random.default_rng([seed, scene.take, motion]))
     sensor = np.random.default_rng([seed, scene.take, motion, texture])
 
-    frames = int(setting.integers(_FRAMES[0], _FRAMES[1] + 1))
+    seen = seen or [True] * int(setting.integers(_FRAMES[0], _FRAMES[1] + 1))
     background = _background(scene, setting).astype(np.float32)
     window = _window(scene, setting)[..., None]
     exposure = (setting.uniform(0.8, 1.2) * setting.uniform(0.92, 1.08, 3)).astype(np.float32)
@@ -63,12 +67,12 @@ def render(scene: Scene, seed: int) -> Iterator[Picture]:
     noise = sensor.normal(0, _NOISE_SIGMA, (2 * scene.height, 2 * scene.width, 3)).astype(np.float32)
     front = photograph(scene.texture, scene.split)
     size = (scene.width, scene.height)
-    for number in range(frames):
+    for number, visible in enumerate(seen):
         # All motions are at the same place half-way. Reflected at its edges, the texture goes on for ever.
-        place = start + (number - frames / 2) * velocity
+        place = start + (number - len(seen) / 2) * velocity
         matrix = np.column_stack([orientation, place])
         shown = cv2.warpAffine(front, matrix, size, flags=cv2.INTER_LINEAR, borderMode=cv2.BORDER_REFLECT_101)
-        picture = background + window * (shown - background)
+        picture = background + visible * window * (shown - background)
         picture *= exposure
         top, left = sensor.integers(0, (scene.height, scene.width))
         picture += noise[top : top + scene.height, left : left + scene.width]

@@ -2,7 +2,7 @@
 
 Found:
 
-    essp predict --segments N --json   {"videos": [{"video", "segments": [{"class", "start_s", "end_s", "score"}]}]}
+    essp predict --segments --json   {"videos": [{"video", "segments": [{"class", "start_s", "end_s", "score"}]}]}
     segments.parquet                   of a predict job, or its folder; in frames
     ActivityNet's form                 {"results": {ID: [{"label", "score", "segment": [s, e]}]}}
 
@@ -35,7 +35,7 @@ from essp_common.objects.port import ObjectStore
 Unit = Literal["s", "frames"]
 
 _VIDEO, _CLASS = ("path", "file", "video"), ("label", "class")
-_FORMS = "give the JSON of `essp predict --segments N --json`, the output of a predict job, or ActivityNet's `results`"
+_FORMS = "give the JSON of `essp predict --segments --json`, the output of a predict job, or ActivityNet's `results`"
 
 
 @dataclass(frozen=True, slots=True)

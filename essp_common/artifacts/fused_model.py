@@ -109,6 +109,8 @@ class FusedModel(_Section):
     """2: a strategy with a state fuses."""
     job: str
     classes: tuple[str, ...]
+    background: str | None = None
+    """The class that no video is answered with: it shows none of the others. Null: there is none."""
     clip: ClipSpec
     clips_per_video: int
     streams: dict[str, StreamSpec]
@@ -135,6 +137,12 @@ class FusedModel(_Section):
     def _fuses_in_one_way(self) -> FusedModel:
         if (self.format == 1, self.format == 2) != (self.rule is not None, self.state is not None):
             raise ValueError("format 1 has a rule and no state, format 2 a state and no rule")
+        return self
+
+    @model_validator(mode="after")
+    def _has_classes_to_answer_with(self) -> FusedModel:
+        if self.background is not None and (self.background not in self.classes or len(self.classes) < 2):
+            raise ValueError(f"background: {self.background!r} is not one of several classes")
         return self
 
     @property

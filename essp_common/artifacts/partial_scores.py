@@ -3,9 +3,9 @@
     predictor/<identity>/<stream>/<stop>/<trainer>.parquet   1. the scores of the clips of one part, by each member
     predictor/<identity>/<stream>/<stop>/done.json           2. where each clip is, and why some are missing
 
-A part exists once the second object does. A part holds some whole videos, the same for every stream, so that each
-part can be fused on its own and only one is in memory. The identity is a digest of everything that decides the scores;
-parts of another model or catalog are ignored.
+A part exists once the second object does. Parts hold the same clips for every stream. Where videos have few clips, and
+the same number of them, a part holds whole videos; else the clips of a video may be in several parts. The identity is a
+digest of everything that decides the scores; parts of another model or catalog are ignored.
 
 The master reads here where a predictor will start, so this module does not import torch.
 """
@@ -46,7 +46,8 @@ class PartialScores:
         """`plan_digest`: of the job's snapshot."""
         self._output = output
         self._identity = _identity(spec, plan_digest, model)
-        self.part_clips = spec.sampling.clips_per_video * max(1, _PART_CLIPS // spec.sampling.clips_per_video)
+        of_video = spec.sampling.clips_per_video if spec.sampling.every_s is None else _PART_CLIPS
+        self.part_clips = _PART_CLIPS // of_video * of_video or _PART_CLIPS
         """Clips of every part but the last."""
 
     def stop(self, stream: str, clips: int) -> int:

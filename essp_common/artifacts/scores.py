@@ -63,6 +63,17 @@ class ScoreTable:
     def __len__(self) -> int:
         return len(self.video_id)
 
+    def at(self, rows: NDArray[np.intp]) -> ScoreTable:
+        """The clips of these rows."""
+        return ScoreTable(
+            tuple(self.video_id[row] for row in rows.tolist()),
+            self.class_id[rows],
+            self.clip_index[rows],
+            self.probabilities[rows],
+            self.classes,
+            None if self.features is None else self.features[rows],
+        )
+
 
 @dataclass(frozen=True)
 class VideoScores:
@@ -95,7 +106,7 @@ class ClipScores:
     """Scores of every clip, by video. Videos in the order of their ids, the clips of each in time order."""
 
     means: VideoScores
-    """The mean over the clips of each video."""
+    """The mean over the clips of each video, weighted where some count more."""
     clips: NDArray[np.floating[Any]]
     """(R, C) class probabilities of the R clips of all videos."""
     first: NDArray[np.intp]
@@ -133,15 +144,20 @@ class ClipScores:
         return replace(self.means, probabilities=probabilities)
 
 
-def by_video(table: ScoreTable) -> VideoScores:
-    """Average the clips of each video. The order of the rows makes no difference, not even in the last bit."""
+def by_video(table: ScoreTable, weights: NDArray[np.float64] | None = None) -> VideoScores:
+    """Average the clips of each video. The order of the rows makes no difference, not even in the last bit.
+
+    `weights`: `(N,)` how much each clip counts, above 0; None: all the same.
+    """
     order = np.argsort(table.clip_index, kind="stable")
     videos, first, row = np.unique(
         np.array(table.video_id, dtype=np.str_)[order], return_index=True, return_inverse=True
     )
     total = np.zeros((len(videos), len(table.classes)))
-    np.add.at(total, row, table.probabilities[order].astype(np.float64))
-    clips = np.bincount(row, minlength=len(videos))
+    each = table.probabilities[order].astype(np.float64)
+    counted = None if weights is None else weights[order]
+    np.add.at(total, row, each if counted is None else each * counted[:, None])
+    clips = np.bincount(row, counted, minlength=len(videos))
     return VideoScores(
         video_id=tuple(str(video) for video in videos),
         class_id=table.class_id[order][first],
@@ -150,9 +166,12 @@ def by_video(table: ScoreTable) -> VideoScores:
     )
 
 
-def clips_by_video(table: ScoreTable) -> ClipScores:
-    """The clips of each video together, in time order: that of their indices, since a plan counts along each video."""
-    means = by_video(table)
+def clips_by_video(table: ScoreTable, weights: NDArray[np.float64] | None = None) -> ClipScores:
+    """The clips of each video together, in time order: that of their indices, since a plan counts along each video.
+
+    `weights`: as for `by_video`, which makes the means.
+    """
+    means = by_video(table, weights)
     _, row = np.unique(np.array(table.video_id, dtype=np.str_), return_inverse=True)
     order = np.lexsort((table.clip_index, row))
     first = np.concatenate([[0], np.cumsum(np.bincount(row, minlength=len(means)))])

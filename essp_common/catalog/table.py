@@ -535,11 +535,11 @@ _RECURRING = tuple(
 )
 """The columns in which the same values recur, by their paths in a file."""
 PLANNED = (
-    *("width", "height", "frame_count", "first_frame", "last_frame", "seekable", "lookahead", "group"),
+    *("width", "height", "fps", "frame_count", "first_frame", "last_frame", "seekable", "lookahead", "group"),
     *_KEYFRAMES,
 )
 """The columns that plans and messages need, beside those that name a video."""
-HANDED = ("fps", "extra", "targets")
+HANDED = ("extra", "targets")
 """The columns that loops of the user's own are handed, beside those."""
 
 

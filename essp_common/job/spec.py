@@ -299,8 +299,15 @@ class SamplingSpec(_Section):
     """The job's random seed: the same seed, the same clips."""
     clips_per_epoch: int | None = Field(None, ge=1, le=MOST_CLIPS)
     """Clips of one training epoch (default: one for each training video; `exhaustive`: one for each place)."""
-    clips_per_video: int = Field(3, ge=1, le=10_000)
+    clips_per_video: int = Field(3, ge=1, le=10**6)
     """Evaluation: clips at even distances over each video; scores are averaged by video. Of records: 1."""
+    every_s: float | None = Field(None, ge=0.001, le=86_400)
+    """Prediction: a clip every so many seconds of each video, however long it is, in place of `clips_per_video`. See
+    docs/segments.md."""
+    background: Label | None = None
+    """Training: the class whose videos show none of the others (`essp catalog build --background`). It is learned like
+    any class, and no video is ever answered with it; the model knows by it where something is seen. See
+    docs/segments.md."""
     locality: int = Field(0, ge=0, le=10**6)
     """Window, in seeds, within which the seeds of one video (or one file of records) are issued together (0: off)."""
     clips_per_visit: int = Field(8, ge=1, le=1024)
@@ -742,6 +749,17 @@ class AggregationSpec(_Section):
         return self
 
 
+class HighlightSpec(_Section):
+    """How much each clip counts in the score of its video."""
+
+    weight: Literal["contrast", "actionness"] = "contrast"
+    """`actionness`: as much as it shows any class: 1 minus the score of the background, of a model that has learned one
+    (`sampling.background`). `contrast`: as much as its scores stand out from those of the rest of the video; it needs
+    no background, and helps where that looks alike throughout a video."""
+    floor: float = Field(0.1, gt=0, le=1)
+    """What each clip counts at least, where 1 is the most. 1: all count the same."""
+
+
 class PredictorSpec(_Section):
     """Classify the videos of the catalog with a trained model."""
 
@@ -749,8 +767,11 @@ class PredictorSpec(_Section):
     """URI of a fused model (`<output>/model`). Leave `clip` and `streams` out of the job: it then has those of the
     model, and others are refused."""
     segments: bool = False
-    """Also write where in each video its classes are seen (`segments.parquet`). `sampling.clips_per_video` sets the
-    resolution: the distance between clips has to be shorter than the shortest action."""
+    """Also write where in each video its classes are seen (`segments.parquet`). `sampling.every_s` sets the resolution:
+    the distance between clips has to be shorter than the shortest action."""
+    highlight: HighlightSpec | None = None
+    """Let the clips in which something is seen count more in the score of their video, as in `{weight: contrast}`;
+    null: all count the same. See docs/segments.md."""
 
 
 class ConsumerSpec(_Section):
@@ -870,6 +891,18 @@ class JobSpec(_Section):
             )
         if self.predictor is not None and self.predictor.segments:
             raise ValueError("predictor.segments: a record is one frame, so classes have no place in time in it")
+        if self.predictor is not None and self.predictor.highlight is not None:
+            raise ValueError("predictor.highlight: a record is one frame, of which none counts more; leave it out")
+        if self.sampling.every_s is not None:
+            raise ValueError("sampling.every_s: a record is one frame and has no length; leave it out")
+        return self
+
+    @model_validator(mode="after")
+    def _has_a_use_for_its_sampling(self) -> JobSpec:
+        if self.sampling.every_s is not None and self.predictor is None:
+            raise ValueError("sampling.every_s: is for predict jobs; this one takes clips_per_video of each video")
+        if self.sampling.background is not None and not self.trainers:
+            raise ValueError("sampling.background: is for jobs that train; leave it out")
         return self
 
     @model_validator(mode="after")

@@ -9,10 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from essp_common.catalog.table import CatalogView
-from essp_common.job.spec import ClipSpec
+from essp_common.errors import ConfigError
+from essp_common.job.spec import MOST_CLIPS, ClipSpec
 from essp_common.planning.planned_clip import PlanBase, PlannedClip
 
 T = TypeVar("T", int, NDArray[np.int64])
+
+_FPS = 25.0
+"""Of a video that does not say how many frames a second it has."""
 
 
 class _Even(PlanBase):
@@ -22,10 +26,14 @@ class _Even(PlanBase):
         super().__init__(view, clip, size, locality)
         self._segments = segments
 
+    def _count(self, videos: T) -> T | int:
+        """How many segments these videos have."""
+        return self._segments
+
     def _stretch(self, start: int, stop: int) -> list[PlannedClip]:
         indices = np.arange(max(start, 0), min(stop, self._size))
         videos, segments = self._places(indices)
-        offsets = (2 * segments + 1) * self._starts[videos] // (2 * self._segments)
+        offsets = (2 * segments + 1) * self._starts[videos] // (2 * self._count(videos))
         return self._planned_all(indices.tolist(), videos, offsets)
 
     def clip(self, index: int, attempt: int = 0) -> PlannedClip:
@@ -33,7 +41,7 @@ class _Even(PlanBase):
         if attempt:
             raise LookupError("this plan takes each video in turn; none stands in for another")
         video, segment = self._places(index)
-        return self._planned(index, 0, video, (2 * segment + 1) * int(self._starts[video]) // (2 * self._segments))
+        return self._planned(index, 0, video, (2 * segment + 1) * int(self._starts[video]) // (2 * self._count(video)))
 
     @abstractmethod
     def _places(self, index: T) -> tuple[T, T]:
@@ -53,3 +61,31 @@ class RoundRobin(_Even):
     def _places(self, index: T) -> tuple[T, T]:
         turn = self._start + index
         return turn % len(self._first), turn // len(self._first) % self._segments
+
+
+class Dense(_Even):
+    """As many segments of each video as it takes for none to begin more than `every_s` seconds after the one before."""
+
+    def __init__(self, view: CatalogView, clip: ClipSpec, every_s: float, locality: int) -> None:
+        super().__init__(view, clip, 0, 0, locality)
+        fps = view.rows.numbers("fps").astype(np.float64)
+        frames = every_s * np.where(fps > 0, fps, _FPS)
+        starts = self._starts.astype(np.int64)
+        counts = np.clip(np.ceil(starts / frames), 1, starts).astype(np.int64)
+        self._edges = np.concatenate([[0], np.cumsum(counts)])
+        """Where each video begins, and the end of the last one."""
+        self._size = int(self._edges[-1])
+        if self._size > MOST_CLIPS:
+            raise ConfigError(
+                f"sampling.every_s: a clip every {every_s:g} s makes {self._size} clips, and a job may have "
+                f"{MOST_CLIPS}; take fewer, or make several jobs"
+            )
+
+    def _count(self, videos: T) -> T | int:
+        counts: NDArray[np.int64] = self._edges[1:][videos] - self._edges[videos]
+        return counts if isinstance(videos, np.ndarray) else int(counts)
+
+    def _places(self, index: T) -> tuple[T, T]:
+        videos = np.searchsorted(self._edges, index, "right") - 1
+        places = index - self._edges[videos]
+        return (videos, places) if isinstance(index, np.ndarray) else (int(videos), int(places))

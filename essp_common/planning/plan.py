@@ -8,6 +8,7 @@ asks, how often, or in which order.
     exhaustive       every place of every video, visits of neighbouring places mixed within a window: training
     round_robin      every video in turn, its next segment at each turn: training without chance
     uniform          every video's segments at even distances, in time order: validation, test, prediction
+    dense            the same, with as many segments of a video as its length takes: prediction
 
 A `locality` window changes the order of issue only, never what is at an index: see `Plan.units`.
 """
@@ -22,7 +23,7 @@ from essp_common.catalog.table import CatalogView, VideoRow
 from essp_common.job.spec import ClipSpec, SamplingSpec
 from essp_common.pb.v1.messages_pb2 import TRAIN, Purpose, Seek
 from essp_common.planning.class_balanced import ClassBalanced
-from essp_common.planning.even import RoundRobin, Uniform
+from essp_common.planning.even import Dense, RoundRobin, Uniform
 from essp_common.planning.exhaustive import Exhaustive
 from essp_common.planning.planned_clip import Plan
 from essp_common.planning.pooled import Pooled
@@ -92,6 +93,14 @@ def uniform(view: CatalogView, clip: ClipSpec, clips_per_video: int, locality: i
     return Uniform(view, clip, clips_per_video, len(view) * clips_per_video, locality)
 
 
+def dense(view: CatalogView, clip: ClipSpec, every_s: float, locality: int = 0) -> Plan:
+    """Clips at even distances of at most `every_s` seconds, video by video, in time order. No replacements.
+
+    Raises `ConfigError` for more clips than a job may have.
+    """
+    return Dense(view, clip, every_s, locality)
+
+
 def plan_of(view: CatalogView, clip: ClipSpec, sampling: SamplingSpec, purpose: Purpose, epoch: int) -> Plan:
     """The plan of one phase of a job over the videos it draws from; of a job of one rank, this rank's share."""
     whole = _whole_plan(view, clip, sampling, purpose, epoch)
@@ -99,6 +108,8 @@ def plan_of(view: CatalogView, clip: ClipSpec, sampling: SamplingSpec, purpose: 
 
 
 def _whole_plan(view: CatalogView, clip: ClipSpec, sampling: SamplingSpec, purpose: Purpose, epoch: int) -> Plan:
+    if purpose != TRAIN and sampling.every_s is not None:
+        return dense(view, clip, sampling.every_s, sampling.issue_window)
     if purpose != TRAIN:
         return uniform(view, clip, sampling.clips_per_video, sampling.issue_window)
     size = sampling.clips_per_epoch or len(view)

@@ -138,6 +138,7 @@ def _assembled(
             format=2 if chosen.rule is None else 1,
             job=job,
             classes=one.model.classes,
+            background=spec.sampling.background,
             clip=spec.clip,
             clips_per_video=spec.sampling.clips_per_video,
             streams={spec.trainers[name].stream: spec.streams[spec.trainers[name].stream] for name in members},

@@ -1,85 +1,163 @@
-"""The predictions and segments of a job, from the saved scores of its streams; one part at a time is in memory."""
+"""The predictions and segments of a job, from the saved scores of its streams, some videos at a time.
+
+Parts of the scores are read one after the other, and what is fused is whole videos: the last video of a part waits for
+the next part, since more of its clips may be in that. So the memory is that of a part and of the longest video, 4 bytes
+for each clip, class and member.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from essp_common.aggregation.fused import Fuse
+from essp_common.artifacts.fused_model import FusedModel
 from essp_common.artifacts.partial_scores import PartialScores, ScoredPart
 from essp_common.artifacts.predictions import Prediction, predictions
-from essp_common.artifacts.scores import ClipScores, ScoreTable, VideoScores, clips_by_video
+from essp_common.artifacts.scores import ClipScores, ScoreTable, VideoScores, clips_by_video, joined
 from essp_common.artifacts.segments import Segment
-from essp_common.job.spec import JobSpec
+from essp_common.job.spec import HighlightSpec, JobSpec
+from essp_predictor.highlight import clip_weights
 from essp_predictor.localisation import localise
+
+
+@dataclass(frozen=True, slots=True)
+class ClipAnswers:
+    """What the members of a model together say of the clips of one video."""
+
+    video_id: str
+    index: NDArray[np.int64]
+    """`(N,)` in time order."""
+    probabilities: NDArray[np.float64]
+    """`(N, C)`"""
 
 
 class FusedAnswers:
     """The fused answers of a model's members."""
 
-    def __init__(
-        self, partial_scores: PartialScores, spec: JobSpec, classes: tuple[str, ...], fuse: Fuse, clips: int
-    ) -> None:
-        """`classes`, `fuse`: of the model. `clips`: number of clips of each stream, all of them scored."""
+    def __init__(self, partial_scores: PartialScores, spec: JobSpec, model: FusedModel, fuse: Fuse, clips: int) -> None:
+        """`fuse`: of the model. `clips`: number of clips of each stream, all of them scored."""
         self.videos = 0
         """Videos that `predictions` has yielded."""
         self.failed = 0
         """Videos of which nothing could be decoded."""
+        self.classes = tuple(name for name in model.classes if name != model.background)
+        """What videos are answered with."""
         self._partial_scores = partial_scores
-        self._spec = spec
-        self._classes = classes
+        self._streams = tuple(spec.streams)
+        self._highlight = None if spec.predictor is None else spec.predictor.highlight
+        self._model = model
         self._fuse = fuse
         self._clips = clips
+        self._background = None if model.background is None else model.classes.index(model.background)
 
     def predictions(self) -> Iterator[list[Prediction]]:
         """The class of each video: the members' scores of its clips, fused as the model says."""
-        for streams in self._parts():
-            tables = _tables(streams)
+        for part in self._whole_videos():
+            weights = self._weights(part, self._highlight) if self._highlight is not None else {}
+            parts = {name: clips_by_video(table, weights.get(name)) for name, table in part.tables.items()}
             seen: Counter[str] = Counter()
-            for table in tables.values():
+            for table in part.tables.values():
                 seen |= Counter(table.video_id)
-            errors = {video: why for part in streams for video, why in part.errors.items()}
-            rows = predictions(
-                self._fused({name: clips_by_video(table) for name, table in tables.items()}), seen, errors
-            )
+            rows = predictions(self._answered(self._fused(parts)), seen, part.errors)
             self.videos += len(rows)
             self.failed += sum(row.class_name is None for row in rows)
             yield rows
 
     def segments(self) -> Iterator[list[Segment]]:
         """Where in each video its classes are visible: fuses the members clip by clip."""
-        for streams in self._parts():
-            tables = _tables(streams)
-            places = {index: ends for part in streams for index, ends in part.frames.items()}
-            video_of = {i: v for t in tables.values() for i, v in zip(t.clip_index.tolist(), t.video_id, strict=True)}
-            fused = self._fused({name: _by_clip(table) for name, table in tables.items()})
+        shown = np.array([name != self._model.background for name in self._model.classes])
+        for part in self._whole_videos():
             found: list[Segment] = []
-            rows = np.array([int(name) for name in fused.video_id])
-            videos = np.array([video_of[index] for index in rows.tolist()], dtype=np.str_)
-            for video in dict.fromkeys(videos.tolist()):
-                own = np.flatnonzero(videos == video)
-                frames = np.array([places[index] for index in rows[own].tolist()])
-                found += localise(video, fused.probabilities[own], frames, fused.classes)
+            for video in self._by_clip(part):
+                frames = np.array([part.frames[index] for index in video.index.tolist()])
+                found += localise(video.video_id, video.probabilities[:, shown], frames, self.classes)
             yield found
 
-    def _parts(self) -> Iterator[list[ScoredPart]]:
-        for start in range(0, self._clips, self._partial_scores.part_clips):
-            stop = min(self._clips, start + self._partial_scores.part_clips)
-            yield [self._partial_scores.read(stream, stop) for stream in self._spec.streams]
+    def _weights(self, part: ScoredPart, highlight: HighlightSpec) -> dict[str, NDArray[np.float64]]:
+        """Trainer -> how much each of its clips counts. A clip counts the same for each of them."""
+        weights: dict[int, float] = {}
+        for video in self._by_clip(part):
+            found = clip_weights(video.probabilities, self._background, highlight)
+            weights |= zip(video.index.tolist(), found.tolist(), strict=True)
+        return {
+            name: np.array([weights[index] for index in table.clip_index.tolist()])
+            for name, table in part.tables.items()
+        }
+
+    def _by_clip(self, part: ScoredPart) -> Iterator[ClipAnswers]:
+        """The videos, clip by clip."""
+        fused = self._fused({name: _each_alone(table) for name, table in part.tables.items()})
+        index = np.array([int(name) for name in fused.video_id], dtype=np.int64)
+        video_of = {i: v for t in part.tables.values() for i, v in zip(t.clip_index.tolist(), t.video_id, strict=True)}
+        videos = np.array([video_of[each] for each in index.tolist()], dtype=np.str_)
+        for video in dict.fromkeys(videos.tolist()):
+            own = np.flatnonzero(videos == video)
+            yield ClipAnswers(video, index[own], fused.probabilities[own])
+
+    def _whole_videos(self) -> Iterator[ScoredPart]:
+        """The parts of all streams together, cut between videos: those are planned in the order of their ids."""
+        waiting = ScoredPart({}, {}, {})
+        step = self._partial_scores.part_clips
+        for start in range(0, self._clips, step):
+            stop = min(self._clips, start + step)
+            whole = _joined([waiting, *(self._partial_scores.read(stream, stop) for stream in self._streams)])
+            if stop == self._clips:
+                yield whole
+                return
+            names = {video for table in whole.tables.values() for video in table.video_id} | whole.errors.keys()
+            last = max(names, default="")
+            waiting = _of_videos(whole, names & {last})
+            if len(names) > 1:
+                yield _of_videos(whole, names - {last})
 
     def _fused(self, parts: dict[str, ClipScores]) -> VideoScores:
         if parts:
             return self._fuse(parts)
-        return VideoScores((), np.zeros(0, np.int32), np.zeros((0, len(self._classes))), self._classes)
+        classes = self._model.classes
+        return VideoScores((), np.zeros(0, np.int32), np.zeros((0, len(classes))), classes)
+
+    def _answered(self, scores: VideoScores) -> VideoScores:
+        """Scores of the classes that videos are answered with, given that a video shows one of them."""
+        if self._background is None:
+            return scores
+        others = np.delete(scores.probabilities, self._background, axis=1)
+        total = others.sum(axis=1, keepdims=True)
+        even = np.full_like(others, 1 / len(self.classes))
+        probabilities = np.divide(others, total, out=even, where=total > 0)
+        return replace(scores, probabilities=probabilities, classes=self.classes)
 
 
-def _tables(streams: list[ScoredPart]) -> dict[str, ScoreTable]:
-    return {trainer: table for part in streams for trainer, table in part.tables.items()}
+def _joined(parts: list[ScoredPart]) -> ScoredPart:
+    """Parts of one job as one."""
+    tables: dict[str, list[ScoreTable]] = {}
+    for part in parts:
+        for name, table in part.tables.items():
+            tables.setdefault(name, []).append(table)
+    return ScoredPart(
+        {name: found[0] if len(found) == 1 else joined(found) for name, found in tables.items()},
+        {video: why for part in parts for video, why in part.errors.items()},
+        {index: ends for part in parts for index, ends in part.frames.items()},
+    )
 
 
-def _by_clip(table: ScoreTable) -> ClipScores:
+def _of_videos(part: ScoredPart, videos: set[str]) -> ScoredPart:
+    """What a part has of these videos."""
+    tables, kept = {}, set()
+    for name, table in part.tables.items():
+        own = np.flatnonzero([video in videos for video in table.video_id])
+        if len(own):
+            tables[name] = table.at(own)
+            kept.update(tables[name].clip_index.tolist())
+    errors = {video: why for video, why in part.errors.items() if video in videos}
+    return ScoredPart(tables, errors, {index: ends for index, ends in part.frames.items() if index in kept})
+
+
+def _each_alone(table: ScoreTable) -> ClipScores:
     """Scores with each clip in the role of a video, in index order."""
     names = tuple(f"{index:012d}" for index in table.clip_index.tolist())
     each = VideoScores(names, table.class_id, table.probabilities.astype(np.float64), table.classes)

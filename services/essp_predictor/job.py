@@ -1,10 +1,10 @@
 """One predict job: score the clips of each stream, fuse by video, write the answers.
 
     each stream, in a thread of its own:  clips ──▶ scores, saved part by part (`stream.py`)
-    when all are done:                    part by part: fuse by video ──▶ predictions.parquet
+    when all are done:                    some videos at a time: fuse ──▶ predictions.parquet
 
 After a predictor dies, the job resumes with the part it was in. So neither memory nor the cost of a death grows with
-the number of videos.
+the number of videos, and of a video of any length only the scores are in memory.
 """
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ class PredictionJob:
         finally:
             for stream_phase in streams:
                 stream_phase.close()
-        answers = FusedAnswers(partial_scores, spec, model.classes, fuse, clips)
-        write_predictions(output, layout.PREDICTIONS, answers.predictions(), model.classes)
+        answers = FusedAnswers(partial_scores, spec, model, fuse, clips)
+        write_predictions(output, layout.PREDICTIONS, answers.predictions(), answers.classes)
         if spec.predictor.segments:
             write_segments(output, layout.SEGMENTS, answers.segments())
         failpoint("predictor.written")

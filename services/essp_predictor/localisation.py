@@ -6,10 +6,18 @@ minus the mean score of a margin of a quarter of its length on both sides (the o
 of the video, so a class that is visible throughout gives one segment. Of runs of one class that overlap much, only the
 best is kept.
 
-Nothing is learned, so it works with a model of trimmed videos. It is no finer than the distance between clips.
+Nothing is learned here, so it works with a model of trimmed videos. A model with a background class tells more: its
+scores of a class are the actionness of a clip (1 minus the score of the background) times the score of the class given
+that something is seen, so they are low wherever nothing is. The result is no finer than the distance between clips.
+
+A video may have any number of clips. Runs of up to 256 clips are all tried. Longer ones are tried among clips that are
+averaged two by two, four by four and so on, so that they have at most 256 of those, and their ends are right to a
+hundredth of their length. Runs are tried some thousand at a time.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +31,11 @@ _OVERLAP = 0.5
 _MARGIN_PART = 4
 """A margin has one clip for this many clips of its run, rounded up."""
 _MAX_SEGMENTS = 100
-"""Maximum number of segments of one video."""
+"""Maximum number of segments of one video; of a long one, as many as a quarter of its clips."""
+_LONGEST = 256
+"""Maximum number of clips, or averages of clips, in one run."""
+_AT_ONCE = 4096
+"""Clips at which the runs begin that are tried at once, for a memory of some hundred MB."""
 
 Scores = NDArray[np.float64]
 
@@ -39,7 +51,8 @@ def localise(video_id: str, scores: Scores, frames: NDArray[np.int64], classes: 
         for begin, end, contrast in _best_runs(scores[:, class_id]):
             last = int(edges[end]) - 1
             found.append(Segment(video_id, classes[class_id], int(edges[begin]), last, float(contrast)))
-    return sorted(found, key=lambda s: (-s.score, s.first_frame, s.class_name))[:_MAX_SEGMENTS]
+    most = max(_MAX_SEGMENTS, len(scores) // 4)
+    return sorted(found, key=lambda s: (-s.score, s.first_frame, s.class_name))[:most]
 
 
 def _edges(frames: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -50,17 +63,55 @@ def _edges(frames: NDArray[np.int64]) -> NDArray[np.int64]:
 
 def _best_runs(scores: Scores) -> list[tuple[int, int, float]]:
     """Begin, end (exclusive) and contrast of the runs of one class that are to be reported, the best first."""
+    kept: list[tuple[int, int, float]] = []
+    scale, coarse, longest = 1, scores, 0
+    while len(coarse) * scale > longest:
+        for begin, end in _runs(len(coarse), 1 if scale == 1 else _LONGEST // 2 + 1):
+            contrast = _contrast(coarse, begin, end)
+            fair = contrast >= _MIN_SCORE
+            at, to = begin[fair] * scale, np.minimum(end[fair] * scale, len(scores))
+            kept += _suppressed(*_best_first(at, to, contrast[fair]))
+        longest = _LONGEST * scale
+        scale *= 2
+        coarse = _averaged(coarse)
+    if not kept:
+        return []
+    return _suppressed(*_best_first(*(np.array(column) for column in zip(*kept, strict=True))))
+
+
+def _runs(clips: int, shortest: int) -> Iterator[tuple[NDArray[np.intp], NDArray[np.intp]]]:
+    """Begins and ends of all runs of at least `shortest` and at most `_LONGEST` clips, by begin, then by end."""
+    for first in range(0, clips, _AT_ONCE):
+        begins = np.arange(first, min(first + _AT_ONCE, clips))
+        counts = np.maximum(np.minimum(begins + _LONGEST, clips) - (begins + shortest) + 1, 0)
+        begin = np.repeat(begins, counts)
+        place = np.arange(len(begin)) - np.repeat(np.cumsum(counts) - counts, counts)
+        yield begin, begin + shortest + place
+
+
+def _contrast(scores: Scores, begin: NDArray[np.intp], end: NDArray[np.intp]) -> Scores:
+    """The mean score within each run, minus that of its margins."""
     clips = len(scores)
-    begin, end = np.triu_indices(clips + 1, 1)
     margin = -(-(end - begin) // _MARGIN_PART)
     before, after = np.maximum(begin - margin, 0), np.minimum(end + margin, clips)
     sums = np.concatenate([[0.0], np.cumsum(scores)])
     around = (begin - before) + (after - end)
     outer = (sums[begin] - sums[before] + sums[after] - sums[end]) / np.maximum(around, 1)
-    contrast = (sums[end] - sums[begin]) / (end - begin) - outer
+    contrast: Scores = (sums[end] - sums[begin]) / (end - begin) - outer
+    return contrast
+
+
+def _averaged(scores: Scores) -> Scores:
+    """The means of pairs; the last one of an odd number stays by itself."""
+    pairs = scores[: len(scores) // 2 * 2].reshape(-1, 2).mean(axis=1)
+    return pairs if len(scores) % 2 == 0 else np.append(pairs, scores[-1])
+
+
+def _best_first(
+    begin: NDArray[np.intp], end: NDArray[np.intp], contrast: Scores
+) -> tuple[NDArray[np.intp], NDArray[np.intp], Scores]:
     order = np.argsort(-contrast, kind="stable")
-    order = order[contrast[order] >= _MIN_SCORE]
-    return _suppressed(begin[order], end[order], contrast[order])
+    return begin[order], end[order], contrast[order]
 
 
 def _suppressed(begin: NDArray[np.intp], end: NDArray[np.intp], contrast: Scores) -> list[tuple[int, int, float]]:

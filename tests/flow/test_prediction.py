@@ -84,10 +84,12 @@ def test_test_videos_get_the_scores_that_the_test_pass_gave(
 def test_where_in_a_video_is_said_in_seconds(trained: JobSpec, videos: Path, runner: CliRunner) -> None:
     """The videos are of one class throughout."""
     video = videos / "test" / "left" / "0.mp4"
-    done = runner.invoke(app, ["predict", str(video), "--model", trained.output, "--segments", "6", "--json"])
+    done = runner.invoke(
+        app, ["predict", str(video), "--model", trained.output, "--segments", "--every", "0.2s", "--json"]
+    )
     assert done.exit_code == 0, done.output
     [answer] = json.loads(done.stdout)["videos"]
-    assert answer["clips"] == 6
+    assert answer["clips"] == 5  # 21 places, 5 frames apart
     assert answer["segments"]
     row = probe(find([str(video)], STORES), Settings())[0]
     for found in answer["segments"]:

@@ -93,7 +93,7 @@ def test_a_job_in_snippets_is_trained_measured_and_predicts(make_job: MakeJob, v
     assert dict(zip(model.classes, model.fuse(scores)[0], strict=True)) == pytest.approx(answer.scores, abs=1e-5)
 
     with pytest.raises(ConfigError, match=r"predictor\.segments: the model was trained on clips of 3 snippets"):
-        essp.predict(video, spec.output, segments=4)
+        essp.predict(video, spec.output, segments=True)
 
 
 def test_what_snippets_do_not_fit_is_refused(make_job: MakeJob, numbers: Path) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import essp_predictor.job as predictor
-from essp.api.prediction import find, job_of, probe
+from essp.api.prediction import Look, find, job_of, probe
 from essp.catalog.build import BuildOptions, build
 from essp.embedded.composition import Embedded
 from essp.report.facts import read_run
@@ -271,9 +271,9 @@ class Said:
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize(("name", "segments"), [("one_centre", 0), ("mean", 0), ("product", 9)])
+@pytest.mark.parametrize(("name", "every_s"), [("one_centre", None), ("mean", None), ("product", 0.11)])
 def test_an_independent_prediction_gives_the_same_answers(
-    answered: Answered, name: str, segments: int, monkeypatch: pytest.MonkeyPatch
+    answered: Answered, name: str, every_s: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of `essp predict`, on trimmed videos, on one shorter than a clip, and on one that shows several classes."""
     model = ensemble(answered, name)
@@ -281,7 +281,7 @@ def test_an_independent_prediction_gives_the_same_answers(
     said = Said(monkeypatch)
     extra = untrimmed(Path(folder).parent)
     given = [str(Path(folder).parent / "videos" / "test" / "left"), *map(str, extra)]
-    options = ["--json", "--top", "4", "--segments", str(segments)]
+    options = ["--json", "--top", "4", *(["--segments", "--every", f"{every_s}s"] if every_s else [])]
     with in_double_precision():
         done = essp("predict", *given, "--model", uri.removeprefix("file://"), *options)
     assert done.exit_code == 0, done.output
@@ -289,36 +289,43 @@ def test_an_independent_prediction_gives_the_same_answers(
 
     rows = probe(find(given, STORES), Settings())
     assert [video["video"] for video in shown] == [row.id for row in rows]
-    phases = Phases(job_of(model, uri, "file:///nowhere", segments), Catalog(tuple(rows)))
+    look = Look(segments=every_s is not None, every_s=every_s)
+    phases = Phases(job_of(model, uri, "file:///nowhere", look), Catalog(tuple(rows)))
+    order = [row.id for row in phases.view(0).rows]
     clips = planned(phases.plan(0), [row.uri for row in phases.view(0).rows])
+    paths = [clip.path for clip in clips]
+    edges = np.cumsum([0, *(paths.count(path) for path in dict.fromkeys(paths))])
+    own = dict(zip(order, map(slice, edges[:-1], edges[1:]), strict=True))
     rule, weights, per_video = ENSEMBLES[name]
-    per_video = segments or per_video
-    assert len(clips) == per_video * len(rows)
+    if every_s is None:
+        assert set(np.diff(edges)) == {per_video}
+    else:
+        assert len(set(np.diff(edges))) > 1, "longer videos have more clips"
     deciding = {trainer: weight for trainer, weight in weights.items() if weight}
     final = {trainer: checkpoint.steps(answered.store, trainer)[-1] for trainer in deciding}
     members = [answered.member(trainer, step) for trainer, step in final.items()]
     by_clip = [answers.probabilities(member, clips, GEOMETRY) for member in members]
-    means = [part.reshape(len(rows), per_video, -1).mean(axis=1) for part in by_clip]
+    means = [np.stack([part[clips].mean(axis=0) for clips in own.values()]) for part in by_clip]
     expected = answers.fused(means, list(deciding.values()), rule)
 
-    order = [row.id for row in phases.view(0).rows]
     found = {row.video_id: row for row in said.predictions}
     np.testing.assert_allclose([found[video].scores for video in order], expected, rtol=CLOSE, atol=CLOSE)
     for video in shown:
         row = expected[order.index(video["video"])]
         best = np.argsort(-row)[:4]
         assert video["class"] == video["top"][0]["class"]
-        assert video["clips"] == per_video
+        assert video["clips"] == len(paths[own[video["video"]]])
         assert [top["class"] for top in video["top"]] == [list(CLASSES)[c] for c in best]
         assert [top["score"] for top in video["top"]] == pytest.approx(row[best], rel=STORED)
 
-    if segments:
-        windows = answers.fused(by_clip, list(deciding.values()), rule).reshape(len(rows), per_video, -1)
-        for video, starts in zip(order, np.array([c.first_frame for c in clips]).reshape(-1, per_video), strict=True):
+    if every_s is not None:
+        windows = answers.fused(by_clip, list(deciding.values()), rule)
+        for video, at in own.items():
+            starts = [clip.first_frame for clip in clips[at]]
             _, seconds = answers.video(video, GEOMETRY.short_side)
             span = (GEOMETRY.frames - 1) * GEOMETRY.stride
-            frames = [(first, min(first + span, len(seconds) - 1)) for first in starts.tolist()]
-            runs = answers.segments(windows[order.index(video)], frames)
+            frames = [(first, min(first + span, len(seconds) - 1)) for first in starts]
+            runs = answers.segments(windows[at], frames)
             told = [s for s in said.segments if s.video_id == video]
             assert [(s.class_name, s.first_frame, s.last_frame + 1) for s in told] == [
                 (list(CLASSES)[label], first, end) for label, first, end, _ in runs

@@ -11,7 +11,7 @@ from typing import Any
 
 from essp_common.artifacts.fused_model import FusedModel, open_model
 from essp_common.errors import ConfigError, PermanentError
-from essp_common.job.spec import ClipSpec, JobSpec, StreamSpec
+from essp_common.job.spec import ClipSpec, JobSpec, PredictorSpec, StreamSpec
 from essp_common.wiring import Stores
 
 _STORED = "codec"
@@ -26,6 +26,7 @@ def with_inputs_of_model(spec: JobSpec, stores: Stores) -> JobSpec:
     if spec.predictor is None:
         return spec
     model = _model(spec.predictor.model, stores)
+    _check_highlight(spec.predictor, model)
     needed = {member.stream: model.streams[member.stream] for member in model.deciding}
     given = spec.model_fields_set
     if "clip" in given:
@@ -45,6 +46,20 @@ def _model(uri: str, stores: Stores) -> FusedModel:
         return open_model(stores, uri)[1]
     except (ConfigError, PermanentError) as error:
         raise ConfigError(f"predictor.model: {error}") from error
+
+
+def _check_highlight(predictor: PredictorSpec, model: FusedModel) -> None:
+    if predictor.highlight is None:
+        return
+    if model.rule is None:
+        raise ConfigError(
+            f"predictor.highlight: the model was fused by {model.label}, which itself weighs clips; leave it out"
+        )
+    if predictor.highlight.weight == "actionness" and model.background is None:
+        raise ConfigError(
+            "predictor.highlight.weight: actionness needs a model that was trained with sampling.background; use "
+            "contrast"
+        )
 
 
 def _compare_streams(given: dict[str, StreamSpec], needed: dict[str, StreamSpec]) -> None:

@@ -27,6 +27,7 @@ from essp_common.pb.v1.messages_pb2 import Purpose
 from essp_common.planning.phases import Phases
 from essp_common.planning.planned_clip import WHOLE
 from essp_common.records.rows import UNLABELLED, open_data
+from essp_common.validation import suggested
 from essp_common.wiring import Stores
 from essp_master.job.advice import advice, of_more_epochs
 from essp_master.job.message_builder import MessageBuilder
@@ -95,6 +96,7 @@ def preflight(
     _check_records(spec)
     _check_segments(spec)
     _check_labels(spec, catalog)
+    _check_background(spec, catalog)
     if spec.trainers:
         candidates(spec.aggregation)
     phases = Phases(spec, catalog)
@@ -239,6 +241,20 @@ def _check_labels(spec: JobSpec, catalog: Catalog) -> None:
             "data.catalog: its videos have no labels; put videos in class folders (FOLDER/CLASS/video.mp4), or give a "
             "CSV file with the columns path and label, and make the catalog again with `essp catalog build`"
         )
+
+
+def _check_background(spec: JobSpec, catalog: Catalog) -> None:
+    background = spec.sampling.background
+    if background is None:
+        return
+    others = [name for name in catalog.classes if name != background]
+    if len(others) == len(catalog.classes):
+        raise ConfigError(
+            f"sampling.background: the catalog has no class {background!r}; {suggested(background, others)}. "
+            f"`essp catalog build --background {background}` makes one of what a list of segments leaves out"
+        )
+    if not others:
+        raise ConfigError(f"sampling.background: the catalog has no class but {background!r}; add videos of others")
 
 
 def _check_weights(spec: JobSpec, stores: Stores, resume: ResumePoints) -> None:

@@ -119,6 +119,51 @@ def test_segments_lie_within_the_video_and_those_of_one_class_apart(clips: int, 
                 assert overlap(segment, other) <= 0.5
 
 
+def test_runs_of_few_clips_are_all_tried() -> None:
+    """Against each run of up to 256 clips in plain loops."""
+    scores = np.random.Generator(np.random.Philox(1)).dirichlet(np.full(5, 0.3), 30)
+    runs = []
+    for label in range(5):
+        found = []
+        for begin in range(30):
+            for end in range(begin + 1, 31):
+                margin = -(-(end - begin) // 4)
+                around = [*range(max(0, begin - margin), begin), *range(end, min(30, end + margin))]
+                outer = scores[around, label].mean() if around else 0.0
+                found.append((scores[begin:end, label].mean() - outer, begin, end))
+        kept: list[tuple[float, int, int]] = []
+        for contrast, begin, end in sorted(found, key=lambda run: (-round(run[0], 9), *run[1:])):
+            common = [(min(end, e) - max(begin, b), min(end - begin, e - b)) for _, b, e in kept]
+            if contrast >= 0.2 and all(shared <= 0.5 * shorter for shared, shorter in common):
+                kept.append((contrast, begin, end))
+        if scores[:, label].max() >= 0.2:
+            runs += [(CLASSES[label], round(contrast, 6)) for contrast, _, _ in kept]
+    told = [(s.class_name, round(s.score, 6)) for s in localise("v", scores, frames_of(30), CLASSES)]
+    assert sorted(told) == sorted(runs)
+
+
+@pytest.mark.parametrize("clips", [300, 5000, 9000])
+def test_runs_of_any_length_are_found_in_videos_of_any_length(clips: int) -> None:
+    """Their ends are right to a hundredth of their length."""
+    random = np.random.Generator(np.random.Philox(clips))
+    scores = np.full((clips, 5), 0.2)
+    lengths = [length for length in (3, 20, 200, 700, 2500) if length < clips / 3]
+    truth, begin = [], 30
+    for label, length in enumerate(lengths):
+        scores[begin : begin + length] = 0.05
+        scores[begin : begin + length, label] = 0.8
+        truth.append(Segment("v", CLASSES[label], begin * STEP, (begin + length) * STEP - 1, 1.0))
+        begin += length + max(length // 3, 20)
+    noise = scores * np.exp(0.3 * random.normal(size=scores.shape))
+    found = localise("v", noise / noise.sum(axis=1, keepdims=True), frames_of(clips), CLASSES)
+    for segment in truth:
+        near = max((s for s in found if s.class_name == segment.class_name), key=lambda s: s.score)
+        ends = ((near.first_frame, segment.first_frame), (near.last_frame, segment.last_frame))
+        length = segment.last_frame - segment.first_frame + 1
+        assert all(abs(told - there) <= STEP + 0.01 * length for told, there in ends), segment
+    assert len(found) <= max(100, clips // 4)
+
+
 def test_segments_are_kept_and_read_back(tmp_path: object) -> None:
     store = DirectoryStore.from_url(f"file://{tmp_path}")
     rows = [Segment("a", "run", 3, 9, 0.5), Segment("b", "dive", 0, 4, 0.25)]

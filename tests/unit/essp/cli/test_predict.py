@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from essp.api.prediction import Answers, Segment, _where, find, job_of, probe
+from essp.api.prediction import Answers, Look, Segment, _where, find, job_of, probe
 from essp.cli.predict import _progress, classify_watched, document, table
 from essp_aggregator.assembly import assemble, final_checkpoints
 from essp_common.artifacts.fused_model import open_model
@@ -19,11 +19,13 @@ from essp_common.artifacts.scores import VideoScores
 from essp_common.artifacts.segments import Segment as StoredSegment
 from essp_common.cache.memory import MemoryCache
 from essp_common.catalog.table import VideoRow
-from essp_common.errors import NotFound
+from essp_common.errors import ConfigError, NotFound
+from essp_common.job.spec import HighlightSpec
 from essp_common.runtime.config import Settings
 from essp_common.video.synthetic import numbered, write_video
 from essp_common.wiring import Stores
 from tests.harness import statuses
+from tests.harness.command_line import essp
 from tests.harness.finished_job import JOB, finished_job
 
 STORES = Stores(("file:///",))
@@ -162,12 +164,37 @@ def test_how_far_it_is_and_how_long_it_takes_are_shown() -> None:
     assert found.endswith(" to go")
 
 
-@pytest.mark.parametrize("clips", [40, 3600], ids=["few", "one each second of an hour"])
-def test_segments_are_looked_for_in_as_many_clips_as_asked(model_uri: str, clips: int) -> None:
+@pytest.mark.parametrize(
+    ("look", "every_s"),
+    [(Look(), None), (Look(segments=True), 1.0), (Look(segments=True, every_s=0.25), 0.25), (Look(every_s=2), 2.0)],
+)
+def test_clips_are_as_far_apart_as_asked(model_uri: str, look: Look, every_s: float | None) -> None:
     _, model = open_model(STORES, model_uri)
-    spec = job_of(model, model_uri, "file:///tmp/out", segments=clips)
+    spec = job_of(model, model_uri, "file:///tmp/out", look)
     assert spec.predictor is not None
-    assert (spec.sampling.clips_per_video, spec.predictor.segments) == (clips, True)
+    assert (spec.sampling.every_s, spec.predictor.segments) == (every_s, look.segments)
+    assert spec.predictor.highlight is None
+
+
+def test_a_highlight_goes_into_the_job(model_uri: str) -> None:
+    _, model = open_model(STORES, model_uri)
+    spec = job_of(model, model_uri, "file:///tmp/out", Look(highlight="contrast", floor=0.3))
+    assert spec.predictor is not None
+    assert spec.predictor.highlight == HighlightSpec(weight="contrast", floor=0.3)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--every", "often"], "--every often: give seconds, as in 0.5s"),
+        (["--every", "0s"], "sampling.every_s: has to be 0.001 or more"),
+        (["--highlight", "contrast", "--floor", "2"], "predictor.highlight.floor: has to be 1.0 or less"),
+    ],
+)
+@pytest.mark.processes
+def test_options_that_make_no_sense_are_refused(folder: Path, model_uri: str, options: list[str], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        essp("predict", f"{folder}/a.mp4", "--model", model_uri, *options)
 
 
 def test_answers_are_a_document() -> None:

@@ -35,6 +35,10 @@ def trainer(**settings: Any) -> dict[str, Any]:
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "no catalog": ({"data": {}}, "data.catalog: is required"),
     "a catalog that is not there": ({"data": {"catalog": "file:///nowhere/c.parquet"}}, "essp catalog build"),
+    "a background that the catalog has not": (
+        {"sampling": {"background": "c3"}},
+        "sampling.background: the catalog has no class 'c3'; there are: c0, c1. `essp catalog build --background c3`",
+    ),
     "a budget too small": ({"limits": {"budget": "3KB"}}, "limits.budget: "),
     "an unknown strategy": (
         {"aggregation": {"strategies": ["average", "averege"]}},

@@ -93,7 +93,7 @@ def test_columns_take_no_more_room_than_they_need(tmp_path: Path) -> None:
     write_catalog(store, "c", Catalog(rows))
     found = read_catalog(store, "c", PLANNED).rows
     assert isinstance(found.columns["uri"], Prefixed), "ids stand behind the folder of all"
-    assert "fps" not in found.columns
+    assert "codec" not in found.columns
     assert found.numbers("last_frame").dtype == np.int16
     lists = [column for column in found.columns.values() if isinstance(column, Lists)]
     assert len(lists) == 3

@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from essp_common.artifacts import layout
+from essp_common.artifacts.fused_model import FusedModel, open_model, write_model
 from essp_common.errors import ConfigError
 from essp_common.job.spec import ClipSpec, JobSpec, StreamSpec
 from essp_common.wiring import Stores, open_store
@@ -32,7 +34,7 @@ def model(tmp_path: Path) -> str:
 
 
 def job(model: str, **fields: Any) -> JobSpec:
-    return JobSpec.model_validate({"name": "ask", "output": "file:///out", "predictor": {"model": model}, **fields})
+    return JobSpec.model_validate({"name": "ask", "output": "file:///out", "predictor": {"model": model}} | fields)
 
 
 def test_what_is_left_out_is_taken_from_the_model(model: str) -> None:
@@ -77,6 +79,36 @@ def test_what_equals_the_model_is_taken_as_it_stands(model: str) -> None:
 def test_other_inputs_are_refused_by_field(model: str, fields: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         with_inputs_of_model(job(model, **fields), STORES)
+
+
+@pytest.mark.parametrize(
+    ("changes", "weight", "said"),
+    [
+        ({}, "contrast", None),
+        ({}, "actionness", r"^predictor\.highlight\.weight: actionness needs a model .* use contrast"),
+        ({"background": "b"}, "actionness", None),
+        ({"rule": None, "format": 2, "strategy": "attention", "state": {"file": "s", "sha256": ""}}, "contrast",
+         r"^predictor\.highlight: the model was fused by attention, which itself weighs clips"),
+    ],
+)  # fmt: skip
+def test_a_highlight_fits_the_model(model: str, changes: dict[str, Any], weight: str, said: str | None) -> None:
+    _, trained = open_model(STORES, model)
+    write_model(open_store(model), FusedModel.model_validate(trained.model_dump() | changes))
+    asked = job(model, predictor={"model": model, "highlight": {"weight": weight}})
+    if said is None:
+        assert with_inputs_of_model(asked, STORES).predictor == asked.predictor
+        return
+    with pytest.raises(ConfigError, match=said):
+        with_inputs_of_model(asked, STORES)
+
+
+def test_a_background_is_one_of_several_classes(model: str) -> None:
+    _, trained = open_model(STORES, model)
+    document = trained.model_dump()
+    del document["background"]  # as models were before there was one
+    assert FusedModel.model_validate(document).background is None
+    with pytest.raises(ValidationError, match="background: 'c' is not one of several classes"):
+        FusedModel.model_validate(document | {"background": "c"})
 
 
 def test_a_model_that_is_not_there_or_none_is_said_in_a_line(model: str) -> None:

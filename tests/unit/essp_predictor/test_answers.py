@@ -1,0 +1,158 @@
+"""Answers from saved scores: those of whole videos, wherever parts end; a background class is never one of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from essp_common.artifacts import partial_scores
+from essp_common.artifacts.fused_model import FusedModel
+from essp_common.artifacts.partial_scores import PartialScores, ScoredPart
+from essp_common.artifacts.predictions import Prediction
+from essp_common.artifacts.scores import ScoreTable, fuse
+from essp_common.artifacts.segments import Segment
+from essp_common.job.spec import JobSpec
+from essp_common.objects.directory import DirectoryStore
+from essp_predictor.answers import FusedAnswers
+from essp_predictor.localisation import localise
+
+CLASSES = ("jump", "nothing", "run")
+VIDEOS = {"a": 3, "b": 40, "c": 1, "d": 17, "e": 2}
+"""Video -> its clips."""
+STEP, SPAN = 10, 6
+SKIPPED = {(name, index) for name, indices in (("rgb", (4, 43)), ("flow", (43, 60, 61, 62))) for index in indices}
+WEIGHTS = {"rgb": 0.25, "flow": 0.75}
+Scores = dict[str, NDArray[np.float64]]
+
+
+def job(**predictor: Any) -> JobSpec:
+    return JobSpec.model_validate(
+        {
+            "name": "p",
+            "output": "file:///out",
+            "sampling": {"every_s": 1},
+            "streams": {"flow": {"feature": "flow"}, "rgb": {}},
+            "predictor": {"model": "file:///m", **predictor},
+        }
+    )
+
+
+def model(background: str | None = None) -> FusedModel:
+    return FusedModel(
+        job="t", classes=CLASSES, background=background, clip=job().clip, clips_per_video=3, streams={}, members=(),
+        strategy="weighted", rule="mean", strategies=(), validation=None, test=None, versions={},
+    )  # fmt: skip
+
+
+def scores() -> Scores:
+    """Trainer -> `(clips, classes)` of all videos, one after the other; runs of clips are alike."""
+    random = np.random.Generator(np.random.Philox(3))
+    clips = sum(VIDEOS.values())
+    return {name: np.repeat(random.dirichlet([0.4] * 3, -(-clips // 5)), 5, axis=0)[:clips] for name in WEIGHTS}
+
+
+def answers(root: Path, spec: JobSpec, of: FusedModel, part_clips: int) -> FusedAnswers:
+    """Of scores that are saved in parts of so many clips."""
+    saved = PartialScores(DirectoryStore(str(root / f"{part_clips}")), spec, 0, of)
+    saved.part_clips = part_clips
+    video_of = [video for video, clips in VIDEOS.items() for _ in range(clips)]
+    place = [number for clips in VIDEOS.values() for number in range(clips)]
+    for name, rows in scores().items():
+        for start in range(0, len(rows), part_clips):
+            stop = min(start + part_clips, len(rows))
+            kept = np.array([i for i in range(start, stop) if (name, i) not in SKIPPED], dtype=np.int64)
+            errors = {video_of[i]: "damaged" for i in range(start, stop) if (name, i) in SKIPPED}
+            names, labels = tuple(video_of[i] for i in kept), np.full(len(kept), -1, np.int32)
+            table = ScoreTable(names, labels, kept, rows[kept].astype(np.float32), CLASSES)
+            frames = {i: (place[i] * STEP, place[i] * STEP + SPAN - 1) for i in kept.tolist()}
+            saved.save(name, stop, ScoredPart({name: table} if len(kept) else {}, errors, frames))
+    return FusedAnswers(
+        saved, spec, of, lambda parts: fuse({n: p.means for n, p in parts.items()}, WEIGHTS, "mean"), len(video_of)
+    )
+
+
+def said(root: Path, spec: JobSpec, of: FusedModel, part_clips: int) -> tuple[list[Prediction], list[Segment]]:
+    made = answers(root, spec, of, part_clips)
+    return [row for part in made.predictions() for row in part], [row for part in made.segments() for row in part]
+
+
+@pytest.mark.parametrize("highlight", [None, {"weight": "contrast"}, {"weight": "actionness"}])
+@pytest.mark.parametrize("part_clips", [1, 2, 7, 43, 62])
+def test_where_parts_end_makes_no_difference(tmp_path: Path, part_clips: int, highlight: dict[str, str] | None) -> None:
+    spec, of = job(highlight=highlight), model(background="nothing")
+    whole = said(tmp_path, spec, of, 63)
+    assert said(tmp_path, spec, of, part_clips) == whole
+    predictions, _ = whole
+    assert [row.video_id for row in predictions] == list(VIDEOS)
+    assert [row.clips for row in predictions] == [3, 40, 0, 17, 2]
+    assert [row.error for row in predictions] == [None, "damaged", "damaged", "damaged", "damaged"]
+
+
+def test_scores_are_the_fused_means_and_segments_those_of_fused_clips(tmp_path: Path) -> None:
+    predictions, segments = said(tmp_path, job(), model(), 13)
+    own = {name: rows[3:43].astype(np.float32).astype(np.float64) for name, rows in scores().items()}
+    rgb = np.delete(own["rgb"], 1, axis=0)  # clip 4 of all is skipped
+    assert predictions[1].scores == pytest.approx(0.25 * rgb.mean(axis=0) + 0.75 * own["flow"].mean(axis=0))
+    clips = 0.25 * own["rgb"] + 0.75 * own["flow"]
+    clips[1] = own["flow"][1]
+    first = np.arange(40) * STEP
+    found = localise("b", clips, np.stack([first, first + SPAN - 1], axis=1), CLASSES)
+    assert found
+    of_b = [segment for segment in segments if segment.video_id == "b"]
+    assert [(s.class_name, s.first_frame, s.last_frame) for s in of_b] == [
+        (s.class_name, s.first_frame, s.last_frame) for s in found
+    ]
+
+
+def test_no_video_is_answered_with_the_background(tmp_path: Path) -> None:
+    plain, segments = said(tmp_path, job(), model(), 63)
+    assert {row.class_name for row in plain} >= {"nothing"}
+    assert "nothing" in {segment.class_name for segment in segments}
+    spec, of = job(), model(background="nothing")
+    assert answers(tmp_path, spec, of, 63).classes == ("jump", "run")
+    predictions, segments = said(tmp_path, spec, of, 63)
+    assert "nothing" not in {segment.class_name for segment in segments}
+    for row, before in zip(predictions, plain, strict=True):
+        if before.class_name is None:
+            assert row == before
+            continue
+        jump, _, run = before.scores
+        assert row.scores == pytest.approx((jump / (jump + run), run / (jump + run)))
+        assert row.class_name == ("jump" if jump > run else "run")
+
+
+def test_a_video_that_is_nothing_but_background_may_be_of_any_class(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nothing = np.tile([0.0, 1.0, 0.0], (sum(VIDEOS.values()), 1))
+    monkeypatch.setattr(f"{__name__}.scores", lambda: {"rgb": nothing, "flow": nothing})
+    predictions, segments = said(tmp_path, job(), model(background="nothing"), 63)
+    assert {row.scores for row in predictions} == {(), (0.5, 0.5)}
+    assert not segments
+
+
+def test_highlights_change_the_means_alone(tmp_path: Path) -> None:
+    of = model(background="nothing")
+    plain, segments = said(tmp_path, job(), of, 20)
+    for floor, same in ((1.0, True), (0.1, False)):
+        found, where = said(tmp_path, job(highlight={"weight": "actionness", "floor": floor}), of, 20)
+        assert where == segments
+        equal = [row.scores == pytest.approx(before.scores) for row, before in zip(found, plain, strict=True)]
+        assert all(equal) == same
+
+
+def test_parts_are_of_whole_videos_where_those_have_few_clips() -> None:
+    store = DirectoryStore("/nowhere")
+
+    def part_clips(**sampling: Any) -> int:
+        spec = JobSpec.model_validate({**job().model_dump(), "sampling": sampling})
+        return PartialScores(store, spec, 0, model()).part_clips
+
+    most = partial_scores._PART_CLIPS
+    assert part_clips(clips_per_video=3) == most // 3 * 3
+    assert part_clips(clips_per_video=100_000) == most, "a long video is in several"
+    assert part_clips(every_s=0.5) == most
