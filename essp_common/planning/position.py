@@ -7,9 +7,12 @@ in the order of their indices. Positions compare in the order of the plan, and e
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from essp_common.pb.v1 import messages_pb2 as pb
+
+_OF_EPOCHS = frozenset({pb.TRAIN, pb.VALIDATION})
 
 
 class Position(NamedTuple):
@@ -28,3 +31,9 @@ class Position(NamedTuple):
     def message(self) -> pb.Position:
         """This position, as messages state it."""
         return pb.Position(phase_index=self.phase_index, index=self.index)
+
+
+def after_epochs(phases: Sequence[pb.PhasePlan]) -> Position:
+    """Where the phases begin that follow all epochs; the end, if there are none."""
+    of_epochs = [number for number, plan in enumerate(phases) if plan.purpose in _OF_EPOCHS]
+    return Position(max(of_epochs, default=-1) + 1, 0)

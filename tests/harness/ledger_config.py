@@ -7,7 +7,7 @@ from functools import cache
 
 from essp_common.catalog.table import Catalog, CatalogView, VideoRow
 from essp_common.job.spec import ClipSpec, SamplingSpec
-from essp_common.pb.v1.messages_pb2 import AGGREGATOR, TRAIN, VALIDATION, PhasePlan
+from essp_common.pb.v1.messages_pb2 import AGGREGATOR, TEST, TRAIN, VALIDATION, PhasePlan
 from essp_common.planning.plan import plan_of
 from essp_common.planning.planned_clip import Plan
 from essp_common.planning.position import Position
@@ -45,8 +45,10 @@ def ledger_config(
     lead: int = 0,
     loops: Collection[str] = (),
     catch_up_window: int = 0,
+    test: bool = False,
 ) -> LedgerConfig:
     """Epochs of training, each with a validation phase, over a small made-up catalog. `lead`: in passes; 0: any.
+    `test`: a test phase follows them.
 
     `locality` of a pooled plan: its window, which is one visit.
     """
@@ -55,6 +57,7 @@ def ledger_config(
     window = {"clips_per_visit": locality, "window": locality} if kind == "pooled" else {"locality": locality}
     sampling = SamplingSpec(kind=kind, clips_per_epoch=clips, clips_per_video=2, **window)
     purposes = [(purpose, epoch) for epoch in range(epochs) for purpose in (TRAIN, VALIDATION)]
+    purposes += [(TEST, 0)] if test else []
 
     @cache
     def plan(phase_index: int) -> Plan:

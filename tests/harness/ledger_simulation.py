@@ -23,6 +23,7 @@ from essp_common.pb.v1.messages_pb2 import (
     Loop,
     Made,
     Progress,
+    StoppedEarly,
     Trained,
 )
 from essp_common.planning.planned_clip import PlannedClip
@@ -70,6 +71,8 @@ class Consumer:
     incarnation: int = 0
     """Of a loop: how often it has come."""
     absent: bool = False
+    stopped: Position | None = None
+    """Where it stopped early."""
 
 
 class LedgerSimulation:
@@ -155,6 +158,10 @@ class LedgerSimulation:
         start = {name: consumer.position for name, consumer in self.consumers.items()}
         self.config = replace(self.config, start=start)
         self.ledger = Ledger(self.config)
+        for consumer in self.consumers.values():
+            if consumer.stopped is not None and consumer.stopped <= consumer.checkpoint:
+                consumer.position = max(consumer.checkpoint, self.config.rest)
+                self.do(self.ledger.account(self._stopped(consumer)))
         self.save_state()
         self.do(self.ledger.start())
 
@@ -255,6 +262,19 @@ class LedgerSimulation:
         self._hear_out(name)
         consumer = self.consumers[name]
         consumer.position, consumer.trained = consumer.checkpoint, list(consumer.durable)
+        if consumer.stopped is not None and consumer.stopped <= consumer.checkpoint:
+            consumer.position = max(consumer.checkpoint, self.config.rest)
+            self.events.append(self._stopped(consumer))
+        self._redeliver(consumer)
+
+    def stop(self, name: str) -> None:
+        """Have a trainer stop early where it is. What comes before the phases after all epochs it acks and drops."""
+        consumer = self.consumers[name]
+        if consumer.stopped is not None or consumer.position >= self.config.rest:
+            return
+        self.checkpoint(name)
+        consumer.stopped, consumer.position = consumer.position, self.config.rest
+        self.events.append(self._stopped(consumer))
         self._redeliver(consumer)
 
     def join(self, name: str, position: Position | None) -> Position:
@@ -329,6 +349,10 @@ class LedgerSimulation:
         """Lose all bytes."""
         self.cache.clear()
         self.used = 0
+
+    def next_of(self, name: str) -> Position:
+        """The clip that a consumer takes next, or the end."""
+        return self._next(self.consumers[name]) or Position(len(self.config.phases), 0)
 
     def done(self, name: str) -> bool:
         """Whether a consumer has taken everything that it wants."""
@@ -408,6 +432,11 @@ class LedgerSimulation:
         plan = self.config.phases[position.phase_index]
         trained = Trained(purpose=plan.purpose, epoch=plan.epoch, consumer=consumer.name, indices=[position.index])
         return Progress(trained=trained)
+
+    def _stopped(self, consumer: Consumer) -> Progress:
+        assert consumer.stopped is not None
+        trainer, position = consumer.name.partition(".")[2], consumer.stopped.message()
+        return Progress(stopped=StoppedEarly(trainer=trainer, position=position))
 
     def _made(self, seed: Seed, stream: str, size: int) -> Progress:
         plan, clip = self.config.phases[seed.phase_index], seed.clip

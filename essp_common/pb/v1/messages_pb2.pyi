@@ -473,6 +473,18 @@ class Loop(_message.Message):
     left: bool
     def __init__(self, consumer: _Optional[str] = ..., incarnation: _Optional[str] = ..., position: _Optional[_Union[Position, _Mapping]] = ..., left: _Optional[bool] = ...) -> None: ...
 
+class StoppedEarly(_message.Message):
+    __slots__ = ("trainer", "position", "epoch", "best")
+    TRAINER_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    BEST_FIELD_NUMBER: _ClassVar[int]
+    trainer: str
+    position: Position
+    epoch: int
+    best: int
+    def __init__(self, trainer: _Optional[str] = ..., position: _Optional[_Union[Position, _Mapping]] = ..., epoch: _Optional[int] = ..., best: _Optional[int] = ...) -> None: ...
+
 class Finished(_message.Message):
     __slots__ = ("job", "stage", "uri", "metrics")
     class MetricsEntry(_message.Message):
@@ -493,7 +505,7 @@ class Finished(_message.Message):
     def __init__(self, job: _Optional[str] = ..., stage: _Optional[_Union[Stage, str]] = ..., uri: _Optional[str] = ..., metrics: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class Progress(_message.Message):
-    __slots__ = ("job", "worker", "fence", "made", "trained", "failed", "heartbeat", "phase_report", "checkpoint", "finished", "step", "trouble", "loop", "logs")
+    __slots__ = ("job", "worker", "fence", "made", "trained", "failed", "heartbeat", "phase_report", "checkpoint", "finished", "step", "trouble", "loop", "logs", "stopped")
     JOB_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
     FENCE_FIELD_NUMBER: _ClassVar[int]
@@ -508,6 +520,7 @@ class Progress(_message.Message):
     TROUBLE_FIELD_NUMBER: _ClassVar[int]
     LOOP_FIELD_NUMBER: _ClassVar[int]
     LOGS_FIELD_NUMBER: _ClassVar[int]
+    STOPPED_FIELD_NUMBER: _ClassVar[int]
     job: str
     worker: str
     fence: int
@@ -522,7 +535,8 @@ class Progress(_message.Message):
     trouble: Trouble
     loop: Loop
     logs: LogLines
-    def __init__(self, job: _Optional[str] = ..., worker: _Optional[str] = ..., fence: _Optional[int] = ..., made: _Optional[_Union[Made, _Mapping]] = ..., trained: _Optional[_Union[Trained, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., phase_report: _Optional[_Union[PhaseReport, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointReady, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., step: _Optional[_Union[StepReport, _Mapping]] = ..., trouble: _Optional[_Union[Trouble, _Mapping]] = ..., loop: _Optional[_Union[Loop, _Mapping]] = ..., logs: _Optional[_Union[LogLines, _Mapping]] = ...) -> None: ...
+    stopped: StoppedEarly
+    def __init__(self, job: _Optional[str] = ..., worker: _Optional[str] = ..., fence: _Optional[int] = ..., made: _Optional[_Union[Made, _Mapping]] = ..., trained: _Optional[_Union[Trained, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., phase_report: _Optional[_Union[PhaseReport, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointReady, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., step: _Optional[_Union[StepReport, _Mapping]] = ..., trouble: _Optional[_Union[Trouble, _Mapping]] = ..., loop: _Optional[_Union[Loop, _Mapping]] = ..., logs: _Optional[_Union[LogLines, _Mapping]] = ..., stopped: _Optional[_Union[StoppedEarly, _Mapping]] = ...) -> None: ...
 
 class StepReport(_message.Message):
     __slots__ = ("trainer", "purpose", "epoch", "clips_done", "loss", "top1", "data_wait_ratio", "clips_per_s", "queue")
@@ -669,7 +683,7 @@ class Position(_message.Message):
     def __init__(self, phase_index: _Optional[int] = ..., index: _Optional[int] = ...) -> None: ...
 
 class ConsumerState(_message.Message):
-    __slots__ = ("consumer", "start", "below", "beyond", "absent", "incarnation", "retired")
+    __slots__ = ("consumer", "start", "below", "beyond", "absent", "incarnation", "retired", "stopped")
     class BeyondEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -684,6 +698,7 @@ class ConsumerState(_message.Message):
     ABSENT_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     RETIRED_FIELD_NUMBER: _ClassVar[int]
+    STOPPED_FIELD_NUMBER: _ClassVar[int]
     consumer: str
     start: Position
     below: _containers.RepeatedScalarFieldContainer[int]
@@ -691,7 +706,8 @@ class ConsumerState(_message.Message):
     absent: bool
     incarnation: str
     retired: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, consumer: _Optional[str] = ..., start: _Optional[_Union[Position, _Mapping]] = ..., below: _Optional[_Iterable[int]] = ..., beyond: _Optional[_Mapping[int, Indices]] = ..., absent: _Optional[bool] = ..., incarnation: _Optional[str] = ..., retired: _Optional[_Iterable[str]] = ...) -> None: ...
+    stopped: Position
+    def __init__(self, consumer: _Optional[str] = ..., start: _Optional[_Union[Position, _Mapping]] = ..., below: _Optional[_Iterable[int]] = ..., beyond: _Optional[_Mapping[int, Indices]] = ..., absent: _Optional[bool] = ..., incarnation: _Optional[str] = ..., retired: _Optional[_Iterable[str]] = ..., stopped: _Optional[_Union[Position, _Mapping]] = ...) -> None: ...
 
 class PhaseState(_message.Message):
     __slots__ = ("issued", "closed", "skipped")
@@ -907,7 +923,7 @@ class RunStart(_message.Message):
     def __init__(self, snapshot: _Optional[_Union[JobSnapshot, _Mapping]] = ..., start: _Optional[_Mapping[str, Position]] = ...) -> None: ...
 
 class HistoryEntry(_message.Message):
-    __slots__ = ("time_ms", "fence", "started", "taken_over", "state", "reason", "checkpoint", "phases", "failures", "attempts", "budget_bytes", "peak_bytes", "outstanding_bytes", "outstanding_clips", "swept", "stray_keys")
+    __slots__ = ("time_ms", "fence", "started", "taken_over", "state", "reason", "checkpoint", "phases", "failures", "attempts", "budget_bytes", "peak_bytes", "outstanding_bytes", "outstanding_clips", "swept", "stray_keys", "stopped")
     TIME_MS_FIELD_NUMBER: _ClassVar[int]
     FENCE_FIELD_NUMBER: _ClassVar[int]
     STARTED_FIELD_NUMBER: _ClassVar[int]
@@ -924,6 +940,7 @@ class HistoryEntry(_message.Message):
     OUTSTANDING_CLIPS_FIELD_NUMBER: _ClassVar[int]
     SWEPT_FIELD_NUMBER: _ClassVar[int]
     STRAY_KEYS_FIELD_NUMBER: _ClassVar[int]
+    STOPPED_FIELD_NUMBER: _ClassVar[int]
     time_ms: int
     fence: int
     started: RunStart
@@ -940,7 +957,8 @@ class HistoryEntry(_message.Message):
     outstanding_clips: int
     swept: bool
     stray_keys: int
-    def __init__(self, time_ms: _Optional[int] = ..., fence: _Optional[int] = ..., started: _Optional[_Union[RunStart, _Mapping]] = ..., taken_over: _Optional[bool] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., checkpoint: _Optional[_Union[CheckpointReady, _Mapping]] = ..., phases: _Optional[_Iterable[_Union[PhaseEvents, _Mapping]]] = ..., failures: _Optional[_Iterable[_Union[ClipFailure, _Mapping]]] = ..., attempts: _Optional[_Iterable[_Union[TrainedAttempt, _Mapping]]] = ..., budget_bytes: _Optional[int] = ..., peak_bytes: _Optional[int] = ..., outstanding_bytes: _Optional[int] = ..., outstanding_clips: _Optional[int] = ..., swept: _Optional[bool] = ..., stray_keys: _Optional[int] = ...) -> None: ...
+    stopped: StoppedEarly
+    def __init__(self, time_ms: _Optional[int] = ..., fence: _Optional[int] = ..., started: _Optional[_Union[RunStart, _Mapping]] = ..., taken_over: _Optional[bool] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., checkpoint: _Optional[_Union[CheckpointReady, _Mapping]] = ..., phases: _Optional[_Iterable[_Union[PhaseEvents, _Mapping]]] = ..., failures: _Optional[_Iterable[_Union[ClipFailure, _Mapping]]] = ..., attempts: _Optional[_Iterable[_Union[TrainedAttempt, _Mapping]]] = ..., budget_bytes: _Optional[int] = ..., peak_bytes: _Optional[int] = ..., outstanding_bytes: _Optional[int] = ..., outstanding_clips: _Optional[int] = ..., swept: _Optional[bool] = ..., stray_keys: _Optional[int] = ..., stopped: _Optional[_Union[StoppedEarly, _Mapping]] = ...) -> None: ...
 
 class FailureTally(_message.Message):
     __slots__ = ("stage", "kind", "count", "examples")

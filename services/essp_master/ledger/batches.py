@@ -14,8 +14,8 @@ from essp_common.pb.v1.messages_pb2 import Made, Trained
 from essp_common.planning.position import Position
 from essp_master.ledger.books import Books
 from essp_master.ledger.closing import Closer
+from essp_master.ledger.departures import Departures
 from essp_master.ledger.instructions import Instruction
-from essp_master.ledger.members import Members
 from essp_master.ledger.outstanding import Entry
 from essp_master.ledger.parts import CLIP
 from essp_master.ledger.states import WAITING
@@ -36,14 +36,14 @@ class PhaseEvent(NamedTuple):
 class Batches:
     """Accounts for clips that were made and trained. Part of the ledger."""
 
-    def __init__(self, books: Books, stragglers: Stragglers, closer: Closer, members: Members) -> None:
+    def __init__(self, books: Books, stragglers: Stragglers, closer: Closer, departures: Departures) -> None:
         self._parts = books.parts
         self._outstanding = books.outstanding
         self._consumption = books.consumption
         self._counts = books.counts
         self._stragglers = stragglers
         self._closer = closer
-        self._members = members
+        self._departures = departures
         self._direct = books.parts.everyone & books.parts.ackers[CLIP]
         """The consumers that read the clips themselves."""
 
@@ -75,7 +75,7 @@ class Batches:
     ) -> tuple[list[int], int]:
         """Account for the other clips; those that were made now, and how many of them a consumer can read now."""
         bit, extractor = 1 << part, self._parts.extractor[part - 1] if part else 0
-        outstanding, stragglers, absent = self._outstanding, self._stragglers.bits, self._members.absent
+        outstanding, stragglers, away = self._outstanding, self._stragglers.bits, self._departures.away
         find, counted, delivered, known = outstanding.get, [], 0, 0
         for index, attempt, size in zip(report.indices, report.attempts or repeat(0), report.bytes, strict=False):
             if index in plain:
@@ -96,8 +96,8 @@ class Batches:
                 outstanding.acked(entry, extractor, CLIP)
             if stragglers:
                 self._closer.settle(entry, out)
-            if entry.left & absent:
-                self._members.settle(entry, out)
+            if entry.left & away:
+                self._departures.give_back(entry, out)
         late = min(known, self._counts.unreported)
         self._counts.unreported -= late
         self._counts.duplicates += known - late
@@ -146,7 +146,10 @@ class Batches:
             if entry is not None and entry.left & bit:
                 if read & ~entry.counted and entry.state not in WAITING:
                     unreported.append(entry)
-                (first if consumption.add(phase_index, index) else repeated).append(index)
+                if consumption.add(phase_index, index):
+                    first.append(index)
+                elif consumption.wants(phase_index, index):
+                    repeated.append(index)
                 outstanding.acked(entry, bit, part)
                 if not entry.left & others or stragglers.bits:
                     ended(entry, out)

@@ -2,7 +2,7 @@
 
     book           holds                                   written by
     config         the job                                 no part
-    consumption    what each consumer is done with         `Batches` (trained), `Ledger` (skipped)
+    consumption    what each consumer is done with         `Batches` (trained), `Ledger` (skipped), `Members`, `Stops`
     phases         what became of the clips of a phase     `Issuer` (issued), `Closer` (closed), `Ledger` (skipped)
     counts         the counters                            every part
     outstanding    the clips outstanding, and the bytes    every part, by its methods
@@ -51,7 +51,8 @@ class Books:
         """The books of a job of which nothing is issued yet."""
         sizes = [phase.clips for phase in config.phases]
         start = {name: config.start.get(name, Position(0, 0)) for name in config.parts.consumers}
-        consumption = {name: Consumption(sizes, position, name in config.loops) for name, position in start.items()}
+        rest = config.rest
+        consumption = {name: Consumption(sizes, begin, rest, name in config.loops) for name, begin in start.items()}
         present = [each for each in consumption.values() if not each.absent]
         done = [min((each.done(phase_index) for each in present), default=0) for phase_index in range(len(sizes))]
         return cls._of(config, consumption, [PhaseAccount(issued=clips, closed=clips) for clips in done], Counts())
@@ -67,7 +68,7 @@ class Books:
         if held != (config.parts.consumers, config.parts.streams, len(config.phases)):
             raise ConfigError(f"the ledger's state is of another job, with the consumers {', '.join(consumers)}")
         sizes = [phase.clips for phase in config.phases]
-        consumption = {each.consumer: Consumption.restored(sizes, each) for each in state.consumers}
+        consumption = {each.consumer: Consumption.restored(sizes, config.rest, each) for each in state.consumers}
         phases = [PhaseAccount(phase.issued, phase.closed, IndexSet.of(phase.skipped)) for phase in state.phases]
         counts = Counts(**{field.name: state.counts.get(field.name, 0) for field in fields(Counts)})
         books = cls._of(config, consumption, phases, counts)
@@ -83,7 +84,7 @@ class Books:
         counts: Counts,
     ) -> Self:
         parts = config.parts
-        start = {parts.bit[name]: each.start for name, each in consumption.items() if not each.absent}
+        start = {parts.bit[name]: each.next_start for name, each in consumption.items() if not each.absent}
         order = IssueOrder(config, start)
         outstanding = Outstanding(parts, config.bounds, config.budget_bytes)
         return cls(config, consumption, phases, counts, outstanding, order)

@@ -65,5 +65,9 @@ class Closer:
         account = self._phases[phase_index]
         account.closed += clips
         self.total += clips
-        if account.closed == self._clips[phase_index]:
+        if account.closed == self._clips[phase_index] and not self._is_skipped(phase_index):
             out.append(FinishPhase(phase_index))
+
+    def _is_skipped(self, phase_index: int) -> bool:
+        """Whether all consumers have stopped before this phase."""
+        return all(consumption.skips(phase_index, 0) for consumption in self._books.consumption.values())

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from essp_common.pb.v1.messages_pb2 import PhasePlan, Stage
 from essp_common.planning.planned_clip import Plan
-from essp_common.planning.position import Position
+from essp_common.planning.position import Position, after_epochs
 from essp_master.ledger.parts import ClipParts
 
 
@@ -47,3 +47,8 @@ class LedgerConfig:
     lead_clips: int = 0
     """How far a consumer may be ahead of the slowest one where all keep in step, at least the longest phase; 0: as far
     as the budget goes (`lead.py`)."""
+
+    @property
+    def rest(self) -> Position:
+        """Where the phases begin that follow all epochs."""
+        return after_epochs(self.phases)

@@ -19,9 +19,11 @@ _MOST_RETIRED = 64
 class Consumption:
     """The clips one consumer is done with, over all phases."""
 
-    def __init__(self, sizes: Sequence[int], start: Position, absent: bool = False) -> None:
-        """`sizes`: clips of each phase. Everything before `start` is done; `absent`: a loop that wants nothing yet."""
+    def __init__(self, sizes: Sequence[int], start: Position, rest: Position, absent: bool = False) -> None:
+        """`sizes`: clips of each phase. Everything before `start` is done; `absent`: a loop that wants nothing yet.
+        `rest`: where the phases begin that follow all epochs."""
         self._sizes = sizes
+        self._rest = rest
         self.incarnation = ""
         """Of a loop: which of the processes that had its name takes part."""
         self.retired: list[str] = []
@@ -31,10 +33,11 @@ class Consumption:
             self.leave()
 
     @classmethod
-    def restored(cls, sizes: Sequence[int], state: ConsumerState) -> Self:
+    def restored(cls, sizes: Sequence[int], rest: Position, state: ConsumerState) -> Self:
         """The clips that a message names as done."""
-        consumption = cls(sizes, Position.of(state.start), state.absent)
+        consumption = cls(sizes, Position.of(state.start), rest, state.absent)
         consumption.incarnation, consumption.retired = state.incarnation, list(state.retired)
+        consumption.stopped = Position.of(state.stopped) if state.HasField("stopped") else None
         consumption._below = list(state.below)
         consumption._beyond = {phase_index: IndexSet.of(beyond) for phase_index, beyond in state.beyond.items()}
         consumption.total = sum(consumption._below) + sum(map(len, consumption._beyond.values()))
@@ -50,6 +53,7 @@ class Consumption:
             absent=self.absent,
             incarnation=self.incarnation,
             retired=self.retired,
+            stopped=None if self.stopped is None else self.stopped.message(),
         )
 
     def begin(self, start: Position) -> None:
@@ -57,6 +61,8 @@ class Consumption:
         self.absent = False
         """A loop that takes no part: it counts as done with everything."""
         self.start = start
+        self.stopped: Position | None = None
+        """Of a trainer that stopped early: it wants nothing from here to the phases that follow all epochs."""
         self._below = [self._before(phase_index) for phase_index in range(len(self._sizes))]
         self._beyond: dict[int, IndexSet] = {}
         self.total = sum(self._below)
@@ -67,6 +73,24 @@ class Consumption:
         if self.incarnation:
             self.retired = [*self.retired, self.incarnation][-_MOST_RETIRED:]
         self.incarnation = incarnation
+
+    @property
+    def next_start(self) -> Position:
+        """From here on it wants everything that is issued from now on."""
+        return self.start if self.stopped is None else max(self.start, self._rest)
+
+    def stop(self, position: Position) -> None:
+        """Want nothing from here to the phases that follow all epochs, and count that as done."""
+        self.stopped = position
+        for phase_index in range(position.phase_index, self._rest.phase_index):
+            first = position.index if phase_index == position.phase_index else 0
+            if not first:
+                self.total += self._sizes[phase_index] - self.done(phase_index)
+                self._below[phase_index] = self._sizes[phase_index]
+                self._beyond.pop(phase_index, None)
+                continue
+            left = {index for index in range(first, self._sizes[phase_index]) if not self.has(phase_index, index)}
+            self.add_all(phase_index, left)
 
     def leave(self) -> None:
         """Want nothing more."""
@@ -101,8 +125,12 @@ class Consumption:
         return index < self._below[phase_index] or index in self._beyond.get(phase_index, ())
 
     def wants(self, phase_index: int, index: int) -> bool:
-        """Whether this clip lies at or after where the consumer started."""
-        return (phase_index, index) >= self.start
+        """Whether this clip is one of those that the consumer began or goes on with."""
+        return (phase_index, index) >= self.start and not self.skips(phase_index, index)
+
+    def skips(self, phase_index: int, index: int) -> bool:
+        """Whether the consumer stopped before this clip, and wants none before the phases that follow all epochs."""
+        return self.stopped is not None and self.stopped <= (phase_index, index) < self._rest
 
     def owes(self, phase_index: int, index: int) -> bool:
         """Whether the consumer is not done with this clip, and wants it."""

@@ -45,6 +45,7 @@ from essp_master.ledger.books import Books
 from essp_master.ledger.closing import Closer
 from essp_master.ledger.config import LedgerConfig
 from essp_master.ledger.credits import Credits
+from essp_master.ledger.departures import Departures
 from essp_master.ledger.instructions import CompleteJob, FailJob, Instruction, PublishSkip
 from essp_master.ledger.issuing import Issuer
 from essp_master.ledger.lead import Lead
@@ -52,6 +53,7 @@ from essp_master.ledger.losses import Losses, consumer_of
 from essp_master.ledger.members import Members
 from essp_master.ledger.outstanding import Entry
 from essp_master.ledger.parts import CLIP
+from essp_master.ledger.stops import Stops
 from essp_master.ledger.stragglers import Stragglers
 
 _MOST_LOSSES = 10
@@ -85,8 +87,10 @@ class Ledger:
         self._outstanding = books.outstanding
         self._stragglers = Stragglers(books)
         self._closer = Closer(books, self._stragglers)
-        self._members = Members(books, self._stragglers, self._closer)
-        self._batches = Batches(books, self._stragglers, self._closer, self._members)
+        self._departures = Departures(books, self._closer)
+        self._members = Members(books, self._stragglers, self._closer, self._departures)
+        self._stops = Stops(books, self._stragglers, self._closer, self._departures)
+        self._batches = Batches(books, self._stragglers, self._closer, self._departures)
         self._losses = Losses(books)
         self._lead = Lead(books)
         self._issuer = Issuer(books, self._stragglers, self._lead, self._closer)
@@ -129,6 +133,8 @@ class Ledger:
                 self._failed(progress.failed, out)
             case "loop":
                 self._members.account(progress.loop, out)
+            case "stopped":
+                self._stops.account(progress.stopped, out)
             case "checkpoint" if progress.checkpoint.final:
                 self.finals.add(progress.checkpoint.trainer)
             case "finished" if progress.finished.stage == self._config.last_stage:
@@ -155,10 +161,10 @@ class Ledger:
             return []
         out: list[Instruction] = []
         for entry in self._outstanding.unmade() or self._outstanding.lowest():
-            if wanting := self._members.wanting(entry):
+            if wanting := self._departures.wanting(entry):
                 self._outstanding.request(entry, wanting)
             else:
-                self._members.drop(entry, out)
+                self._departures.drop(entry, out)
         return [*out, *self.issue()]
 
     # --- state out and in ---
@@ -258,12 +264,12 @@ class Ledger:
         self.counts.failed += 1
         if part != CLIP:
             self._skip(entry, self._parts.ackers[part] & self._parts.everyone, event.reason, out)
-        elif not self._members.wanting(entry):
-            self._members.drop(entry, out)
+        elif not self._departures.wanting(entry):
+            self._departures.drop(entry, out)
         elif (other := self._replacement(entry)) is not None:
             self.counts.replaced += 1
             entry.clip = other
-            self._outstanding.request(entry, self._members.wanting(entry))
+            self._outstanding.request(entry, self._departures.wanting(entry))
         else:
             self._skip(entry, self._parts.everyone, event.reason, out)
         if failing := self.counts.failing(self._clips, self._config.dead_ratio):
@@ -287,10 +293,11 @@ class Ledger:
                 f"longer than clips wait for their consumers; the last reason: {event.reason}",
                 out,
             )
-        bit = self._parts.bit.get(consumer_of(event), 0) & ~self._members.absent
-        wanting = self._members.wanting(entry) | bit
+        name = consumer_of(event)
+        bit = self._parts.bit[name] if name in self.consumption and self.consumption[name].wants(*entry.position) else 0
+        wanting = self._departures.wanting(entry) | bit
         if not wanting:
-            self._members.drop(entry, out)
+            self._departures.drop(entry, out)
             return
         if entry.catch_up is not None and bit & ~entry.catch_up.bit:
             self._outstanding.move(entry, None)

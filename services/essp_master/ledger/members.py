@@ -8,7 +8,7 @@ issued, and the job does not end.
 - What was issued already is made again for it alone: it is a straggler that has these clips yet to get
   (`stragglers.py`). So a loop that was killed goes on where its state says, and holds nobody back.
 
-One that leaves gives back what it had not taken. What is still in the making for it is freed when it has been made.
+One that leaves gives back what it had not taken (`departures.py`).
 
 Several processes may come under one name, one after the other. The incarnation tells them apart: a new one replaces the
 one before, and what an old one says is of no account. A loop says again and again where it began: a master that was
@@ -23,9 +23,9 @@ from essp_common.pb.v1.messages_pb2 import Loop
 from essp_common.planning.position import Position
 from essp_master.ledger.books import Books
 from essp_master.ledger.closing import Closer
-from essp_master.ledger.instructions import Instruction, ReleaseClip, TellOfLoops
-from essp_master.ledger.outstanding import Entry
-from essp_master.ledger.states import OUT_OF_LINE, REOPENED, WAITING
+from essp_master.ledger.departures import Departures
+from essp_master.ledger.instructions import Instruction, TellOfLoops
+from essp_master.ledger.states import REOPENED
 from essp_master.ledger.stragglers import Stragglers
 
 _LONGEST = 256
@@ -35,16 +35,14 @@ _LONGEST = 256
 class Members:
     """Which loops take part. Part of the ledger."""
 
-    def __init__(self, books: Books, stragglers: Stragglers, closer: Closer) -> None:
+    def __init__(self, books: Books, stragglers: Stragglers, closer: Closer, departures: Departures) -> None:
         self._books = books
         self._closer = closer
-        self._everyone = books.parts.everyone
+        self._departures = departures
         self._order = books.order
         self._outstanding = books.outstanding
         self._sizes = [phase.clips for phase in books.config.phases]
         self._stragglers = stragglers
-        self.absent = sum(books.parts.bit[name] for name, each in books.consumption.items() if each.absent)
-        """Bits of the consumers that take no part."""
 
     def present(self) -> list[Loop]:
         """The loops that take part, and where they began."""
@@ -82,18 +80,6 @@ class Members:
         consumption = self._books.consumption.get(consumer)
         return consumption is not None and incarnation in consumption.retired
 
-    def settle(self, entry: Entry, out: list[Instruction]) -> None:
-        """A part of a clip was made that somebody wanted who is absent now."""
-        self._give_back(entry, out)
-
-    def wanting(self, entry: Entry) -> int:
-        """Those who take part, of those who have yet to ack this clip."""
-        return entry.left & self._everyone & ~self.absent
-
-    def drop(self, entry: Entry, out: list[Instruction]) -> None:
-        """Nobody who takes part wants a clip that would have to be made again."""
-        self._free(entry, entry.left & self._everyone, out)
-
     # --- coming and going ---
 
     def _join(self, name: str, start: Position, out: list[Instruction]) -> None:
@@ -101,7 +87,7 @@ class Members:
         passed = list(self._passed_from(start))
         counted = [position for position in passed if self._was_counted(position)]
         books.consumption[name].begin(start)
-        self.absent &= ~bit
+        self._departures.note()
         self._order.place(bit, start)
         for position in counted:
             self._closer.uncount(position.phase_index)
@@ -116,34 +102,13 @@ class Members:
         books, bit = self._books, self._books.parts.bit[name]
         owed = self._stragglers.dismiss(name)
         books.consumption[name].leave()
-        self.absent |= bit
+        self._departures.note()
         self._order.place(bit, None)
         for position in owed:
             self._closer.count(*position, 0, out)
         for entry in self._outstanding.entries():
             if entry.left & bit:
-                self._give_back(entry, out)
-
-    def _give_back(self, entry: Entry, out: list[Instruction]) -> None:
-        """Free what absent consumers do not want any more, but for what is still in the making."""
-        if entry.state in WAITING:
-            self._free(entry, entry.left & self.absent, out)
-        else:
-            made = (bit for bit, part in self._bits(entry.left & self.absent) if entry.made >> part & 1)
-            self._free(entry, sum(made), out)
-
-    def _free(self, entry: Entry, bits: int, out: list[Instruction]) -> None:
-        if not bits:
-            return
-        if entry.state not in OUT_OF_LINE:
-            out.append(ReleaseClip(entry.phase_index, entry.clip, self._books.parts.names(bits)))
-        for bit, part in list(self._bits(bits)):
-            self._outstanding.acked(entry, bit, part)
-        self._closer.acked(entry, out)
-
-    def _bits(self, bits: int) -> Iterator[tuple[int, int]]:
-        parts = self._books.parts
-        return ((parts.bit[name], parts.part[name]) for name in parts.names(bits))
+                self._departures.give_back(entry, out)
 
     # --- where ---
 

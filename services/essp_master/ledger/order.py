@@ -38,8 +38,6 @@ class IssueOrder:
         self._unit_clips = config.unit_clips
         self._window = window or config.locality or _STRETCH
         self._together = bool(window or config.locality)
-        self._everyone = sum(start)
-        self._last = max(start.values(), default=_BEGINNING)
         first = min(start.values(), default=_BEGINNING)
         self._phase_index = first.phase_index
         self._begin = self._end = first.index
@@ -96,8 +94,6 @@ class IssueOrder:
             self._start.pop(bit, None)
         else:
             self._start[bit] = start
-        self._everyone = sum(self._start)
-        self._last = max(self._start.values(), default=_BEGINNING)
         coming = self._coming()
         units = [
             unit
@@ -164,15 +160,17 @@ class IssueOrder:
     def _stretch(self) -> list[Unit]:
         if self._begin == self._end:
             return []
-        phase_index, most, everyone = self._phase_index, self._unit_clips, self._everyone
+        phase_index, most = self._phase_index, self._unit_clips
         parts: list[Sequence[PlannedClip]] = []
         for unit in self._plan_of(phase_index).units(self._begin, self._end):
             if len(unit) <= most:
                 parts.append(unit)
             else:
                 parts += units_of(unit, most, self._together)
-        if self.begin >= self._last:
-            return [(phase_index, tuple(clips), everyone) for clips in parts]
+        begin, end = self.begin, self.end
+        if not any(begin < start < end for start in self._start.values()):
+            wanted = sum(bit for bit, start in self._start.items() if start <= begin)
+            return [(phase_index, tuple(clips), wanted) for clips in parts]
         return [unit for clips in parts for unit in self._by_consumers(phase_index, clips)]
 
     def _by_consumers(self, phase_index: int, clips: Sequence[PlannedClip]) -> Iterator[Unit]:

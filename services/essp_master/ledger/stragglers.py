@@ -58,7 +58,8 @@ class Stragglers:
 
         It would go on to the end of the job otherwise, as if others were that far.
         """
-        present = sum(self._books.parts.bit[name] for name, each in self._books.consumption.items() if not each.absent)
+        bit, consumption = self._books.parts.bit, self._books.consumption
+        present = sum(bit[name] for name, each in consumption.items() if not each.absent and not each.skips(*position))
         awaited = (queue.joins is not None and position < queue.joins for queue in self._queues.values())
         return not present & ~self.bits and not any(awaited)
 
@@ -81,7 +82,8 @@ class Stragglers:
         if not reached:
             return False
         slowest = min(reached, key=reached.__getitem__)
-        furthest = max(each.total for each in self._books.consumption.values() if not each.absent)
+        present = (each for each in self._books.consumption.values() if not each.absent)
+        furthest = max((each.total for each in present if each.stopped is None), default=0)
         if furthest - reached[slowest] <= self._books.config.lag * in_step:
             return False
         self._leave_behind(slowest, out)
@@ -104,6 +106,22 @@ class Stragglers:
         owed = [position for position in self._owed(name, queue) if not self._counts_end(position)]
         self._end(queue)
         return owed
+
+    def owed_from(self, name: str, start: Position) -> list[Position]:
+        """The clips from `start` to the phases that follow all epochs that a consumer with a queue is owed, and whose
+        end nothing else counts."""
+        queue = self._queues.get(name)
+        if queue is None:
+            return []
+        rest = self._books.config.rest
+        return [at for at in self._owed(name, queue) if start <= at < rest and not self._counts_end(at)]
+
+    def pass_over(self, name: str) -> None:
+        """A consumer has stopped early: its queue, if it has one, goes on with the phases that follow all epochs."""
+        queue = self._queues.get(name)
+        if queue is not None:
+            start = max(queue.order.begin, self._books.consumption[name].next_start)
+            queue.order = self._order_from(queue.bit, start)
 
     def _counts_end(self, position: Position) -> bool:
         entry = self._outstanding.get(position)

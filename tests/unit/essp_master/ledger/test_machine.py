@@ -22,7 +22,7 @@ def _is_report(event: Progress) -> bool:
 
     A consumer continues only once its message is durable.
     """
-    return not event.HasField("trained") and event.failed.stage != TRAINER
+    return not event.HasField("trained") and not event.HasField("stopped") and event.failed.stage != TRAINER
 
 
 class LedgerMachine(RuleBasedStateMachine):
@@ -43,6 +43,7 @@ class LedgerMachine(RuleBasedStateMachine):
         third=st.booleans(),
         lag=st.booleans(),
         lead=st.integers(0, 2),
+        test=st.booleans(),
     )
     def begin(
         self,
@@ -58,6 +59,7 @@ class LedgerMachine(RuleBasedStateMachine):
         third: bool,
         lag: bool,
         lead: int,
+        test: bool,
     ) -> None:
         first = {"trainer.flow": Position(start[0], min(start[1], clips if start[0] == 0 else 2 * videos))}
         consumers = CONSUMERS | ({"trainer.other": "rgb"} if third else {})
@@ -74,6 +76,7 @@ class LedgerMachine(RuleBasedStateMachine):
             kind=kind,
             catch_up=share if lag and share >= max(locality, 2) * BOTH else 0,
             lead=lead,
+            test=test,
         )
         self.sim = LedgerSimulation(config, bad, bad_streams)
         self.flushes = 0
@@ -118,6 +121,10 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def crash(self, data: Any) -> None:
         self.sim.crash(data.draw(st.sampled_from(sorted(self.sim.consumers))))
+
+    @rule(data=st.data())
+    def stop_early(self, data: Any) -> None:
+        self.sim.stop(data.draw(st.sampled_from(sorted(self.sim.consumers))))
 
     @precondition(lambda self: self.sim.seeds)
     @rule(data=st.data())
