@@ -27,7 +27,7 @@ from essp_common.pb.v1.messages_pb2 import (
     Runs,
     Stage,
 )
-from essp_common.planning.position import Position
+from essp_common.planning.position import Position, after_epochs
 from essp_common.runtime import ids
 
 Marks = NDArray[np.uint8]
@@ -50,6 +50,8 @@ class Run:
     """By consumer and pass: how often it was done with a clip, but for what it did again after it fell back."""
     skipped: dict[str, list[Marks]] = field(init=False)
     """By stream and pass."""
+    stopped: dict[str, Position] = field(default_factory=dict)
+    """Consumer -> where it stopped early: it wants nothing from there to `rest`."""
     last_ms: int = 0
     """Unix time of the last entry."""
     counts: Counter[str] = field(default_factory=Counter)
@@ -77,10 +79,18 @@ class Run:
             return self.snapshot.phases[number].clips
         return start.index if number == start.phase_index else 0
 
+    @property
+    def rest(self) -> Position:
+        """Where the phases begin that follow all epochs."""
+        return after_epochs(self.snapshot.phases)
+
     def gone(self, consumer: str, number: int) -> Marks:
         """What a consumer is done with, or had nothing to do for, in a phase: 0 or 1 a clip."""
         skipped = self.skipped[self.spec.readers()[consumer]][number]
         gone: Marks = ((self.done[consumer][number] > 0) | (skipped > 0)).astype(np.uint8)
+        stopped = self.stopped.get(consumer)
+        if stopped is not None and stopped.phase_index <= number < self.rest.phase_index:
+            gone[stopped.index if number == stopped.phase_index else 0 :] = 1
         return gone
 
     def _marks(self) -> list[Marks]:
@@ -101,6 +111,8 @@ class Saved:
     """(pass, index) of what was skipped before its position."""
     epochs: int
     """How many the job had in that run; it may have more in later ones."""
+    stopped: Position | None = None
+    """Where the trainer had stopped early, if the checkpoint is of what it did afterwards."""
     approximate: tuple[int, ...] = ()
     """Steps of the rounded checkpoints that the training resumed from until then."""
 
@@ -159,6 +171,9 @@ class Account:
                 position = Position.of(attempt.position)
                 self._attempts.setdefault(attempt.consumer, {})[position] = attempt.attempt
             self._note_failures(self.runs[-1], entry)
+        if entry.HasField("stopped") and self.runs:
+            consumer = ids.trainer_consumer(entry.stopped.trainer)
+            self.runs[-1].stopped[consumer] = Position.of(entry.stopped.position)
         if entry.HasField("checkpoint") and self.runs:
             self._save(self.runs[-1], entry)
         if entry.budget_bytes:
@@ -175,6 +190,7 @@ class Account:
             self._attempts[name] = {p: a for p, a in known.items() if p < position}
         if self.runs:
             _carry_skipped(self.runs[-1], run)
+            run.stopped |= {name: at for name, at in self.runs[-1].stopped.items() if at < start.get(name, at)}
         self.runs.append(run)
         self.states, self.sweeps = [], []
 
@@ -213,6 +229,7 @@ class Account:
         consumer = ids.trainer_consumer(checkpoint.trainer)
         position = Position.of(checkpoint.position)
         skipped = run.skipped[run.spec.readers()[consumer]]
+        stopped = run.stopped.get(consumer)
         self.saved.append(
             Saved(
                 trainer=checkpoint.trainer,
@@ -228,6 +245,7 @@ class Account:
                     if (number, int(index)) < position
                 ),
                 epochs=run.spec.epochs,
+                stopped=stopped if stopped is not None and run.rest <= position else None,
                 approximate=tuple(checkpoint.approximate),
             )
         )

@@ -1,6 +1,7 @@
 """Checks the seven invariants on the account of a job. Each check lists its violations, with the clips concerned.
 
-conservation       every consumer trained or skipped every clip of a completed job, and only clips that were issued
+conservation       every consumer trained or skipped every clip of a completed job, and only clips that were issued;
+                   a trainer that stopped early had nothing to do from there to what follows all epochs
 no double count    no consumer was credited with a clip twice in one run
 no leak            outstanding bytes never exceeded the budget, and the cache holds nothing of the job after its end
 exact resume       each checkpoint has seen each planned clip once: its digest equals that of the plan. A training that
@@ -50,7 +51,14 @@ class Finding(BaseModel):
 class PlanDigests(Protocol):
     """Digests of the planned clips."""
 
-    def digest(self, until: Position, attempts: Mapping[Position, int], skipped: Set[Position], epochs: int) -> str: ...
+    def digest(
+        self,
+        until: Position,
+        attempts: Mapping[Position, int],
+        skipped: Set[Position],
+        epochs: int,
+        stopped: Position | None,
+    ) -> str: ...
 
 
 def check(account: Account, plan: PlanDigests | None, status: JobStatus | None, now_ms: int) -> list[Finding]:
@@ -89,6 +97,8 @@ def _conservation(account: Account, run: Run) -> Finding:
     what = f"{clips} clips of {len(run.snapshot.phases)} phases, {len(run.lasting)} consumers"
     if loops := len(run.done) - len(run.lasting):
         what += f" (and {loops} loops, which say themselves what they have had)"
+    for consumer, position in sorted(run.stopped.items()):
+        what += f"; {consumer} stopped early, before {_text(position)}"
     return _finding("conservation", what if completed else f"{what}; {open_clips(run)} under way", violations)
 
 
@@ -127,11 +137,15 @@ def _exact_resume(account: Account, plan: PlanDigests | None) -> Finding:
     violations = [
         f"{_checkpoint(saved)} has seen unplanned clips: its digest is {saved.digest or 'missing'}, not {wanted}"
         for saved in account.saved
-        if saved.digest != (wanted := plan.digest(saved.position, saved.attempts, saved.skipped, saved.epochs))
+        if saved.digest != (wanted := _digest(plan, saved))
     ]
     violations += _lineage(account)
     checked = "; ".join([f"{len(account.saved)} checkpoints against the plan", *_approximate(account)])
     return _finding(name, checked, violations)
+
+
+def _digest(plan: PlanDigests, saved: Saved) -> str:
+    return plan.digest(saved.position, saved.attempts, saved.skipped, saved.epochs, saved.stopped)
 
 
 def _approximate(account: Account) -> list[str]:

@@ -8,7 +8,7 @@ from essp_common.catalog.table import PLANNED, Catalog
 from essp_common.job.spec import JobSpec
 from essp_common.planning.digest import as_text, clip_digest, joined
 from essp_common.planning.phases import Phases
-from essp_common.planning.position import Position
+from essp_common.planning.position import Position, after_epochs
 from essp_common.records.rows import open_data
 from essp_common.wiring import Stores
 
@@ -21,11 +21,19 @@ class Planned:
         self._catalog = catalog
         self._plans: dict[int, _Plan] = {}
 
-    def digest(self, until: Position, attempts: Mapping[Position, int], skipped: Set[Position], epochs: int) -> str:
-        """Of all clips before `until`, some of them replaced, some left out, while the job had so many epochs."""
+    def digest(
+        self,
+        until: Position,
+        attempts: Mapping[Position, int],
+        skipped: Set[Position],
+        epochs: int,
+        stopped: Position | None = None,
+    ) -> str:
+        """Of all clips before `until`, some of them replaced, some left out, while the job had so many epochs.
+        `stopped`: nothing is seen from here to the phases that follow all epochs."""
         if epochs not in self._plans:
             self._plans[epochs] = _Plan(Phases(self._spec.model_copy(update={"epochs": epochs}), self._catalog))
-        return self._plans[epochs].digest(until, attempts, skipped)
+        return self._plans[epochs].digest(until, attempts, skipped, stopped)
 
 
 class _Plan:
@@ -33,28 +41,34 @@ class _Plan:
 
     def __init__(self, phases: Phases) -> None:
         self._phases = phases
-        self._before: dict[Position, int] = {}
+        self._rest = after_epochs(phases.plans)
+        self._before: dict[Position, dict[Position, int]] = {}
+        """A position -> one after it -> the digest of the clips between them."""
 
-    def digest(self, until: Position, attempts: Mapping[Position, int], skipped: Set[Position]) -> str:
-        changed = {position for position in (*attempts, *skipped) if position < until}
-        parts = [self._as_planned(until)]
+    def digest(
+        self, until: Position, attempts: Mapping[Position, int], skipped: Set[Position], stopped: Position | None
+    ) -> str:
+        beginning = Position(0, 0)
+        seen = [(beginning, until)] if stopped is None else [(beginning, stopped), (self._rest, until)]
+        changed = {at for at in (*attempts, *skipped) if any(begin <= at < end for begin, end in seen)}
+        parts = [self._as_planned(begin, end) for begin, end in seen]
         for position in changed:
             parts.append(-self._clip(*position, 0))
             if position not in skipped:
                 parts.append(self._clip(*position, attempts[position]))
         return as_text(joined(parts))
 
-    def _as_planned(self, until: Position) -> int:
-        if until not in self._before:
-            known = [position for position in self._before if position < until]
-            begin = max(known, default=Position(0, 0))
-            parts = [self._before.get(begin, 0)]
+    def _as_planned(self, start: Position, until: Position) -> int:
+        before = self._before.setdefault(start, {})
+        if until not in before:
+            begin = max((position for position in before if position < until), default=start)
+            parts = [before.get(begin, 0)]
             for number in range(begin.phase_index, min(until.phase_index + 1, len(self._phases.plans))):
                 first = begin.index if number == begin.phase_index else 0
                 last = until.index if number == until.phase_index else self._phases.plans[number].clips
                 parts += (self._clip(number, index, 0) for index in range(first, last))
-            self._before[until] = joined(parts)
-        return self._before[until]
+            before[until] = joined(parts)
+        return before[until]
 
     def _clip(self, number: int, index: int, attempt: int) -> int:
         clip = self._phases.plan(number).clip(index, attempt)

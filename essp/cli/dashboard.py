@@ -43,6 +43,7 @@ def dashboard(status: JobStatus) -> RenderableType:
             for t in status.trainers
             if t.waits_for
         ]
+        parts += [Text(f"{t.name} {t.stopped.words}", "dim") for t in status.trainers if t.stopped]
     if status.bottleneck:
         parts += ["", Text(status.bottleneck.words, "bold")]
     if status.failures:
@@ -72,6 +73,7 @@ def results(status: JobStatus) -> RenderableType:
             parts.append(Text.assemble(("next    ", "dim"), f"essp predict VIDEO --model {model}"))
         else:
             parts.append(Text.assemble(("result  ", "dim"), status.result.uri))
+    parts += [Text(f"{t.name} {t.stopped.words}") for t in status.trainers if t.stopped]
     if status.failures:
         parts.append(_failures(status.failures))
     if status.counts.skipped:

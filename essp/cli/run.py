@@ -85,7 +85,10 @@ def run_watched(spec: JobSpec, view: View, options: EmbeddedOptions, verbose: bo
     if problems := failing(settings):
         raise not_ready(problems)
     if spec.trainers and all(name in checked.resume.ended for name in spec.trainers):
-        typer.echo(f"all trainers are done; more epochs train them on, as in --epochs {2 * spec.epochs}", err=True)
+        stopped = ", ".join(sorted(checked.resume.stops))
+        but = f"; {stopped} stopped early, and would want a larger stop.patience, too" if stopped else ""
+        more = f"more epochs train them on, as in --epochs {2 * spec.epochs}"
+        typer.echo(f"all trainers are done; {more}{but}", err=True)
     with Claim(spec.output, stores):
         status = _watched(checked.spec, view, settings, replace(options, checked=checked))
         if status.state == JobState.COMPLETED and spec.predictor is None:

@@ -136,7 +136,11 @@ def _resumes_at(found: Preflight, trainer: str) -> str:
     if latest is None:
         return "begins"
     if latest.final:
+        if stop := found.resume.stops.get(trainer):
+            return f"is done; it {stop.words}"
         return f"is done; --epochs {2 * found.spec.epochs} would train it on"
+    if stop := found.resume.stops.get(trainer):
+        return f"{stop.words}; goes on with what follows all epochs"
     order = found.phases.order
     purpose, epoch = order[min(latest.position.phase_index, len(order) - 1)]
     return f"resumes with {phase_title(_name(purpose), epoch)}, after {latest.step} clips"

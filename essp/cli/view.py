@@ -94,6 +94,8 @@ class PlainView:
         self._state: JobState | None = None
         self._reports: dict[str, int] | None = None
         """Trainer -> number of its reports that are printed. None before the first status."""
+        self._stopped: set[str] = set()
+        """Trainers of which it is printed that they have stopped early."""
 
     def __enter__(self) -> Self:
         return self
@@ -113,6 +115,9 @@ class PlainView:
             for report in trainer.reports[self._reports.get(trainer.name, 0) :]:
                 self._line(status, f"{trainer.name}: {_report(report)}")
             self._reports[trainer.name] = len(trainer.reports)
+            if trainer.stopped and trainer.name not in self._stopped:
+                self._stopped.add(trainer.name)
+                self._line(status, f"{trainer.name}: {trainer.stopped.words}")
         for event in events:
             if event.kind in _PRINTED:
                 self._line(status, event.message)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from essp_common.aggregation.fused import Fuse, fusion_of
 from essp_common.artifacts import checkpoint, layout, scores
 from essp_common.artifacts.checkpoint import PhaseRecord
+from essp_common.artifacts.early_stop import EarlyStop, early_stop
 from essp_common.artifacts.figures import Figures
 from essp_common.artifacts.fused_model import Evaluation, FusedModel, read_model
 from essp_common.artifacts.scores import ClipScores, VideoScores
@@ -45,6 +46,15 @@ class Run:
     def evaluation(self) -> Evaluation | None:
         """The figures of `split`."""
         return self.model.test if self.split == "test" else self.model.validation
+
+    @property
+    def stops(self) -> Mapping[str, EarlyStop]:
+        """The trainers that stopped before the last epoch."""
+        found = {
+            name: early_stop(history, self.spec.trainers[name].stop.patience, self.spec.epochs)
+            for name, history in self.histories.items()
+        }
+        return {name: stop for name, stop in found.items() if stop is not None}
 
     @property
     def predicted(self) -> NDArray[np.intp]:

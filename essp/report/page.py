@@ -98,8 +98,11 @@ def _results(run: Run) -> str:
         for split, found in (("validation", run.model.validation), ("test", run.model.test))
         if found and found.left_out
     )
+    stops = "".join(
+        f'<p class="quiet">{escape(trainer)} {escape(stop.words)}.</p>' for trainer, stop in run.stops.items()
+    )
     head = ["trainer", "model", "weight", "epoch", "split", *FIGURES.values()]
-    return section("Results", table(head, rows, left=(1, 4)) + left_out)
+    return section("Results", table(head, rows, left=(1, 4)) + left_out + stops)
 
 
 def _sweeps(run: Run) -> str:

@@ -539,6 +539,16 @@ _OF_NETWORKS: tuple[str, ...] = (
 """Fields of a trainer that mean nothing to an encoder."""
 
 
+class StopSpec(_Section):
+    """When a trainer stops before the last epoch."""
+
+    patience: int = Field(0, ge=0, le=MOST_EPOCHS)
+    """It stops after so many epochs in a row of which none was better than the best one before them, by the figure that
+    chooses the best checkpoint: top-1 by video on the validation split, of equal ones the lower loss (0: never). What
+    follows all epochs comes then, with the best weights. Other trainers of the job go on. See
+    [early stopping](early-stopping.md)."""
+
+
 class TrainerSpec(_Section):
     """One training of one model on one stream."""
 
@@ -596,6 +606,8 @@ class TrainerSpec(_Section):
     videos, of equal ones by log loss. 0: all."""
     optimizer: OptimizerSpec = OptimizerSpec()
     """The optimizer and its learning rate."""
+    stop: StopSpec = StopSpec()
+    """When it stops before the last epoch."""
     augment: AugmentSpec = AugmentSpec()
     """Augmentation of the training clips."""
     device: Literal["auto", "cpu", "cuda"] = "auto"

@@ -133,6 +133,17 @@ class PhaseReport(_Model):
     metrics: dict[str, float]
 
 
+class StopStatus(_Model):
+    """That a trainer has stopped before the last epoch."""
+
+    epoch: int
+    """The last one that it has trained, counted from 0."""
+    best: int
+    """The best one, whose weights it ends with."""
+    words: str
+    """A sentence without its subject, for people."""
+
+
 class TrainerStatus(_Model):
     """One training, live."""
 
@@ -160,6 +171,8 @@ class TrainerStatus(_Model):
     """URI of its newest checkpoint."""
     final: bool
     """It is done."""
+    stopped: StopStatus | None = None
+    """It has stopped before the last epoch (`trainers.NAME.stop`)."""
 
 
 class FailureExample(_Model):

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Self
 
-from essp_common.artifacts.checkpoint import ModelDescription
+from essp_common.artifacts.checkpoint import Manifest, ModelDescription, PhaseRecord
+from essp_common.artifacts.early_stop import EarlyStop, early_stop
 from essp_common.errors import ConfigError
 from essp_common.features.sampling import seen_at_once
 from essp_common.job.feature_layout import FeatureLayout
 from essp_common.job.spec import JobSpec, StreamSpec, TrainerSpec, stored_spec
 from essp_common.pb.v1.messages_pb2 import EMBED, TEST, Control, JobSnapshot, PhasePlan, Purpose
-from essp_common.planning.position import Position
+from essp_common.planning.position import Position, after_epochs
 from essp_common.runtime import ids
 from essp_common.validation import suggested
 
@@ -90,6 +92,20 @@ class Assignment:
         """The position after the last phase."""
         return Position(len(self.phases), 0)
 
+    @property
+    def rest(self) -> Position:
+        """The position after all epochs."""
+        return after_epochs(self.phases)
+
+    def begins_at(self, manifest: Manifest) -> Position:
+        """Where the training goes on from a checkpoint: after all epochs, if it has stopped early."""
+        stops = self.stop_of(manifest.history) is not None
+        return max(manifest.position, self.rest) if stops else manifest.position
+
+    def stop_of(self, history: Iterable[PhaseRecord]) -> EarlyStop | None:
+        """After which epoch it stops early; None: it goes on."""
+        return early_stop(history, self.training.stop.patience, self.spec.epochs)
+
     def embeds(self, plan: PhasePlan) -> bool:
         """Whether the features of the clips of a phase are needed, beside their scores."""
         return self.spec.aggregation.features and plan.purpose in (EMBED, TEST)
@@ -109,11 +125,11 @@ class Assignment:
     def digest(self) -> str:
         """SHA-256 of everything in the job that decides what the weights become.
 
-        It does not change with a larger budget, another trainer, another device, or more epochs, so such a job can be
-        resumed. Fields with their default value are left out, so that a field which a later version of ESSP adds
-        changes no digest.
+        It does not change with a larger budget, another trainer, another device, another patience, or more epochs, so
+        such a job can be resumed. Fields with their default value are left out, so that a field which a later version
+        of ESSP adds changes no digest.
         """
-        free = {"device", "threads", "checkpoint"}
+        free = {"device", "threads", "checkpoint", "stop"}
         document: dict[str, object] = {
             "spec": self.spec.model_dump(mode="json", include={"data", "clip", "sampling"}, exclude_defaults=True),
             "stream": self.stream.model_dump(mode="json", exclude_defaults=True),

@@ -6,6 +6,7 @@ import math
 
 from essp_common import topics
 from essp_common.artifacts.checkpoint import Manifest
+from essp_common.artifacts.early_stop import EarlyStop
 from essp_common.bus.port import Bus
 from essp_common.errors import EsspError
 from essp_common.failures import kind_of
@@ -18,8 +19,10 @@ from essp_common.pb.v1.messages_pb2 import (
     PhaseReport,
     Progress,
     StepReport,
+    StoppedEarly,
     Trouble,
 )
+from essp_common.planning.position import Position
 from essp_trainer.assignment import Assignment
 from essp_trainer.model.meter import Clock, Meter
 
@@ -80,6 +83,14 @@ class Reporter:
             approximate=manifest.approximate,
         )
         self._publish(Progress(checkpoint=ready))
+        self._bus.flush()
+
+    def stopped(self, position: Position, stop: EarlyStop) -> None:
+        """Report that this training has stopped early: it wants nothing from `position` to the end of all epochs."""
+        stopped = StoppedEarly(
+            trainer=self._assignment.trainer, position=position.message(), epoch=stop.epoch, best=stop.best
+        )
+        self._publish(Progress(stopped=stopped))
         self._bus.flush()
 
     def trouble(self, reason: str, unsaved: bool = False) -> None:

@@ -188,16 +188,35 @@ class Trainer:
                 reporter.checkpoint(latest, checkpoint_store.uri(latest), checkpoint_store.scores_uri(latest))
             self._over = True
             return
-        start = Position(0, 0) if latest is None else latest.position
+        damaged = checkpoint_store.lost_until(found)
+        with self._watching(checkpoint_store):
+            stopped = self._session(assignment, reporter, checkpoint_store, device, latest, damaged)
+            if stopped is not None:
+                self._session(assignment, reporter, checkpoint_store, device, stopped, None)
+
+    def _session(
+        self,
+        assignment: Assignment,
+        reporter: Reporter,
+        checkpoint_store: CheckpointStore,
+        device: torch.device,
+        latest: Manifest | None,
+        damaged: Position | None,
+    ) -> Manifest | None:
+        """Train until the end, or until the signal is to leave. Returns the checkpoint to resume from at once if the
+        training has stopped early.
+
+        `latest`: what to resume from; None: nothing. `damaged`: clips before this position are to be made again.
+        """
+        training, settings = assignment.training, self._config.settings
+        start = Position(0, 0) if latest is None else assignment.begins_at(latest)
         intake = OrderedIntake(
             self._adapters.bus, self._adapters.cache, self._intake_options(assignment), assignment.phases, start
         )
-        damaged = checkpoint_store.lost_until(found)
         if damaged is not None:
             intake.request_rebuild_range(start, damaged)
         policy = SavePolicy(settings.save_retry_s, settings.final_save_timeout_s)
         with (
-            self._watching(checkpoint_store),
             closing(DeviceFeed(self._prefetch(assignment, intake, start), device, assignment.trainer)) as device_feed,
             closing(Releases(intake, self._leaving, assignment.trainer)) as releases,
             closing(
@@ -222,6 +241,7 @@ class Trainer:
                 session.resume(latest)
             session.run()
             self._over = session.over
+            return checkpointer.saved if session.stops else None
 
     def _claim(self, checkpoint_store: CheckpointStore) -> Found:
         """Own the training. Rank 0 does, and says from which checkpoint all ranks resume."""

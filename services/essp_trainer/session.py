@@ -1,6 +1,7 @@
 """One training, through all phases of its job.
 
     TRAIN 0 ▶ checkpoint ▶ VALIDATION 0 ▶ scores, best? ▶ TRAIN 1 ▶ ... ▶ EMBED, TEST, by the best ▶ final checkpoint
+                                                   └── early stop ▶ checkpoint ▶ a new session ──▲
 
 EMBED is there if strategies of aggregation learn from features: the features of its clips, and of those of TEST, go
 into the frame cache for the aggregator. Nothing is saved between the two, so a trainer that leaves there makes both
@@ -16,6 +17,11 @@ starts again at its first clip.
 A checkpoint begins at the end of each TRAIN phase and every `checkpoint.every` clips, and is written while training
 continues, unless `checkpoint.parallel` is off. The session waits for it when the job pauses, before it calls weights
 the best, and before it leaves (drain, stop). A checkpoint always shows a moment between two batches.
+
+A training that stops early (`artifacts/early_stop.py`) saves where it is, and the session ends. The next one resumes
+from there as after any interruption, finds that the training has stopped, and begins with what follows all epochs. So
+the clips that were on their way for the epochs that do not come are dropped by a new intake, as those of another run
+would be; and a checkpoint names the position at which training would go on, should the job be given more patience.
 """
 
 from __future__ import annotations
@@ -30,6 +36,7 @@ import torch
 from essp_common.artifacts import scores
 from essp_common.artifacts.checkpoint import Best, Manifest, PhaseRecord
 from essp_common.artifacts.clip_features import store_features
+from essp_common.artifacts.early_stop import is_better
 from essp_common.cache.port import FrameCache
 from essp_common.errors import PermanentError
 from essp_common.messages.ordered import PhaseEnd
@@ -89,6 +96,10 @@ class Session:
         self._ranks = consensus.ranks
         self._clock = reporter.clock
         self._state = TrainingState(origin=learner.origin)
+        self.stops = False
+        """The training stops early here. A new session, resumed from its checkpoint, is to follow."""
+        self._stopped = False
+        """It stopped early, and what follows all epochs is left to do."""
         self._meter = Meter(self._clock)
         self._next_item: Batch | PhaseEnd | None = None
         self._evaluated = 0
@@ -102,13 +113,24 @@ class Session:
             self._state.digest = 0  # rank 0 accounts for the clips before the checkpoint
         self._meter = Meter.of(self._state.running, self._clock)
         self._checkpointer.saved = manifest
+        stop = self._assignment.stop_of(manifest.history)
+        if stop is not None and manifest.position < self._assignment.rest:
+            self._stopped = True
+            self._meter, self._state.running = Meter(self._clock), {}
+            self._state.position = self._assignment.begins_at(manifest)
+            if self._ranks.is_rank_zero:
+                log.info("%s: %s", self._assignment.trainer, stop.words)
+                self._retry(lambda: self._reporter.stopped(manifest.position, stop))
 
     def run(self) -> None:
-        """Run until all phases are done or the signal is to leave.
+        """Run until all phases are done, the training stops early, or the signal is to leave.
 
         Raises `Unsaved` if it leaves without a checkpoint.
         """
         while not self.over:
+            if self.stops:
+                self._checkpointer.save_last(self._learner.training, self._current_state())
+                return
             agreement, waited_s = self._next()
             if agreement.written:
                 self._checkpointer.settle()
@@ -207,6 +229,8 @@ class Session:
         self._meter = Meter(self._clock)
         if plan.purpose == TRAIN:
             self._begin_save()
+        elif self._state.position < self._assignment.rest:
+            self.stops = self._assignment.stop_of(self._state.history) is not None
         if self._ranks.is_rank_zero:
             self._retry(lambda: self._checkpoint_store.write_history(self._state))
             self._retry(lambda: self._reporter.phase_over(plan, metrics))
@@ -242,7 +266,8 @@ class Session:
 
     def _update_best(self, metrics: dict[str, float]) -> None:
         """Record the validated weights as the best so far, if they are and can be saved."""
-        if not _better(metrics, self._state.best):
+        best = self._state.best
+        if not is_better(metrics, None if best is None else best.metrics):
             return
         saved = self._checkpointer.saved if self._save() else None
         if saved is not None:
@@ -250,7 +275,7 @@ class Session:
 
     def _save(self) -> bool:
         """Make a checkpoint unless the last one holds everything. Returns False if that failed."""
-        if not self._learner.has_model or self._has_embedded():
+        if not self._learner.has_model or self._stopped or self._has_embedded():
             return True
         return self._checkpointer.save(self._learner.training, self._current_state())
 
@@ -261,7 +286,7 @@ class Session:
 
     def _begin_save(self) -> None:
         """Begin a checkpoint, which is written while training continues, unless the job says otherwise."""
-        if self._has_embedded():
+        if self._stopped or self._has_embedded():
             return
         if self._assignment.training.checkpoint.parallel == "off":
             self._save()
@@ -286,10 +311,3 @@ class Session:
 
     def _retry(self, call: Callable[[], T]) -> T:
         return retry_transient(call, lambda: self._consensus.signal() is ControlSignal.LEAVE)
-
-
-def _better(metrics: dict[str, float], best: Best | None) -> bool:
-    """The higher video top-1 wins; then the lower loss; then the earlier epoch."""
-    if best is None:
-        return True
-    return (metrics["video_top1"], -metrics["video_loss"]) > (best.metrics["video_top1"], -best.metrics["video_loss"])

@@ -6,6 +6,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from essp_common.artifacts.early_stop import EarlyStop
 from essp_common.job import status
 from essp_common.pb.v1.messages_pb2 import PhaseReport, Progress, Purpose, StepReport
 from essp_common.runtime import ids
@@ -78,6 +79,7 @@ class TrainerActivity:
     curve: Curve = field(default_factory=Curve)
     reports: list[status.PhaseReport] = field(default_factory=list)
     checkpoint: str | None = None
+    stopped: EarlyStop | None = None
     unsaved: str = ""
     """Why its last checkpoint could not be saved; empty: it was."""
 
@@ -124,12 +126,18 @@ class Activity:
                 if training := self.trainers.get(progress.checkpoint.trainer):
                     training.checkpoint = progress.checkpoint.uri
                     training.unsaved = ""
+            case "stopped":
+                if training := self.trainers.get(progress.stopped.trainer):
+                    training.stopped = EarlyStop(progress.stopped.epoch, progress.stopped.best)
             case "trouble" if progress.trouble.unsaved:
                 if training := self.trainers.get(progress.trouble.trainer):
                     training.unsaved = progress.trouble.reason
 
-    def recall(self, trainer: str, reports: list[status.PhaseReport], checkpoint: str) -> None:
+    def recall(
+        self, trainer: str, reports: list[status.PhaseReport], checkpoint: str, stopped: EarlyStop | None
+    ) -> None:
         """Restore what an earlier run of the job came to."""
+        self.trainers[trainer].stopped = stopped
         self.trainers[trainer].reports = list(reports)
         self.trainers[trainer].checkpoint = checkpoint
 
@@ -189,7 +197,7 @@ def _pool(name: str, pool: _Pool, queue: int, now_s: float) -> status.PoolStatus
 def _trainer(
     name: str, training: TrainerActivity, final: bool, waits_for: str | None, waits: bool
 ) -> status.TrainerStatus:
-    step = training.step
+    step, stop = training.step, training.stopped
     live = None if waits else step
     return status.TrainerStatus(
         name=name,
@@ -207,6 +215,7 @@ def _trainer(
         reports=tuple(training.reports),
         checkpoint=training.checkpoint,
         final=final,
+        stopped=None if stop is None else status.StopStatus(epoch=stop.epoch, best=stop.best, words=stop.words),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from essp_common.artifacts.early_stop import EarlyStop
 from essp_common.failures import kind_word, stage_word
 from essp_common.job import status
 from essp_common.job.status import phase_title
@@ -142,7 +143,7 @@ class EventReporter:
         self.log.add("failure", f"{stage}: {video}: {failed.reason}", data)
 
     def progressed(self, progress: Progress) -> None:
-        """A trainer has finished a phase, saved, or is in trouble; other messages are no event."""
+        """A trainer has finished a phase, saved, stopped early, or is in trouble; other messages are no event."""
         match progress.WhichOneof("event"):
             case "phase_report":
                 report = progress.phase_report
@@ -150,6 +151,11 @@ class EventReporter:
                 figures = ", ".join(f"{name} {value:.4g}" for name, value in sorted(metrics.items()))
                 data = {"trainer": report.trainer, "purpose": purpose, "epoch": report.epoch, "metrics": metrics}
                 self.log.add("report", f"{report.trainer}: {phase_title(purpose, report.epoch)}: {figures}", data)
+            case "stopped":
+                stopped = progress.stopped
+                data = {"consumer": ids.trainer_consumer(stopped.trainer), "epoch": stopped.epoch, "best": stopped.best}
+                words = EarlyStop(stopped.epoch, stopped.best).words
+                self.log.add("consumer", f"{stopped.trainer}: {words}", data)
             case "trouble":
                 trouble = progress.trouble
                 self.log.add("warning", f"{trouble.trainer}: {trouble.reason}", {"trainer": trouble.trainer})

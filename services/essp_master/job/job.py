@@ -26,7 +26,8 @@ from essp_common.job.spec import JobSpec
 from essp_common.job.status import PURPOSES, JobState, QueueStatus
 from essp_common.messages.parsing import shortened
 from essp_common.messages.snapshot import in_message, is_large
-from essp_common.pb.v1.messages_pb2 import Control, HistorySegment, Loop, Progress
+from essp_common.pb.v1.messages_pb2 import Control, HistorySegment, Loop, Progress, StoppedEarly
+from essp_common.runtime import ids
 from essp_master.job.activity import Activity
 from essp_master.job.event_reporter import EventReporter
 from essp_master.job.events import EventLog
@@ -91,6 +92,7 @@ class Job:
         self._recall()
         if run.continued is None:
             self.recorder.started(run.snapshot, run.resume.start, _now_ms())
+            self._stop_again(now_s)
         else:
             self._continue(run.continued)
 
@@ -283,6 +285,7 @@ class Job:
         self.activity.note(progress, now_s)
         if kind == "made":
             self.stored.note(progress.made)
+        told = kind == "stopped" and self.ledger.has_stopped(progress.stopped.trainer)
         before = self.ledger.closed, self.ledger.counts.failed
         out = self.recorder.handle(progress)
         if kind == "loop" and any(loop.incarnation == progress.loop.incarnation for loop in self.ledger.loops()):
@@ -291,7 +294,7 @@ class Job:
             self.activity.closed(self.ledger.closed - before[0], now_s)
         if self.ledger.counts.failed != before[1]:
             self.reporter.failed(progress.failed)
-        elif kind in ("phase_report", "checkpoint", "trouble"):
+        elif kind in ("phase_report", "checkpoint", "trouble") or (kind == "stopped" and not told):
             self.reporter.progressed(progress)
         if out:
             self.reporter.instructed(out)
@@ -334,9 +337,17 @@ class Job:
                 for r in manifest.history
                 if r.purpose in purposes
             ]
-            self.activity.recall(name, reports, manifest.key)
+            self.activity.recall(name, reports, manifest.key, self.run.resume.stops.get(name))
             self.reporter.resumed(name, manifest.step)
         self.reporter.warn(self.run.preflight.warnings)
+
+    def _stop_again(self, now_s: float) -> None:
+        """Account for the trainers that have stopped early before they say so themselves, so that nothing is issued for
+        epochs that they do not train."""
+        for name, stop in self.run.resume.stops.items():
+            position = self.run.resume.start[ids.trainer_consumer(name)].message()
+            stopped = StoppedEarly(trainer=name, position=position, epoch=stop.epoch, best=stop.best)
+            self.handle(Progress(job=self.name, fence=self.run.fence, stopped=stopped), now_s)
 
 
 def _now_ms() -> int:

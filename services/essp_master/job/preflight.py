@@ -39,8 +39,9 @@ from essp_master.job.trainer_checks import check_needs, check_trainers, layouts_
 from essp_master.ledger.instructions import IssueUnits
 from essp_master.ledger.parts import ClipParts
 
-_NO_EFFECT = ("device", "threads", "checkpoint", "epochs", "priority")
-"""Fields that, like all `limits`, do not change what a job computes; of epochs there may be more."""
+_NO_EFFECT = ("device", "threads", "checkpoint", "epochs", "priority", "stop")
+"""Fields that, like all `limits`, do not change what a job computes, but for how long it trains; of epochs there may be
+more."""
 
 
 @dataclass(frozen=True)

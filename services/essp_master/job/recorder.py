@@ -28,7 +28,6 @@ from essp_common.pb.v1.messages_pb2 import (
     TrainedAttempt,
 )
 from essp_common.planning.position import Position
-from essp_common.runtime import ids
 from essp_master.job.run import Run
 from essp_master.ledger.instructions import Instruction, IssueUnits, PublishSkip, ReleaseClip
 
@@ -80,9 +79,9 @@ class Recorder:
     def handle(self, progress: Progress) -> list[Instruction]:
         """What the ledger wants done about a message."""
         kind = progress.WhichOneof("event")
-        stopped = self._stopped(progress)
+        had_stopped = self.ledger.has_stopped(progress.stopped.trainer)
         out = self._handle_failed(progress) if kind == "failed" else self.ledger.account(progress)
-        if self._stopped(progress) != stopped:
+        if not had_stopped and self.ledger.has_stopped(progress.stopped.trainer):
             self._alone(HistoryEntry(stopped=progress.stopped))
         if kind == "checkpoint":
             self.checkpoint(progress.checkpoint)
@@ -184,11 +183,6 @@ class Recorder:
         return entries
 
     # --- noting ---
-
-    def _stopped(self, progress: Progress) -> Position | None:
-        """Where the trainer that this message is of has stopped early, as far as the ledger knows."""
-        consumption = self.ledger.consumption.get(ids.trainer_consumer(progress.stopped.trainer))
-        return None if consumption is None else consumption.stopped
 
     def _note_attempts(self, trained: Trained) -> None:
         attempts = dict(zip(trained.indices, trained.attempts, strict=False))

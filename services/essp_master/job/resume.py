@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from essp_common.artifacts.checkpoint import Manifest, latest_name, read_latest
+from essp_common.artifacts.early_stop import EarlyStop, early_stop
 from essp_common.artifacts.fused_model import open_model
 from essp_common.artifacts.partial_scores import PartialScores
 from essp_common.errors import ConfigError, NotFound, PermanentError
@@ -28,6 +29,9 @@ class ResumePoints:
     start: Mapping[str, Position]
     """By consumer."""
 
+    stops: Mapping[str, EarlyStop]
+    """The trainers that have stopped early."""
+
     @property
     def ended(self) -> frozenset[str]:
         """The trainers that are done."""
@@ -36,7 +40,7 @@ class ResumePoints:
     @classmethod
     def of_nothing(cls, spec: JobSpec) -> Self:
         """Nothing has been done yet."""
-        return cls({}, {name: Position(0, 0) for name in spec.readers()})
+        return cls({}, {name: Position(0, 0) for name in spec.readers()}, {})
 
 
 def resume_points(
@@ -52,7 +56,12 @@ def resume_points(
     start = {name: Position(0, 0) for name in spec.readers()}
     start |= {ids.trainer_consumer(name): _position(found, phases) for name, found in manifests.items()}
     start |= _scored(spec, stores, phases)
-    return ResumePoints(manifests, start)
+    stops = {
+        name: stop
+        for name, found in manifests.items()
+        if (stop := early_stop(found.history, spec.trainers[name].stop.patience, spec.epochs))
+    }
+    return ResumePoints(manifests, start, stops)
 
 
 def _newest(output: ObjectStore, trainer: str, epochs: int, verified: Manifest | None) -> Manifest | None:

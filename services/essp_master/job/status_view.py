@@ -90,7 +90,8 @@ def held_back(job: Job) -> dict[str, str]:
     left = {name: ledger.untrained(ids.trainer_consumer(name)) for name in trainers}
     slowest = max(left, key=left.__getitem__)
     waiting = trainers.keys() - ledger.finals - {slowest}
-    return {name: slowest for name in waiting if left[name] < trainers[name].batch_size}
+    going = [name for name in waiting if not ledger.has_stopped(name)]
+    return {name: slowest for name in going if left[name] < trainers[name].batch_size}
 
 
 def status_of_unreadable(failed: Control) -> status.JobStatus:

@@ -40,6 +40,7 @@ from essp_common.pb.v1.messages_pb2 import (
     Trained,
 )
 from essp_common.planning.planned_clip import PlannedClip
+from essp_common.runtime import ids
 from essp_master.ledger.batches import Batches, PhaseEvent
 from essp_master.ledger.books import Books
 from essp_master.ledger.closing import Closer
@@ -219,6 +220,11 @@ class Ledger:
     def loops(self) -> list[Loop]:
         """The loops that take part, and where they began."""
         return self._members.present()
+
+    def has_stopped(self, trainer: str) -> bool:
+        """Whether this trainer has stopped early."""
+        consumption = self.consumption.get(ids.trainer_consumer(trainer))
+        return consumption is not None and consumption.stopped is not None
 
     @property
     def holds_back(self) -> bool:

@@ -48,7 +48,7 @@ export function drawJob({ job, events, curves }, act) {
         job.trainers.length ? section("Curves", ...(all.loss.length ? [legend(job), charts(job, all)] : [el("p", { class: "empty" }, "No training has reported yet.")])) : null,
         completed ? null : section("Flow", flow(job), fills(job)),
         drawPreviews(job),
-        job.trainers.length ? section("Trainers", trainers(job)) : null),
+        job.trainers.length ? section("Trainers", trainers(job), ...stops(job)) : null),
       el("div", {},
         completed ? null : made,
         failed ? null : problems,
@@ -124,6 +124,9 @@ function trainers(job) {
   });
   return table("trainers", ["trainer", "stream", "model", "at", "loss", "top-1", "validation loss", "top-1 by clip", "top-1 by video", "newest checkpoint"], rows, [0, 1, 2, 3]);
 }
+
+/** What there is to say of trainers that have stopped before the last epoch. */
+export const stops = job => job.trainers.filter(trainer => trainer.stopped).map(trainer => el("p", { class: "note", "data-key": `stopped ${trainer.name}` }, `${trainer.name} ${trainer.stopped.words}.`));
 
 function saved(trainer) {
   const found = /\/checkpoints\/0*([0-9]+)-/.exec(trainer.checkpoint || "");

@@ -10,7 +10,8 @@ job's store. Where there is a burst buffer, a second one may begin while the fir
 
 A store that is full, refuses or does not answer does not stop the training: the failure is logged, counted and reported
 to the master, training continues, and the checkpoint is tried again after `save_retry_s` and at each regular time. Only
-the final one is required: if it cannot be saved for `final_save_timeout_s`, the training fails and says why.
+the final one is required, and that of an early stop: if it cannot be saved for `final_save_timeout_s`, the training
+fails and says why.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from essp_common.planning.position import Position
 from essp_common.runtime.failpoints import failpoint
 from essp_common.runtime.metrics import CHECKPOINTS
 from essp_common.runtime.retry import retry_transient
-from essp_trainer.checkpoints.checkpoint_store import CheckpointStore, TrainingState
+from essp_trainer.checkpoints.checkpoint_store import CheckpointStore, Snapshot, TrainingState
 from essp_trainer.checkpoints.saves import Saves
 from essp_trainer.data.releases import Releases
 from essp_trainer.distributed.ranks import Ranks
@@ -49,7 +50,7 @@ class Unsaved(TransientError):
 
 
 class CannotSave(PermanentError):
-    """The final checkpoint could not be written."""
+    """A checkpoint could not be written without which the training cannot go on."""
 
     kind = "storage"
 
@@ -172,13 +173,22 @@ class Checkpointer:
 
     def finish(self, training: Trainable, state: TrainingState) -> None:
         """Write the final checkpoint. Raises `CannotSave`. All ranks together."""
+        self._require("final checkpoint", lambda all: self._checkpoint_store.final_snapshot(training, all), state)
+
+    def save_last(self, training: Trainable, state: TrainingState) -> None:
+        """Write the checkpoint of a training that has stopped early, which cannot go on without it. Raises
+        `CannotSave`. All ranks together."""
+        self._require("checkpoint of an early stop", lambda all: self._checkpoint_store.snapshot(training, all), state)
+
+    def _require(self, what: str, snapshot: Callable[[TrainingState], Snapshot], state: TrainingState) -> None:
+        """Write a checkpoint, and try for long."""
         self._settle_all()
         deadline = self._clock() + self._policy.final_timeout_s
         state = self._of_all_ranks(state)
 
         def attempt() -> Manifest:
             try:
-                return self._checkpoint_store.save(self._checkpoint_store.final_snapshot(training, state))
+                return self._checkpoint_store.save(snapshot(state))
             except TransientError as error:
                 self._trouble(error)
                 raise
@@ -191,7 +201,7 @@ class Checkpointer:
                 if self._leaving():
                     raise
                 raise CannotSave(
-                    f"the final checkpoint could not be saved: {error}; make room or repair the store, and start the "
+                    f"the {what} could not be saved: {error}; make room or repair the store, and start the "
                     f"job again: training will resume from the last checkpoint"
                 ) from error
 
@@ -271,7 +281,7 @@ class Checkpointer:
 
 
 def _wait(seconds: float) -> None:
-    """Wait before the final checkpoint is tried again."""
+    """Wait before a required checkpoint is tried again."""
     time.sleep(max(seconds, _MIN_RETRY_S))
 
 

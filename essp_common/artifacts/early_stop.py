@@ -1,0 +1,55 @@
+"""Early stopping: whether a trainer has trained its last epoch, although the job has more (Prechelt, "Early stopping -
+but when?", 1998).
+
+A pure function of the figures of its validations, so it gives the same answer to the trainer that ends an epoch, to one
+that was killed and resumes, to every rank, and to the master that starts the job again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from essp_common.artifacts.checkpoint import PhaseRecord
+
+
+class EarlyStop(NamedTuple):
+    """After which epoch a trainer stops, and why."""
+
+    epoch: int
+    """The last one that it trains, counted from 0."""
+    best: int
+    """The best one, whose weights it ends with."""
+
+    @property
+    def words(self) -> str:
+        """One sentence, for people, who count from 1."""
+        last = "epoch" if self.epoch - self.best == 1 else f"{self.epoch - self.best} epochs"
+        was = "was" if self.epoch - self.best == 1 else "were"
+        return (
+            f"stopped early, after epoch {self.epoch + 1}: its last {last} {was} no better than epoch {self.best + 1}"
+        )
+
+
+def is_better(metrics: Mapping[str, float], best: Mapping[str, float] | None) -> bool:
+    """Whether a validation is better than the best one before it: the higher top-1 by video wins; then the lower loss;
+    then the earlier epoch."""
+    if best is None:
+        return True
+    return (metrics["video_top1"], -metrics["video_loss"]) > (best["video_top1"], -best["video_loss"])
+
+
+def early_stop(history: Iterable[PhaseRecord], patience: int, epochs: int) -> EarlyStop | None:
+    """The end of a training with this history: none of its last `patience` epochs was better than the best before them,
+    and more of the job's `epochs` would follow. None: it goes on. `patience`: 0: it goes on to the last epoch."""
+    if not patience:
+        return None
+    best = last = None
+    for record in history:
+        if record.purpose == "validation":
+            last = record
+            if best is None or is_better(record.metrics, best.metrics):
+                best = record
+    if best is None or last is None or last.epoch + 1 >= epochs:
+        return None
+    return EarlyStop(last.epoch, best.epoch) if last.epoch - best.epoch >= patience else None

@@ -1,0 +1,74 @@
+"""The rule of early stopping, against one that counts epochs as they come."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from essp_common.artifacts.checkpoint import PhaseRecord
+from essp_common.artifacts.early_stop import EarlyStop, early_stop
+
+Figures = tuple[float, float]
+"""Top-1 and loss by video, of the validation of an epoch."""
+FIGURES = st.tuples(st.sampled_from([0.25, 0.5, 0.75]), st.sampled_from([0.1, 0.2, 0.4]))
+
+
+def history(figures: Sequence[Figures]) -> list[PhaseRecord]:
+    """Each epoch with its training, as a trainer keeps it."""
+    found = []
+    for epoch, (top1, loss) in enumerate(figures):
+        found.append(PhaseRecord(purpose="train", epoch=epoch, metrics={"loss": 9.0}))
+        metrics = {"video_top1": top1, "video_loss": loss}
+        found.append(PhaseRecord(purpose="validation", epoch=epoch, metrics=metrics))
+    return found
+
+
+def counted(figures: Sequence[Figures], patience: int, epochs: int) -> EarlyStop | None:
+    """A training epoch by epoch, with a counter of those that were no better."""
+    best, best_epoch, waited = (-1.0, -1.0), 0, 0
+    for epoch, (top1, loss) in enumerate(figures[:epochs]):
+        if (top1, -loss) > best:
+            best, best_epoch, waited = (top1, -loss), epoch, 0
+        else:
+            waited += 1
+        if waited >= patience > 0 and epoch + 1 < epochs:
+            return EarlyStop(epoch, best_epoch)
+    return None
+
+
+def walked(figures: Sequence[Figures], patience: int, epochs: int) -> EarlyStop | None:
+    """What the rule says after the first epoch at which it says to stop."""
+    for done in range(1, epochs + 1):
+        if (stop := early_stop(history(figures[:done]), patience, epochs)) is not None:
+            return stop
+    return None
+
+
+@given(st.lists(FIGURES, min_size=1, max_size=12), st.integers(0, 4))
+def test_it_stops_where_a_counter_of_epochs_that_were_no_better_stops(figures: list[Figures], patience: int) -> None:
+    assert walked(figures, patience, len(figures)) == counted(figures, patience, len(figures))
+
+
+@given(st.lists(FIGURES, min_size=2, max_size=12), st.integers(1, 4))
+def test_more_patience_never_stops_earlier_and_more_epochs_change_nothing(
+    figures: list[Figures], patience: int
+) -> None:
+    short, long = (walked(figures, each, len(figures)) for each in (patience, patience + 1))
+    assert long is None or (short is not None and short.epoch <= long.epoch)
+    if short is not None:
+        assert early_stop(history(figures[: short.epoch + 1]), patience, len(figures) + 5) == short
+
+
+def test_what_follows_all_epochs_does_not_count() -> None:
+    figures = [(0.5, 0.1), (0.25, 0.1)]
+    ended = [*history(figures), PhaseRecord(purpose="test", epoch=0, metrics={"video_top1": 1.0, "video_loss": 0.0})]
+    assert early_stop(ended, 1, 5) == EarlyStop(epoch=1, best=0)
+    assert early_stop(history(figures), 1, 2) is None, "the last epoch is no early one"
+    assert early_stop([], 1, 2) is None
+
+
+def test_it_says_so_in_words() -> None:
+    assert EarlyStop(4, 1).words == "stopped early, after epoch 5: its last 3 epochs were no better than epoch 2"
+    assert EarlyStop(1, 0).words == "stopped early, after epoch 2: its last epoch was no better than epoch 1"
