@@ -58,6 +58,7 @@ class Encoding:
         self._seed = assignment.seed
         self._where = f"trainers.{assignment.trainer}.encoder"
         self._classes = len(assignment.classes)
+        self._only_epoch = assignment.spec.epochs == 1
         self._ranks = ranks
         self._samples = {_ROWS: Sample(self._spec.samples), _CLIPS: Sample(self._spec.clips)}
         """Owners are pairs: the index of a clip, and its class."""
@@ -89,6 +90,13 @@ class Encoding:
             vectors = self._learn_to_encode()
             if self._samples[_ROWS].whole:
                 self._samples[_CLIPS].add(vectors)
+            elif self._only_epoch:
+                log.warning(
+                    "%s: samples leaves out some of the %d descriptors, and no epoch follows to encode them all: the "
+                    "classifier has learned from parts of clips; give the job 2 epochs, or raise samples",
+                    self._where,
+                    self._samples[_ROWS].seen,
+                )
             self._samples[_ROWS] = Sample(self._spec.samples)
         else:
             kept = self._samples[_CLIPS].entries()

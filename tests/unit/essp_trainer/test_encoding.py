@@ -163,6 +163,14 @@ def test_one_epoch_is_enough_if_the_sample_has_all_descriptors(tmp_path: Path) -
     np.testing.assert_allclose(scaled, expected, atol=2e-3)
 
 
+@pytest.mark.parametrize(("epochs", "samples", "said"), [(1, 60, True), (2, 60, False), (1, 1000, False)])
+def test_a_single_epoch_that_leaves_descriptors_out_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, epochs: int, samples: int, said: bool
+) -> None:
+    trained(job(tmp_path, epochs=epochs, samples=samples))
+    assert any("give the job 2 epochs, or raise samples" in message for message in caplog.messages) == said
+
+
 def test_the_order_of_arrival_does_not_matter(tmp_path: Path) -> None:
     plain = trained(job(tmp_path / "plain"))
     positions = plain.every_position()
