@@ -403,6 +403,15 @@ class AugmentSpec(_Section):
     (random erasing, Zhong et al., AAAI 2020); 0.25 is common."""
     rand_augment: RandAugmentSpec | None = None
     """Operations on colours and geometry, as in `{operations: 2, magnitude: 9}`; null: none."""
+    mixup: float = Field(0.0, ge=0, le=100)
+    """Blend each clip with another one of its batch, and the loss of their classes alike (mixup, Zhang et al., 2018).
+    How much of each is drawn for each batch from Beta(mixup, mixup): 0.2 is common for long training, 0.8 for
+    transformers. 0: off. Partners and shares are the same for any number of ranks, between which the clips of each
+    batch then travel once a step."""
+    cutmix: float = Field(0.0, ge=0, le=100)
+    """Put a rectangle of another clip of its batch into each clip, the same one in all frames, and blend the loss by
+    area (CutMix, Yun et al., 2019). The area is drawn from Beta(cutmix, cutmix): 1 is common. 0: off. With `mixup`
+    beside it, each batch gets one of the two, as often the one as the other, as in timm."""
     evaluation_scale: float = Field(0.875, gt=0, le=1)
     """Evaluation and prediction: side of the square cut from a frame, as a share of the short side; it is resized to
     `crop`. It should lie among `scales`: then they see things as large as training has seen them."""

@@ -77,9 +77,7 @@ class Classifier(nn.Module):
         clips, frames = x_BTHWC.shape[:2]
         if frames % (self.clip_frames or 1):
             raise ConfigError(f"the network sees {self.clip_frames} frames at once, and the clips have {frames}")
-        x = x_BTHWC.flatten(0, 1)
-        exact = x.to(self.mean.dtype)
-        x = (exact - self.mean) / self.std if x.dtype == torch.uint8 else exact
+        x = self.normalised(x_BTHWC.flatten(0, 1))
         x = x.permute(0, 3, 1, 2)  # a channels-last view, for which CPU convolutions are fastest
         if self._side is not None and x.shape[-1] != self._side:
             x = functional.interpolate(x, size=(self._side, self._side), mode="bilinear", align_corners=False)
@@ -92,6 +90,11 @@ class Classifier(nn.Module):
             self._consensus(logits, clips, frames),
             None if auxiliary is None else self._consensus(auxiliary, clips, frames),
         )
+
+    def normalised(self, x: Tensor) -> Tensor:
+        """Frames `(..., C)` as the network sees them: bytes normalised, floats as they are."""
+        exact = x.to(self.mean.dtype)
+        return (exact - self.mean) / self.std if x.dtype == torch.uint8 else exact
 
     def _consensus(self, logits: Tensor, clips: int, seen: int) -> Tensor:
         return logits.to(self.mean.dtype).view(clips, seen, logits.shape[1]).mean(dim=1)

@@ -12,7 +12,7 @@ from essp_common.learning.models import StartingWeights, build
 from essp_common.learning.randomness import Share, seed_of
 from essp_trainer.assignment import Assignment
 from essp_trainer.checkpoints.checkpoint_store import CheckpointStore
-from essp_trainer.data.device import enough_memory
+from essp_trainer.data.device import ClipShape, enough_memory
 from essp_trainer.data.prefetch import Batch
 from essp_trainer.distributed.ranks import Ranks
 from essp_trainer.model.ema import Ema
@@ -75,11 +75,11 @@ class Learner:
         self._make(manifest.model)
         self._checkpoint_store.load(manifest, self.training)
 
-    def train(self, batch: Batch, share: Share, channels: int) -> StepResult | LaunchedStep:
-        """Take one step. `channels`: of the clips of the batch, on all ranks."""
+    def train(self, batch: Batch, share: Share, shape: ClipShape) -> StepResult | LaunchedStep:
+        """Take one step. `shape`: of the clips of the batch, on all ranks."""
         if self._training is None:
-            self._make(self._assignment.described(channels))
-        return self.training.step(batch, share)
+            self._make(self._assignment.described(shape.channels))
+        return self.training.step(batch, share, shape)
 
     def end_epoch(self) -> StepResult | None:
         """The clips of a training phase are over. What was learned of all of them together, if that is so."""

@@ -185,7 +185,7 @@ class Session:
         began_s = self._clock()
         if batch.plan.purpose == TRAIN:
             if agreement.share.clips:
-                self._meter.add(self._learner.train(batch, agreement.share, agreement.channels))
+                self._meter.add(self._learner.train(batch, agreement.share, agreement.shape))
             self._state.position = batch.position
             self._state.epoch = batch.plan.epoch
             self._state.digest = joined([self._state.digest, batch.digest()])

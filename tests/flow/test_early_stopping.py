@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from essp.account import account_of
 from essp.audit.invariants import check
 from essp.audit.plan import planned
@@ -34,7 +32,7 @@ def impatient(spec: JobSpec, flow_rate: float = 0.01, **patience: int) -> JobSpe
     return spec.model_copy(update={"trainers": trainers})
 
 
-def epochs_of(status: JobStatus) -> Mapping[str, int]:
+def epochs_of(status: JobStatus) -> dict[str, int]:
     """Trainer -> epochs that it has trained."""
     return {t.name: sum(report.purpose == "train" for report in t.reports) for t in status.trainers}
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -25,12 +25,22 @@ from essp_trainer.data.host_memory import HostMemory
 Frames = NDArray[Any]
 
 
+class ClipShape(NamedTuple):
+    """What the clips of a batch have in common."""
+
+    frames: int
+    channels: int
+    """Of each frame."""
+    bytes: bool
+    """They are uint8, and not floats."""
+
+
 class Input(Protocol):
     """The clips of a batch, on the device or on the way to it."""
 
     @property
-    def channels(self) -> int:
-        """Channels of each frame."""
+    def shape(self) -> ClipShape:
+        """That of each clip."""
 
     def here(self) -> Tensor:
         """`(B, T, H, W, C)` on the device, for kernels that the calling thread launches from now on."""
@@ -57,7 +67,7 @@ class OnHost:
 
     def __init__(self, clips: Tensor) -> None:
         self._clips = clips
-        self.channels = clips.shape[-1]
+        self.shape = _shape(clips)
 
     def here(self) -> Tensor:
         return self._clips
@@ -84,7 +94,7 @@ class _OnGpu:
     def __init__(self, clips: Tensor, arrived: torch.cuda.Event) -> None:
         self._clips = clips
         self._arrived = arrived
-        self.channels = clips.shape[-1]
+        self.shape = _shape(clips)
 
     def here(self) -> Tensor:
         stream = torch.cuda.current_stream(self._clips.device)
@@ -100,10 +110,14 @@ class OfPlanes:
         """`dimensions`: of the frames of one clip; 4 for luma, `(T, H, W, 1)`."""
         self._planes = planes
         self._colours = colours
-        self.channels = 1 if dimensions == 4 else 3
+        self.shape = planes.shape._replace(channels=1 if dimensions == 4 else 3)
 
     def here(self) -> Tensor:
         return pictures(self._planes.here(), self._colours)
+
+
+def _shape(clips: Tensor) -> ClipShape:
+    return ClipShape(clips.shape[1], clips.shape[-1], clips.dtype == torch.uint8)
 
 
 def transfer_to(device: torch.device) -> Transfer:

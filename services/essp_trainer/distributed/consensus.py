@@ -14,10 +14,11 @@ import torch
 
 from essp_common.learning.randomness import Share
 from essp_common.messages.ordered import PhaseEnd
+from essp_trainer.data.device import ClipShape
 from essp_trainer.data.prefetch import Batch
 from essp_trainer.distributed.ranks import Ranks
 
-_FIXED = 5
+_FIXED = 7
 """Numbers that come before those of the clips."""
 
 
@@ -40,8 +41,8 @@ class Agreement:
     """Rank 0 has written the checkpoint in progress, or failed to."""
     ready: bool
     """Every rank has its share of the next batch, or the end of the phase."""
-    channels: int
-    """Channels of the frames; 0: the batch has no clip."""
+    shape: ClipShape
+    """That of the clips of all ranks; all 0: the batch has no clip."""
     share: Share
     """Which of its clips this rank has."""
 
@@ -66,7 +67,7 @@ class Consensus:
         numbers[:4] = torch.tensor([int(self.signal()), *rank_zero, int(item is None)])
         if isinstance(item, Batch) and item.input is not None:
             own = [clip.clip.index - item.begin for clip in item.clips]
-            numbers[4] = item.input.channels
+            numbers[4:7] = torch.tensor(item.input.shape)
             numbers[[_FIXED + offset for offset in own]] = 1
         self.ranks.max(numbers)
         present = numbers[_FIXED:].nonzero().flatten().tolist()
@@ -75,6 +76,6 @@ class Consensus:
             save=bool(numbers[1]),
             written=bool(numbers[2]),
             ready=not numbers[3],
-            channels=int(numbers[4]),
+            shape=ClipShape(int(numbers[4]), int(numbers[5]), bool(numbers[6])),
             share=Share(len(present), tuple(present.index(offset) for offset in own)),
         )

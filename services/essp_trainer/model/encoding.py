@@ -36,6 +36,7 @@ from essp_common.learning.descriptors import DescriptorClassifier
 from essp_common.learning.models import as_tensors, load_tensors, packed, tensors_of
 from essp_common.learning.randomness import Share
 from essp_trainer.assignment import Assignment
+from essp_trainer.data.device import ClipShape
 from essp_trainer.data.prefetch import Batch
 from essp_trainer.distributed.ranks import Ranks
 from essp_trainer.model.port import Files
@@ -68,7 +69,7 @@ class Encoding:
     def evaluated(self) -> DescriptorClassifier:
         return self._model
 
-    def step(self, batch: Batch, share: Share) -> StepResult:
+    def step(self, batch: Batch, share: Share, shape: ClipShape) -> StepResult:
         """Sample the descriptors of these clips, or encode them. The loss is that of the classifier as it is."""
         clips = [] if batch.input is None else self._model.descriptors(batch.input.here())
         owners = np.array([(item.clip.index, item.clip.class_id) for item in batch.clips], np.int64).reshape(-1, 2)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from essp_common.learning.models import AnyClassifier
 from essp_common.learning.randomness import Share
+from essp_trainer.data.device import ClipShape
 from essp_trainer.data.prefetch import Batch
 from essp_trainer.model.step_result import LaunchedStep, StepResult
 
@@ -26,8 +27,8 @@ class Trainable(Protocol):
     def evaluated(self) -> AnyClassifier:
         """The model to evaluate and save."""
 
-    def step(self, batch: Batch, share: Share) -> StepResult | LaunchedStep:
-        """Learn from one batch, of which this rank has `share`."""
+    def step(self, batch: Batch, share: Share, shape: ClipShape) -> StepResult | LaunchedStep:
+        """Learn from one batch, of which this rank has `share`. `shape`: that of its clips, on all ranks."""
 
     def end_epoch(self) -> StepResult | None:
         """All clips of a training phase have come. What was learned of all of them together, if that is so."""

@@ -14,23 +14,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from essp_common.artifacts.checkpoint import MODEL_FILE, OPTIMIZER_FILE, TRAINED_FILE
 from essp_common.learning.losses import loss
+from essp_common.learning.mixing import blend_of
 from essp_common.learning.models import Classifier, load_tensors
 from essp_common.learning.networks import network
 from essp_common.learning.normalisation import AnyBatchNorm, take_any_batch
 from essp_common.learning.randomness import Share, seed_of
 from essp_common.learning.scores import Scores
 from essp_trainer.assignment import Assignment
-from essp_trainer.data.device import enough_memory, half_type, launches, sent
+from essp_trainer.data.device import ClipShape, enough_memory, half_type, launches, sent
 from essp_trainer.data.prefetch import Batch
 from essp_trainer.distributed.gradients import GradientSum
+from essp_trainer.distributed.partners import partners
 from essp_trainer.distributed.ranks import Ranks
 from essp_trainer.model.ema import Ema
+from essp_trainer.model.examples import Blended, Examples
 from essp_trainer.model.optimiser import Optimiser
 from essp_trainer.model.port import Files
 from essp_trainer.model.schedule import rate_at
@@ -115,15 +119,15 @@ class Training:
             files[TRAINED_FILE] = self.model.state_dict()
         return files
 
-    def step(self, batch: Batch, share: Share) -> StepResult | LaunchedStep:
-        """Train on one batch, of which this rank has `share`.
+    def step(self, batch: Batch, share: Share, shape: ClipShape) -> StepResult | LaunchedStep:
+        """Train on one batch, of which this rank has `share`. `shape`: that of its clips, on all ranks.
 
         On a CPU raises `Diverged`; on a GPU `LaunchedStep.result` does. Either way such a step changes no parameter.
         """
         self._train_mode(batch.plan.epoch < self._spec.freeze_epochs)
         with enough_memory(self._device, share.clips):
             self.optimiser.start(rate_at(self._spec, self._epochs, batch.plan, batch.begin))
-            loss, correct = self._over_all_ranks(*self._backward(batch, share))
+            loss, correct = self._over_all_ranks(*self._backward(batch, share, shape))
             norm = self.optimiser.clip()
             where = f"update {self.updates} of epoch {batch.plan.epoch}"
             launched = LaunchedStep((loss, correct, norm, self.optimiser.may_skip()), share.clips, where)
@@ -140,24 +144,23 @@ class Training:
         if wait is not None:
             wait()
 
-    def _backward(self, batch: Batch, share: Share) -> tuple[Tensor, Tensor]:
+    def _backward(self, batch: Batch, share: Share, shape: ClipShape) -> tuple[Tensor, Tensor]:
         """Compute gradients, summed over the ranks. Returns this rank's part of the mean loss, and its number of
-        correct clips."""
-        target_B = sent(torch.from_numpy(batch.labels()), self._device)  # noqa: N806
-        clips = self._clips(batch)
+        correct clips: where clips are blended, those given the class that is worth more."""
+        examples = self._examples(batch, share, shape)
         total, correct = torch.zeros((), device=self._device), torch.zeros((), dtype=torch.int64, device=self._device)
-        passes = self._passes(len(clips))
+        passes = self._passes(len(examples))
         for rows in passes:
             own = Share(share.clips, share.rows[rows])
             self.model.dropout.reseed(seed_of("dropout", self._seed, self.updates), own)
             with torch.autocast(self._device.type, dtype=self._half, enabled=self._half is not None):
-                scores = self.model(clips[rows])
-                loss = self._loss(scores, target_B[rows]) / share.clips
+                scores = self.model(examples.seen(rows))
+                loss = examples.loss(partial(self._loss, scores), rows) / share.clips
             if rows is passes[-1]:
                 self._gradients.begin()
             self.optimiser.scaled(loss).backward()  # type: ignore[no-untyped-call]
             total += loss.detach()
-            correct += (scores.logits.argmax(dim=1) == target_B[rows]).sum()
+            correct += (scores.logits.argmax(dim=1) == examples.answers[rows]).sum()
         self._gradients.finish()
         return total, correct
 
@@ -170,12 +173,20 @@ class Training:
         count = math.ceil((clips if self._ranks.world_size == 1 else self._most_clips) / most)
         return [slice(number * most, (number + 1) * most) for number in range(count)]
 
-    def _clips(self, batch: Batch) -> Tensor:
+    def _examples(self, batch: Batch, share: Share, shape: ClipShape) -> Examples:
+        target_B = sent(torch.from_numpy(batch.labels()), self._device)  # noqa: N806
+        clips_BTHWC = self._clips(batch, shape)  # noqa: N806
+        blend = blend_of(self._spec.augment, self._seed, batch.plan.epoch, batch.begin)
+        if blend is None:
+            return Examples(clips_BTHWC, target_B)
+        of = partial(partners, share=share, ranks=self._ranks)
+        return Blended(blend, self.model.normalised, clips_BTHWC, target_B, of(clips_BTHWC), of(target_B))
+
+    def _clips(self, batch: Batch, shape: ClipShape) -> Tensor:
         if batch.input is not None:
             return batch.input.here()
-        return torch.zeros(
-            0, self.model.clip_frames or 1, *[self._spec.augment.crop] * 2, len(self.model.mean), device=self._device
-        )
+        side, kind = self._spec.augment.crop, torch.uint8 if shape.bytes else torch.float32
+        return torch.zeros(0, shape.frames, side, side, shape.channels, dtype=kind, device=self._device)
 
     def _loss(self, scores: Scores, target_B: Tensor) -> Tensor:  # noqa: N803
         """Sum of the losses of the clips."""

@@ -115,7 +115,7 @@ def test_a_batch_that_finds_no_room_says_what_helps(monkeypatch: pytest.MonkeyPa
 def test_a_batch_stays_as_it_is_until_the_model_has_it() -> None:
     frames = [np.arange(48, dtype=np.uint8).reshape(1, 4, 4, 3)] * 2
     there = ToHost()(frames)
-    assert there.channels == 3
+    assert there.shape == (1, 3, True)
     assert there.here().dtype == torch.uint8, "a quarter of the bytes of floats; normalised where the model is"
     assert torch.equal(there.here()[1], torch.from_numpy(frames[1]))
 
@@ -130,7 +130,7 @@ def test_clips_in_the_colours_of_their_videos_become_pictures_on_the_device() ->
             item = feed.next(30)
             assert isinstance(item, Batch)
             assert item.input is not None
-            assert item.input.channels == channels
+            assert item.input.shape == (1, channels, True)
             made = item.input.here()
             assert made.shape == (2, 1, 4, 4, channels)
             for clip, own, wanted in zip(made, item.colours, frames, strict=True):
@@ -181,7 +181,7 @@ def test_a_gpu_copies_on_a_stream_of_its_own(monkeypatch: pytest.MonkeyPatch) ->
     assert log == ["on side", "copy to cuda:1", "side records", "off side"]
     assert torch.equal(sent.here(), torch.from_numpy(np.stack(frames)))
     assert log[4:] == ["main waits for arrival", "kept for main"]
-    assert sent.channels == 3
+    assert sent.shape.channels == 3
     assert to is not torch.Tensor.to
 
 

@@ -1,0 +1,64 @@
+"""What a model learns from in one step: the clips of this rank and their classes, or blends of clips and of classes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from essp_common.learning.mixing import Blend
+
+
+class Examples:
+    """Clips as they are."""
+
+    def __init__(self, clips_BTHWC: Tensor, target_B: Tensor) -> None:  # noqa: N803
+        """`target_B`: class ids."""
+        self._clips = clips_BTHWC
+        self._targets = target_B
+
+    def __len__(self) -> int:
+        return len(self._clips)
+
+    def seen(self, rows: slice) -> Tensor:
+        """What the model sees of these rows, `(B, T, H, W, C)`."""
+        return self._clips[rows]
+
+    def loss(self, loss_of: Callable[[Tensor], Tensor], rows: slice) -> Tensor:
+        """The sum of the losses of these rows. `loss_of`: that for classes `(B,)`."""
+        return loss_of(self._targets[rows])
+
+    @property
+    def answers(self) -> Tensor:
+        """`(B,)`: the class that counts as right."""
+        return self._targets
+
+
+class Blended(Examples):
+    """Clips blended with others of their batch."""
+
+    def __init__(
+        self,
+        blend: Blend,
+        normalised: Callable[[Tensor], Tensor],
+        clips_BTHWC: Tensor,  # noqa: N803
+        target_B: Tensor,  # noqa: N803
+        partners_BTHWC: Tensor,  # noqa: N803
+        partner_target_B: Tensor,  # noqa: N803
+    ) -> None:
+        """`normalised`: makes of clips, as they are stored, floats that may be added up."""
+        super().__init__(clips_BTHWC, target_B)
+        self._blend = blend
+        self._normalised = normalised
+        self._partners = partners_BTHWC
+        self._partner_targets = partner_target_B
+
+    def seen(self, rows: slice) -> Tensor:
+        return self._blend.blended(self._normalised(self._clips[rows]), self._normalised(self._partners[rows]))
+
+    def loss(self, loss_of: Callable[[Tensor], Tensor], rows: slice) -> Tensor:
+        return self._blend.loss(loss_of, self._targets[rows], self._partner_targets[rows])
+
+    @property
+    def answers(self) -> Tensor:
+        return self._blend.dominant(self._targets, self._partner_targets)
