@@ -51,7 +51,7 @@ class Run:
     def stops(self) -> Mapping[str, EarlyStop]:
         """The trainers that stopped before the last epoch."""
         found = {
-            name: early_stop(history, self.spec.trainers[name].stop.patience, self.spec.epochs)
+            name: early_stop(history, self.spec.trainers[name], self.spec.epochs)
             for name, history in self.histories.items()
         }
         return {name: stop for name, stop in found.items() if stop is not None}

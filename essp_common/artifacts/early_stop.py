@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from essp_common.artifacts.checkpoint import PhaseRecord
+from essp_common.job.spec import Choice, TrainerSpec
 
 
 class EarlyStop(NamedTuple):
@@ -31,24 +32,27 @@ class EarlyStop(NamedTuple):
         )
 
 
-def is_better(metrics: Mapping[str, float], best: Mapping[str, float] | None) -> bool:
-    """Whether a validation is better than the best one before it: the higher top-1 by video wins; then the lower loss;
-    then the earlier epoch."""
-    if best is None:
+def is_better(metrics: Mapping[str, float], best: Mapping[str, float] | None, choose: Choice = "top1") -> bool:
+    """Whether a validation is better than the best one before it, by `trainers.NAME.choose`; of equal ones the earlier
+    is the best."""
+    if best is None or choose == "last":
         return True
+    if choose == "loss":
+        return metrics["video_loss"] < best["video_loss"]
     return (metrics["video_top1"], -metrics["video_loss"]) > (best["video_top1"], -best["video_loss"])
 
 
-def early_stop(history: Iterable[PhaseRecord], patience: int, epochs: int) -> EarlyStop | None:
-    """The end of a training with this history: none of its last `patience` epochs was better than the best before them,
-    and more of the job's `epochs` would follow. None: it goes on. `patience`: 0: it goes on to the last epoch."""
+def early_stop(history: Iterable[PhaseRecord], trainer: TrainerSpec, epochs: int) -> EarlyStop | None:
+    """The end of a training with this history: none of its last `stop.patience` epochs was better than the best before
+    them, and more of the job's `epochs` would follow. None: it goes on; with a patience of 0 to the last epoch."""
+    patience = trainer.stop.patience
     if not patience:
         return None
     best = last = None
     for record in history:
         if record.purpose == "validation":
             last = record
-            if best is None or is_better(record.metrics, best.metrics):
+            if best is None or is_better(record.metrics, best.metrics, trainer.choose):
                 best = record
     if best is None or last is None or last.epoch + 1 >= epochs:
         return None

@@ -548,14 +548,17 @@ _OF_NETWORKS: tuple[str, ...] = (
 """Fields of a trainer that mean nothing to an encoder."""
 
 
+Choice = Literal["top1", "loss", "last"]
+"""By what a training chooses the epoch whose weights it ends with."""
+
+
 class StopSpec(_Section):
     """When a trainer stops before the last epoch."""
 
     patience: int = Field(0, ge=0, le=MOST_EPOCHS)
     """It stops after so many epochs in a row of which none was better than the best one before them, by the figure that
-    chooses the best checkpoint: top-1 by video on the validation split, of equal ones the lower loss (0: never). What
-    follows all epochs comes then, with the best weights. Other trainers of the job go on. See
-    [early stopping](early-stopping.md)."""
+    chooses the best checkpoint (`choose`; 0: never). What follows all epochs comes then, with the best weights. Other
+    trainers of the job go on. See [early stopping](early-stopping.md)."""
 
 
 class TrainerSpec(_Section):
@@ -615,6 +618,11 @@ class TrainerSpec(_Section):
     videos, of equal ones by log loss. 0: all."""
     optimizer: OptimizerSpec = OptimizerSpec()
     """The optimizer and its learning rate."""
+    choose: Choice = "top1"
+    """Which epoch's weights it ends with, by the videos of the validation split. `top1`: those that were right most
+    often, of equal ones by `loss`. `loss`: those with the lowest log loss, which says more where there are few videos.
+    `last`: those of the last epoch, where there are so few that a choice would be chance; the learning rate should have
+    come to rest (`schedule: cosine`)."""
     stop: StopSpec = StopSpec()
     """When it stops before the last epoch."""
     augment: AugmentSpec = AugmentSpec()
@@ -628,6 +636,14 @@ class TrainerSpec(_Section):
     checkpoint: CheckpointSpec = CheckpointSpec()
     """When and how the training is saved; see [checkpoints](checkpoints.md). Nothing of it decides what is learned,
     unless a training resumes from numbers that were rounded (`bits`)."""
+
+    @model_validator(mode="after")
+    def _last_epoch_has_no_better_one(self) -> TrainerSpec:
+        if self.choose == "last" and self.stop.patience:
+            raise ValueError(
+                "stop.patience: with `choose: last` no epoch is better than another; leave one of them out"
+            )
+        return self
 
     def updates(self, clips: int) -> int:
         """Updates of the weights in an epoch of so many clips."""

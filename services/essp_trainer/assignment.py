@@ -104,7 +104,7 @@ class Assignment:
 
     def stop_of(self, history: Iterable[PhaseRecord]) -> EarlyStop | None:
         """After which epoch it stops early; None: it goes on."""
-        return early_stop(history, self.training.stop.patience, self.spec.epochs)
+        return early_stop(history, self.training, self.spec.epochs)
 
     def embeds(self, plan: PhasePlan) -> bool:
         """Whether the features of the clips of a phase are needed, beside their scores."""

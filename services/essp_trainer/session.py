@@ -267,7 +267,7 @@ class Session:
     def _update_best(self, metrics: dict[str, float]) -> None:
         """Record the validated weights as the best so far, if they are and can be saved."""
         best = self._state.best
-        if not is_better(metrics, None if best is None else best.metrics):
+        if not is_better(metrics, None if best is None else best.metrics, self._assignment.training.choose):
             return
         saved = self._checkpointer.saved if self._save() else None
         if saved is not None:

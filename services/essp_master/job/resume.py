@@ -59,7 +59,7 @@ def resume_points(
     stops = {
         name: stop
         for name, found in manifests.items()
-        if (stop := early_stop(found.history, spec.trainers[name].stop.patience, spec.epochs))
+        if (stop := early_stop(found.history, spec.trainers[name], spec.epochs))
     }
     return ResumePoints(manifests, start, stops)
 

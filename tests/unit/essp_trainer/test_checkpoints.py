@@ -140,16 +140,20 @@ def test_what_no_checkpoint_holds_is_delivered_again(tmp_path: Path) -> None:
     assert checkpoint.steps(stage.store, "one") == [10]
 
 
-def test_the_best_validation_is_kept_tested_and_made_final(tmp_path: Path) -> None:
-    """The second epoch shows only black frames, which ruin what the first has taught."""
-    plans = phase_plans(2, train=40)
-    stage = Stage(job_spec(tmp_path / "two", checkpoint={"keep": 1}), plans)
+def ruined_at_the_end(folder: Path, **options: Any) -> Stage:
+    """A training whose second epoch shows only black frames, which ruin what the first has taught."""
+    stage = Stage(job_spec(folder, checkpoint={"keep": 1}, **options), phase_plans(2, train=40))
     stage.command(Control.START)
     stage.feed(position for position in stage.every_position() if position[0] != 2)
     stage.feed([(2, i) for i in range(40)], frames=np.zeros((3, 20, 20, 3), np.uint8))
     with Running(stage) as running:
         running.join()
     assert running.error is None
+    return stage
+
+
+def test_the_best_validation_is_kept_tested_and_made_final(tmp_path: Path) -> None:
+    stage = ruined_at_the_end(tmp_path / "two")
     manifest = checkpoint.read_latest(stage.store, "one")
     assert manifest is not None
     assert manifest.best is not None
@@ -161,6 +165,14 @@ def test_the_best_validation_is_kept_tested_and_made_final(tmp_path: Path) -> No
     train(only)
     assert final_weights(stage) == final_weights(only)
     assert stage.store.get(manifest.scores["test"]) == only.store.get(layout.scores("one", "test", 0))
+
+
+def test_the_last_epoch_is_made_final_where_a_job_asks_for_it(tmp_path: Path) -> None:
+    manifest = checkpoint.read_latest(ruined_at_the_end(tmp_path, choose="last").store, "one")
+    assert manifest is not None
+    assert manifest.best is not None
+    assert manifest.best.epoch == manifest.epoch == 1
+    assert manifest.scores["validation"] == layout.scores("one", "validation", 1)
 
 
 def test_checkpoints_within_an_epoch(tmp_path: Path) -> None:
