@@ -15,9 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from essp_common.artifacts.history import spans_of
+from essp_common.job.changes import BEGINNING, Place, place_at
 from essp_common.job.spec import JobSpec, stored_spec
 from essp_common.pb.v1.messages_pb2 import (
     LOST,
+    Change,
+    ChangeTaken,
     FailureKind,
     HistoryEntry,
     HistorySegment,
@@ -115,6 +118,12 @@ class Saved:
     """Where the trainer had stopped early, if the checkpoint is of what it did afterwards."""
     approximate: tuple[int, ...] = ()
     """Steps of the rounded checkpoints that the training resumed from until then."""
+    changes: dict[int, Place] = field(default_factory=dict)
+    """The changes of the job that it holds, by number, each with the place from which on it was trained with it."""
+    place: Place = BEGINNING
+    """Its position, counted in training clips."""
+    told: frozenset[int] = frozenset()
+    """The changes of which the trainer had said by then from where on it has them."""
 
 
 @dataclass
@@ -138,6 +147,10 @@ class Account:
     status_json: str = ""
     last_ms: int = 0
     takeovers: int = 0
+    changes: dict[int, Change] = field(default_factory=dict)
+    """What people changed of the job while it ran, by number, with the places that trainers said last."""
+    taken: dict[tuple[str, int], list[Place]] = field(default_factory=dict)
+    """Trainer and number of a change -> the places that the trainer has said, in order."""
     _attempts: dict[str, dict[Position, int]] = field(default_factory=dict)
 
     @property
@@ -174,6 +187,10 @@ class Account:
         if entry.HasField("stopped") and self.runs:
             consumer = ids.trainer_consumer(entry.stopped.trainer)
             self.runs[-1].stopped[consumer] = Position.of(entry.stopped.position)
+        if entry.HasField("changed"):
+            self.changes[entry.changed.number] = entry.changed
+        if entry.HasField("change_taken"):
+            self._take(entry.change_taken)
         if entry.HasField("checkpoint") and self.runs:
             self._save(self.runs[-1], entry)
         if entry.budget_bytes:
@@ -193,6 +210,11 @@ class Account:
             run.stopped |= {name: at for name, at in self.runs[-1].stopped.items() if at < start.get(name, at)}
         self.runs.append(run)
         self.states, self.sweeps = [], []
+
+    def _take(self, taken: ChangeTaken) -> None:
+        self.taken.setdefault((taken.trainer, taken.number), []).append(Place.of(taken.place))
+        if (change := self.changes.get(taken.number)) is not None:
+            change.places[taken.trainer].CopyFrom(taken.place)
 
     def _note(self, run: Run, events: PhaseEvents) -> None:
         number = events.phase_index
@@ -247,6 +269,9 @@ class Account:
                 epochs=run.spec.epochs,
                 stopped=stopped if stopped is not None and run.rest <= position else None,
                 approximate=tuple(checkpoint.approximate),
+                changes={taken.number: Place.of(taken.place) for taken in checkpoint.changes},
+                place=place_at(run.snapshot.phases, position),
+                told=frozenset(number for trainer, number in self.taken if trainer == checkpoint.trainer),
             )
         )
 

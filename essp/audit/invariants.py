@@ -4,9 +4,10 @@ conservation       every consumer trained or skipped every clip of a completed j
                    a trainer that stopped early had nothing to do from there to what follows all epochs
 no double count    no consumer was credited with a clip twice in one run
 no leak            outstanding bytes never exceeded the budget, and the cache holds nothing of the job after its end
-exact resume       each checkpoint has seen each planned clip once: its digest equals that of the plan. A training that
-                   resumed from rounded numbers is named approximate: its clips are the planned ones, its weights are
-                   near those of a training that nothing interrupted, and not the same
+exact resume       each checkpoint has seen each planned clip once: its digest equals that of the plan. It holds the
+                   changes of the running job that were to be taken before it, from the places on that were said. One
+                   that resumed from rounded numbers is named approximate: its clips are the planned ones, its weights
+                   are near those of a training that nothing interrupted, and not the same
 one master         fences never decrease, and each master begins with a new one
 liveness           all changes of state are allowed, and a running job is not stalled
 API = truth        the counters of the API equal those that follow from the history
@@ -25,6 +26,7 @@ from essp.account import Account, Run, Saved, open_clips
 from essp_common.job.lifecycle import allows
 from essp_common.job.status import JobState, JobStatus
 from essp_common.planning.position import Position
+from essp_common.quantities import counted
 from essp_common.runtime import ids
 
 _SHOWN = 10
@@ -140,7 +142,11 @@ def _exact_resume(account: Account, plan: PlanDigests | None) -> Finding:
         if saved.digest != (wanted := _digest(plan, saved))
     ]
     violations += _lineage(account)
-    checked = "; ".join([f"{len(account.saved)} checkpoints against the plan", *_approximate(account)])
+    violations += _changes(account)
+    what = f"{len(account.saved)} checkpoints against the plan"
+    if account.changes:
+        what += f" and {counted(len(account.changes), 'change')} of the running job"
+    checked = "; ".join([what, *_approximate(account)])
     return _finding(name, checked, violations)
 
 
@@ -155,6 +161,24 @@ def _approximate(account: Account) -> list[str]:
         f"trainer {trainer} is approximate from step {steps[0]} on: it resumed from a checkpoint of rounded numbers"
         for trainer, steps in sorted(rounded.items())
     ]
+
+
+def _changes(account: Account) -> list[str]:
+    """Check that each checkpoint holds the changes of the job as its trainer has said.
+
+    Where a trainer died before anything was saved since, it may have said several places; the last one counts.
+    """
+    violations = []
+    for saved in account.saved:
+        for number, place in saved.changes.items():
+            if place not in account.taken.get((saved.trainer, number), []):
+                violations.append(f"{_checkpoint(saved)} has change {number} from {place} on, which nobody has said")
+            if place > saved.place:
+                violations.append(f"{_checkpoint(saved)} has change {number} from {place} on, which it has not reached")
+        for number in sorted(saved.told - saved.changes.keys()):
+            if (last := max(account.taken[saved.trainer, number])) < saved.place:
+                violations.append(f"{_checkpoint(saved)} lacks change {number}, taken from {last} on")
+    return violations
 
 
 def _lineage(account: Account) -> list[str]:

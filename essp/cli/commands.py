@@ -37,7 +37,7 @@ SECTIONS: dict[str, dict[str, Command]] = {
         "extractor": Command("essp.cli.extractor:app", "List, describe, preview and run feature extractors."),
     },
     "Drive a running master": {
-        "job": Command("essp.cli.job:app", "Start, watch, pause, resume and stop jobs over REST."),
+        "job": Command("essp.cli.job:app", "Start, watch, change, pause, resume and stop jobs over REST."),
         "pool": Command("essp.cli.pool:app", "Look at the pools of a running master, and set them."),
         "logs": Command("essp.cli.logs:main", "What workers log, of all pools or about one job."),
         "registry": Command("essp.cli.registry:app", "Register extractors and trainers with a master."),
@@ -159,6 +159,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "job resume": ("essp job resume catalog",),
     "job stop": ("essp job stop catalog --yes",),
     "job priority": ("essp job priority catalog 10", "essp job priority catalog -5"),
+    "job set": (
+        "essp job set catalog trainers.rgb.optimizer.lr=0.001",
+        "essp job set catalog 'aggregation.strategies=[average, {name: top_k, k: [1, 3]}]'",
+    ),
     "job wait": ("essp job wait catalog --timeout 3600",),
     "job events": ("essp job events catalog",),
     "pool ls": ("essp pool ls",),

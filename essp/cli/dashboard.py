@@ -12,7 +12,16 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from essp.uris import shown
-from essp_common.job.status import FailureStatus, JobState, JobStatus, PoolStatus, TrainerStatus, phase_title
+from essp_common.job.changes import Place, value_text
+from essp_common.job.status import (
+    ChangeStatus,
+    FailureStatus,
+    JobState,
+    JobStatus,
+    PoolStatus,
+    TrainerStatus,
+    phase_title,
+)
 from essp_common.quantities import size
 
 _STATE_STYLE = {
@@ -25,6 +34,8 @@ _STATE_STYLE = {
     JobState.STOPPED: "yellow",
 }
 _BAR_WIDTH = 28
+_CHANGES = 2
+"""So many of the newest are shown."""
 _STARVED = 0.2
 """A trainer that waits for more of its time than this is drawn as starved."""
 _SHORT = {"validation": "val.", "test": "test"}
@@ -44,6 +55,7 @@ def dashboard(status: JobStatus) -> RenderableType:
             if t.waits_for
         ]
         parts += [Text(f"{t.name} {t.stopped.words}", "dim") for t in status.trainers if t.stopped]
+    parts += [Text(_change(change), "dim") for change in status.changes[-_CHANGES:]]
     if status.bottleneck:
         parts += ["", Text(status.bottleneck.words, "bold")]
     if status.failures:
@@ -59,6 +71,12 @@ def dashboard(status: JobStatus) -> RenderableType:
     return Panel(
         Group(*parts), title=title, title_align="left", subtitle=pace, subtitle_align="right", border_style="dim"
     )
+
+
+def _change(change: ChangeStatus) -> str:
+    fields = ", ".join(f"{field}={value_text(value)}" for field, value in change.fields.items())
+    places = [f"{trainer} from {Place(place.epoch, place.clip)} on" for trainer, place in change.places.items()]
+    return "; ".join([f"change {change.number}: {fields}", *places])
 
 
 def results(status: JobStatus) -> RenderableType:

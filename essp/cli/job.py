@@ -1,4 +1,4 @@
-"""`essp job`: start, watch, pause, resume and stop jobs of a running master, over REST.
+"""`essp job`: start, watch, change, pause, resume and stop jobs of a running master, over REST.
 
 The master is at `--server` or ESSP_SERVER; its token is ESSP_API_TOKEN. Exit codes are those of `essp`; besides,
 5: the token is missing, wrong or not for this, 7: `wait` ran out of time.
@@ -24,11 +24,12 @@ from essp.cli.console import open_console
 from essp.cli.dashboard import dashboard, duration, results
 from essp.cli.job_file import Epochs, load_job
 from essp.cli.rest import SERVER, TIMEOUT_S, AsJson, Server, Token, ask, check, connect, pages, unreachable
-from essp_common.errors import Unavailable
+from essp_common.errors import ConfigError, Unavailable
+from essp_common.job.documents import read_yaml
 from essp_common.job.status import JobState, JobStatus, JobSummary
 
 app = typer.Typer(
-    add_completion=False, no_args_is_help=True, help="Start, watch, pause, resume and stop jobs over REST."
+    add_completion=False, no_args_is_help=True, help="Start, watch, change, pause, resume and stop jobs over REST."
 )
 
 EXIT_FAILED, EXIT_TIMEOUT = 1, 7
@@ -129,6 +130,25 @@ def priority(
     _print(JobStatus.model_validate(answer), as_json)
 
 
+@app.command("set")
+def change(
+    name: Name,
+    fields: Annotated[list[str], typer.Argument(metavar="FIELD=VALUE...", help="As in a job file, with dots.")],
+    server: Server = SERVER,
+    token: Token = "",
+    as_json: AsJson = False,
+) -> None:
+    """Change the learning rate and its schedule, or the strategies of fusion, of a job while it runs.
+
+    Trainers have it from their next update on, also after they were stopped and resume.
+    """
+    document = _changes(fields)
+    headers = {"Idempotency-Key": uuid.uuid4().hex}
+    with connect(server, token) as client:
+        answer = _retried(lambda: ask(client, "PATCH", f"/v1/jobs/{name}", json=document, headers=headers))
+    _print(JobStatus.model_validate(answer), as_json)
+
+
 @app.command()
 def wait(
     name: Name,
@@ -178,6 +198,22 @@ def _listed(jobs: Sequence[JobSummary]) -> Table:
         cells += [job.why] if reasons else []
         table.add_row(*map(escape, cells))
     return table
+
+
+def _changes(fields: Sequence[str]) -> dict[str, Any]:
+    """The part of a job file that these say. Raises `ConfigError`."""
+    document: dict[str, Any] = {}
+    for given in fields:
+        field, equals, value = given.partition("=")
+        if not equals or not all(parts := field.split(".")):
+            raise ConfigError(f"{given!r}: write FIELD=VALUE, as in trainers.rgb.optimizer.lr=0.001")
+        section = document
+        for part in parts[:-1]:
+            section = section.setdefault(part, {})
+            if not isinstance(section, dict):
+                raise ConfigError(f"{field}: {part} has a value already")
+        section[parts[-1]] = read_yaml(value, field)
+    return document
 
 
 def _act(action: str, name: str, server: str, token: str, as_json: bool) -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from essp_common.aggregation.fused import Fuse, fusion_of
 from essp_common.artifacts import checkpoint, layout, scores
-from essp_common.artifacts.checkpoint import PhaseRecord
+from essp_common.artifacts.checkpoint import PhaseRecord, TakenChange
 from essp_common.artifacts.early_stop import EarlyStop, early_stop
 from essp_common.artifacts.figures import Figures
 from essp_common.artifacts.fused_model import Evaluation, FusedModel, read_model
@@ -41,6 +41,8 @@ class Run:
     """Video id -> catalog row; empty when the catalog can no longer be read."""
     approximate: Mapping[str, tuple[int, ...]]
     """Trainer -> steps of the rounded checkpoints that it resumed from, if there are any."""
+    changes: Mapping[str, tuple[TakenChange, ...]] = field(default_factory=dict)
+    """Trainer -> the changes of the running job that it was trained with, if there are any."""
 
     @property
     def evaluation(self) -> Evaluation | None:
@@ -95,7 +97,8 @@ def read_run(output: ObjectStore, stores: Stores) -> Run:
         raise NotFound(f"the fused model takes {split} scores that are gone; restore from a backup: {folders}")
     alone, fused = _common(parts, model, _fusion(output, model, split))
     rounded = {name: final.approximate for name, final in finals.items() if final is not None and final.approximate}
-    return Run(spec, text, model, histories, split, alone, fused, _rows(spec, stores), rounded)
+    changes = {name: final.changes for name, final in finals.items() if final is not None and final.changes}
+    return Run(spec, text, model, histories, split, alone, fused, _rows(spec, stores), rounded, changes)
 
 
 def _fusion(output: ObjectStore, model: FusedModel, split: str) -> Fuse:

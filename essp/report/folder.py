@@ -62,10 +62,13 @@ def draw(run: Run, samples: list[Sample]) -> dict[str, tuple[bytes, bytes]]:
     found: dict[str, tuple[bytes, bytes]] = {}
     if run.histories:
         best = {member.trainer: member.epoch for member in run.model.members}
-        found["loss"] = (plots.loss(run.histories, LIGHT), plots.loss(run.histories, DARK))
+        found["loss"] = (
+            plots.loss(run.histories, LIGHT, run.changes),
+            plots.loss(run.histories, DARK, run.changes),
+        )
         found["accuracy"] = (
-            plots.accuracy(run.histories, best, LIGHT),
-            plots.accuracy(run.histories, best, DARK),
+            plots.accuracy(run.histories, best, LIGHT, run.changes),
+            plots.accuracy(run.histories, best, DARK, run.changes),
         )
     if compared := {
         sweep: [(one.label, one.validation["top1"]) for one in members] for sweep, members in standings(run).items()

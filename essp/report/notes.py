@@ -14,7 +14,8 @@ import numpy as np
 
 from essp.account import Account, Run
 from essp_common.failures import kind_word, stage_word
-from essp_common.pb.v1.messages_pb2 import FailureKind, Stage
+from essp_common.job.changes import Place, in_words
+from essp_common.pb.v1.messages_pb2 import Change, FailureKind, Stage
 
 _EXAMPLES = 3
 
@@ -60,7 +61,17 @@ def notes(account: Account) -> dict[str, str]:
         found["clips left out"] = f"{counts['skipped']:,} (nothing could take their place)"
     if again := sum(map(_issued_again, runs)):
         found["clips made again"] = f"{again:,} ({counts['lost']:,} because their bytes were lost)"
-    return found | _failures(runs)
+    return (
+        found
+        | {f"change {number}": _words(change) for number, change in sorted(account.changes.items())}
+        | (_failures(runs))
+    )
+
+
+def _words(change: Change) -> str:
+    """What was changed while the job ran, and from where on each trainer was trained with it."""
+    where = [f"{trainer} from {Place.of(place)} on" for trainer, place in sorted(change.places.items())]
+    return "; ".join([in_words(change), *where])
 
 
 def _issued_again(run: Run) -> int:

@@ -28,6 +28,10 @@ Pictures = Mapping[str, tuple[bytes, bytes]]
 """Name -> PNG for a light page, and for a dark one."""
 
 
+_CHANGED = (
+    "<p>Note: this is the job as it was started. It was changed while it ran; the changes, and from where on each "
+    "counted, are under <em>The run</em>. A run without them gives other weights.</p>"
+)
 RUNS = "essp-runs"
 """The fact of a page that says of how many runs of the job it is."""
 
@@ -46,7 +50,8 @@ def render(run: Run, pictures: Pictures, notes: Mapping[str, str], past: Sequenc
         _strategies(run),
         _pictures(
             "Curves",
-            "Training dashed, validation solid; the circle is the epoch that was chosen.",
+            "Training dashed, validation solid; the circle is the epoch that was chosen."
+            + (" A dotted line: the job was changed there while it ran." if run.changes else ""),
             pictures,
             ("loss", "accuracy"),
         ),
@@ -263,6 +268,7 @@ def _reproduction(run: Run) -> str:
     return section(
         "To reproduce it",
         "<p>The job below gives the same seeds on any number of workers: <code>essp run spec.json</code>.</p>"
+        + (_CHANGED if run.changes else "")
         + "".join(_approximate(name, steps) for name, steps in run.approximate.items())
         + f"<details><summary>The job, as it ran</summary><pre>{escape(run.spec_text)}</pre></details>"
         f"<details><summary>Versions</summary>{versions}</details>"

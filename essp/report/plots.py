@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 from numpy.typing import NDArray
 
-from essp_common.artifacts.checkpoint import PhaseRecord
+from essp_common.artifacts.checkpoint import PhaseRecord, TakenChange
 
 _DPI = 110
 _LEGIBLE_CLASSES = 30
@@ -49,11 +50,14 @@ DARK = Theme(
 
 Histories = Mapping[str, Sequence[PhaseRecord]]
 """Trainer -> what it reported, by phase."""
+Changes = Mapping[str, Sequence[TakenChange]]
+"""Trainer -> the changes of the running job that it took."""
+NO_CHANGES: Changes = MappingProxyType({})
 
 
-def loss(histories: Histories, theme: Theme) -> bytes:
+def loss(histories: Histories, theme: Theme, changes: Changes = NO_CHANGES) -> bytes:
     """Loss over the epochs: training dashed, validation solid. A value far above all others is cut, and marked."""
-    figure, axes = _over_epochs(histories, ("loss",), theme)
+    figure, axes = _over_epochs(histories, ("loss",), theme, changes)
     series = [
         (theme.lines[number % len(theme.lines)], *_series(history, purpose, ("loss",)))
         for number, history in enumerate(histories.values())
@@ -70,15 +74,21 @@ def loss(histories: Histories, theme: Theme) -> bytes:
     return png(figure, theme)
 
 
-def accuracy(histories: Histories, best: Mapping[str, int], theme: Theme) -> bytes:
+def accuracy(histories: Histories, best: Mapping[str, int], theme: Theme, changes: Changes = NO_CHANGES) -> bytes:
     """Top-1 over the epochs: training dashed, validation solid, the chosen epoch marked."""
-    figure, axes = _over_epochs(histories, ("video_top1", "top1"), theme)
+    figure, axes = _over_epochs(histories, ("video_top1", "top1"), theme, changes)
     for number, (trainer, history) in enumerate(histories.items()):
         _mark(axes, history, best.get(trainer), theme.lines[number % len(theme.lines)])
     axes.set_title("Top-1 (validation by video)")
     axes.set_ylim(0, 1.02)
     axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     return png(figure, theme)
+
+
+def epochs_at(history: Sequence[PhaseRecord], change: TakenChange) -> float:
+    """Where a change was taken, in epochs: 1.5 is the middle of the second one."""
+    clips = {record.epoch: record.metrics.get("clips", 0.0) for record in history if record.purpose == "train"}
+    return change.epoch + (change.clip / clips[change.epoch] if clips.get(change.epoch) else 0.0)
 
 
 def bounds(values: Sequence[float]) -> tuple[float, float, int]:
@@ -93,13 +103,15 @@ def bounds(values: Sequence[float]) -> tuple[float, float, int]:
     return low, inside[-1], len(found) - len(inside)
 
 
-def _over_epochs(histories: Histories, names: Sequence[str], theme: Theme) -> tuple[Figure, Axes]:
+def _over_epochs(histories: Histories, names: Sequence[str], theme: Theme, changes: Changes) -> tuple[Figure, Axes]:
     figure = Figure(figsize=(5.6, 4.1), dpi=_DPI, layout="constrained")
     axes = figure.subplots()
     for number, (trainer, history) in enumerate(histories.items()):
         colour = theme.lines[number % len(theme.lines)]
         for purpose, style in (("train", "--"), ("validation", "-")):
             _line(axes, history, purpose, names, f"{trainer} {purpose}", colour, style)
+        for change in changes.get(trainer, ()):
+            axes.axvline(epochs_at(history, change), color=colour, linewidth=1.0, linestyle=":")
     axes.set_xlabel("epoch")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(color=theme.faint, linewidth=0.6)

@@ -30,7 +30,7 @@ import logging
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Annotated, NamedTuple, Protocol
+from typing import Annotated, Any, NamedTuple, Protocol
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainSerializer, ValidationError
 
@@ -39,9 +39,11 @@ from essp_common.artifacts.checkpoint_files import REMEDY, BadCheckpoint, Data, 
 from essp_common.artifacts.ownership import CheckpointName, LatestLog, Number, Ownership
 from essp_common.artifacts.sealed import sealed, unsealed
 from essp_common.errors import EsspError, Fenced, NotFound, PermanentError
+from essp_common.job.changes import Place
 from essp_common.job.feature_layout import FeatureLayout
 from essp_common.job.spec import EncoderSpec
 from essp_common.objects.port import ObjectStore
+from essp_common.pb.v1.messages_pb2 import ChangeTaken
 from essp_common.planning.position import Position
 from essp_common.runtime.failpoints import failpoint
 from essp_common.tensors.packed import Array, Base, DamagedTensors, unpack
@@ -110,6 +112,28 @@ class Best(_Document):
     metrics: dict[str, float]
 
 
+class TakenChange(_Document):
+    """A change of the running job that the training took up; see `essp_common/job/changes.py`."""
+
+    number: Number
+    """Among all changes of the job, from 1 on."""
+    epoch: Number
+    """It trains with it from this epoch on, counted from 0,"""
+    clip: Number
+    """and from this clip of that epoch on."""
+    fields: dict[str, Any]
+    """Dotted field of the job -> its value."""
+
+    @property
+    def place(self) -> Place:
+        """From where on the training has it."""
+        return Place(self.epoch, self.clip)
+
+    def message(self, trainer: str) -> ChangeTaken:
+        """As a message."""
+        return ChangeTaken(trainer=trainer, number=self.number, place=self.place.message())
+
+
 class Rounding(_Document):
     """What a checkpoint does not hold to the last bit."""
 
@@ -168,6 +192,8 @@ class Manifest(_Document):
     """Null: it is exact, and a training that resumes from it equals one that went on."""
     approximate: tuple[Number, ...] = ()
     """Steps of the rounded checkpoints that the training resumed from until here; empty: all of it was exact."""
+    changes: tuple[TakenChange, ...] = ()
+    """Of the running job, as far as they concern this trainer, in order."""
     versions: dict[str, str] = {}
     created: datetime | None = None
     final: bool = False

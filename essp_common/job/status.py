@@ -243,6 +243,28 @@ class QueueStatus(_Model):
     """Why it does not run yet: a sentence without its end."""
 
 
+class PlaceStatus(_Model):
+    """Before a clip of a training epoch."""
+
+    epoch: int
+    """Counted from 0."""
+    clip: int
+
+
+class ChangeStatus(_Model):
+    """What people changed of a job while it ran."""
+
+    number: int
+    """From 1 on."""
+    time: datetime
+    fields: dict[str, Any]
+    """Dotted field of the job -> its value."""
+    before: dict[str, Any]
+    """Dotted field -> its value until then."""
+    places: dict[str, PlaceStatus]
+    """Trainer -> from where on it trains with it; one that is not here has not said so yet, or is not concerned."""
+
+
 class JobStatus(_Model):
     """All there is to know of a job."""
 
@@ -281,6 +303,8 @@ class JobStatus(_Model):
     """Its place in the queue; null: it does not wait for other jobs."""
     awaits: tuple[str, ...] = ()
     """The pools of which no worker is up yet, where the job waits for one of each before it begins."""
+    changes: tuple[ChangeStatus, ...] = ()
+    """What people have changed of it while it ran, in order."""
 
 
 class JobSummary(_Model):
@@ -364,7 +388,9 @@ class JobEvent(_Model):
     id: int
     """Ascending within the job."""
     time: datetime
-    kind: Literal["state", "phase", "report", "checkpoint", "failure", "warning", "condition", "consumer", "finished"]
+    kind: Literal[
+        "state", "phase", "report", "checkpoint", "failure", "warning", "condition", "consumer", "change", "finished"
+    ]
     message: str
     """One line, for people."""
     data: dict[str, Any]

@@ -21,6 +21,7 @@ from essp_common.artifacts.fused_model import Evaluation, FusedModel
 from essp_common.bus.port import Record, Subscription
 from essp_common.bus.reading import batches
 from essp_common.errors import EsspError, TransientError
+from essp_common.job.changes import after_all
 from essp_common.job.spec import stored_spec
 from essp_common.messages.control import ControlFeed
 from essp_common.messages.parsing import BadMessage, parsed, refuse, shortened
@@ -128,6 +129,8 @@ class Aggregator:
         spec = stored_spec(command.snapshot.spec_json, f"job {command.job}")
         store = self._stores.under(spec.output)
         finals = final_checkpoints(store, spec)
+        command = control.latest(checkpoint.job) or command  # a change of strategies may have come meanwhile
+        spec = after_all(spec, command.changes)
         if finals is None:
             about = {"job_id": checkpoint.job}
             log.info(
@@ -136,7 +139,11 @@ class Aggregator:
             return
         model = assemble(store, self._cache, checkpoint.job, spec, finals)
         finished = Finished(
-            job=checkpoint.job, stage=AGGREGATOR, uri=store.uri(layout.MODEL_MANIFEST), metrics=_metrics(model)
+            job=checkpoint.job,
+            stage=AGGREGATOR,
+            uri=store.uri(layout.MODEL_MANIFEST),
+            metrics=_metrics(model),
+            changes=len(command.changes),
         )
         self._publish(Progress(job=checkpoint.job, worker=self._worker, fence=command.fence, finished=finished))
 

@@ -29,6 +29,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from essp_common import topics
 from essp_common.bus.port import Record
@@ -80,7 +81,7 @@ from essp_master.job.preflight import Preflight, preflight
 from essp_master.job.start_run import start_run
 from essp_master.job.status_view import curves_of, status_of, status_of_unreadable
 from essp_master.job_table import JobTable
-from essp_master.ledger.instructions import CompleteJob, FailJob, Instruction, IssueUnits, TellOfLoops
+from essp_master.ledger.instructions import CompleteJob, FailJob, Instruction, IssueUnits, TellOfChanges, TellOfLoops
 from essp_master.pools.pool_watch import PoolWatch
 from essp_master.pools.worker_registry import WorkerRegistry
 from essp_master.queue.admission import Admission
@@ -329,6 +330,24 @@ class Master:
         self._outbox.send()
         return self.status(name)
 
+    def change(self, name: str, fields: Mapping[str, Any]) -> JobStatus:
+        """Change fields of a job while it is under way; twice the same is harmless.
+
+        `fields`: dotted field -> value; `essp_common/job/changes.py` says which there are. Raises `NotFound`,
+        `ConfigError` for what cannot be changed so, and `Conflict` where it is too late.
+        """
+        self._await_recovery()
+        with self._lock:
+            if (ended := self._jobs.past(name)) is not None or self._jobs[name].state.ended:
+                state = (ended or self._jobs[name]).state
+                raise Conflict(f"job {name} is {state}; start it again, and change it while it runs")
+            job = self._jobs[name]
+            if job.change(fields):
+                self._dispatch.command(job, COMMANDS[job.state])
+        self._outbox.send()
+        failpoint("master.change-published")
+        return self.status(name)
+
     def jobs(self) -> list[JobSummary]:
         """All jobs, newest first. Raises `Unavailable` while it is not known what was under way."""
         self._await_recovery()
@@ -404,7 +423,8 @@ class Master:
             found = checked or preflight(spec, self._stores, fresh, self._declared())
             queued = self._has_to_wait(found.spec, team) if command is None else command.queued
             whose = team if command is None else command.team
-            job = start_run(found, self._stores, command, events, self._worker, self._clock, whose, queued)
+            changes = present.changes.made if present is not None and not fresh else ()
+            job = start_run(found, self._stores, command, events, self._worker, self._clock, whose, queued, changes)
             if self._admission is None:
                 job.priority = None
             if self._recovers and self._settings.ready_s:
@@ -603,7 +623,7 @@ class Master:
                     self._enter(job, JobState.COMPLETED)
                 case FailJob(reason):
                     self._enter(job, JobState.FAILED, reason)
-                case TellOfLoops():
+                case TellOfLoops() | TellOfChanges():
                     self._dispatch.command(job, COMMANDS[job.state])
                 case _:
                     self._dispatch.instruction(job, instruction)

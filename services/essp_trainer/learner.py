@@ -19,6 +19,7 @@ from essp_trainer.model.ema import Ema
 from essp_trainer.model.encoding import Encoding
 from essp_trainer.model.evaluation import Evaluation
 from essp_trainer.model.port import Trainable
+from essp_trainer.model.rates import Rates
 from essp_trainer.model.step_result import LaunchedStep, StepResult
 from essp_trainer.model.training import Training
 
@@ -40,6 +41,8 @@ class Learner:
         self._device = device
         self._ranks = ranks
         self._weights = weights
+        self.rates = Rates(assignment)
+        """At which it learns, now and earlier."""
         self._training: Trainable | None = None
         self._evaluation: Evaluation | None = None
 
@@ -72,6 +75,7 @@ class Learner:
                 f"{self._checkpoint_store.uri(manifest)} was made for other classes than the catalog now has "
                 f"({', '.join(manifest.model.classes)}); set `output` to a new folder, or build the catalog as it was"
             )
+        self.rates.restore(manifest.changes)
         self._make(manifest.model)
         self._checkpoint_store.load(manifest, self.training)
 
@@ -114,4 +118,5 @@ class Learner:
             twin = build(model, seed=0)
             twin.load_state_dict(classifier.state_dict())
             ema = Ema(twin.to(self._device), decay)
-        return Training(classifier.to(self._device), ema, self._assignment, self._device, self._ranks)
+        network = classifier.to(self._device)
+        return Training(network, ema, self._assignment, self._device, self._ranks, self.rates)

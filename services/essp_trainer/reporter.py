@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from essp_common import topics
-from essp_common.artifacts.checkpoint import Manifest
+from essp_common.artifacts.checkpoint import Manifest, TakenChange
 from essp_common.artifacts.early_stop import EarlyStop
 from essp_common.bus.port import Bus
 from essp_common.errors import EsspError
@@ -81,6 +81,7 @@ class Reporter:
             step=manifest.step,
             digest=manifest.digest,
             approximate=manifest.approximate,
+            changes=[change.message(self._assignment.trainer) for change in manifest.changes],
         )
         self._publish(Progress(checkpoint=ready))
         self._bus.flush()
@@ -91,6 +92,11 @@ class Reporter:
             trainer=self._assignment.trainer, position=position.message(), epoch=stop.epoch, best=stop.best
         )
         self._publish(Progress(stopped=stopped))
+        self._bus.flush()
+
+    def change_taken(self, change: TakenChange) -> None:
+        """Report that the training has a change of the job from a place on."""
+        self._publish(Progress(change_taken=change.message(self._assignment.trainer)))
         self._bus.flush()
 
     def trouble(self, reason: str, unsaved: bool = False) -> None:

@@ -14,7 +14,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 
@@ -32,7 +32,7 @@ from essp_common.learning.wanted import in_flight
 from essp_common.messages.control import ENDED, ControlFeed
 from essp_common.messages.ordered import IntakeOptions, OrderedIntake
 from essp_common.messages.snapshot import completed
-from essp_common.pb.v1.messages_pb2 import TRAIN, ClipRef, Control
+from essp_common.pb.v1.messages_pb2 import TRAIN, Change, ClipRef, Control
 from essp_common.planning.position import Position
 from essp_common.runtime import ids
 from essp_common.runtime.process import cpu_count
@@ -225,7 +225,7 @@ class Trainer:
         ):
             weights = None if latest is not None else starting_weights(self._adapters.stores, training.weights)
             learner = Learner(assignment, checkpoint_store, device, self._ranks, weights)
-            consensus = Consensus(self._ranks, self._signal, training.batch_size)
+            consensus = Consensus(self._ranks, self._signal, training.batch_size, self._changes)
             session = Session(
                 assignment,
                 device_feed,
@@ -274,6 +274,11 @@ class Trainer:
         if fenced or self._draining.is_set() or state in ENDED or state == Control.DRAIN:
             return ControlSignal.LEAVE
         return ControlSignal.PAUSE if state == Control.PAUSE else ControlSignal.CONTINUE
+
+    def _changes(self) -> Sequence[Change]:
+        """What people have changed of the job, as far as it is known here."""
+        command = self._control.latest(self._config.job)
+        return () if command is None else command.changes
 
     def _intake_options(self, assignment: Assignment) -> IntakeOptions:
         settings = self._config.settings

@@ -7,7 +7,8 @@ EMBED is there if strategies of aggregation learn from features: the features of
 into the frame cache for the aggregator. Nothing is saved between the two, so a trainer that leaves there makes both
 again: what it gave a cache in its own memory is gone with it.
 
-Before each batch the ranks agree on what to do (`distributed/consensus.py`); rank 0 alone writes and reports.
+Before each batch the ranks agree on what to do (`distributed/consensus.py`); rank 0 alone writes and reports. Between
+two batches they also take up what people have changed of the running job (`model/rates.py`).
 
 After each batch the trainer frees the bytes of its clips and reports them (`data/releases.py`). It commits their
 messages only when a checkpoint holds what it learned from them (`checkpoints/checkpointer.py`). So a trainer that dies
@@ -29,6 +30,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 import torch
@@ -57,7 +59,6 @@ from essp_trainer.learner import Learner
 from essp_trainer.model.chance import no_better_than_chance
 from essp_trainer.model.evaluation import clip_and_video_figures
 from essp_trainer.model.meter import Meter
-from essp_trainer.model.schedule import rate_at
 from essp_trainer.model.step_result import StepResult
 from essp_trainer.reporter import Reporter
 
@@ -134,6 +135,8 @@ class Session:
             agreement, waited_s = self._next()
             if agreement.written:
                 self._checkpointer.settle()
+            if agreement.changes > self._learner.rates.seen:
+                self._take_changes()
             if agreement.signal is ControlSignal.LEAVE and self._between_batches():
                 if not self._save():
                     raise Unsaved("left without saving a checkpoint; training will resume from the last one")
@@ -163,6 +166,16 @@ class Session:
             self._next_item = self._device_feed.next(_NEXT_S)
         agreement = self._consensus.agree(self._next_item, self._checkpointer.due, self._checkpointer.written)
         return agreement, self._clock() - asked
+
+    def _take_changes(self) -> None:
+        """Train with what people have changed of the job, from the next batch on. Told to the master before any
+        checkpoint holds it."""
+        taken = self._learner.rates.take(self._consensus.changes(), self._state.position)
+        self._state.changes = self._learner.rates.taken
+        if self._ranks.is_rank_zero:
+            for change in taken:
+                log.info("%s: change %d counts from %s on", self._assignment.trainer, change.number, change.place)
+                self._retry(partial(self._reporter.change_taken, change))
 
     def _take_item(self, agreement: Agreement, waited_s: float) -> None:
         item, self._next_item = self._next_item, None
@@ -241,7 +254,7 @@ class Session:
         learned = self._learner.end_epoch()
         if learned is not None:
             return {"loss": learned.loss, "top1": learned.correct / learned.clips}
-        rate = rate_at(self._assignment.training, self._assignment.spec.epochs, plan, 0)
+        rate = self._learner.rates.at(plan, 0)
         warning = no_better_than_chance(self._assignment, self._meter.loss, plan.epoch)
         if warning and self._ranks.is_rank_zero:
             log.warning("%s: %s", self._assignment.trainer, warning)

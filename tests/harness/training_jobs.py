@@ -31,6 +31,7 @@ from essp_common.pb.v1.messages_pb2 import (
     TEST,
     TRAIN,
     VALIDATION,
+    Change,
     ClipReady,
     ClipRef,
     Control,
@@ -94,6 +95,8 @@ class Stage:
     stores: Stores = field(default_factory=lambda: Stores(("file:///",)))
     fence: int = 7
     """Of this run of the job."""
+    changes: list[Change] = field(default_factory=list)
+    """What people have changed of it while it ran."""
 
     def __post_init__(self) -> None:
         self.adapters = Adapters(self.bus, self.cache, self.stores)
@@ -121,7 +124,7 @@ class Stage:
             phases=self.plans,
             layouts={"s": layout.model_dump_json()},
         )
-        control = Control(job="tiny", fence=self.fence, command=command, snapshot=snapshot)
+        control = Control(job="tiny", fence=self.fence, command=command, snapshot=snapshot, changes=self.changes)
         self.bus.publish(topics.CONTROL, b"tiny", control.SerializeToString())
 
     def every_position(self) -> list[ClipPosition]:

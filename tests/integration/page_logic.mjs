@@ -1,13 +1,13 @@
 // What the page computes, without a browser: run beside copies of its modules (see test_page.py).
 
 import assert from "node:assert/strict";
-import { lines, nearest, range, ticks } from "./chart.js";
+import { changeMarks, lines, nearest, range, ticks } from "./chart.js";
 import { lineOf } from "./create.js";
 import { compared, comparison, joined, resultsOf } from "./compare.js";
 import { chosen, eventWords, groupOf } from "./events.js";
 import { DEFAULTS, jobText, quoted } from "./fields.js";
 import { flowOf, marks } from "./flow.js";
-import { commands, courseWords, resultRows, why } from "./job.js";
+import { asChange, commands, courseWords, resultRows, why } from "./job.js";
 import { narrowed } from "./jobs.js";
 import { chosenLines, levelGroup } from "./logs.js";
 import { previewWords } from "./previews.js";
@@ -46,6 +46,10 @@ assert.deepEqual(lines(job, curves, "loss"), [
   { trainer: "one", purpose: "train", colour: 0, points: [{ x: 1, y: 2 }, { x: 1.25, y: 1.5 }, { x: 1.5, y: 1 }] },
   { trainer: "one", purpose: "validation", colour: 0, points: [{ x: 1, y: 3 }] },
 ]);
+const changes = [{ number: 1, fields: { "trainers.two.optimizer.lr": 0.5 }, places: { two: { epoch: 1, clip: 10 } } }, { number: 2, fields: {}, places: {} }];
+assert.deepEqual(changeMarks({ ...job, changes }), [{ trainer: "two", colour: 1, x: 1.25, words: "change 1: trainers.two.optimizer.lr 0.5" }]);
+assert.deepEqual(asChange(" trainers.one.optimizer.lr = 1e-3 "), { trainers: { one: { optimizer: { lr: 0.001 } } } });
+assert.deepEqual(["a=cosine", "a=[1, 2]", "lr", "=1", "a="].map(asChange), [{ a: "cosine" }, { a: [1, 2] }, null, null, null]);
 assert.deepEqual([0, 1.2, 1.3, 9].map(x => nearest([{ x: 1 }, { x: 1.5 }, { x: 2 }], x).x), [1, 1, 1.5, 2]);
 
 // The flow has each stream with what makes it and who takes it; what has reported nothing yet says so.

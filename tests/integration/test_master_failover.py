@@ -26,7 +26,7 @@ from essp_common.runtime.config import Settings
 from essp_common.runtime.failpoints import VARIABLE
 from essp_common.wiring import Stores
 from tests.conftest import BUCKET
-from tests.harness.journeys import job_text, make_videos, weights_of
+from tests.harness.journeys import JobOptions, job_text, make_videos, weights_of
 from tests.harness.waiting import LONGEST_S
 from tests.integration.fleet import Api, Fleet, Process
 
@@ -34,8 +34,8 @@ pytestmark = pytest.mark.integration
 
 TOKEN = "a-secret"
 EPOCHS, CLIPS, BUDGET = 3, 24, "256KiB"
-FENCED = 4
-"""The exit code of `essp` for a conflict."""
+FENCED, UNAVAILABLE = 4, 6
+"""The exit codes of `essp` for a conflict, and for a master that does not answer."""
 
 
 @dataclass
@@ -176,3 +176,46 @@ def test_a_job_outlives_its_masters(failover: FailoverFleet, expected: dict[str,
     api = failover.master(port=other)
     assert api.status(job).counts == status.counts, "what had ended is known from its history"
     assert api.ask(job, "resume") == 409
+
+
+def test_a_change_of_a_running_job_outlives_trainer_and_master(
+    failover: FailoverFleet, videos: Path, tmp_path: Path
+) -> None:
+    """By the command line; the weights are those of a run in one process whose schedule has the change there."""
+    fleet, job, lr = failover.fleet, "changed", 0.001
+    output, catalog = f"{failover.root}/runs/{job}", f"{failover.root}/catalog.parquet"
+    options: JobOptions = {"epochs": 6, "clips": CLIPS, "budget": BUDGET, "checkpoint": 8}
+    api = failover.master("master.change-published:1")
+    for arguments in (["decoder"], ["extractor", "run", "--feature", "flow"], ["aggregator"]):
+        fleet.start(*arguments)
+    trainers = {name: fleet.start("trainer", "--job", job, "--trainer", name) for name in ("rgb", "flow")}
+    assert api.start(job_text(job, output=output, catalog=catalog, **options)) == 202
+    api.until(job, "is under way", lambda status: status.progress.done >= CLIPS)
+    change = [job, f"trainers.rgb.optimizer.lr={lr}", "--json"]
+    fleet.run("job", "set", *change, "--server", api.url, status=UNAVAILABLE)  # made known, and not answered
+    failover.killed()
+    api = failover.master()
+    status = api.until(job, "has it", lambda status: bool(status.changes and status.changes[0].places))
+    fleet.kill(trainers["rgb"])
+    trainers["rgb"] = fleet.start("trainer", "--job", job, "--trainer", "rgb")
+    again = json.loads(fleet.run("job", "set", *change, "--server", api.url))
+    assert len(again["changes"]) == 1, "it is so already"
+    status = api.until(job, "has ended", lambda status: status.state.ended)
+    assert status.state is JobState.COMPLETED, status.reason
+    audit = json.loads(fleet.run("audit", job, "--server", api.url, "--json"))
+    assert [finding["holds"] for finding in audit["findings"]] == [True] * 7, audit
+
+    place = status.changes[0].places["rgb"]
+    build(f"file://{videos}", f"file://{tmp_path}/whole.parquet", ("file:///",), BuildOptions("folders"))
+    text = job_text("whole", output=f"file://{tmp_path}/whole", catalog=f"file://{tmp_path}/whole.parquet", **options)
+    whole = parse_spec(text)
+    rgb = whole.trainers["rgb"]
+    update = place.epoch * CLIPS // rgb.batch_size + place.clip // rgb.batch_size
+    schedule = {"unit": "updates", "steps": (update,), "gamma": lr / rgb.optimizer.lr}
+    rgb = rgb.model_copy(update={"optimizer": rgb.optimizer.model_copy(update=schedule)})
+    with Embedded(whole.model_copy(update={"trainers": {**whole.trainers, "rgb": rgb}}), Settings()) as reference:
+        while not reference.ended(0.05):
+            pass
+        assert reference.status().state is JobState.COMPLETED, reference.status().reason
+    assert rgb.optimizer.lr * rgb.optimizer.gamma == lr
+    assert weights_of(failover.stores, output) == weights_of(Stores(("file:///",)), whole.output)

@@ -98,6 +98,24 @@ def test_a_job_is_watched_paused_and_resumed(tmp_path: Path, page: Browser) -> N
 
 
 @needs_chromium
+def test_a_running_training_is_changed(tmp_path: Path, page: Browser) -> None:
+    with Served(tmp_path) as served:
+        page.troubles.clear()
+        page.look(420, 900, "light")
+        served.start()
+        name = served.job.name
+        page.open(f"{served.url}/#/jobs/{name}")
+        page.wait("document.querySelector('.course input[type=text]')")
+        page.evaluate(
+            "{ const field = document.querySelector('.course input[type=text]');"
+            " field.value = 'trainers.rgb.optimizer.lr=0.5'; field.dispatchEvent(new Event('change')); }"
+        )
+        page.wait("document.querySelector('.events').innerText.includes('lr 0.5 in place of 0.01')")
+        assert [change.fields for change in served.master.status(name).changes] == [{"trainers.rgb.optimizer.lr": 0.5}]
+        assert page.troubles == []
+
+
+@needs_chromium
 def test_a_priority_is_set_and_what_workers_say_is_read(tmp_path: Path, page: Browser) -> None:
     with Served(tmp_path, queue_budget=2**30) as served:
         page.troubles.clear()

@@ -402,7 +402,7 @@ class PhaseReport(_message.Message):
     def __init__(self, job: _Optional[str] = ..., purpose: _Optional[_Union[Purpose, str]] = ..., epoch: _Optional[int] = ..., trainer: _Optional[str] = ..., metrics: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class CheckpointReady(_message.Message):
-    __slots__ = ("job", "trainer", "uri", "epoch", "final", "scores_uri", "position", "step", "digest", "approximate")
+    __slots__ = ("job", "trainer", "uri", "epoch", "final", "scores_uri", "position", "step", "digest", "approximate", "changes")
     JOB_FIELD_NUMBER: _ClassVar[int]
     TRAINER_FIELD_NUMBER: _ClassVar[int]
     URI_FIELD_NUMBER: _ClassVar[int]
@@ -413,6 +413,7 @@ class CheckpointReady(_message.Message):
     STEP_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     APPROXIMATE_FIELD_NUMBER: _ClassVar[int]
+    CHANGES_FIELD_NUMBER: _ClassVar[int]
     job: str
     trainer: str
     uri: str
@@ -423,7 +424,8 @@ class CheckpointReady(_message.Message):
     step: int
     digest: str
     approximate: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, job: _Optional[str] = ..., trainer: _Optional[str] = ..., uri: _Optional[str] = ..., epoch: _Optional[int] = ..., final: _Optional[bool] = ..., scores_uri: _Optional[str] = ..., position: _Optional[_Union[Position, _Mapping]] = ..., step: _Optional[int] = ..., digest: _Optional[str] = ..., approximate: _Optional[_Iterable[int]] = ...) -> None: ...
+    changes: _containers.RepeatedCompositeFieldContainer[ChangeTaken]
+    def __init__(self, job: _Optional[str] = ..., trainer: _Optional[str] = ..., uri: _Optional[str] = ..., epoch: _Optional[int] = ..., final: _Optional[bool] = ..., scores_uri: _Optional[str] = ..., position: _Optional[_Union[Position, _Mapping]] = ..., step: _Optional[int] = ..., digest: _Optional[str] = ..., approximate: _Optional[_Iterable[int]] = ..., changes: _Optional[_Iterable[_Union[ChangeTaken, _Mapping]]] = ...) -> None: ...
 
 class Trouble(_message.Message):
     __slots__ = ("trainer", "reason", "unsaved")
@@ -486,7 +488,7 @@ class StoppedEarly(_message.Message):
     def __init__(self, trainer: _Optional[str] = ..., position: _Optional[_Union[Position, _Mapping]] = ..., epoch: _Optional[int] = ..., best: _Optional[int] = ...) -> None: ...
 
 class Finished(_message.Message):
-    __slots__ = ("job", "stage", "uri", "metrics")
+    __slots__ = ("job", "stage", "uri", "metrics", "changes")
     class MetricsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -498,14 +500,34 @@ class Finished(_message.Message):
     STAGE_FIELD_NUMBER: _ClassVar[int]
     URI_FIELD_NUMBER: _ClassVar[int]
     METRICS_FIELD_NUMBER: _ClassVar[int]
+    CHANGES_FIELD_NUMBER: _ClassVar[int]
     job: str
     stage: Stage
     uri: str
     metrics: _containers.ScalarMap[str, float]
-    def __init__(self, job: _Optional[str] = ..., stage: _Optional[_Union[Stage, str]] = ..., uri: _Optional[str] = ..., metrics: _Optional[_Mapping[str, float]] = ...) -> None: ...
+    changes: int
+    def __init__(self, job: _Optional[str] = ..., stage: _Optional[_Union[Stage, str]] = ..., uri: _Optional[str] = ..., metrics: _Optional[_Mapping[str, float]] = ..., changes: _Optional[int] = ...) -> None: ...
+
+class ChangeTaken(_message.Message):
+    __slots__ = ("trainer", "number", "place")
+    TRAINER_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    PLACE_FIELD_NUMBER: _ClassVar[int]
+    trainer: str
+    number: int
+    place: TrainingPlace
+    def __init__(self, trainer: _Optional[str] = ..., number: _Optional[int] = ..., place: _Optional[_Union[TrainingPlace, _Mapping]] = ...) -> None: ...
+
+class TrainingPlace(_message.Message):
+    __slots__ = ("epoch", "clip")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    CLIP_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    clip: int
+    def __init__(self, epoch: _Optional[int] = ..., clip: _Optional[int] = ...) -> None: ...
 
 class Progress(_message.Message):
-    __slots__ = ("job", "worker", "fence", "made", "trained", "failed", "heartbeat", "phase_report", "checkpoint", "finished", "step", "trouble", "loop", "logs", "stopped")
+    __slots__ = ("job", "worker", "fence", "made", "trained", "failed", "heartbeat", "phase_report", "checkpoint", "finished", "step", "trouble", "loop", "logs", "stopped", "change_taken")
     JOB_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
     FENCE_FIELD_NUMBER: _ClassVar[int]
@@ -521,6 +543,7 @@ class Progress(_message.Message):
     LOOP_FIELD_NUMBER: _ClassVar[int]
     LOGS_FIELD_NUMBER: _ClassVar[int]
     STOPPED_FIELD_NUMBER: _ClassVar[int]
+    CHANGE_TAKEN_FIELD_NUMBER: _ClassVar[int]
     job: str
     worker: str
     fence: int
@@ -536,7 +559,8 @@ class Progress(_message.Message):
     loop: Loop
     logs: LogLines
     stopped: StoppedEarly
-    def __init__(self, job: _Optional[str] = ..., worker: _Optional[str] = ..., fence: _Optional[int] = ..., made: _Optional[_Union[Made, _Mapping]] = ..., trained: _Optional[_Union[Trained, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., phase_report: _Optional[_Union[PhaseReport, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointReady, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., step: _Optional[_Union[StepReport, _Mapping]] = ..., trouble: _Optional[_Union[Trouble, _Mapping]] = ..., loop: _Optional[_Union[Loop, _Mapping]] = ..., logs: _Optional[_Union[LogLines, _Mapping]] = ..., stopped: _Optional[_Union[StoppedEarly, _Mapping]] = ...) -> None: ...
+    change_taken: ChangeTaken
+    def __init__(self, job: _Optional[str] = ..., worker: _Optional[str] = ..., fence: _Optional[int] = ..., made: _Optional[_Union[Made, _Mapping]] = ..., trained: _Optional[_Union[Trained, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., phase_report: _Optional[_Union[PhaseReport, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointReady, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., step: _Optional[_Union[StepReport, _Mapping]] = ..., trouble: _Optional[_Union[Trouble, _Mapping]] = ..., loop: _Optional[_Union[Loop, _Mapping]] = ..., logs: _Optional[_Union[LogLines, _Mapping]] = ..., stopped: _Optional[_Union[StoppedEarly, _Mapping]] = ..., change_taken: _Optional[_Union[ChangeTaken, _Mapping]] = ...) -> None: ...
 
 class StepReport(_message.Message):
     __slots__ = ("trainer", "purpose", "epoch", "clips_done", "loss", "top1", "data_wait_ratio", "clips_per_s", "queue")
@@ -601,7 +625,7 @@ class PhasePlan(_message.Message):
     def __init__(self, purpose: _Optional[_Union[Purpose, str]] = ..., epoch: _Optional[int] = ..., clips: _Optional[int] = ...) -> None: ...
 
 class Control(_message.Message):
-    __slots__ = ("job", "fence", "command", "snapshot", "reason", "since", "stored", "loops", "team", "queued", "priority")
+    __slots__ = ("job", "fence", "command", "snapshot", "reason", "since", "stored", "loops", "team", "queued", "priority", "changes")
     class Command(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         COMMAND_UNSPECIFIED: _ClassVar[Control.Command]
@@ -631,6 +655,7 @@ class Control(_message.Message):
     TEAM_FIELD_NUMBER: _ClassVar[int]
     QUEUED_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    CHANGES_FIELD_NUMBER: _ClassVar[int]
     job: str
     fence: int
     command: Control.Command
@@ -642,7 +667,43 @@ class Control(_message.Message):
     team: str
     queued: bool
     priority: int
-    def __init__(self, job: _Optional[str] = ..., fence: _Optional[int] = ..., command: _Optional[_Union[Control.Command, str]] = ..., snapshot: _Optional[_Union[JobSnapshot, _Mapping]] = ..., reason: _Optional[str] = ..., since: _Optional[int] = ..., stored: _Optional[str] = ..., loops: _Optional[_Iterable[_Union[Loop, _Mapping]]] = ..., team: _Optional[str] = ..., queued: _Optional[bool] = ..., priority: _Optional[int] = ...) -> None: ...
+    changes: _containers.RepeatedCompositeFieldContainer[Change]
+    def __init__(self, job: _Optional[str] = ..., fence: _Optional[int] = ..., command: _Optional[_Union[Control.Command, str]] = ..., snapshot: _Optional[_Union[JobSnapshot, _Mapping]] = ..., reason: _Optional[str] = ..., since: _Optional[int] = ..., stored: _Optional[str] = ..., loops: _Optional[_Iterable[_Union[Loop, _Mapping]]] = ..., team: _Optional[str] = ..., queued: _Optional[bool] = ..., priority: _Optional[int] = ..., changes: _Optional[_Iterable[_Union[Change, _Mapping]]] = ...) -> None: ...
+
+class Change(_message.Message):
+    __slots__ = ("number", "time_ms", "fields", "before", "places")
+    class FieldsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    class BeforeEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    class PlacesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: TrainingPlace
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[TrainingPlace, _Mapping]] = ...) -> None: ...
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    TIME_MS_FIELD_NUMBER: _ClassVar[int]
+    FIELDS_FIELD_NUMBER: _ClassVar[int]
+    BEFORE_FIELD_NUMBER: _ClassVar[int]
+    PLACES_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    time_ms: int
+    fields: _containers.ScalarMap[str, str]
+    before: _containers.ScalarMap[str, str]
+    places: _containers.MessageMap[str, TrainingPlace]
+    def __init__(self, number: _Optional[int] = ..., time_ms: _Optional[int] = ..., fields: _Optional[_Mapping[str, str]] = ..., before: _Optional[_Mapping[str, str]] = ..., places: _Optional[_Mapping[str, TrainingPlace]] = ...) -> None: ...
 
 class DeadLetter(_message.Message):
     __slots__ = ("topic", "message", "reason", "kind", "attempts", "worker", "time_ms", "cut_bytes", "purged")
@@ -923,7 +984,7 @@ class RunStart(_message.Message):
     def __init__(self, snapshot: _Optional[_Union[JobSnapshot, _Mapping]] = ..., start: _Optional[_Mapping[str, Position]] = ...) -> None: ...
 
 class HistoryEntry(_message.Message):
-    __slots__ = ("time_ms", "fence", "started", "taken_over", "state", "reason", "checkpoint", "phases", "failures", "attempts", "budget_bytes", "peak_bytes", "outstanding_bytes", "outstanding_clips", "swept", "stray_keys", "stopped")
+    __slots__ = ("time_ms", "fence", "started", "taken_over", "state", "reason", "checkpoint", "phases", "failures", "attempts", "budget_bytes", "peak_bytes", "outstanding_bytes", "outstanding_clips", "swept", "stray_keys", "stopped", "changed", "change_taken")
     TIME_MS_FIELD_NUMBER: _ClassVar[int]
     FENCE_FIELD_NUMBER: _ClassVar[int]
     STARTED_FIELD_NUMBER: _ClassVar[int]
@@ -941,6 +1002,8 @@ class HistoryEntry(_message.Message):
     SWEPT_FIELD_NUMBER: _ClassVar[int]
     STRAY_KEYS_FIELD_NUMBER: _ClassVar[int]
     STOPPED_FIELD_NUMBER: _ClassVar[int]
+    CHANGED_FIELD_NUMBER: _ClassVar[int]
+    CHANGE_TAKEN_FIELD_NUMBER: _ClassVar[int]
     time_ms: int
     fence: int
     started: RunStart
@@ -958,7 +1021,9 @@ class HistoryEntry(_message.Message):
     swept: bool
     stray_keys: int
     stopped: StoppedEarly
-    def __init__(self, time_ms: _Optional[int] = ..., fence: _Optional[int] = ..., started: _Optional[_Union[RunStart, _Mapping]] = ..., taken_over: _Optional[bool] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., checkpoint: _Optional[_Union[CheckpointReady, _Mapping]] = ..., phases: _Optional[_Iterable[_Union[PhaseEvents, _Mapping]]] = ..., failures: _Optional[_Iterable[_Union[ClipFailure, _Mapping]]] = ..., attempts: _Optional[_Iterable[_Union[TrainedAttempt, _Mapping]]] = ..., budget_bytes: _Optional[int] = ..., peak_bytes: _Optional[int] = ..., outstanding_bytes: _Optional[int] = ..., outstanding_clips: _Optional[int] = ..., swept: _Optional[bool] = ..., stray_keys: _Optional[int] = ..., stopped: _Optional[_Union[StoppedEarly, _Mapping]] = ...) -> None: ...
+    changed: Change
+    change_taken: ChangeTaken
+    def __init__(self, time_ms: _Optional[int] = ..., fence: _Optional[int] = ..., started: _Optional[_Union[RunStart, _Mapping]] = ..., taken_over: _Optional[bool] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., checkpoint: _Optional[_Union[CheckpointReady, _Mapping]] = ..., phases: _Optional[_Iterable[_Union[PhaseEvents, _Mapping]]] = ..., failures: _Optional[_Iterable[_Union[ClipFailure, _Mapping]]] = ..., attempts: _Optional[_Iterable[_Union[TrainedAttempt, _Mapping]]] = ..., budget_bytes: _Optional[int] = ..., peak_bytes: _Optional[int] = ..., outstanding_bytes: _Optional[int] = ..., outstanding_clips: _Optional[int] = ..., swept: _Optional[bool] = ..., stray_keys: _Optional[int] = ..., stopped: _Optional[_Union[StoppedEarly, _Mapping]] = ..., changed: _Optional[_Union[Change, _Mapping]] = ..., change_taken: _Optional[_Union[ChangeTaken, _Mapping]] = ...) -> None: ...
 
 class FailureTally(_message.Message):
     __slots__ = ("stage", "kind", "count", "examples")
@@ -980,7 +1045,7 @@ class FailureTally(_message.Message):
     def __init__(self, stage: _Optional[_Union[Stage, str]] = ..., kind: _Optional[_Union[FailureKind, str]] = ..., count: _Optional[int] = ..., examples: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class HistorySegment(_message.Message):
-    __slots__ = ("first", "last", "fence", "since", "writer", "entries", "ledger", "state", "status_json", "created_ms", "worked_s", "failures")
+    __slots__ = ("first", "last", "fence", "since", "writer", "entries", "ledger", "state", "status_json", "created_ms", "worked_s", "failures", "changes")
     FIRST_FIELD_NUMBER: _ClassVar[int]
     LAST_FIELD_NUMBER: _ClassVar[int]
     FENCE_FIELD_NUMBER: _ClassVar[int]
@@ -993,6 +1058,7 @@ class HistorySegment(_message.Message):
     CREATED_MS_FIELD_NUMBER: _ClassVar[int]
     WORKED_S_FIELD_NUMBER: _ClassVar[int]
     FAILURES_FIELD_NUMBER: _ClassVar[int]
+    CHANGES_FIELD_NUMBER: _ClassVar[int]
     first: int
     last: int
     fence: int
@@ -1005,4 +1071,5 @@ class HistorySegment(_message.Message):
     created_ms: int
     worked_s: float
     failures: _containers.RepeatedCompositeFieldContainer[FailureTally]
-    def __init__(self, first: _Optional[int] = ..., last: _Optional[int] = ..., fence: _Optional[int] = ..., since: _Optional[int] = ..., writer: _Optional[str] = ..., entries: _Optional[_Iterable[_Union[HistoryEntry, _Mapping]]] = ..., ledger: _Optional[_Union[LedgerState, _Mapping]] = ..., state: _Optional[str] = ..., status_json: _Optional[str] = ..., created_ms: _Optional[int] = ..., worked_s: _Optional[float] = ..., failures: _Optional[_Iterable[_Union[FailureTally, _Mapping]]] = ...) -> None: ...
+    changes: _containers.RepeatedCompositeFieldContainer[Change]
+    def __init__(self, first: _Optional[int] = ..., last: _Optional[int] = ..., fence: _Optional[int] = ..., since: _Optional[int] = ..., writer: _Optional[str] = ..., entries: _Optional[_Iterable[_Union[HistoryEntry, _Mapping]]] = ..., ledger: _Optional[_Union[LedgerState, _Mapping]] = ..., state: _Optional[str] = ..., status_json: _Optional[str] = ..., created_ms: _Optional[int] = ..., worked_s: _Optional[float] = ..., failures: _Optional[_Iterable[_Union[FailureTally, _Mapping]]] = ..., changes: _Optional[_Iterable[_Union[Change, _Mapping]]] = ...) -> None: ...

@@ -3,6 +3,7 @@
     POST /v1/jobs[?fresh=true]         start a job: its specification as JSON or YAML -> 202, Location; Idempotency-Key
     GET  /v1/jobs[?state=&kind=]       jobs, newest first, in pages
     GET  /v1/jobs/{name}               all there is to know of one
+    PATCH /v1/jobs/{name}              change a part of it while it runs; Idempotency-Key
     POST /v1/jobs/{name}:pause         also :resume, :stop; doing it twice is harmless; 409 where it is not possible
     GET  /v1/jobs/{name}/events        server-sent events; resumes after `Last-Event-ID`
     GET  /v1/jobs/{name}/log           the events so far

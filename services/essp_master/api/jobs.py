@@ -1,4 +1,4 @@
-"""Jobs: start, list, look at, pause, resume, stop."""
+"""Jobs: start, list, look at, change, pause, resume, stop."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from fastapi import APIRouter, Header, Query, Request, Response
 from pydantic import BaseModel, Field
 from starlette.concurrency import run_in_threadpool
 
+from essp_common.job.changes import parse_changes
 from essp_common.job.spec import parse_spec
 from essp_common.job.status import JobKind, JobState, JobStatus, JobSummary, StreamPreview, TrainerCurve
 from essp_master.api.idempotency import Answers, fingerprint
@@ -15,6 +16,10 @@ from essp_master.api.pages import PAGE_SIZE, PAGE_SIZE_MOST, page
 from essp_master.api.problems import answers_of
 from essp_master.service import Master
 
+IdempotencyKey = Annotated[
+    str | None,
+    Header(max_length=200, description="Sent again with the same key within a day: the first answer again."),
+]
 _SPEC = {"schema": {"$ref": "#/components/schemas/JobSpec"}}
 _BODY = {"requestBody": {"required": True, "content": {"application/json": _SPEC, "application/yaml": _SPEC}}}
 
@@ -45,11 +50,24 @@ class JobPage(BaseModel):
     """The `page_token` of the next page; null: this is the last one."""
 
 
+_CHANGE = {"trainers": {"rgb": {"optimizer": {"lr": 0.001}}}}
+_CHANGE_BODY = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            kind: {"schema": {"type": "object", "additionalProperties": True}, "example": _CHANGE}
+            for kind in ("application/json", "application/merge-patch+json")
+        },
+    }
+}
+
+
 def router(master: Master) -> APIRouter:
     """The routes of jobs."""
     routes = APIRouter(prefix="/v1/jobs", tags=["jobs"])
     _add_start(routes, master)
     _add_validate(routes, master)
+    _add_change(routes, master)
 
     @routes.get("", operation_id="list_jobs", responses=answers_of(401, 403, 422, 503))
     def list_jobs(
@@ -113,10 +131,7 @@ def _add_start(routes: APIRouter, master: Master) -> None:
         request: Request,
         response: Response,
         fresh: Annotated[bool, Query(description="Remove what an earlier run of the job left.")] = False,
-        idempotency_key: Annotated[
-            str | None,
-            Header(max_length=200, description="Sent again with the same key within a day: the first answer again."),
-        ] = None,
+        idempotency_key: IdempotencyKey = None,
     ) -> JobStatus:
         """Start a job, for the team of the token; one that has ended resumes from its checkpoints. It waits in the
         queue while there is no room for it."""
@@ -149,6 +164,28 @@ def _add_validate(routes: APIRouter, master: Master) -> None:
             return JobCheck(name=found.spec.name, clips=clips, trainers=trainers, warnings=list(found.warnings))
 
         return await run_in_threadpool(check)
+
+
+def _add_change(routes: APIRouter, master: Master) -> None:
+    answers: Answers[JobStatus] = Answers()
+
+    @routes.patch(
+        "/{name}",
+        operation_id="change_job",
+        responses=answers_of(401, 403, 404, 409, 413, 422, 503),
+        openapi_extra=_CHANGE_BODY,
+    )
+    async def change_job(name: str, request: Request, idempotency_key: IdempotencyKey = None) -> JobStatus:
+        """Change a job while it is under way, by the part of a job file that is to be different (a JSON merge patch):
+        of `trainers.NAME.optimizer` the fields `lr`, `schedule`, `unit`, `warmup`, `steps` and `gamma`, and
+        `aggregation.strategies`. Trainers have it from their next update on; `changes` of the status says where that
+        was. What is so already is no change."""
+        body = await request.body()
+
+        def change() -> JobStatus:
+            return master.change(name, parse_changes(body.decode("utf-8", "replace")))
+
+        return await run_in_threadpool(answers.once, idempotency_key, fingerprint(body, name), change)
 
 
 def _action(master: Master, action: str) -> Any:

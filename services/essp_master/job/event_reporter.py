@@ -7,8 +7,19 @@ from collections.abc import Iterable, Sequence
 from essp_common.artifacts.early_stop import EarlyStop
 from essp_common.failures import kind_word, stage_word
 from essp_common.job import status
+from essp_common.job.changes import Place, in_words, values_of
 from essp_common.job.status import phase_title
-from essp_common.pb.v1.messages_pb2 import Failed, FailureKind, FailureTally, HistorySegment, Loop, Progress, Stage
+from essp_common.pb.v1.messages_pb2 import (
+    Change,
+    ChangeTaken,
+    Failed,
+    FailureKind,
+    FailureTally,
+    HistorySegment,
+    Loop,
+    Progress,
+    Stage,
+)
 from essp_common.planning.phases import Phases
 from essp_common.planning.position import Position
 from essp_common.quantities import counted
@@ -63,6 +74,24 @@ class EventReporter:
     def prioritised(self, priority: int, before: int) -> None:
         """People have given it another place in the order."""
         self.log.add("state", f"job {self._job}: priority {priority} in place of {before}", {"priority": priority})
+
+    def changed(self, change: Change) -> None:
+        """People have changed it."""
+        message = f"job {self._job}: change {change.number}: {in_words(change)}"
+        self.log.add("change", message, {"number": change.number, "fields": values_of(change)})
+
+    def change_taken(self, change: Change, taken: ChangeTaken) -> None:
+        """A trainer has taken a change."""
+        place = Place.of(taken.place)
+        message = f"{taken.trainer}: change {change.number} counts from {place} on: {in_words(change, taken.trainer)}"
+        data = {"trainer": taken.trainer, "number": change.number, "epoch": place.epoch, "clip": place.clip}
+        self.log.add("change", message, data)
+
+    def too_late(self, changes: Iterable[Change]) -> None:
+        """The streams were fused before the aggregator knew of these changes."""
+        for change in changes:
+            message = f"change {change.number} came too late: the streams were fused without {in_words(change)}"
+            self.log.add("warning", message, {"number": change.number})
 
     def warn(self, warnings: Iterable[str]) -> None:
         """What the preflight found."""

@@ -13,7 +13,9 @@ from typing import Any, Literal
 
 from essp_common.job.status import JobEvent
 
-Kind = Literal["state", "phase", "report", "checkpoint", "failure", "warning", "condition", "consumer", "finished"]
+Kind = Literal[
+    "state", "phase", "report", "checkpoint", "failure", "warning", "condition", "consumer", "change", "finished"
+]
 _KEPT = 5000
 
 

@@ -2,6 +2,7 @@
 
     run         what the master owns of it: specification, fence, history
     life        its state, and since when
+    changes     what people have changed of it while it ran
     recorder    the ledger, every change of which the recorder makes and notes for the history
     activity    who works on it and how fast, for people and pools
     reporter    what people read of it: events, failures, result
@@ -17,8 +18,9 @@ thread-safe; `service.py` guards it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
+from typing import Any
 
 from essp_common.errors import Fenced
 from essp_common.job import status
@@ -29,6 +31,7 @@ from essp_common.messages.snapshot import in_message, is_large
 from essp_common.pb.v1.messages_pb2 import Control, HistorySegment, Loop, Progress, StoppedEarly
 from essp_common.runtime import ids
 from essp_master.job.activity import Activity
+from essp_master.job.changes import Changes
 from essp_master.job.event_reporter import EventReporter
 from essp_master.job.events import EventLog
 from essp_master.job.handover import Handover
@@ -40,7 +43,7 @@ from essp_master.job.run import Run
 from essp_master.job.sizing import least_clips
 from essp_master.job.stall_watch import StallWatch
 from essp_master.job.stored_clips import StoredClips
-from essp_master.ledger.instructions import Instruction, IssueUnits, TellOfLoops
+from essp_master.ledger.instructions import Instruction, IssueUnits, TellOfChanges, TellOfLoops
 from essp_master.ledger.ledger import Ledger
 
 COMMANDS = {
@@ -70,6 +73,7 @@ class Job:
         """Its place in the queue, as far as it is known; None while it does not wait."""
         self.life = JobLife(spec.name)
         self.recorder = Recorder(run)
+        self.changes = Changes(spec, run.changes)
         self.messages = MessageBuilder(spec, phases, run.fence)
         self.activity = Activity(
             {name: stream.feature for name, stream in spec.streams.items()},
@@ -164,6 +168,19 @@ class Job:
         self.priority = priority
         return True
 
+    def change(self, fields: Mapping[str, Any]) -> bool:
+        """Give fields other values while it is under way; False: they have these already.
+
+        Raises `ConfigError` for what cannot be changed, and `Conflict` where it is too late.
+        """
+        now_ms = _now_ms()
+        change = self.changes.make(fields, self.ledger.finals, now_ms)
+        if change is None:
+            return False
+        self.recorder.changed(change, now_ms)
+        self.reporter.changed(change)
+        return True
+
     def yield_to(self, fence: int, now_s: float) -> Fenced | None:
         """Leave the job to another master if this fence is higher than its own; the error says so."""
         if fence <= self.run.fence or self.state.ended:
@@ -190,6 +207,7 @@ class Job:
             team=self.team,
             queued=self.state is JobState.QUEUED,
             priority=self.priority or 0,
+            changes=self.changes.made,
         )
 
     def mark(self) -> Progress:
@@ -279,9 +297,12 @@ class Job:
         if self.state.ended:
             self.leftovers |= kind == "made"
             self.recorder.handle_late(progress)
+            self._take(progress)
             return ()
         if kind in ("step", "phase_report") and getattr(progress, kind).purpose not in PURPOSES:
             return ()
+        if kind == "change_taken":
+            return (TellOfChanges(),) if self._take(progress) else ()
         self.activity.note(progress, now_s)
         if kind == "made":
             self.stored.note(progress.made)
@@ -296,11 +317,22 @@ class Job:
             self.reporter.failed(progress.failed)
         elif kind in ("phase_report", "checkpoint", "trouble") or (kind == "stopped" and not told):
             self.reporter.progressed(progress)
+        if kind == "finished":
+            self.reporter.too_late(self.changes.too_late(progress.finished.changes))
         if out:
             self.reporter.instructed(out)
             if any(isinstance(instruction, TellOfLoops) for instruction in out):
                 self.reporter.loops(self.ledger.loops())
         return out
+
+    def _take(self, progress: Progress) -> bool:
+        """Whether a message says something new of where a trainer takes a change."""
+        change = self.changes.take(progress.change_taken) if progress.HasField("change_taken") else None
+        if change is None:
+            return False
+        self.recorder.change_taken(progress.change_taken)
+        self.reporter.change_taken(change, progress.change_taken)
+        return True
 
     def _mark_read(self) -> Sequence[Instruction]:
         self._handover.mark_read()
@@ -320,6 +352,7 @@ class Job:
         segment.created_ms = round(self.life.created.timestamp() * 1000)
         segment.worked_s = self.life.elapsed_s(now_s)
         segment.failures.extend(self.reporter.failures.values())
+        segment.changes.extend(self.changes.made)
         return segment
 
     def _continue(self, segment: HistorySegment) -> None:

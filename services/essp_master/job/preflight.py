@@ -19,6 +19,7 @@ from essp_common.artifacts.trained import folder_of, job_at, trained
 from essp_common.catalog.table import HANDED, PLANNED, Catalog
 from essp_common.errors import ConfigError, NotFound
 from essp_common.features.declared import DeclaredFeature
+from essp_common.job.changes import changeable
 from essp_common.job.feature_layout import FeatureLayout
 from essp_common.job.spec import PACKAGE, JobSpec, TrainerSpec, stored_spec, weights_of
 from essp_common.messages.snapshot import MOST_SPEC_BYTES
@@ -136,9 +137,11 @@ def check_owner(output: ObjectStore, spec: JobSpec) -> JobSpec | None:
         return None
     known = stored_spec(text, output.uri(layout.SPEC))
     if differing := _differing(known.model_dump(mode="json"), spec.model_dump(mode="json")):
+        while_running = set(differing) <= set(changeable(known))
         raise ConfigError(
             f"output: {spec.output} holds another job, which differs in {', '.join(differing)}; choose another "
             "name and output, or start with --fresh to remove what is there"
+            + ("; or start it as it was, and change this with `essp job set` while it runs" if while_running else "")
         )
     if spec.epochs < known.epochs:
         raise ConfigError(

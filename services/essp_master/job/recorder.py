@@ -15,6 +15,8 @@ from collections.abc import Mapping, Sequence
 from essp_common.artifacts.history import runs_of
 from essp_common.job.status import JobState
 from essp_common.pb.v1.messages_pb2 import (
+    Change,
+    ChangeTaken,
     CheckpointReady,
     ClipFailure,
     HistoryEntry,
@@ -147,6 +149,15 @@ class Recorder:
     def checkpoint(self, checkpoint: CheckpointReady) -> None:
         """A trainer has saved."""
         self._alone(HistoryEntry(checkpoint=checkpoint))
+
+    def changed(self, change: Change, now_ms: int) -> None:
+        """People have changed the job."""
+        self._alone(HistoryEntry(time_ms=now_ms, changed=change))
+        self.urgent = True
+
+    def change_taken(self, taken: ChangeTaken) -> None:
+        """A trainer trains with a change from a place on."""
+        self._alone(HistoryEntry(change_taken=taken))
 
     def swept(self, stray_keys: int, now_ms: int) -> None:
         """The cache was searched after the end of the job: so many of its keys were there, and were freed."""

@@ -10,7 +10,7 @@ segment (that master died before anything had happened), and in a new run, where
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
@@ -21,10 +21,11 @@ from essp_common.job.spec import JobSpec
 from essp_common.messages.snapshot import store_if_large
 from essp_common.objects.numbered_log import NumberedLog
 from essp_common.objects.port import ObjectStore
-from essp_common.pb.v1.messages_pb2 import AGGREGATOR, PREDICTOR, TRAIN, HistorySegment, JobSnapshot, Stage
+from essp_common.pb.v1.messages_pb2 import AGGREGATOR, PREDICTOR, TRAIN, Change, HistorySegment, JobSnapshot, Stage
 from essp_common.runtime import ids
 from essp_common.runtime.failpoints import failpoint
 from essp_common.wiring import Stores
+from essp_master.job.changes import newer
 from essp_master.job.preflight import Preflight, check_owner
 from essp_master.job.resume import ResumePoints, resume_points
 from essp_master.job.sizing import catch_up_bytes, catch_up_window, lead_clips
@@ -55,6 +56,8 @@ class Run:
     """Number of the newest segment of the history; 0: there is none."""
     continued: HistorySegment | None
     """Where the previous master stood, when its run continues."""
+    changes: Sequence[Change] = ()
+    """What people have changed of the job until now, also in earlier runs."""
 
     @property
     def epoch_clips(self) -> int:
@@ -67,8 +70,9 @@ class Run:
         return self.preflight.spec.trainers.keys() if self.continued is not None else self.resume.manifests.keys()
 
 
-def claim_run(preflight: Preflight, stores: Stores, since: int = 0) -> Run:
-    """Take the output and the next fence. `since`: continue the run that began with this fence.
+def claim_run(preflight: Preflight, stores: Stores, since: int = 0, changes: Sequence[Change] = ()) -> Run:
+    """Take the output and the next fence. `since`: continue the run that began with this fence. `changes`: those that
+    its last command tells of, or its run before in this process; the history may not have the last of them yet.
 
     Raises `ConfigError` when another job has taken the output since the preflight.
     """
@@ -101,6 +105,7 @@ def claim_run(preflight: Preflight, stores: Stores, since: int = 0) -> Run:
         history=history,
         last=before if newest is None else newest.last,
         continued=continued,
+        changes=newer(() if newest is None else newest.changes, changes),
     )
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 
 from essp_common.cache.port import CacheUsage
 from essp_common.errors import ConfigError
 from essp_common.failures import kind_word, stage_word
 from essp_common.job import status
+from essp_common.job.changes import values_of
 from essp_common.job.spec import JobSpec, stored_spec
 from essp_common.job.status import JobKind, JobState
-from essp_common.pb.v1.messages_pb2 import Control
+from essp_common.pb.v1.messages_pb2 import Change, Control
 from essp_common.runtime import ids
 from essp_master.job.activity import purpose_name
 from essp_master.job.bottleneck import bottleneck
@@ -67,6 +69,7 @@ def status_of(job: Job, usage: CacheUsage | None, now_s: float) -> status.JobSta
         priority=job.priority,
         queue=job.place,
         awaits=job.awaits,
+        changes=tuple(map(_change, job.changes.made)),
     )
     return found.model_copy(update={"bottleneck": bottleneck(found)})
 
@@ -165,6 +168,19 @@ def summary_of_past(past: status.JobStatus) -> status.JobSummary:
         team=past.team,
         priority=past.priority,
         queue=None,
+    )
+
+
+def _change(change: Change) -> status.ChangeStatus:
+    return status.ChangeStatus(
+        number=change.number,
+        time=datetime.fromtimestamp(change.time_ms / 1000, UTC),
+        fields=values_of(change),
+        before={field: json.loads(value) for field, value in sorted(change.before.items())},
+        places={
+            trainer: status.PlaceStatus(epoch=place.epoch, clip=place.clip)
+            for trainer, place in sorted(change.places.items())
+        },
     )
 
 

@@ -42,6 +42,11 @@ class TellOfLoops:
 
 
 @dataclass(frozen=True, slots=True)
+class TellOfChanges:
+    """Tell everybody which changes were made of the job, and where they were taken."""
+
+
+@dataclass(frozen=True, slots=True)
 class FinishPhase:
     """Every consumer is done with every clip of this phase."""
 
@@ -63,4 +68,6 @@ class FailJob:
     reason: str
 
 
-Instruction: TypeAlias = IssueUnits | PublishSkip | ReleaseClip | TellOfLoops | FinishPhase | CompleteJob | FailJob
+Instruction: TypeAlias = (
+    IssueUnits | PublishSkip | ReleaseClip | TellOfLoops | TellOfChanges | FinishPhase | CompleteJob | FailJob
+)

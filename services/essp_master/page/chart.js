@@ -50,6 +50,18 @@ export function lines(job, curves, figure) {
   return found;
 }
 
+/** Where trainers took changes of the running job up, in epochs. */
+export function changeMarks(job) {
+  const clips = new Map(job.phases.filter(phase => phase.purpose === "train").map(phase => [phase.epoch, phase.clips]));
+  return job.changes.flatMap(change => job.trainers.flatMap(({ name }, colour) => {
+    const place = change.places[name];
+    if (!place) return [];
+    const x = place.epoch + (clips.get(place.epoch) ? place.clip / clips.get(place.epoch) : 0);
+    const words = Object.entries(change.fields).map(([field, value]) => `${field} ${JSON.stringify(value)}`).join(", ");
+    return [{ trainer: name, colour: colour % COLOURS, x, words: `change ${change.number}: ${words}` }];
+  }));
+}
+
 /** The point that is nearest to `x`; the points are in order. */
 export function nearest(points, x) {
   let low = 0, high = points.length - 1;
@@ -75,13 +87,13 @@ export function legend(job) {
 }
 
 /** A chart. `width`: in CSS pixels. `format`: a value in words. `least`: the axis begins no higher than there. */
-export function chart({ title, all, width, format, least, most, epochs }) {
+export function chart({ title, all, width, format, least, most, epochs, changes = [] }) {
   const shown = all.filter(line => !hidden.has(line.trainer));
   const head = el("figcaption", {}, title);
   if (!shown.length)
     return el("figure", { class: "chart", "data-key": title }, head, el("p", { class: "empty" }, all.length ? "All trainers are hidden." : "Nothing has been reported yet."));
   const frame = framed(shown, width, least, most, epochs);
-  const figure = el("figure", { class: "chart", "data-key": title }, head, drawing(title, shown, frame, format), el("div", { class: "tip", hidden: true, "data-own": true, "data-key": "tip" }));
+  const figure = el("figure", { class: "chart", "data-key": title }, head, drawing(title, shown, frame, format, changes.filter(mark => !hidden.has(mark.trainer) && mark.x >= frame.from && mark.x <= frame.to)), el("div", { class: "tip", hidden: true, "data-own": true, "data-key": "tip" }));
   if (frame.cut) head.append(el("span", { class: "note" }, ` (${frame.cut} far above are cut)`));
   figure.data = { shown, frame, format };
   return figure;
@@ -103,7 +115,7 @@ function framed(shown, width, least, most, epochs) {
   };
 }
 
-function drawing(title, shown, frame, format) {
+function drawing(title, shown, frame, format, changes) {
   const { width, rungs, from, to, x, y } = frame;
   const bottom = HEIGHT - MARGIN.bottom;
   const columns = ticks(from, to, Math.max(2, Math.min(10, width / 80))).filter(value => Number.isInteger(value) && value >= from && value <= to);
@@ -112,6 +124,7 @@ function drawing(title, shown, frame, format) {
     ...rungs.map(value => svg("text", { class: "tick", x: MARGIN.left - 8, y: y(value) + 4, "text-anchor": "end" }, format(value))),
     ...columns.map(value => svg("line", { class: "grid", x1: x(value), x2: x(value), y1: bottom, y2: bottom + 4 })),
     ...columns.map(value => svg("text", { class: "tick", x: x(value), y: bottom + 17, "text-anchor": "middle" }, String(value))),
+    ...changes.map(mark => svg("line", { class: `change c${mark.colour}`, x1: x(mark.x), x2: x(mark.x), y1: MARGIN.top, y2: bottom }, svg("title", {}, mark.words))),
     svg("text", { class: "tick", x: width - MARGIN.right, y: HEIGHT - 3, "text-anchor": "end" }, "epochs"),
   ];
   const place = point => `${x(point.x).toFixed(1)},${Math.max(MARGIN.top - 4, y(point.y)).toFixed(1)}`;

@@ -4,7 +4,7 @@ import { el, redraw } from "./dom.js";
 import { count, duration, moment, number, percent, phaseTitle } from "./words.js";
 
 const GROUPS = {
-  course: ["state", "phase", "finished", "consumer"], results: ["report"], checkpoints: ["checkpoint"], problems: ["failure", "warning", "condition"],
+  course: ["state", "phase", "finished", "consumer", "change"], results: ["report"], checkpoints: ["checkpoint"], problems: ["failure", "warning", "condition"],
 };
 const TITLES = { course: "course", results: "results", checkpoints: "checkpoints", problems: "problems" };
 const STEP = 200;

@@ -1,7 +1,7 @@
 // The page of one job: what it is at, what limits it, its curves, its flow, what came of it, and what happened.
 
 import { ask, jobPath } from "./api.js";
-import { chart, legend, lines } from "./chart.js";
+import { changeMarks, chart, legend, lines } from "./chart.js";
 import { el, table } from "./dom.js";
 import { eventList, resetEvents } from "./events.js";
 import { fills, flow } from "./flow.js";
@@ -45,7 +45,7 @@ export function drawJob({ job, events, curves }, act) {
       el("div", {},
         failed ? problems : null,
         completed ? made : null,
-        job.trainers.length ? section("Curves", ...(all.loss.length ? [legend(job), charts(job, all)] : [el("p", { class: "empty" }, "No training has reported yet.")])) : null,
+        job.trainers.length ? section("Curves", ...(all.loss.length ? [legend(job), charts(job, all, changeMarks(job))] : [el("p", { class: "empty" }, "No training has reported yet.")])) : null,
         completed ? null : section("Flow", flow(job), fills(job)),
         drawPreviews(job),
         job.trainers.length ? section("Trainers", trainers(job), ...stops(job)) : null),
@@ -92,11 +92,36 @@ function priority(job, act) {
     el("input", { type: "number", min: -1000, max: 1000, step: 1, required: true, value: job.priority, onchange: set })), el("span", { class: "note" }, " higher goes first"));
 }
 
+/** What `FIELD=VALUE` says as a part of a job; null: it says nothing. */
+export function asChange(text) {
+  const found = /^\s*([^=\s]+)\s*=\s*(.*\S)\s*$/.exec(text);
+  if (!found) return null;
+  let value = found[2];
+  try {
+    value = JSON.parse(value);
+  } catch {
+    // a word
+  }
+  return found[1].split(".").reduceRight((inner, name) => ({ [name]: inner }), value);
+}
+
+/** A field of a running training that people give another value. */
+function change(job, act) {
+  const set = event => {
+    const wanted = asChange(event.currentTarget.value);
+    event.currentTarget.setCustomValidity(wanted ? "" : "Write FIELD=VALUE.");
+    if (event.currentTarget.reportValidity()) act(job.name, "change", wanted);
+  };
+  return el("p", { "data-key": `change ${job.name} ${job.changes.length}` }, el("label", {}, "Change ",
+    el("input", { type: "text", size: 36, placeholder: `trainers.${job.trainers[0].name}.optimizer.lr=0.001`, onchange: set })), el("span", { class: "note" }, " counts from the next update on"));
+}
+
 function course(job, act) {
   return el("div", { class: "course" }, el("progress", { value: share(job.progress), max: 1, "aria-label": "clips done" }),
     el("p", {}, courseWords(job)),
     job.queue || job.reason ? el("p", { class: job.state === "failed" ? "wrong" : "" }, job.queue ? `Number ${job.queue.position} in the queue: ${job.queue.reason}.` : job.reason) : null,
     job.priority == null || job.ended ? null : priority(job, act),
+    job.trainers.length && !job.ended ? change(job, act) : null,
     el("p", { class: "note" }, `${job.kind} job${job.team ? ` of team ${job.team}` : ""}, started ${moment(job.created)}${job.ended ? `, ended ${moment(job.ended)}` : ""}`));
 }
 
@@ -107,12 +132,12 @@ export function limit(job) {
 }
 
 /** The charts of loss and accuracy, beside or below each other. */
-export function charts(job, all) {
+export function charts(job, all, changes = []) {
   const wide = (document.querySelector(".charts") || document.querySelector("main")).clientWidth, width = Math.round(wide >= 780 ? (wide - 16) / 2 : wide);
   const epochs = Math.max(1, ...job.phases.filter(phase => phase.purpose === "train").map(phase => phase.epoch + 1));
   return el("div", { class: "charts" },
-    chart({ title: "Loss", all: all.loss, width, format: value => String(Number(value.toPrecision(3))), epochs }),
-    chart({ title: "Accuracy (top-1, by clip)", all: all.top1, width, format: value => `${Number((100 * value).toFixed(1))} %`, least: 0, epochs }));
+    chart({ title: "Loss", all: all.loss, width, format: value => String(Number(value.toPrecision(3))), epochs, changes }),
+    chart({ title: "Accuracy (top-1, by clip)", all: all.top1, width, format: value => `${Number((100 * value).toFixed(1))} %`, least: 0, epochs, changes }));
 }
 
 function trainers(job) {

@@ -38,6 +38,7 @@ async function act(job, action, wanted) {
   if (action === "stop" && !confirm(`Stop ${job}? Its trainers save first; starting it again goes on from there.`)) return;
   try {
     if (action === "priority") await ask(jobPath(job, "/priority"), { method: "PUT", body: JSON.stringify({ priority: wanted }), type: "application/json" });
+    else if (action === "change") await ask(jobPath(job), { method: "PATCH", body: JSON.stringify(wanted), type: "application/json" });
     else await ask(jobPath(job, `:${action}`), { method: "POST" });
     tell("");
   } catch (error) {

@@ -27,6 +27,7 @@ from essp_common.artifacts.checkpoint import (
     Origin,
     PhaseRecord,
     Rounding,
+    TakenChange,
 )
 from essp_common.artifacts.checkpoint_files import Data
 from essp_common.artifacts.scores import ScoreTable
@@ -70,6 +71,8 @@ class TrainingState:
     """Steps of the rounded checkpoints that it resumed from."""
     origin: Origin | None = None
     """The weights that it began with."""
+    changes: tuple[TakenChange, ...] = ()
+    """Of the running job, that it trains with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +138,7 @@ class CheckpointStore:
             history=list(manifest.history),
             running=dict(manifest.running),
             origin=manifest.origin,
+            changes=manifest.changes,
             approximate=manifest.approximate + ((manifest.step,) if manifest.rounding is not None else ()),
         )
 
@@ -347,6 +351,7 @@ class CheckpointStore:
             history=tuple(state.history),
             approximate=state.approximate,
             origin=state.origin,
+            changes=state.changes,
             versions=self._assignment.versions,
         )
 

@@ -1,12 +1,13 @@
 """What the ranks of a training do next. They agree before each batch by one all-reduce of a few numbers.
 
 Each rank passes its control signal, whether its share of the next batch is ready, and which clips are in it; the
-maximum over the ranks counts. So all leave together, all train together, and each knows the whole batch.
+maximum over the ranks counts. So all leave together, all train together, and each knows the whole batch. Of changes of
+the running job, those that rank 0 knows of count: all ranks take them before the same batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -14,11 +15,12 @@ import torch
 
 from essp_common.learning.randomness import Share
 from essp_common.messages.ordered import PhaseEnd
+from essp_common.pb.v1.messages_pb2 import Change, Control
 from essp_trainer.data.device import ClipShape
 from essp_trainer.data.prefetch import Batch
 from essp_trainer.distributed.ranks import Ranks
 
-_FIXED = 7
+_FIXED = 8
 """Numbers that come before those of the clips."""
 
 
@@ -39,6 +41,8 @@ class Agreement:
     """Rank 0 asks for a checkpoint."""
     written: bool
     """Rank 0 has written the checkpoint in progress, or failed to."""
+    changes: int
+    """How many changes of the job rank 0 knows of."""
     ready: bool
     """Every rank has its share of the next batch, or the end of the phase."""
     shape: ClipShape
@@ -50,10 +54,18 @@ class Agreement:
 class Consensus:
     """Agrees with the other ranks on what comes next."""
 
-    def __init__(self, ranks: Ranks, signal: Callable[[], ControlSignal], batch_size: int) -> None:
-        """`signal`: the control signal of this rank, asked before each batch. All ranks pass the same `batch_size`."""
+    def __init__(
+        self,
+        ranks: Ranks,
+        signal: Callable[[], ControlSignal],
+        batch_size: int,
+        changes: Callable[[], Sequence[Change]] = tuple,
+    ) -> None:
+        """`signal`: the control signal of this rank, asked before each batch. All ranks pass the same `batch_size`.
+        `changes`: all that were made of the running job; only those that rank 0 knows of count."""
         self.ranks = ranks
         self.signal = signal
+        self._changes = changes
         self._batch_size = batch_size
 
     def agree(self, item: Batch | PhaseEnd | None, save: bool = False, written: bool = False) -> Agreement:
@@ -62,12 +74,13 @@ class Consensus:
         `item`: what this rank has ready. `save`, `written`: as in `Agreement`; only those of rank 0 count.
         """
         own: list[int] = []
-        rank_zero = [int(self.ranks.is_rank_zero and flag) for flag in (save, written)]
+        changes = len(self._changes())
+        rank_zero = [number if self.ranks.is_rank_zero else 0 for number in (int(save), int(written), changes)]
         numbers = torch.zeros(_FIXED + self._batch_size, dtype=torch.int64)
-        numbers[:4] = torch.tensor([int(self.signal()), *rank_zero, int(item is None)])
+        numbers[:5] = torch.tensor([int(self.signal()), *rank_zero, int(item is None)])
         if isinstance(item, Batch) and item.input is not None:
             own = [clip.clip.index - item.begin for clip in item.clips]
-            numbers[4:7] = torch.tensor(item.input.shape)
+            numbers[5:8] = torch.tensor(item.input.shape)
             numbers[[_FIXED + offset for offset in own]] = 1
         self.ranks.max(numbers)
         present = numbers[_FIXED:].nonzero().flatten().tolist()
@@ -75,7 +88,15 @@ class Consensus:
             signal=ControlSignal(int(numbers[0])),
             save=bool(numbers[1]),
             written=bool(numbers[2]),
-            ready=not numbers[3],
-            shape=ClipShape(int(numbers[4]), int(numbers[5]), bool(numbers[6])),
+            changes=int(numbers[3]),
+            ready=not numbers[4],
+            shape=ClipShape(int(numbers[5]), int(numbers[6]), bool(numbers[7])),
             share=Share(len(present), tuple(present.index(offset) for offset in own)),
         )
+
+    def changes(self) -> list[Change]:
+        """The changes of the job that rank 0 knows of. All ranks together."""
+        document = b""
+        if self.ranks.is_rank_zero:
+            document = Control(changes=self._changes()).SerializeToString()
+        return list(Control.FromString(self.ranks.broadcast(document)).changes)

@@ -37,7 +37,7 @@ from essp_trainer.model.ema import Ema
 from essp_trainer.model.examples import Blended, Examples
 from essp_trainer.model.optimiser import Optimiser
 from essp_trainer.model.port import Files
-from essp_trainer.model.schedule import rate_at
+from essp_trainer.model.rates import Rates
 from essp_trainer.model.step_result import LaunchedStep, StepResult
 
 AUXILIARY_WEIGHT = 0.4
@@ -54,9 +54,15 @@ class Training:
     """One network being trained. Implements `essp_trainer.model.port.Trainable`."""
 
     def __init__(
-        self, model: Classifier, ema: Ema | None, assignment: Assignment, device: torch.device, ranks: Ranks
+        self,
+        model: Classifier,
+        ema: Ema | None,
+        assignment: Assignment,
+        device: torch.device,
+        ranks: Ranks,
+        rates: Rates,
     ) -> None:
-        """`ema`: averages the weights of the model, if the job asks for it."""
+        """`ema`: averages the weights of the model, if the job asks for it. `rates`: those to learn at."""
         take_any_batch(model, ranks)
         self.model = model
         self._gradients = GradientSum(model.parameters(), ranks)
@@ -64,7 +70,7 @@ class Training:
         self.updates = 0
         self._spec = assignment.training
         self._loss_of = loss(self._spec.loss, self._spec.label_smoothing, class_weights(assignment, device))
-        self._epochs = assignment.spec.epochs
+        self._rates = rates
         self._seed = assignment.seed
         self._device = device
         self._ranks = ranks
@@ -126,7 +132,7 @@ class Training:
         """
         self._train_mode(batch.plan.epoch < self._spec.freeze_epochs)
         with enough_memory(self._device, share.clips):
-            self.optimiser.start(rate_at(self._spec, self._epochs, batch.plan, batch.begin))
+            self.optimiser.start(self._rates.at(batch.plan, batch.begin))
             loss, correct = self._over_all_ranks(*self._backward(batch, share, shape))
             norm = self.optimiser.clip()
             where = f"update {self.updates} of epoch {batch.plan.epoch}"

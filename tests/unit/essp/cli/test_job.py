@@ -82,6 +82,32 @@ def test_a_priority_is_set_where_there_is_a_queue(live: Live, tmp_path: Path) ->
         assert queueing.essp("priority", "small", "1001").exit_code == 2
 
 
+def test_fields_of_a_running_job_are_set_as_a_job_file_has_them(live: Live) -> None:
+    live.essp("start", str(live.file))
+    lr, strategies = "trainers.rgb.optimizer.lr=1e-3", "aggregation.strategies=[average, {name: top_k, k: [1, 3]}]"
+    status = json.loads(live.essp("set", "small", lr, strategies, "--json").stdout)
+    assert [change["fields"] for change in status["changes"]] == [
+        {
+            "aggregation.strategies": ["average", {"name": "top_k", "k": [1, 3]}],
+            "trainers.rgb.optimizer.lr": 0.001,
+        }
+    ]
+    assert live.essp("set", "small", lr).exit_code == 0, "once more is harmless"
+    assert "change 1: aggregation.strategies" in live.essp("get", "small").stdout.replace("\n", " ")
+    for fields, words in (
+        (["trainers.rgb.optimizer.lr"], "write FIELD=VALUE"),
+        (["trainers..lr=1"], "write FIELD=VALUE"),
+        (["trainers=1", "trainers.rgb=2"], "trainers has a value already"),
+        (["trainers.rgb.optimizer.lr=fast"], "has to be a number"),
+        (["trainers.rgb.dropout=0.1"], "cannot be changed while the job runs"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            live.essp("set", "small", *fields)
+    live.complete()
+    with pytest.raises(Conflict, match="job small is completed"):
+        live.essp("set", "small", lr)
+
+
 def test_who_waits_sees_where_and_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = json.loads(
         essp("token", "alice", "--scope", "operate", "--scope", "read", "--team", "vision", "--json").stdout
@@ -209,5 +235,5 @@ def test_the_token_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_every_command_is_documented() -> None:
     group: Any = typer.main.get_command(cli.app)
-    assert set(group.commands) == {"start", "ls", "get", "pause", "resume", "stop", "priority", "wait", "events"}
+    assert set(group.commands) == {"start", "ls", "get", "pause", "resume", "stop", "priority", "set", "wait", "events"}
     assert all(command.help for command in group.commands.values())

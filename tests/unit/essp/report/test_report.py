@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import io
 import re
 import shutil
@@ -29,7 +30,7 @@ from essp.report.samples import choose, code_shares, draw_samples, read_clip, re
 from essp.report.sweeps import best_of_sweeps
 from essp_aggregator.assembly import assemble, final_checkpoints
 from essp_common.artifacts import layout
-from essp_common.artifacts.checkpoint import PhaseRecord
+from essp_common.artifacts.checkpoint import PhaseRecord, TakenChange
 from essp_common.artifacts.history import History
 from essp_common.cache.memory import MemoryCache
 from essp_common.catalog.table import Catalog, VideoRow, write_catalog
@@ -298,6 +299,19 @@ def test_curves_need_only_what_is_there(run: Run) -> None:
     assert pixels(picture).size
     assert plots.accuracy({"rgb": []}, {}, LIGHT) != picture
     assert plots.loss({"rgb": []}, LIGHT) != plots.loss(trained_only, LIGHT)
+
+
+def test_changes_of_the_running_job_are_marked_where_they_were_taken(run: Run) -> None:
+    name = next(iter(run.histories))
+    history = [PhaseRecord(purpose="train", epoch=epoch, metrics={"loss": 1.0, "clips": 8}) for epoch in range(2)]
+    change = TakenChange(number=1, epoch=1, clip=2, fields={f"trainers.{name}.optimizer.lr": 0.5})
+    assert plots.epochs_at(history, change) == 1.25
+    assert plots.epochs_at(history, change.model_copy(update={"epoch": 9, "clip": 0})) == 9
+    drawn = [plots.loss(run.histories, LIGHT, marked) for marked in ({}, {name: [change]})]
+    assert drawn[0] != drawn[1]
+    changed = dataclasses.replace(run, changes={name: (change,)})
+    assert "changed while it ran" in Page(render(changed, {}, {})).text
+    assert "changed while it ran" not in Page(render(run, {}, {})).text
 
 
 def test_an_outlier_does_not_squash_the_curve() -> None:

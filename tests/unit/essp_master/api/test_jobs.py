@@ -299,7 +299,7 @@ def test_the_description_of_the_api_is_complete(served: Served) -> None:
     assert operations == tables | {
         *("start_job", "list_jobs", "get_job", "pause_job", "resume_job", "stop_job", "job_events", "job_log"),
         *("list_extractors", "list_trainers", "list_changes", "list_pools", "pool_events", "set_pool"),
-        *("reset_pool", "list_conditions", "job_curves", "validate_job", "preview_stream"),
+        *("reset_pool", "list_conditions", "job_curves", "validate_job", "preview_stream", "change_job"),
         *("prioritise_job", "list_logs"),
     }
     text = json.dumps(document)
@@ -322,3 +322,54 @@ def test_the_server_runs_beside_the_master_and_ends_with_it(tmp_path: Path) -> N
             server.drain()
             served.master.drain()
             thread.join()
+
+
+CHANGE = {"trainers": {"rgb": {"optimizer": {"lr": 0.001}}}}
+
+
+def test_a_running_job_is_changed_by_a_part_of_it(served: Served) -> None:
+    problem(served.client.patch("/v1/jobs/small", json=CHANGE), 404)
+    served.start()
+    headers = {"Content-Type": "application/merge-patch+json", "Idempotency-Key": "k1"}
+    answers = [served.client.patch("/v1/jobs/small", content=json.dumps(CHANGE), headers=headers) for _ in range(2)]
+    assert [answer.status_code for answer in answers] == [200, 200]
+    assert answers[0].json() == answers[1].json(), "with the same key the first answer again"
+    [change] = served.client.get("/v1/jobs/small").json()["changes"]
+    assert (change["number"], change["places"]) == (1, {})
+    assert (change["fields"], change["before"]) == (
+        {"trainers.rgb.optimizer.lr": 0.001},
+        {"trainers.rgb.optimizer.lr": 0.01},
+    )
+    other = {"trainers": {"rgb": {"optimizer": {"lr": 0.1}}}}
+    refused = problem(served.client.patch("/v1/jobs/small", json=other, headers={"Idempotency-Key": "k1"}), 422)
+    assert "sent before with another request" in refused["detail"]
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"trainers": {"rgb": {"optimizer": {"lr": -1}}}}, "trainers.rgb.optimizer.lr"),
+        ({"trainers": {"rgb": {"optimizer": {"momentum": 0.5}}}}, "trainers.rgb.optimizer.momentum"),
+        ({"trainers": {"nobody": {"optimizer": {"lr": 1}}}}, "trainers.nobody.optimizer.lr"),
+        ({"aggregation": {"strategies": ["nothing"]}}, "aggregation.strategies.0"),
+        ({"name": "other"}, "name"),
+    ],
+)
+def test_a_change_that_cannot_be_names_its_field(served: Served, body: Any, field: str) -> None:
+    served.start()
+    found = problem(served.client.patch("/v1/jobs/small", json=body), 422)
+    assert [error["field"] for error in found["errors"]] == [field]
+    assert served.client.get("/v1/jobs/small").json()["changes"] == []
+
+
+def test_a_change_without_fields_is_none(served: Served) -> None:
+    served.start()
+    bodies: tuple[Any, ...] = ([], {}, "lr")
+    for body in bodies:
+        assert "is a mapping" in problem(served.client.patch("/v1/jobs/small", json=body), 422)["detail"]
+
+
+def test_a_job_that_has_ended_is_not_changed(served: Served) -> None:
+    served.start()
+    served.complete()
+    assert "job small is completed" in problem(served.client.patch("/v1/jobs/small", json=CHANGE), 409)["detail"]

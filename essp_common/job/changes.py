@@ -1,0 +1,200 @@
+"""What people may change of a job while it runs, and what a change makes of the job.
+
+    trainers.NAME.optimizer.{lr, schedule, unit, warmup, steps, gamma}   from the next update of that trainer on
+    aggregation.strategies                                               when the trained streams are fused
+
+The job as it was started stays what it is: the digest in its checkpoints and the file in its output are of that one.
+Changes are counted from 1 on, and kept beside it: in the history, in each command of the master, and those of a
+trainer in each of its checkpoints, with the place from which on it trains with them. What a trainer does at a place
+follows from the job and from the changes before that place, so a training that resumes takes the same steps again.
+
+Pure. Values travel as JSON, as their fields have it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any, NamedTuple, Self, TypeVar
+
+from pydantic import ValidationError
+
+from essp_common.errors import ConfigError
+from essp_common.job.documents import read_yaml
+from essp_common.job.spec import AggregationSpec, JobSpec, OptimizerSpec
+from essp_common.pb.v1.messages_pb2 import TRAIN, Change, PhasePlan, TrainingPlace
+from essp_common.validation import problems
+
+RATE = ("lr", "schedule", "unit", "warmup", "steps", "gamma")
+"""The fields of an optimizer that may change: those of the learning rate and its schedule."""
+STRATEGIES = "aggregation.strategies"
+MOST_CHANGES = 1000
+"""Of one job: every command carries all of them."""
+_MOST_BYTES = 16 * 1024
+"""Of the values of one change."""
+
+SectionT = TypeVar("SectionT", OptimizerSpec, AggregationSpec)
+
+
+class Place(NamedTuple):
+    """Before a clip of a training phase."""
+
+    epoch: int
+    clip: int
+
+    def message(self) -> TrainingPlace:
+        """As a message."""
+        return TrainingPlace(epoch=self.epoch, clip=self.clip)
+
+    @classmethod
+    def of(cls, message: TrainingPlace) -> Self:
+        """From a message."""
+        return cls(message.epoch, message.clip)
+
+    def __str__(self) -> str:
+        begins = f"epoch {self.epoch + 1}"
+        return f"clip {self.clip} of {begins}" if self.clip else begins
+
+
+BEGINNING = Place(0, 0)
+
+
+def place_at(phases: Sequence[PhasePlan], position: tuple[int, int]) -> Place:
+    """The place of the clip that is trained next at a position (phase, index)."""
+    phase_index, index = position
+    for plan in phases[phase_index:]:
+        if plan.purpose == TRAIN and index < plan.clips:
+            return Place(plan.epoch, index)
+        index = 0
+    return Place(sum(plan.purpose == TRAIN for plan in phases), 0)
+
+
+def changeable(spec: JobSpec) -> list[str]:
+    """The fields of a job that may change while it runs; encoders have no rate."""
+    if not spec.trainers:
+        return []
+    networks = [name for name, trainer in spec.trainers.items() if not trainer.is_encoder]
+    rates = [f"{_optimizer(name)}.{field}" for name in networks for field in RATE]
+    return [*rates, STRATEGIES]
+
+
+def concerns(fields: Iterable[str], trainer: str) -> bool:
+    """Whether a change of these fields changes what a trainer does."""
+    return any(field.startswith(_optimizer(trainer) + ".") for field in fields)
+
+
+def parse_changes(text: str) -> dict[str, Any]:
+    """Dotted field -> value, of a part of a job in YAML or JSON, as it stands in a job file. Raises `ConfigError`."""
+    document = read_yaml(text, "the change")
+    if not isinstance(document, dict) or not document:
+        raise ConfigError(
+            "the change: is a mapping of the fields to change, as in "
+            '{"trainers": {"rgb": {"optimizer": {"lr": 0.001}}}}'
+        )
+    return dict(_leaves(document, ""))
+
+
+def changed(spec: JobSpec, fields: Mapping[str, Any]) -> JobSpec:
+    """The job with these values. Raises `ConfigError` for fields that stay as they are while a job runs, or have no
+    such values."""
+    known = changeable(spec)
+    for field in fields:
+        if field not in known:
+            raise ConfigError(f"{field}: cannot be changed while the job runs; {_instead(field, known)}")
+    if sum(len(json.dumps(value, default=str)) for value in fields.values()) > _MOST_BYTES:
+        raise ConfigError(f"these values have more than {_MOST_BYTES} bytes as JSON; change fewer of them at once")
+    trainers = dict(spec.trainers)
+    for name, trainer in spec.trainers.items():
+        if new := _of_section(fields, _optimizer(name)):
+            optimizer = _with(trainer.optimizer, new, _optimizer(name))
+            trainers[name] = trainer.model_copy(update={"optimizer": optimizer})
+    aggregation = spec.aggregation
+    if new := _of_section(fields, "aggregation"):
+        aggregation = _with(aggregation, new, "aggregation")
+    return spec.model_copy(update={"trainers": trainers, "aggregation": aggregation})
+
+
+def differences(before: JobSpec, after: JobSpec) -> dict[str, tuple[str, str]]:
+    """The changeable fields in which two specifications of a job differ -> their values in both, as JSON."""
+    values = [{field: _value(spec, field) for field in changeable(before)} for spec in (before, after)]
+    return {field: (value, values[1][field]) for field, value in values[0].items() if value != values[1][field]}
+
+
+def values_of(change: Change) -> dict[str, Any]:
+    """Dotted field -> the value that a change gives it."""
+    return {field: json.loads(value) for field, value in sorted(change.fields.items())}
+
+
+def after_all(spec: JobSpec, changes: Iterable[Change]) -> JobSpec:
+    """The job as it was started, with all changes since. Raises `ConfigError` for changes of another job."""
+    for change in changes:
+        spec = changed(spec, values_of(change))
+    return spec
+
+
+def optimizer_after(optimizer: OptimizerSpec, trainer: str, fields: Mapping[str, Any]) -> OptimizerSpec:
+    """The optimizer of a trainer after a change of these fields. Raises `ConfigError`."""
+    return _with(optimizer, _of_section(fields, _optimizer(trainer)), _optimizer(trainer))
+
+
+def in_words(change: Change, trainer: str = "") -> str:
+    """What a change does, for people: `trainers.rgb.optimizer.lr 0.001 in place of 0.01`. `trainer`: to this one."""
+    return ", ".join(
+        f"{field} {value} in place of {change.before[field]}"
+        for field, value in sorted(change.fields.items())
+        if not trainer or concerns([field], trainer)
+    )
+
+
+def _instead(field: str, known: Sequence[str]) -> str:
+    """What can be changed."""
+    if not known:
+        return "a job without trainers has nothing that can"
+    if field == "epochs":
+        return "a job can be given more when it has ended or was stopped: start it again with --epochs"
+    near = get_close_matches(field, known, n=1)
+    meant = f" (did you mean {near[0]}?)" if near else ""
+    return f"what can: trainers.NAME.optimizer.FIELD, with {', '.join(RATE)}, and {STRATEGIES}{meant}"
+
+
+def _optimizer(trainer: str) -> str:
+    return f"trainers.{trainer}.optimizer"
+
+
+def value_text(value: Any) -> str:
+    """A value of a field, as people write it in a job file."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _of_section(fields: Mapping[str, Any], section: str) -> dict[str, Any]:
+    """The fields of a section, without its name."""
+    return {
+        field.removeprefix(f"{section}."): value for field, value in fields.items() if field.startswith(f"{section}.")
+    }
+
+
+def _with(section: SectionT, fields: Mapping[str, Any], where: str) -> SectionT:
+    try:
+        return type(section).model_validate({**section.model_dump(mode="json"), **fields})
+    except ValidationError as error:
+        raise ConfigError(_in_lines([f"{where}.{line}" for line in problems(error, type(section))])) from error
+
+
+def _in_lines(found: Sequence[str]) -> str:
+    head = [] if len(found) == 1 else [f"the change has {len(found)} problems:"]
+    return "\n  ".join([*head, *found])
+
+
+def _value(spec: JobSpec, field: str) -> str:
+    section = spec.aggregation if field == STRATEGIES else spec.trainers[field.split(".")[1]].optimizer
+    return json.dumps(section.model_dump(mode="json")[field.rpartition(".")[2]])
+
+
+def _leaves(document: Mapping[str, Any], where: str) -> Iterator[tuple[str, Any]]:
+    for name, value in document.items():
+        field = f"{where}.{name}" if where else str(name)
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, field)
+        else:
+            yield field, value
