@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 import essp
+from essp.checkpoints.programs import export_programs
 from essp.cli.main import app
 from essp.embedded.composition import Embedded
 from essp_common.artifacts.fused_model import open_model
@@ -75,6 +76,10 @@ def test_descriptors_are_learned_from_fused_and_predicted(make_job: MakeJob, vid
     for command in ("report", "audit"):
         done = CliRunner().invoke(app, [command, spec.output])
         assert done.exit_code == 0, done.output
+    shown = CliRunner().invoke(app, ["checkpoint", "show", spec.output, "--trainer", "hof"])
+    assert "fisher_vector on hof, 2 classes, 6 components, 4 centres" in " ".join(shown.output.split())
+    with pytest.raises(ConfigError, match=r"encodes descriptors, which is no network .* export with --format essp"):
+        export_programs(essp.load_model(spec.output), STORES.under(f"{spec.output}/programs"), "onnx")
 
     model = essp.load_model(spec.output)
     video = videos / "test" / "left" / "0.mp4"
