@@ -74,11 +74,10 @@ class Encoding:
         clips = [] if batch.input is None else self._model.descriptors(batch.input.here())
         owners = np.array([(item.clip.index, item.clip.class_id) for item in batch.clips], np.int64).reshape(-1, 2)
         if self._model.has_learned:
-            found, figures = self._encoded(batch.plan.epoch, clips, owners)
-            self._keep(_CLIPS, found)
+            vectors, figures = self._encoded(batch.plan.epoch, clips, owners)
+            self._keep(_CLIPS, vectors)
         else:
-            found, figures = self._drawn(batch.plan.epoch, clips, owners), np.zeros(2)
-            self._keep(_ROWS, found)
+            self._keep(_ROWS, self._drawn(batch.plan.epoch, clips, owners))
             figures = np.array([len(clips) * math.log(self._classes), 0.0])  # it guesses as yet
         self.updates += 1
         sums = torch.from_numpy(figures)
