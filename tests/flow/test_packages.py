@@ -23,6 +23,7 @@ from essp_common.job.registered import known_loss, known_model
 from essp_common.job.spec import JobSpec, TrainerSpec
 from essp_common.job.status import JobState
 from essp_common.learning.losses import loss
+from essp_common.learning.models import Classifier
 from essp_common.learning.networks import network
 from essp_common.runtime.config import Settings
 from essp_common.wiring import Stores
@@ -111,7 +112,9 @@ def test_they_train_in_a_job_and_its_model_predicts(make_job: MakeJob, videos: P
     shown = CliRunner().invoke(app, ["checkpoint", "show", spec.output, "--trainer", "flow", "--json"])
     origin = {"uri": file.as_uri(), "sha256": sha256(file.read_bytes()).hexdigest()}
     assert json.loads(shown.stdout)["origin"] == origin
-    weights = load_model(spec.output).streams["flow"].module.backbone.state_dict()
+    network = load_model(spec.output).streams["flow"].module
+    assert isinstance(network, Classifier)
+    weights = network.backbone.state_dict()
     assert (tuple(weights["0.weight"].shape), tuple(weights["4.1.weight"].shape)) == ((16, 6, 5, 5), (2, 16))
     done = CliRunner().invoke(app, ["predict", str(videos / "test"), "--model", spec.output, "--json"])
     assert done.exit_code == 0, done.output

@@ -18,7 +18,7 @@ from essp_common.artifacts import checkpoint
 from essp_common.artifacts.fused_model import open_model
 from essp_common.artifacts.sealed import sealed
 from essp_common.errors import ConfigError, Conflict, EsspError, NotFound, PermanentError
-from essp_common.learning.models import as_tensors
+from essp_common.learning.models import Classifier, as_tensors
 from essp_common.objects.directory import DirectoryStore
 from essp_common.tensors.packed import described, pack
 from essp_common.wiring import Stores
@@ -141,6 +141,7 @@ def scores(uri: str) -> dict[str, Any]:
     rng = np.random.default_rng(1)
     answers = {}
     for name, stream in essp.load_model(uri).streams.items():
+        assert isinstance(stream.module, Classifier)
         channels = len(stream.module.mean)
         clip = rng.integers(0, 256, (4, 40, 40, channels)).astype(np.uint8)
         answers[name] = stream.score(clip)
