@@ -99,8 +99,11 @@ class Assignment:
 
     def begins_at(self, manifest: Manifest) -> Position:
         """Where the training goes on from a checkpoint: after all epochs, if it has stopped early."""
-        stops = self.stop_of(manifest.history) is not None
-        return max(manifest.position, self.rest) if stops else manifest.position
+        return manifest.position if self.stop_at(manifest) is None else self.rest
+
+    def stop_at(self, manifest: Manifest) -> EarlyStop | None:
+        """Of a training that has stopped early at this checkpoint: after which epoch; None: it goes on there."""
+        return self.stop_of(manifest.history) if manifest.position < self.rest else None
 
     def stop_of(self, history: Iterable[PhaseRecord]) -> EarlyStop | None:
         """After which epoch it stops early; None: it goes on."""

@@ -209,7 +209,10 @@ class Trainer:
         `latest`: what to resume from; None: nothing. `damaged`: clips before this position are to be made again.
         """
         training, settings = assignment.training, self._config.settings
-        start = Position(0, 0) if latest is None else assignment.begins_at(latest)
+        start = Position(0, 0)
+        if latest is not None:
+            start = assignment.begins_at(latest)
+            self._tell_of_stop(assignment, reporter, latest)
         intake = OrderedIntake(
             self._adapters.bus, self._adapters.cache, self._intake_options(assignment), assignment.phases, start
         )
@@ -242,6 +245,17 @@ class Trainer:
             session.run()
             self._over = session.over
             return checkpointer.saved if session.stops else None
+
+    def _tell_of_stop(self, assignment: Assignment, reporter: Reporter, latest: Manifest) -> None:
+        """Tell the master that the training has stopped early, if it has, before any rank drops a clip of the epochs
+        that do not come: the master would take it for trained."""
+        stop = assignment.stop_at(latest)
+        if stop is None:
+            return
+        if self._ranks.is_rank_zero:
+            log.info("%s: %s", assignment.trainer, stop.words)
+            retry_transient(lambda: reporter.stopped(latest.position, stop), self._leaving)
+        self._ranks.broadcast(b"")
 
     def _claim(self, checkpoint_store: CheckpointStore) -> Found:
         """Own the training. Rank 0 does, and says from which checkpoint all ranks resume."""

@@ -114,14 +114,10 @@ class Session:
             self._state.digest = 0  # rank 0 accounts for the clips before the checkpoint
         self._meter = Meter.of(self._state.running, self._clock)
         self._checkpointer.saved = manifest
-        stop = self._assignment.stop_of(manifest.history)
-        if stop is not None and manifest.position < self._assignment.rest:
+        if self._assignment.stop_at(manifest) is not None:
             self._stopped = True
             self._meter, self._state.running = Meter(self._clock), {}
             self._state.position = self._assignment.begins_at(manifest)
-            if self._ranks.is_rank_zero:
-                log.info("%s: %s", self._assignment.trainer, stop.words)
-                self._retry(lambda: self._reporter.stopped(manifest.position, stop))
 
     def run(self) -> None:
         """Run until all phases are done, the training stops early, or the signal is to leave.

@@ -38,11 +38,18 @@ def epochs_of(status: JobStatus) -> dict[str, int]:
 
 
 def violations(spec: JobSpec) -> list[str]:
-    """What `essp audit` finds wrong with a job."""
+    """What `essp audit` finds wrong with a job, or clips that a trainer has trained after it stopped."""
     account = account_of(History(STORES.under(spec.output)).read())
     findings = check(account, planned(spec, STORES), None, account.last_ms)
     assert all(finding.holds is not None for finding in findings)
-    return [violation for finding in findings for violation in finding.violations]
+    trained = [
+        f"{consumer} trained a clip of phase {number} in run {run.fence}"
+        for run in account.runs
+        for consumer, stopped in run.stopped.items()
+        for number in range(stopped.phase_index, run.rest.phase_index)
+        if run.done[consumer][number][run.first(consumer, number) :].any()
+    ]
+    return trained + [violation for finding in findings for violation in finding.violations]
 
 
 def test_one_trainer_stops_and_the_other_goes_on(make_job: MakeJob) -> None:

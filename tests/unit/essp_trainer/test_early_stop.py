@@ -10,7 +10,7 @@ import pytest
 from essp_common.artifacts import checkpoint
 from essp_common.artifacts.checkpoint import Manifest
 from essp_common.errors import TransientError
-from essp_common.pb.v1.messages_pb2 import Control
+from essp_common.pb.v1.messages_pb2 import TRAIN, Control
 from essp_common.planning.position import Position
 from essp_common.runtime import failpoints
 from tests.harness.training_jobs import Running, Stage, final_weights, job_spec, phase_plans, train
@@ -51,6 +51,11 @@ def test_it_trains_no_further_and_does_what_follows_all_epochs(tmp_path: Path, r
     assert phases == [*trained, ("test", 0)]
     assert final_of(stage).epoch == stopped.best
     assert stage.cache.usage().keys == 0, "what came for the other epochs is freed"
+    dropped = [
+        number for number, said in enumerate(stage.seen) if said.trained.purpose == TRAIN and said.trained.epoch > last
+    ]
+    assert dropped
+    assert min(dropped) > [said.WhichOneof("event") for said in stage.seen].index("stopped"), "or they count as trained"
     assert [ready.position for ready in stage.reports("checkpoint")][-2] == stopped.position, "training could go on"
 
 
