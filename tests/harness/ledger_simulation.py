@@ -267,12 +267,14 @@ class LedgerSimulation:
             self.events.append(self._stopped(consumer))
         self._redeliver(consumer)
 
-    def stop(self, name: str) -> None:
-        """Have a trainer stop early where it is. What comes before the phases after all epochs it acks and drops."""
+    def stop(self, name: str, ends: bool = False) -> None:
+        """Have a trainer stop early where it is. What comes before the phases after all epochs it acks and drops.
+        `ends`: nothing follows, so it takes nothing more, not even what is there."""
         consumer = self.consumers[name]
         if consumer.stopped is not None or consumer.position >= self.config.rest:
             return
         self.checkpoint(name)
+        consumer.absent = ends
         consumer.stopped, consumer.position = consumer.position, self.config.rest
         self.events.append(self._stopped(consumer))
         self._redeliver(consumer)

@@ -84,6 +84,23 @@ def test_without_a_phase_after_the_epochs_the_job_is_over() -> None:
     assert sim.used == 0, "what was in the making for them is freed though nobody takes it any more"
 
 
+def test_what_is_made_for_one_that_has_gone_is_freed() -> None:
+    """A trainer that has nothing left to do ends, and acks nothing that still comes for it."""
+    sim = LedgerSimulation(ledger_config(epochs=3, budget=5 * BOTH, clips=12, unit_clips=2))
+    work_until(sim, begin_of(sim, 1), RGB, FLOW)
+    while not sim.seeds:
+        for name in CONSUMERS:
+            sim.take(name)
+        while sim.events:
+            sim.deliver()
+    assert sim.used, "and some is made, and waits for them"
+    for name in CONSUMERS:
+        sim.stop(name, ends=True)
+    sim.make_all()
+    assert sim.ledger.outstanding == sim.ledger.credits.outstanding_bytes == sim.used == 0
+    assert sim.ledger.closed == sum(phase.clips for phase in sim.config.phases)
+
+
 def test_a_trainer_that_has_stopped_calls_nobody_slow() -> None:
     """It counts as done with all epochs, and is far ahead of the other one for that alone."""
     sim = job(catch_up=2 * BOTH)
@@ -104,6 +121,32 @@ def test_a_straggler_that_stops_is_owed_nothing_but_the_test() -> None:
     sim.run()
     check_at_rest(sim)
     assert [p for p in sim.consumers[FLOW].trained if stop <= p < sim.config.rest] == []
+
+
+def test_the_queue_of_a_straggler_that_stops_goes_on_after_the_epochs() -> None:
+    sim = job(catch_up=2 * BOTH)
+    work_until(sim, begin_of(sim, 1), FLOW)
+    work_until(sim, Position(7, 3), RGB)
+    sim.stop(FLOW)
+    while not sim.events[0].HasField("stopped"):
+        sim.deliver()
+    sim.ledger.account(sim.events[0])
+    [queue] = sim.ledger.state().catch_up_queues
+    assert queue.consumer == FLOW
+    assert Position(queue.order.phase_index, queue.order.begin) == sim.config.rest
+
+
+def test_a_straggler_is_waited_for_when_the_one_ahead_of_it_stops() -> None:
+    """The order of issue does not run on to the test, which would leave the straggler to its queue until the end."""
+    sim = job(epochs=8, catch_up=2 * BOTH)
+    work_until(sim, begin_of(sim, 1), FLOW)
+    work_until(sim, Position(7, 3), RGB)
+    assert [queue.consumer for queue in sim.ledger.state().catch_up_queues] == [FLOW]
+    sim.stop(RGB)
+    sim.make_all()
+    assert sim.ledger.state().order.phase_index < sim.config.rest.phase_index
+    sim.run()
+    check_at_rest(sim)
 
 
 def test_it_may_say_so_again_and_again() -> None:
