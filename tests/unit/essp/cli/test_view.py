@@ -11,7 +11,7 @@ from rich.console import Console
 
 from essp.cli.dashboard import dashboard, duration, results
 from essp.cli.view import JsonView, LiveView, PlainView, open_view
-from essp_common.job.status import JobEvent, JobStatus
+from essp_common.job.status import JobEvent, JobStatus, StopStatus
 from essp_common.quantities import size
 from tests.harness.statuses import WHEN, status
 
@@ -50,6 +50,21 @@ def test_a_trainer_that_waits_for_the_slowest_is_shown() -> None:
     )
     assert f"{first.name} waits for flow: it is as far ahead as limits.lead allows" in shown
     assert "waits for flow" not in text(dashboard(status()))
+
+
+def test_a_trainer_that_stopped_early_is_named_while_the_job_runs_and_at_its_end() -> None:
+    words = "stopped early, after epoch 3: its last epoch was no better than epoch 2"
+    first, *others = status().trainers
+    stopped = first.model_copy(update={"stopped": StopStatus(epoch=2, best=1, words=words)})
+    now = status().model_copy(update={"trainers": (stopped, *others)})
+    assert f"{first.name} {words}" in text(dashboard(now))
+    assert f"{first.name} {words}" in text(results(now))
+    said = io.StringIO()
+    with PlainView(Console(file=io.StringIO()), Console(file=said)) as view:
+        for _ in range(3):
+            view.show(now)
+    assert said.getvalue().count(f"{first.name}: {words}") == 1
+    assert "stopped early" not in text(dashboard(status())) + text(results(status()))
 
 
 def test_dashboard_tells_how_far_the_job_is() -> None:

@@ -35,7 +35,7 @@ from essp_common.artifacts.history import History
 from essp_common.cache.memory import MemoryCache
 from essp_common.catalog.table import Catalog, VideoRow, write_catalog
 from essp_common.errors import NotFound
-from essp_common.job.spec import JobSpec
+from essp_common.job.spec import JobSpec, StopSpec
 from essp_common.objects.directory import DirectoryStore
 from essp_common.pb.v1.messages_pb2 import HistoryEntry, HistorySegment, JobSnapshot, PhasePlan, RunStart
 from essp_common.planning.position import Position
@@ -193,6 +193,18 @@ def test_a_training_that_resumed_from_rounded_numbers_is_named(run: Run) -> None
     assert "approximate" not in render(run, {}, {})
     page = Page(render(Run(**{**vars(run), "approximate": {"rgb": (4, 2000)}}), {}, {}))
     assert "trainer rgb is approximate: it resumed from rounded numbers at step 4, 2,000" in page.text
+
+
+def test_a_training_that_stopped_early_is_named(run: Run) -> None:
+    """The same figures, epoch after epoch: none is better than the first."""
+    assert "stopped early" not in render(run, {}, {})
+    figures = {"video_top1": 0.5, "video_loss": 1.0, "loss": 1.0, "top1": 0.5}
+    history = tuple(PhaseRecord(purpose="validation", epoch=epoch, metrics=figures) for epoch in range(3))
+    trainer = run.spec.trainers["rgb"].model_copy(update={"stop": StopSpec(patience=2)})
+    spec = run.spec.model_copy(update={"epochs": 9, "trainers": {**run.spec.trainers, "rgb": trainer}})
+    stopped = Run(**{**vars(run), "spec": spec, "histories": {**run.histories, "rgb": history}})
+    page = Page(render(stopped, {}, {}))
+    assert "rgb stopped early, after epoch 3: its last 2 epochs were no better than epoch 1." in page.text
 
 
 def test_without_a_test_split_the_report_is_of_validation(tmp_path: Path) -> None:
