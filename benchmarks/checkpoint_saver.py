@@ -15,7 +15,7 @@ from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.state_dict_saver import async_save
 
 from essp_common.artifacts.ownership import CheckpointName
-from essp_common.job.spec import CheckpointSpec
+from essp_common.job.trainer_spec import CheckpointSpec
 from essp_common.objects.directory import DirectoryStore
 from essp_common.tensors.packed import EXACT, Packing
 from essp_trainer.checkpoints.packing import PackingThread, StatePacking

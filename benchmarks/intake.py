@@ -25,8 +25,9 @@ from essp_common import topics
 from essp_common.bus.memory import MemoryBus
 from essp_common.cache.port import Buffer, FrameCache, clip_key, stream_key
 from essp_common.features.sampling import evenly_spaced
+from essp_common.job.clip_spec import ClipSpec, CodecSpec
 from essp_common.job.feature_layout import COLOURS, MOTION, FeatureLayout
-from essp_common.job.spec import AugmentSpec, ClipSpec, CodecSpec
+from essp_common.job.trainer_spec import AugmentSpec
 from essp_common.learning.augment import training_view
 from essp_common.learning.wanted import reading
 from essp_common.messages.ordered import Delivery, IntakeOptions, OrderedIntake, PhaseEnd

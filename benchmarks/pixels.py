@@ -19,7 +19,7 @@ from benchmarks.inputs import LONG_GOP
 from benchmarks.measure import spread
 from essp_common.catalog.table import read_catalog
 from essp_common.colour import Colour, pictures
-from essp_common.job.spec import ClipSpec
+from essp_common.job.clip_spec import ClipSpec
 from essp_common.messages.recipe import resize_of
 from essp_common.pb.v1.messages_pb2 import Resize
 from essp_common.video.codec import raw_bytes

@@ -11,7 +11,8 @@ from pathlib import Path
 from essp.uris import as_uri
 from essp_common.errors import ConfigError
 from essp_common.job.documents import text_of
-from essp_common.job.spec import PACKAGE, JobSpec, parse_spec
+from essp_common.job.spec import JobSpec, parse_spec
+from essp_common.job.trainer_spec import PACKAGE
 
 _PLACES = ("catalog", "records", "records_validation", "records_test")
 

@@ -17,8 +17,8 @@ from essp_common.job.spec import JobSpec
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "job.md"
 HEAD = """# The fields of a job
 
-Made from `essp_common/job/spec.py` by `make docs`; `essp init` writes a file to start from, `essp validate` checks one.
-Unknown fields are refused. Sizes are numbers of bytes or texts such as `256MiB`.
+Made from `essp_common/job/spec.py` and its sections by `make docs`; `essp init` writes a file to start from, and
+`essp validate` checks one. Unknown fields are refused. Sizes are numbers of bytes or texts such as `256MiB`.
 """
 
 

@@ -20,7 +20,7 @@ from essp.uris import as_uri
 from essp_common.catalog.table import Catalog, VideoRow, read_catalog
 from essp_common.colour import pictures
 from essp_common.errors import BadVideo, ConfigError, NotFound
-from essp_common.job.spec import ClipSpec
+from essp_common.job.clip_spec import ClipSpec
 from essp_common.messages.recipe import resize_of
 from essp_common.pb.v1.messages_pb2 import Resize, Seed, Seek
 from essp_common.planning.plan import seek_to

@@ -20,7 +20,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from essp.api.targets import Targets
 from essp_common.errors import ConfigError
-from essp_common.job.spec import MOST_EPOCHS
+from essp_common.job.fields import MOST_EPOCHS
 from essp_common.planning.position import Position
 from essp_trainer.config import Rendezvous
 

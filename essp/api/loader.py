@@ -43,7 +43,8 @@ from essp.loops.source import ClusterSource, OwnSource, Source
 from essp.uris import as_uri
 from essp_common.catalog.table import ById, meta_of
 from essp_common.errors import ConfigError, EsspError
-from essp_common.job.spec import ClipSpec, SamplingSpec
+from essp_common.job.clip_spec import ClipSpec
+from essp_common.job.data_spec import SamplingSpec
 from essp_common.messages.ordered import Delivery, PhaseEnd
 from essp_common.planning.position import Position
 from essp_common.runtime.config import Settings

@@ -18,7 +18,8 @@ from pydantic import ValidationError
 
 from essp.loops.source import OwnSource
 from essp_common.errors import ConfigError
-from essp_common.job.spec import MOST_READERS, JobSpec
+from essp_common.job.fields import MOST_READERS
+from essp_common.job.spec import JobSpec
 from essp_common.runtime.config import Settings
 from essp_common.runtime.process import cpu_count
 from essp_common.validation import problems

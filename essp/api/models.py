@@ -16,8 +16,8 @@ from essp_common.aggregation.fused import Fuse, fusion_of
 from essp_common.artifacts.fused_model import Member, member_weights, open_model
 from essp_common.artifacts.scores import ClipScores, Rule, VideoScores
 from essp_common.errors import ConfigError
+from essp_common.job.clip_spec import ClipSpec, StreamSpec
 from essp_common.job.feature_layout import FeatureLayout
-from essp_common.job.spec import ClipSpec, StreamSpec
 from essp_common.learning.augment import Evaluated, evaluation_view
 from essp_common.learning.head_inputs import HeadInputs
 from essp_common.learning.models import AnyClassifier, built, load_state

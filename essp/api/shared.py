@@ -32,7 +32,7 @@ from essp.records.handover import ENDED, WAIT, Board, Slot, Standing, Status
 from essp.records.ring import Address, Ended, Home, Ring
 from essp.records.slots import Packed, unpacked
 from essp_common.errors import ConfigError, PermanentError
-from essp_common.job.spec import MOST_EPOCHS
+from essp_common.job.fields import MOST_EPOCHS
 
 if TYPE_CHECKING:
     from essp.api.records import Records

@@ -15,7 +15,9 @@ from essp.cli.recipes import TEMPLATES, Recipe, recipe_text
 from essp.uris import as_uri
 from essp_common.catalog.table import Catalog, read_catalog
 from essp_common.errors import ConfigError
-from essp_common.job.spec import PACKAGE, SamplingSpec, parse_spec
+from essp_common.job.data_spec import SamplingSpec
+from essp_common.job.spec import parse_spec
+from essp_common.job.trainer_spec import PACKAGE
 from essp_common.planning.decode_cost import decode_cost
 from essp_common.planning.phases import Phases
 from essp_common.quantities import counted

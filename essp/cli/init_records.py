@@ -7,7 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from essp_common.errors import BadFrames, ConfigError
-from essp_common.job.spec import PACKAGE, PACKAGED_WEIGHTS, SamplingSpec
+from essp_common.job.data_spec import SamplingSpec
+from essp_common.job.trainer_spec import PACKAGE, PACKAGED_WEIGHTS
 from essp_common.quantities import counted, size
 from essp_common.records.reader import RecordReader
 from essp_common.records.versions import DataSet

@@ -9,7 +9,8 @@ import typer
 
 from essp.job_file import read_job
 from essp_common.errors import ConfigError
-from essp_common.job.spec import MOST_EPOCHS, JobSpec
+from essp_common.job.fields import MOST_EPOCHS
+from essp_common.job.spec import JobSpec
 
 Epochs = Annotated[
     int | None,

@@ -24,7 +24,8 @@ from essp_common.features.drawing import Picture, pictures
 from essp_common.features.intermediates import Intermediates, extract_with
 from essp_common.features.port import SignedExtractor
 from essp_common.features.quantization import Usage, usage
-from essp_common.job.spec import JobSpec, StreamSpec
+from essp_common.job.clip_spec import StreamSpec
+from essp_common.job.spec import JobSpec
 from essp_common.messages.recipe import recipe_of
 from essp_common.pb.v1.messages_pb2 import Seed
 from essp_common.records.rows import record_at

@@ -8,7 +8,8 @@ from itertools import product
 from essp_common.aggregation import registry
 from essp_common.aggregation.port import Aggregator
 from essp_common.errors import ConfigError
-from essp_common.job.spec import AggregationSpec, ParamValue
+from essp_common.job.fields import ParamValue
+from essp_common.job.spec import AggregationSpec
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ from essp_common.artifacts.sealed import sealed, unsealed
 from essp_common.errors import EsspError, Fenced, NotFound, PermanentError
 from essp_common.job.changes import Place
 from essp_common.job.feature_layout import FeatureLayout
-from essp_common.job.spec import EncoderSpec
+from essp_common.job.trainer_spec import EncoderSpec
 from essp_common.objects.port import ObjectStore
 from essp_common.pb.v1.messages_pb2 import ChangeTaken
 from essp_common.planning.position import Position

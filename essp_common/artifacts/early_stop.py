@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from essp_common.artifacts.checkpoint import PhaseRecord
-from essp_common.job.spec import Choice, TrainerSpec
+from essp_common.job.trainer_spec import Choice, TrainerSpec
 
 
 class EarlyStop(NamedTuple):

@@ -26,7 +26,8 @@ from essp_common.artifacts.figures import Figures
 from essp_common.artifacts.scores import Rule
 from essp_common.artifacts.sealed import sealed, unsealed
 from essp_common.errors import NotFound, PermanentError
-from essp_common.job.spec import ClipSpec, ParamValue, StreamSpec
+from essp_common.job.clip_spec import ClipSpec, StreamSpec
+from essp_common.job.fields import ParamValue
 from essp_common.objects.port import ObjectStore
 from essp_common.tensors.packed import DamagedTensors, pack, unpack
 from essp_common.validation import problems

@@ -7,7 +7,7 @@ the motion stream of the same clip.
 from __future__ import annotations
 
 from essp_common.errors import BadFrames
-from essp_common.job.spec import ClipSpec, StreamSpec
+from essp_common.job.clip_spec import ClipSpec, StreamSpec
 
 
 def wanted_frames(clip: ClipSpec, stream: StreamSpec) -> int | None:

@@ -22,7 +22,8 @@ from pydantic import ValidationError
 
 from essp_common.errors import ConfigError
 from essp_common.job.documents import read_yaml
-from essp_common.job.spec import AggregationSpec, JobSpec, OptimizerSpec
+from essp_common.job.spec import AggregationSpec, JobSpec
+from essp_common.job.trainer_spec import OptimizerSpec
 from essp_common.pb.v1.messages_pb2 import TRAIN, Change, PhasePlan, TrainingPlace
 from essp_common.validation import problems
 

@@ -27,7 +27,7 @@ from torch.nn import functional
 from essp_common.artifacts.checkpoint import ModelDescription
 from essp_common.features.quantization import negate
 from essp_common.job.feature_layout import FeatureLayout
-from essp_common.job.spec import AugmentSpec
+from essp_common.job.trainer_spec import AugmentSpec
 from essp_common.learning.rand_augment import rand_augmented
 from essp_common.learning.randomness import counter_generator
 

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from essp_common.job.spec import AugmentSpec
+from essp_common.job.trainer_spec import AugmentSpec
 from essp_common.learning.randomness import counter_generator
 
 

@@ -23,7 +23,7 @@ from torch.nn import functional
 from essp_common.artifacts.checkpoint import MODEL_FILE, Manifest, ModelDescription, Origin, load_arrays
 from essp_common.artifacts.trained import trained
 from essp_common.errors import ConfigError, NotFound, PermanentError
-from essp_common.job.spec import PACKAGE
+from essp_common.job.trainer_spec import PACKAGE
 from essp_common.learning.descriptors import DescriptorClassifier
 from essp_common.learning.inputs import Scale
 from essp_common.learning.networks import Network, StateDict, network, packaged_weights, read_state

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from essp_common.job.spec import RandAugmentSpec
+from essp_common.job.trainer_spec import RandAugmentSpec
 from essp_common.learning.torchvision_compat import torchvision
 
 functional = torchvision.transforms.functional

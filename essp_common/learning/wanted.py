@@ -15,7 +15,7 @@ from essp_common.cache.port import Buffer, FrameCache
 from essp_common.colour import Colour
 from essp_common.errors import BadFrames, ConfigError
 from essp_common.features.sampling import evenly_spaced, wanted_frames
-from essp_common.job.spec import ClipSpec, StreamSpec
+from essp_common.job.clip_spec import ClipSpec, StreamSpec
 from essp_common.messages.ordered import Read, whole
 from essp_common.runtime.process import cpu_count
 from essp_common.video import codec

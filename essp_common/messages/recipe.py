@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 
-from essp_common.job.spec import ClipSpec, CodecSpec, JobSpec
+from essp_common.job.clip_spec import ClipSpec, CodecSpec
+from essp_common.job.spec import JobSpec
 from essp_common.pb.v1.messages_pb2 import FrameCodec, Recipe, Resize, StreamRequest
 from essp_common.runtime import ids
 

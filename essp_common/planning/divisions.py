@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from essp_common.catalog.table import Catalog, meta_of
 from essp_common.errors import ConfigError
-from essp_common.job.spec import DataSpec
+from essp_common.job.data_spec import DataSpec
 from essp_common.planning.splits import canonical_split
 from essp_common.validation import suggested
 

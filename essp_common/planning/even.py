@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from essp_common.catalog.table import CatalogView
 from essp_common.errors import ConfigError
-from essp_common.job.spec import MOST_CLIPS, ClipSpec
+from essp_common.job.clip_spec import ClipSpec
+from essp_common.job.data_spec import MOST_CLIPS
 from essp_common.planning.planned_clip import PlanBase, PlannedClip
 
 T = TypeVar("T", int, NDArray[np.int64])

@@ -27,7 +27,8 @@ from numpy.typing import NDArray
 
 from essp_common.catalog.table import CatalogView
 from essp_common.errors import ConfigError
-from essp_common.job.spec import MOST_CLIPS, ClipSpec
+from essp_common.job.clip_spec import ClipSpec
+from essp_common.job.data_spec import MOST_CLIPS
 from essp_common.planning.counter_rng import CounterRng, below
 from essp_common.planning.dealing import Dealer
 from essp_common.planning.permutation import Permutation

@@ -20,7 +20,8 @@ from bisect import bisect_right
 import numpy as np
 
 from essp_common.catalog.table import CatalogView, VideoRow
-from essp_common.job.spec import ClipSpec, SamplingSpec
+from essp_common.job.clip_spec import ClipSpec
+from essp_common.job.data_spec import SamplingSpec
 from essp_common.pb.v1.messages_pb2 import TRAIN, Purpose, Seek
 from essp_common.planning.class_balanced import ClassBalanced
 from essp_common.planning.even import Dense, RoundRobin, Uniform

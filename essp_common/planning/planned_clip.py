@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from essp_common.catalog.table import CatalogView, VideoRow
 from essp_common.errors import ConfigError
-from essp_common.job.spec import ClipSpec
+from essp_common.job.clip_spec import ClipSpec
 
 WHOLE = (0.0, 1.0)
 """The part of a video that is all of it."""

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from essp_common.catalog.table import CatalogView
 from essp_common.errors import ConfigError
-from essp_common.job.spec import ClipSpec
+from essp_common.job.clip_spec import ClipSpec
 from essp_common.planning.class_balanced import ClassBalanced
 from essp_common.planning.counter_rng import CounterRng, below, below_each
 from essp_common.planning.dealing import Dealer

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from essp_common.catalog.table import Catalog, CatalogView, Rows, VideoRow
 from essp_common.errors import ConfigError
-from essp_common.job.spec import DataSpec
+from essp_common.job.data_spec import DataSpec
 from essp_common.validation import suggested
 
 _ALIASES = {"training": "train", "val": "validation", "valid": "validation", "dev": "validation", "testing": "test"}

@@ -12,8 +12,10 @@ from essp_common.artifacts.checkpoint import Manifest, ModelDescription, PhaseRe
 from essp_common.artifacts.early_stop import EarlyStop, early_stop
 from essp_common.errors import ConfigError
 from essp_common.features.sampling import seen_at_once
+from essp_common.job.clip_spec import StreamSpec
 from essp_common.job.feature_layout import FeatureLayout
-from essp_common.job.spec import JobSpec, StreamSpec, TrainerSpec, stored_spec
+from essp_common.job.spec import JobSpec, stored_spec
+from essp_common.job.trainer_spec import TrainerSpec
 from essp_common.pb.v1.messages_pb2 import EMBED, TEST, Control, JobSnapshot, PhasePlan, Purpose
 from essp_common.planning.position import Position, after_epochs
 from essp_common.runtime import ids

@@ -12,7 +12,8 @@ import essp
 from essp.embedded.composition import Embedded
 from essp_common.catalog.table import Catalog
 from essp_common.errors import ConfigError
-from essp_common.job.spec import JobSpec, StreamSpec
+from essp_common.job.clip_spec import StreamSpec
+from essp_common.job.spec import JobSpec
 from essp_common.job.status import JobState
 from essp_common.planning.plan import uniform
 from essp_common.runtime.config import Settings

@@ -20,8 +20,9 @@ from essp.cli.main import app
 from essp.embedded.composition import Embedded
 from essp_common.errors import ConfigError
 from essp_common.job.registered import known_loss, known_model
-from essp_common.job.spec import JobSpec, TrainerSpec
+from essp_common.job.spec import JobSpec
 from essp_common.job.status import JobState
+from essp_common.job.trainer_spec import TrainerSpec
 from essp_common.learning.losses import loss
 from essp_common.learning.models import Classifier
 from essp_common.learning.networks import network

@@ -15,7 +15,8 @@ from essp.cli.main import app
 from essp.embedded.composition import Embedded
 from essp_common.catalog.table import Catalog
 from essp_common.errors import ConfigError
-from essp_common.job.spec import ClipSpec, JobSpec
+from essp_common.job.clip_spec import ClipSpec
+from essp_common.job.spec import JobSpec
 from essp_common.job.status import JobState
 from essp_common.pb.v1.messages_pb2 import TRAIN
 from essp_common.planning.plan import class_balanced, uniform

@@ -6,7 +6,8 @@ from collections.abc import Collection, Mapping
 from functools import cache
 
 from essp_common.catalog.table import Catalog, CatalogView, VideoRow
-from essp_common.job.spec import ClipSpec, SamplingSpec
+from essp_common.job.clip_spec import ClipSpec
+from essp_common.job.data_spec import SamplingSpec
 from essp_common.pb.v1.messages_pb2 import AGGREGATOR, TEST, TRAIN, VALIDATION, PhasePlan
 from essp_common.planning.plan import plan_of
 from essp_common.planning.planned_clip import Plan

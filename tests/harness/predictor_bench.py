@@ -21,7 +21,8 @@ from essp_common.cache.memory import MemoryCache
 from essp_common.cache.port import clip_key, stream_key
 from essp_common.features.registry import layout_of
 from essp_common.features.sampling import evenly_spaced
-from essp_common.job.spec import JobSpec, ParamValue
+from essp_common.job.fields import ParamValue
+from essp_common.job.spec import JobSpec
 from essp_common.learning.augment import Evaluated, evaluation_view
 from essp_common.learning.models import build as build_classifier
 from essp_common.learning.models import state_bytes

@@ -25,7 +25,8 @@ from essp_common.cache.port import Buffer, FrameCache
 from essp_common.errors import BadFrames, CacheMiss, ConfigError, NotFound, Unavailable
 from essp_common.features.drawing import Picture, grid, pictures
 from essp_common.features.sampling import evenly_spaced, wanted_frames
-from essp_common.job.spec import JobSpec, StreamSpec
+from essp_common.job.clip_spec import StreamSpec
+from essp_common.job.spec import JobSpec
 from essp_common.job.status import PURPOSES, StreamPreview
 from essp_common.quantities import size
 from essp_common.video import codec

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from essp_common.job.spec import JobSpec, TrainerSpec
+from essp_common.job.spec import JobSpec
+from essp_common.job.trainer_spec import TrainerSpec
 from essp_common.pb.v1.messages_pb2 import TEST, Purpose
 from essp_common.planning.phases import Phases
 from essp_common.planning.plan import empty_classes

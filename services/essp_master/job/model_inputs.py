@@ -11,7 +11,8 @@ from typing import Any
 
 from essp_common.artifacts.fused_model import FusedModel, open_model
 from essp_common.errors import ConfigError, PermanentError
-from essp_common.job.spec import ClipSpec, JobSpec, PredictorSpec, StreamSpec
+from essp_common.job.clip_spec import ClipSpec, StreamSpec
+from essp_common.job.spec import JobSpec, PredictorSpec
 from essp_common.wiring import Stores
 
 _STORED = "codec"

@@ -21,7 +21,8 @@ from essp_common.errors import ConfigError, NotFound
 from essp_common.features.declared import DeclaredFeature
 from essp_common.job.changes import changeable
 from essp_common.job.feature_layout import FeatureLayout
-from essp_common.job.spec import PACKAGE, JobSpec, TrainerSpec, stored_spec, weights_of
+from essp_common.job.spec import JobSpec, stored_spec
+from essp_common.job.trainer_spec import PACKAGE, TrainerSpec, weights_of
 from essp_common.messages.snapshot import MOST_SPEC_BYTES
 from essp_common.objects.port import ObjectStore
 from essp_common.pb.v1.messages_pb2 import Purpose

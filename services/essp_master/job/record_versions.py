@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from essp_common.artifacts import layout
 from essp_common.errors import ConfigError, NotFound, PermanentError
-from essp_common.job.spec import DataSpec, JobSpec, stored_spec
+from essp_common.job.data_spec import DataSpec
+from essp_common.job.spec import JobSpec, stored_spec
 from essp_common.records.rows import FIELDS
 from essp_common.records.versions import DataSet
 from essp_common.wiring import Stores

@@ -22,7 +22,8 @@ from essp_common.errors import ConfigError
 from essp_common.features.declared import DeclaredFeature
 from essp_common.features.port import ArraySpec
 from essp_common.features.registry import output_of
-from essp_common.job.spec import CodecSpec, JobSpec
+from essp_common.job.clip_spec import CodecSpec
+from essp_common.job.spec import JobSpec
 from essp_common.messages.recipe import recipe_of
 from essp_common.pb.v1.messages_pb2 import TRAIN, VALIDATION, Resize
 from essp_common.planning.phases import Phases

@@ -33,7 +33,7 @@ from essp_common.artifacts.checkpoint_files import Data
 from essp_common.artifacts.scores import ScoreTable
 from essp_common.artifacts.staging import Burst, Staging
 from essp_common.errors import ConfigError, EsspError, Fenced, TransientError
-from essp_common.job.spec import CheckpointSpec
+from essp_common.job.trainer_spec import CheckpointSpec
 from essp_common.learning.models import AnyClassifier, as_tensors, restore
 from essp_common.objects.port import ObjectStore
 from essp_common.pb.v1.messages_pb2 import VALIDATION, PhasePlan

@@ -8,7 +8,7 @@ from typing import Protocol
 from essp_common.artifacts import checkpoint_files
 from essp_common.artifacts.checkpoint_files import Data, StoredBase, StoredFile
 from essp_common.artifacts.ownership import CheckpointName
-from essp_common.job.spec import CheckpointSpec
+from essp_common.job.trainer_spec import CheckpointSpec
 from essp_common.objects.port import ObjectStore
 from essp_common.tensors.packed import Packing
 from essp_trainer.checkpoints.packer import BaseFile, Packer

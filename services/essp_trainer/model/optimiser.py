@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from essp_common.errors import ConfigError
-from essp_common.job.spec import OptimizerSpec
+from essp_common.job.trainer_spec import OptimizerSpec
 from essp_common.learning.models import Classifier
 
 _SCALE, _TRACKER = "gradient/scale", "gradient/growth_tracker"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from essp_common.job.spec import OptimizerSpec, TrainerSpec
+from essp_common.job.trainer_spec import OptimizerSpec, TrainerSpec
 from essp_common.pb.v1.messages_pb2 import PhasePlan
 
 _COLD = 0.01

@@ -16,7 +16,8 @@ from essp_common.bus.port import MAX_MESSAGE_BYTES, MessageTooLarge
 from essp_common.catalog.checks import LONGEST_NAME
 from essp_common.catalog.table import Catalog, VideoRow, read_catalog, write_catalog
 from essp_common.errors import EsspError
-from essp_common.job.spec import MOST_EPOCHS, JobSpec
+from essp_common.job.fields import MOST_EPOCHS
+from essp_common.job.spec import JobSpec
 from essp_common.job.status import JobState, JobStatus
 from essp_common.messages.parsing import MOST_FENCE
 from essp_common.messages.snapshot import completed

@@ -17,7 +17,7 @@ from essp_common.colour import Colour
 from essp_common.errors import NotFound
 from essp_common.features.drawing import flow_picture
 from essp_common.features.quantization import ZERO
-from essp_common.job.spec import StreamSpec
+from essp_common.job.clip_spec import StreamSpec
 from essp_common.job.status import StreamPreview
 from essp_common.pb.v1.messages_pb2 import TRAIN, FrameCodec, Made, Progress
 from essp_common.video import codec

@@ -19,7 +19,7 @@ from essp_common.artifacts.checkpoint import Manifest, Rounding
 from essp_common.artifacts.checkpoint_files import BadCheckpoint
 from essp_common.artifacts.staging import Staging, parse_burst
 from essp_common.errors import ConfigError, EsspError, Fenced, Unavailable
-from essp_common.job.spec import TrainerSpec
+from essp_common.job.trainer_spec import TrainerSpec
 from essp_common.objects.directory import DirectoryStore
 from essp_common.objects.port import ObjectInfo, ObjectStore
 from essp_common.pb.v1.messages_pb2 import STORAGE, TRAIN, Control, JobSnapshot

@@ -15,7 +15,7 @@ from torch import Tensor
 from essp_common.artifacts import checkpoint
 from essp_common.artifacts.checkpoint import MODEL_FILE, OPTIMIZER_FILE
 from essp_common.job.feature_layout import COLOURS
-from essp_common.job.spec import OptimizerSpec
+from essp_common.job.trainer_spec import OptimizerSpec
 from essp_common.learning.models import Classifier, build
 from essp_common.pb.v1.messages_pb2 import Control
 from essp_common.planning.position import Position

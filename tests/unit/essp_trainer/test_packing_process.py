@@ -18,7 +18,7 @@ from essp_common.artifacts import checkpoint
 from essp_common.artifacts.checkpoint_files import StoredFile
 from essp_common.artifacts.ownership import CheckpointName
 from essp_common.errors import PermanentError, TransientError, Unavailable
-from essp_common.job.spec import CheckpointSpec
+from essp_common.job.trainer_spec import CheckpointSpec
 from essp_common.objects.directory import DirectoryStore
 from essp_common.objects.port import ObjectInfo
 from essp_common.pb.v1.messages_pb2 import Control
@@ -133,7 +133,7 @@ def test_what_the_store_refuses_is_packed_again(tmp_path: Path, child: PackingPr
 PARENT = """
 import sys, torch
 from essp_common.artifacts.ownership import CheckpointName
-from essp_common.job.spec import CheckpointSpec
+from essp_common.job.trainer_spec import CheckpointSpec
 from essp_common.objects.directory import DirectoryStore
 from essp_common.tensors.packed import EXACT
 from essp_trainer.checkpoints.packing_process import PackingProcess

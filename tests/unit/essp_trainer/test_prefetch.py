@@ -14,7 +14,8 @@ from essp_common.bus.memory import MemoryBus
 from essp_common.cache.memory import MemoryCache
 from essp_common.cache.port import clip_key
 from essp_common.features.registry import layout_of
-from essp_common.job.spec import AugmentSpec, ClipSpec, CodecSpec
+from essp_common.job.clip_spec import ClipSpec, CodecSpec
+from essp_common.job.trainer_spec import AugmentSpec
 from essp_common.learning.augment import training_view
 from essp_common.learning.wanted import reading
 from essp_common.messages.ordered import IntakeOptions, OrderedIntake, PhaseEnd

@@ -17,8 +17,9 @@ from torch import Tensor, nn
 
 from essp_common.artifacts import checkpoint, layout, scores
 from essp_common.errors import ConfigError
+from essp_common.job.clip_spec import StreamSpec
 from essp_common.job.feature_layout import COLOURS
-from essp_common.job.spec import JobSpec, StreamSpec
+from essp_common.job.spec import JobSpec
 from essp_common.learning.models import build, state_bytes
 from essp_common.learning.normalisation import take_any_batch
 from essp_common.learning.randomness import DropoutGenerator, Share

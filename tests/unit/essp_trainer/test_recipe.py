@@ -18,7 +18,7 @@ from essp_common.artifacts import checkpoint
 from essp_common.artifacts.checkpoint import MODEL_FILE, OPTIMIZER_FILE, TRAINED_FILE, Manifest
 from essp_common.errors import ConfigError
 from essp_common.job.feature_layout import COLOURS
-from essp_common.job.spec import OptimizerSpec, TrainerSpec
+from essp_common.job.trainer_spec import OptimizerSpec, TrainerSpec
 from essp_common.learning.losses import loss
 from essp_common.learning.models import Classifier, build, load_state
 from essp_common.learning.networks import NETWORKS, Network

@@ -12,7 +12,8 @@ from essp.cli.init import job_text, main
 from essp.cli.job_file import load_job
 from essp_common.catalog.table import Catalog, VideoRow, write_catalog
 from essp_common.errors import ConfigError
-from essp_common.job.spec import TrainerSpec, parse_spec
+from essp_common.job.spec import parse_spec
+from essp_common.job.trainer_spec import TrainerSpec
 from essp_common.objects.directory import DirectoryStore
 from essp_common.pb.v1.messages_pb2 import TRAIN, PhasePlan
 from essp_trainer.model.schedule import rate_at

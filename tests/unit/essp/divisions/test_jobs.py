@@ -12,7 +12,8 @@ from essp.divisions.jobs import Division, of_folds, of_splits
 from essp_common.artifacts import layout
 from essp_common.catalog.table import Catalog, VideoRow, write_catalog
 from essp_common.errors import ConfigError
-from essp_common.job.spec import JobSpec, plain_name
+from essp_common.job.fields import plain_name
+from essp_common.job.spec import JobSpec
 from essp_common.objects.directory import DirectoryStore
 from essp_common.wiring import Stores
 

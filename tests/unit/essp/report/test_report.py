@@ -35,7 +35,8 @@ from essp_common.artifacts.history import History
 from essp_common.cache.memory import MemoryCache
 from essp_common.catalog.table import Catalog, VideoRow, write_catalog
 from essp_common.errors import NotFound
-from essp_common.job.spec import JobSpec, StopSpec
+from essp_common.job.spec import JobSpec
+from essp_common.job.trainer_spec import StopSpec
 from essp_common.objects.directory import DirectoryStore
 from essp_common.pb.v1.messages_pb2 import HistoryEntry, HistorySegment, JobSnapshot, PhasePlan, RunStart
 from essp_common.planning.position import Position

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from essp_common.artifacts.checkpoint import PhaseRecord
 from essp_common.artifacts.early_stop import EarlyStop, early_stop, is_better
-from essp_common.job.spec import Choice, StopSpec, TrainerSpec
+from essp_common.job.trainer_spec import Choice, StopSpec, TrainerSpec
 
 Figures = tuple[float, float]
 """Top-1 and loss by video, of the validation of an epoch."""

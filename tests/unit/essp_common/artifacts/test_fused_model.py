@@ -14,7 +14,7 @@ from essp_common.artifacts import layout
 from essp_common.artifacts.fused_model import open_model
 from essp_common.artifacts.sealed import sealed
 from essp_common.errors import PermanentError
-from essp_common.job.spec import ClipSpec, StreamSpec
+from essp_common.job.clip_spec import ClipSpec, StreamSpec
 from essp_common.wiring import Stores
 from tests.harness.model_manifest import manifest_at
 

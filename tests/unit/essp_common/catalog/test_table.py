@@ -21,7 +21,8 @@ from hypothesis import strategies as st
 from essp.catalog.summary import COLUMNS, summarize
 from essp_common.catalog.table import Catalog, VideoRow, read_catalog, to_table, write_catalog
 from essp_common.errors import ConfigError, NotFound, PermanentError
-from essp_common.job.spec import ClipSpec, DataSpec
+from essp_common.job.clip_spec import ClipSpec
+from essp_common.job.data_spec import DataSpec
 from essp_common.pb.v1.messages_pb2 import TRAIN, Seed, Video
 from essp_common.planning.plan import class_balanced, seek_to
 from essp_common.planning.splits import canonical_split, carve, splits_of, straddling

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from essp_common.job.spec import MOST_READERS, JobSpec
+from essp_common.job.fields import MOST_READERS
+from essp_common.job.spec import JobSpec
 from essp_common.pb.v1.messages_pb2 import OutstandingClip
 from essp_master.job.sizing import parts_of
 

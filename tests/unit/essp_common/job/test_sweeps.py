@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from essp_common.errors import ConfigError
-from essp_common.job.spec import DataSpec, JobSpec, TrainerSpec, parse_spec, stored_spec
+from essp_common.job.data_spec import DataSpec
+from essp_common.job.spec import JobSpec, parse_spec, stored_spec
+from essp_common.job.trainer_spec import TrainerSpec
 
 JOB = """
 name: sweep

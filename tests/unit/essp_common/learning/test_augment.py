@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from essp_common.features.quantization import ZERO, quantize
 from essp_common.job.feature_layout import COLOURS, MOTION, FeatureLayout
-from essp_common.job.spec import AugmentSpec
+from essp_common.job.trainer_spec import AugmentSpec
 from essp_common.learning.augment import Evaluated, evaluation_view, resized, training_view
 from tests.harness.quantization import dequantize
 

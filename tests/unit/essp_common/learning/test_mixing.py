@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 from torch.nn import functional
 
-from essp_common.job.spec import AugmentSpec
+from essp_common.job.trainer_spec import AugmentSpec
 from essp_common.learning.losses import loss
 from essp_common.learning.mixing import Blend, Rectangle, blend_of
 

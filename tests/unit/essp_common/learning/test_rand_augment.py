@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageEnhance, ImageOps
 
 from essp_common.job.feature_layout import COLOURS, MOTION
-from essp_common.job.spec import AugmentSpec, RandAugmentSpec
+from essp_common.job.trainer_spec import AugmentSpec, RandAugmentSpec
 from essp_common.learning import rand_augment
 from essp_common.learning.augment import training_view
 from essp_common.learning.rand_augment import rand_augmented

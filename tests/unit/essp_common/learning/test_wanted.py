@@ -12,7 +12,7 @@ from essp_common.cache.port import Buffer, Part
 from essp_common.colour import Colour
 from essp_common.errors import BadFrames, CacheMiss, ConfigError
 from essp_common.features.sampling import evenly_spaced
-from essp_common.job.spec import ClipSpec
+from essp_common.job.clip_spec import ClipSpec
 from essp_common.learning.wanted import reading
 from essp_common.pb.v1.messages_pb2 import FrameCodec
 from essp_common.video import codec

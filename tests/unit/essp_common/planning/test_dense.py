@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from essp_common.catalog.table import Catalog
 from essp_common.errors import ConfigError
-from essp_common.job.spec import ClipSpec, JobSpec, SamplingSpec
+from essp_common.job.clip_spec import ClipSpec
+from essp_common.job.data_spec import SamplingSpec
+from essp_common.job.spec import JobSpec
 from essp_common.pb.v1.messages_pb2 import PREDICT
 from essp_common.planning import even
 from essp_common.planning.plan import dense, plan_of, uniform

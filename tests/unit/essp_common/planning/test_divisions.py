@@ -13,7 +13,8 @@ from pydantic import ValidationError
 
 from essp_common.catalog.table import PLANNED, Catalog, VideoRow, write_catalog
 from essp_common.errors import ConfigError
-from essp_common.job.spec import DataSpec, JobSpec
+from essp_common.job.data_spec import DataSpec
+from essp_common.job.spec import JobSpec
 from essp_common.objects.directory import DirectoryStore
 from essp_common.planning.divisions import divided
 from essp_common.planning.splits import splits_of

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from essp_common.catalog.table import Catalog, CatalogView
 from essp_common.errors import ConfigError
-from essp_common.job.spec import ClipSpec, SamplingSpec
+from essp_common.job.clip_spec import ClipSpec
+from essp_common.job.data_spec import SamplingSpec
 from essp_common.pb.v1.messages_pb2 import TRAIN
 from essp_common.planning.counter_rng import CounterRng
 from essp_common.planning.decode_cost import decode_cost

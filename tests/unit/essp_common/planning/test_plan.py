@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from essp_common.catalog.table import Catalog, VideoRow
 from essp_common.errors import ConfigError
-from essp_common.job.spec import ClipSpec, SamplingSpec
+from essp_common.job.clip_spec import ClipSpec
+from essp_common.job.data_spec import SamplingSpec
 from essp_common.pb.v1.messages_pb2 import TEST, TRAIN, VALIDATION, Seek
 from essp_common.planning.counter_rng import WORDS, CounterRng, below
 from essp_common.planning.plan import class_balanced, empty_classes, plan_of, round_robin, seek_to, uniform

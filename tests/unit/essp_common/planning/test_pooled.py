@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from essp_common.catalog.table import CatalogView
 from essp_common.errors import ConfigError
-from essp_common.job.spec import ClipSpec, SamplingSpec
+from essp_common.job.clip_spec import ClipSpec
+from essp_common.job.data_spec import SamplingSpec
 from essp_common.pb.v1.messages_pb2 import TRAIN
 from essp_common.planning import class_balanced as class_balanced_module
 from essp_common.planning import pooled as pooled_module

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from essp_common.errors import ConfigError
-from essp_common.job.spec import ClipSpec, SamplingSpec
+from essp_common.job.clip_spec import ClipSpec
+from essp_common.job.data_spec import SamplingSpec
 from essp_common.pb.v1.messages_pb2 import TRAIN, VALIDATION
 from essp_common.planning.plan import class_balanced, plan_of, pooled, uniform
 from essp_common.planning.planned_clip import Plan

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from essp_common.catalog.table import Catalog, VideoRow
-from essp_common.job.spec import ClipSpec, JobSpec
+from essp_common.job.clip_spec import ClipSpec
+from essp_common.job.spec import JobSpec
 from essp_common.pb.v1.messages_pb2 import DecodeSeed, Seed, Video
 from essp_common.planning.phases import Phases
 from essp_common.planning.planned_clip import PlannedClip

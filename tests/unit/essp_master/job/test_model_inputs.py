@@ -11,7 +11,8 @@ from pydantic import ValidationError
 from essp_common.artifacts import layout
 from essp_common.artifacts.fused_model import FusedModel, open_model, write_model
 from essp_common.errors import ConfigError
-from essp_common.job.spec import ClipSpec, JobSpec, StreamSpec
+from essp_common.job.clip_spec import ClipSpec, StreamSpec
+from essp_common.job.spec import JobSpec
 from essp_common.wiring import Stores, open_store
 from essp_master.job.model_inputs import with_inputs_of_model
 from tests.harness.model_manifest import manifest_at

@@ -1,0 +1,75 @@
+"""What the sections of a job specification are made of: names, URIs, sizes, and values of parameters."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Annotated, Any
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictFloat,
+    StrictInt,
+    StrictStr,
+    WithJsonSchema,
+)
+
+from essp_common.objects.uris import checked_uri
+from essp_common.quantities import parse_bytes
+
+ByteSize = Annotated[int, Field(gt=0, le=2**50), BeforeValidator(parse_bytes)]
+"""Bytes, as a number or a text such as `256MiB`."""
+MOST_EPOCHS = 10_000
+MOST_READERS = 64
+"""Trainers (or predicted streams) and extracted streams of one job, together."""
+
+
+def plain_name(name: str) -> str:
+    """Return the name. Raises `ValueError` if topics, keys and URLs cannot contain it."""
+    if not re.fullmatch(_NAME, name):
+        raise ValueError(
+            f"{name!r} is not a name: 1 to 63 lower-case letters, digits, `-` and `_`, a letter or digit first and last"
+        )
+    return name
+
+
+_NAME = r"^[a-z0-9]([-a-z0-9_]{0,61}[a-z0-9])?$"
+Name = Annotated[str, AfterValidator(plain_name), WithJsonSchema({"type": "string", "pattern": _NAME})]
+Uri = Annotated[str, AfterValidator(checked_uri)]
+"""A URI without query, fragment, `..` or encoded parts; in a job file also a path."""
+Label = Annotated[str, Field(max_length=200)]
+"""A name that others have given, such as that of a split."""
+
+
+def plain_values(value: Any) -> Any:
+    """Return a value of JSON. Raises `ValueError` for what no message can carry, such as an infinite number."""
+    if isinstance(value, dict):
+        if unlike := [key for key in value if not isinstance(key, str)]:
+            raise ValueError(f"{unlike[0]!r} is not a name; write it in quotes")
+        return {key: plain_values(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain_values(inner) for inner in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError("numbers have to be finite")
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise ValueError("whole numbers have to fit into 64 bits")
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    raise ValueError(f"{value!r} is no text, number, list or mapping")
+
+
+ParamValue = StrictBool | StrictInt | StrictFloat | Annotated[StrictStr, Field(max_length=200)]
+"""A value of a parameter of a strategy."""
+Params = Annotated[dict[str, Any], BeforeValidator(plain_values)]
+Grid = Annotated[dict[str, tuple[Any, ...]], BeforeValidator(plain_values)]
+
+
+class Section(BaseModel):
+    """A part of a job: unknown fields are refused, values stay as they are, and the text below a field describes it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
