@@ -77,7 +77,7 @@ def of_folds(spec: JobSpec, column: str, stores: Stores) -> tuple[Division, ...]
         raise ConfigError(f"data.catalog: {error}; make one with `essp catalog build`") from error
     every = values_of(catalog, column, "--folds")
     usable = catalog.rows.usable.tolist()
-    values = sorted({value for value, used in zip(every, usable, strict=True) if value and used})
+    values = sorted({value for value, used in zip(every, usable, strict=True) if value and used}, key=_counting)
     if len(values) < 2:
         raise ConfigError(
             f"--folds {column}: the videos have {'one value' if values else 'no value'} there, and one has to be left "
@@ -87,6 +87,11 @@ def of_folds(spec: JobSpec, column: str, stores: Stores) -> tuple[Division, ...]
         _division(spec, f"fold-{_plain(value)}", value, {"left_out": {column: value}}, "--folds", stores)
         for value in values
     )
+
+
+def _counting(value: str) -> tuple[str, str]:
+    """Sorts as people count: seq2 before seq10."""
+    return re.sub("[0-9]+", lambda number: number[0].zfill(20), value), value
 
 
 def _division(

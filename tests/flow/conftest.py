@@ -8,10 +8,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Unpack
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
+import essp
 from essp.catalog.build import BuildOptions, build
+from essp_common.catalog.table import Catalog
 from essp_common.job.spec import JobSpec, parse_spec
+from essp_common.planning.plan import uniform
 from tests.harness.journeys import JobOptions, job_text, make_videos
 
 
@@ -43,6 +48,15 @@ def make_job(catalog: Path, tmp_path: Path) -> MakeJob:
         return parse_spec(text)
 
     return make
+
+
+def asked_clips(spec: JobSpec, video: Path) -> NDArray[np.uint8]:
+    """The clips of a video that the model of a job is asked with, `(N, T, H, W, 3)`, planned and decoded apart from the
+    predictor."""
+    model = essp.load_model(spec.output)
+    row = next(row for row in essp.open_catalog(spec.data.catalog).rows if row.uri == video.as_uri())
+    plan = uniform(Catalog((row,)).view(None), model.clip, model.clips_per_video)
+    return essp.decode(row, [plan.clip(index).first_frame for index in range(len(plan))], clip=model.clip)
 
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"

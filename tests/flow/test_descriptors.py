@@ -17,15 +17,13 @@ from essp.checkpoints.programs import export_programs
 from essp.cli.main import app
 from essp.embedded.composition import Embedded
 from essp_common.artifacts.fused_model import open_model
-from essp_common.catalog.table import Catalog
 from essp_common.errors import ConfigError
 from essp_common.job.spec import JobSpec
 from essp_common.job.status import JobState
-from essp_common.planning.plan import uniform
 from essp_common.runtime.config import Settings
 from essp_common.runtime.failpoints import VARIABLE
 from essp_common.wiring import Stores
-from tests.flow.conftest import MakeJob
+from tests.flow.conftest import MakeJob, asked_clips
 from tests.harness.journeys import weights_of
 
 STORES = Stores(("file:///",))
@@ -84,9 +82,7 @@ def test_descriptors_are_learned_from_fused_and_predicted(make_job: MakeJob, vid
     model = essp.load_model(spec.output)
     video = videos / "test" / "left" / "0.mp4"
     [answer] = essp.predict(video, spec.output)
-    row = next(row for row in essp.open_catalog(spec.data.catalog).rows if row.uri == video.as_uri())
-    plan = uniform(Catalog((row,)).view(None), model.clip, model.clips_per_video)
-    clips = essp.decode(row, [plan.clip(index).first_frame for index in range(len(plan))], clip=model.clip)
+    clips = asked_clips(spec, video)
     scores = {
         name: np.mean([own.score(essp.compute_feature(clip, own.feature, **own.params)) for clip in clips], axis=0)
         for name, own in model.streams.items()

@@ -10,14 +10,12 @@ import pytest
 
 import essp
 from essp.embedded.composition import Embedded
-from essp_common.catalog.table import Catalog
 from essp_common.errors import ConfigError
 from essp_common.job.clip_spec import StreamSpec
 from essp_common.job.spec import JobSpec
 from essp_common.job.status import JobState
-from essp_common.planning.plan import uniform
 from essp_common.runtime.config import Settings
-from tests.flow.conftest import MakeJob
+from tests.flow.conftest import MakeJob, asked_clips
 
 
 def with_smaller_flow(spec: JobSpec, crop: int, **params: Any) -> JobSpec:
@@ -46,9 +44,7 @@ def test_a_model_is_asked_in_the_geometry_that_it_was_trained_in(make_job: MakeJ
     model = essp.load_model(spec.output)
     video = videos / "test" / "left" / "0.mp4"
     [answer] = essp.predict(video, spec.output)
-    row = next(row for row in essp.open_catalog(spec.data.catalog).rows if row.uri == video.as_uri())
-    plan = uniform(Catalog((row,)).view(None), model.clip, model.clips_per_video)
-    clips = essp.decode(row, [plan.clip(index).first_frame for index in range(len(plan))], clip=model.clip)
+    clips = asked_clips(spec, video)
     made = {
         name: [essp.compute_feature(clip, stream.feature, **stream.params) for clip in clips]
         for name, stream in model.streams.items()

@@ -13,7 +13,6 @@ import essp
 from essp.catalog.build import BuildOptions, build
 from essp.cli.main import app
 from essp.embedded.composition import Embedded
-from essp_common.catalog.table import Catalog
 from essp_common.errors import ConfigError
 from essp_common.job.clip_spec import ClipSpec
 from essp_common.job.spec import JobSpec
@@ -22,7 +21,7 @@ from essp_common.pb.v1.messages_pb2 import TRAIN
 from essp_common.planning.plan import class_balanced, uniform
 from essp_common.runtime.config import Settings
 from essp_common.video.synthetic import Encoding, numbered, read_number, write_video
-from tests.flow.conftest import MakeJob
+from tests.flow.conftest import MakeJob, asked_clips
 
 SNIPPETS = 3
 
@@ -81,10 +80,7 @@ def test_a_job_in_snippets_is_trained_measured_and_predicts(make_job: MakeJob, v
     assert model.clip.snippets == SNIPPETS
     video = videos / "test" / "left" / "0.mp4"
     [answer] = essp.predict(video, spec.output)
-    row = next(row for row in essp.open_catalog(spec.data.catalog).rows if row.uri == video.as_uri())
-    plan = uniform(Catalog((row,)).view(None), model.clip, model.clips_per_video)
-    starts = [plan.clip(index).first_frame for index in range(len(plan))]
-    clips = essp.decode(row, starts, clip=model.clip)
+    clips = asked_clips(spec, video)
     made = {
         name: [essp.compute_feature(clip, stream.feature, snippets=SNIPPETS, **stream.params) for clip in clips]
         for name, stream in model.streams.items()

@@ -67,6 +67,12 @@ def test_each_group_is_left_out_once(tmp_path: Path) -> None:
     assert names[0].startswith("fold-seq-1-")
 
 
+def test_folds_come_as_people_count(tmp_path: Path) -> None:
+    write_groups(tmp_path, ["10", "2", "02", "seq10", "seq9", "²", "9" * 30])
+    order = [each.label for each in of_folds(job(tmp_path), "group", STORES)]
+    assert order == ["02", "2", "10", "9" * 30, "seq9", "seq10", "²"]
+
+
 @given(st.lists(st.text(min_size=1, max_size=40), min_size=2, max_size=20, unique=True))
 def test_different_values_give_different_names_that_outputs_can_have(values: list[str]) -> None:
     from essp.divisions.jobs import _plain
