@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -11,6 +12,7 @@ from urllib.parse import urlsplit
 from kafka import KafkaConsumer
 from kafka import errors as kafka_errors
 from kafka.net.compat import KafkaNetClient
+from kafka.net.inet import KafkaNetSocket
 from kafka.structs import MemberState
 
 from essp_common.errors import ConfigError, PermanentError, Unavailable
@@ -25,6 +27,8 @@ _MISCONFIGURED = (
 
 
 _HANDSHAKE_S = 5.0
+_DIRECT = "essp-direct://"
+"""Where kafka-python takes the URL of a proxy: connections without one, by `_Connecting`."""
 
 
 class Undelivered(Unavailable):
@@ -48,11 +52,11 @@ def mapped(action: str) -> Iterator[None]:
 
 def connected(make: Callable[..., Any], **settings: Any) -> Any:
     """A client of kafka-python. One that cannot connect leaves nothing behind: by itself it would leave a thread."""
-    opened: list[KafkaNetClient] = []
+    opened: list[_NetClient] = []
 
-    def open_client(**config: Any) -> KafkaNetClient:
+    def open_client(**config: Any) -> _NetClient:
         # Without a warning for each 0.1 s in which its loop was not served: on a busy machine there are many.
-        opened.append(KafkaNetClient(**config, slow_task_threshold_secs=0))
+        opened.append(_NetClient(**config | {"proxy_url": _DIRECT, "slow_task_threshold_secs": 0}))
         return opened[-1]
 
     try:
@@ -63,6 +67,43 @@ def connected(make: Callable[..., Any], **settings: Any) -> Any:
         if isinstance(error, kafka_errors.KafkaError) and (refused := _refused(settings)):
             raise Unavailable(refused) from error
         raise
+
+
+class _Connecting(KafkaNetSocket):  # type: ignore[misc]
+    """Closes a socket that comes to no connection. kafka-python leaves that to the garbage collector."""
+
+    SCHEMES = (urlsplit(_DIRECT).scheme,)
+
+    async def connect(
+        self, net: Any, addrinfo: Any, socket_options: Any = (), timeout_at: float | None = None
+    ) -> socket.socket:
+        family, kind, protocol, _, address = addrinfo
+        opened: socket.socket = self.socket(family, kind, protocol)
+        try:
+            opened.setblocking(False)
+            for option in socket_options:
+                opened.setsockopt(*option)
+            await self.sock_connect(net, opened, address, timeout_at=timeout_at)
+            return opened
+        except BaseException:  # among them that the client is closed meanwhile
+            opened.close()
+            raise
+
+
+class _NetClient(KafkaNetClient):  # type: ignore[misc]
+    """Closes every socket. kafka-python's leaves those open that have more to send."""
+
+    def close(self, node_id: Any = None) -> None:
+        if node_id is not None or self._net._closed:
+            super().close(node_id)
+            return
+        self._manager.close()
+        self._net.stop()
+        self._net.drain()  # what is about to wait for a socket does so
+        waited_for = [key.fileobj for key in self._net._selector.get_map().values()]
+        super().close()
+        for opened in waited_for:
+            opened.close()
 
 
 def notice_rebalance(consumer: KafkaConsumer, timeout_ms: int) -> None:

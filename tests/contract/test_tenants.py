@@ -13,6 +13,7 @@ from kafka import KafkaAdminClient
 
 from essp_common import topics
 from essp_common.bus.kafka import KafkaBus
+from essp_common.bus.kafka_clients import connected
 from essp_common.bus.kafka_options import KafkaOptions
 from essp_common.bus.memory import MemoryBus
 from essp_common.bus.port import Bus
@@ -115,7 +116,7 @@ def test_tenants_of_kafka_and_redis(own_kafka_url: str, empty_redis_url: str) ->
     finally:
         cache.close()
         bus.close()
-    admin: Any = KafkaAdminClient(**KafkaOptions.from_url(own_kafka_url).client())
+    admin: Any = connected(KafkaAdminClient, **KafkaOptions.from_url(own_kafka_url).client())
     try:
         assert {name for name in admin.list_topics() if topics.CONTROL in name} == {
             "essp.control", "vision.essp.control", "speech.essp.control"

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
 from hypothesis import given
@@ -24,6 +23,8 @@ from essp.servers.servers import KafkaServer, RedisServer, S3Server
 from essp_common import topics
 from essp_common.artifacts import layout
 from essp_common.artifacts.checkpoint import read_latest
+from essp_common.bus.kafka_clients import connected
+from essp_common.bus.kafka_options import KafkaOptions
 from essp_common.job.spec import parse_spec
 from essp_common.job.status import JobState, JobStatus
 from essp_common.objects.port import ObjectStore
@@ -278,7 +279,7 @@ def test_records_of_nobody_on_kafka_disturb_no_job(deployment: Deployment, expec
         for sent in records:
             producer.send(sent.topic, sent.value, sent.key, partition=sent.partition)
 
-    with closing(KafkaProducer(bootstrap_servers=urlsplit(deployment.bus_url).netloc)) as producer:
+    with closing(connected(KafkaProducer, **KafkaOptions.from_url(deployment.bus_url).client())) as producer:
         for topic in TOPICS:
             producer.send(topic, None, b"key")
         send()

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import httpx
 import redis
@@ -18,6 +17,8 @@ from kafka import KafkaProducer
 from essp.catalog.build import BuildOptions, build
 from essp.servers.servers import KafkaServer, RedisServer, S3Server
 from essp_common import topics
+from essp_common.bus.kafka_clients import connected
+from essp_common.bus.kafka_options import KafkaOptions
 from essp_common.bus.port import Record
 from essp_common.errors import Unavailable
 from essp_common.job.status import JobStatus
@@ -76,7 +77,7 @@ class Servers:
 
     def publish(self, topic: str, record: bytes | None) -> None:
         """Put a record on a topic, as anybody may who reaches the broker."""
-        producer = KafkaProducer(bootstrap_servers=urlsplit(self.kafka.url).netloc)
+        producer = connected(KafkaProducer, **KafkaOptions.from_url(self.kafka.url).client())
         try:
             producer.send(topic, key=b"", value=record).get(_PUBLISH_S)
         finally:

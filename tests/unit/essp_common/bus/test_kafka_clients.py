@@ -1,0 +1,74 @@
+"""What is left of a client of kafka-python when it is closed: nothing, whatever it was about to do."""
+
+from __future__ import annotations
+
+import gc
+import socket
+import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from typing import Any
+
+import pytest
+from kafka import KafkaAdminClient
+from kafka import errors as kafka_errors
+from kafka.net.inet import create_connection
+from kafka.net.transport import KafkaTCPTransport
+
+from essp_common.bus.kafka_clients import connected
+from essp_common.bus.kafka_options import KafkaOptions
+
+_MORE_THAN_FITS = 64 * 2**20
+"""Bytes, into the buffers of a connection of which nobody reads."""
+
+
+@pytest.fixture
+def server() -> Iterator[socket.socket]:
+    """It takes one connection, of which it reads nothing; others wait until their client gives up."""
+    with closing(socket.create_server(("127.0.0.1", 0), backlog=0)) as listening:
+        yield listening
+
+
+def named(server: socket.socket) -> str:
+    host, port = server.getsockname()
+    return f"{host}:{port}"
+
+
+@contextmanager
+def nothing_left_open() -> Iterator[None]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", ResourceWarning)
+        yield
+        gc.collect()
+    assert [str(warning.message) for warning in caught if issubclass(warning.category, ResourceWarning)] == []
+
+
+def test_closed_while_it_connects(server: socket.socket) -> None:
+    with ExitStack() as stack:
+        for _ in range(3):
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(server.getsockname())
+        options = KafkaOptions.from_url(f"kafka://{named(server)}?connect_timeout_ms=100")
+        with nothing_left_open(), pytest.raises(kafka_errors.KafkaTimeoutError):
+            connected(KafkaAdminClient, **options.client())
+
+
+def test_closed_with_something_to_send(server: socket.socket) -> None:
+    def make(kafka_client: Any) -> Any:
+        return kafka_client(bootstrap_servers=[named(server)])
+
+    client = connected(make)
+
+    async def send() -> Any:
+        net = client._net
+        opened = await create_connection(net, *server.getsockname())
+        transport = KafkaTCPTransport(net, opened, "127.0.0.1")
+        transport.write(b"x" * _MORE_THAN_FITS)
+        return transport
+
+    with nothing_left_open():
+        transport = client._net.run(send)
+        transport.close()
+        client.close()
+        del transport
