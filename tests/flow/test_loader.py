@@ -29,6 +29,7 @@ from essp_common.planning import work_units
 from essp_master.job.message_builder import MessageBuilder
 from essp_master.ledger.instructions import IssueUnits
 from tests.flow.conftest import MakeJob
+from tests.harness.leaks import Holdings
 
 CLIP = essp.Clip(frames=4, stride=2, size=40)
 
@@ -180,6 +181,23 @@ def test_ranks_share_the_batches_of_one(catalog: Path) -> None:
     whole = taken(loader(catalog, clips_per_epoch=None))
     shares = [taken(loader(catalog, clips_per_epoch=None, batch_size=2, rank=rank, world_size=2)) for rank in range(2)]
     assert sorted(entry for share in shares for entry in share) == whole
+
+
+def test_a_closed_loader_holds_no_frames(catalog: Path) -> None:
+    """Not even until the garbage collector comes: they are memory, and a file descriptor."""
+    before = Holdings.now()
+    gc.collect()
+    gc.disable()
+    try:
+        clips = loader(catalog)
+        batches = iter(clips)
+        next(batches)
+        held = {target for _, target in Holdings.now().without(before).files}
+        clips.close()
+        left = {target for _, target in Holdings.now().without(before).files}
+    finally:
+        gc.enable()
+    assert "/memfd:essp-clips" in held - left
 
 
 def test_an_epoch_begins_with_its_first_batch(catalog: Path) -> None:

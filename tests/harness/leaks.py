@@ -169,6 +169,9 @@ def left_behind(excused: Holdings) -> Holdings:
     while held.without(waited_for).running:
         _wait(held, deadline)
         waited_for, held = waited_for | held, held_beyond(excused)  # what has ended may have begun something else
+    if held and waited_for:
+        gc.collect()  # of what those threads had
+        held = held_beyond(excused)
     return held
 
 

@@ -69,6 +69,7 @@ class DeviceFeed:
             self._changed.notify_all()
         self._thread.join()
         self._prefetch.close()
+        self._waiting = None
 
     def _run(self) -> None:
         try:

@@ -198,6 +198,8 @@ class Prefetch:
         self._thread.join()
         self._pool.shutdown(cancel_futures=True)
         self._intake.close()
+        self._queue.clear()  # the frames may be memory that is shared with a decoder
+        self._partial.clear()
 
     def _cut(self, plan: PhasePlan, stop: int) -> Batch:
         items = tuple(ready.item for ready in self._partial)
