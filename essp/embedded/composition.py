@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self, TypeVar
@@ -107,6 +107,7 @@ class Embedded:
             workers.append(_api(self.master, settings, options.serve))
         self._workers = _Workers(workers)
         self._log_shipper = LogShipper(self.adapters.bus, worker, _POOL) if options.serve else nullcontext()
+        self._observed = ExitStack()
         self._options = options
         self._failure: BaseException | None = None
         self._stopped = threading.Event()
@@ -114,6 +115,8 @@ class Embedded:
 
     def __enter__(self) -> Self:
         """Start the services, then the job. Raises `ConfigError` for a job that cannot run."""
+        self._observed.enter_context(self._log_shipper)
+        self._observed.enter_context(self._tracing)  # before the first seed is issued
         self._thread.start()
         try:
             self.master.start(self._spec, self._options.fresh, self._options.checked)
@@ -154,7 +157,7 @@ class Embedded:
 
     def _run(self) -> None:
         try:
-            with self._log_shipper, self._tracing:
+            with self._observed:
                 run_all([self.master, self._workers])
         except BaseException as error:  # noqa: BLE001  raised again by `ended`
             self._failure = error
