@@ -205,7 +205,9 @@ def job_consumers(spec: JobSpec, adapters: Adapters, control: ControlFeed, setti
 
     shared = _settings(TrainerSettings, settings).model_copy(update={"local_trainers": len(spec.trainers)})
     trainers = [
-        build_trainer(TrainerConfig(job=spec.name, trainer=name, worker=worker, settings=shared), adapters, control)
+        build_trainer(
+            TrainerConfig(job=spec.name, trainer=name, worker=worker, stays=True, settings=shared), adapters, control
+        )
         for name in spec.trainers
     ]
     return [*trainers, build_aggregator(adapters, _settings(AggregatorSettings, settings), worker)]

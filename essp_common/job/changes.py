@@ -2,6 +2,10 @@
 
     trainers.NAME.optimizer.{lr, schedule, unit, warmup, steps, gamma}   from the next update of that trainer on
     aggregation.strategies                                               when the trained streams are fused
+    epochs                                                               more of them, from the next run of the job on
+
+The last is no change of the first kind: a run has the number of epochs that it began with, so the master ends it and
+begins another one (docs/decisions/0066).
 
 The job as it was started stays what it is: the digest in its checkpoints and the file in its output are of that one.
 Changes are counted from 1 on, and kept beside it: in the history, in each command of the master, and those of a
@@ -22,6 +26,7 @@ from pydantic import ValidationError
 
 from essp_common.errors import ConfigError
 from essp_common.job.documents import read_yaml
+from essp_common.job.fields import MOST_EPOCHS
 from essp_common.job.spec import AggregationSpec, JobSpec
 from essp_common.job.trainer_spec import OptimizerSpec
 from essp_common.pb.v1.messages_pb2 import TRAIN, Change, PhasePlan, TrainingPlace
@@ -30,6 +35,7 @@ from essp_common.validation import problems
 RATE = ("lr", "schedule", "unit", "warmup", "steps", "gamma")
 """The fields of an optimizer that may change: those of the learning rate and its schedule."""
 STRATEGIES = "aggregation.strategies"
+EPOCHS = "epochs"
 MOST_CHANGES = 1000
 """Of one job: every command carries all of them."""
 _MOST_BYTES = 16 * 1024
@@ -116,6 +122,23 @@ def changed(spec: JobSpec, fields: Mapping[str, Any]) -> JobSpec:
     return spec.model_copy(update={"trainers": trainers, "aggregation": aggregation})
 
 
+def more_epochs(spec: JobSpec, present: int, value: Any) -> int | None:
+    """The epochs that a job gets in place of those that it has at present; None: it has so many already.
+
+    Raises `ConfigError` for fewer, and for what is no number of epochs.
+    """
+    if not spec.trainers:
+        raise ConfigError(f"{EPOCHS}: cannot be changed while the job runs; {_instead(EPOCHS, [])}")
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_EPOCHS:
+        raise ConfigError(f"{EPOCHS}: {value!r} is no number of epochs; give one from {present + 1} to {MOST_EPOCHS}")
+    if value < present:
+        raise ConfigError(
+            f"{EPOCHS}: the job has {present}, and can be given more, not fewer: its trainers may be beyond epoch "
+            f"{value} already; stop it when it has trained enough, or let trainers stop early (trainers.NAME.stop)"
+        )
+    return value if value > present else None
+
+
 def differences(before: JobSpec, after: JobSpec) -> dict[str, tuple[str, str]]:
     """The changeable fields in which two specifications of a job differ -> their values in both, as JSON."""
     values = [{field: _value(spec, field) for field in changeable(before)} for spec in (before, after)]
@@ -152,11 +175,9 @@ def _instead(field: str, known: Sequence[str]) -> str:
     """What can be changed."""
     if not known:
         return "a job without trainers has nothing that can"
-    if field == "epochs":
-        return "a job can be given more when it has ended or was stopped: start it again with --epochs"
     near = get_close_matches(field, known, n=1)
     meant = f" (did you mean {near[0]}?)" if near else ""
-    return f"what can: trainers.NAME.optimizer.FIELD, with {', '.join(RATE)}, and {STRATEGIES}{meant}"
+    return f"what can: trainers.NAME.optimizer.FIELD, with {', '.join(RATE)}; {STRATEGIES}; and more {EPOCHS}{meant}"
 
 
 def _optimizer(trainer: str) -> str:

@@ -32,6 +32,16 @@ _POLL_S = 0.2
 _POLL_RECORDS = 1000
 
 
+def run_of(control: Control) -> int:
+    """The run of the job that a command is about: the fence with which it began."""
+    return control.since or control.fence
+
+
+def ends_for_more(control: Control) -> bool:
+    """The run of a command is to end, since the job gets more epochs: its trainers save, and wait for the next one."""
+    return control.epochs > 0 and control.command not in ENDED
+
+
 class ControlFeed:
     """Knows the latest command of every job. Thread-safe."""
 
@@ -73,7 +83,7 @@ class ControlFeed:
     def of_earlier_run(self, job: str, fence: int) -> bool:
         """What carries this fence (0: none) belongs to a run of the job before the present one."""
         control = self.latest(job)
-        return control is not None and 0 < fence < (control.since or control.fence)
+        return control is not None and 0 < fence < run_of(control)
 
     def snapshot(self, job: str) -> JobSnapshot | None:
         """What the job is, or None while nothing is known of it."""

@@ -55,6 +55,10 @@ class JobTable:
         self._starting.add(name)
         return present
 
+    def hold(self, name: str) -> None:
+        """Keep the name of a job whose next run is being started."""
+        self._starting.add(name)
+
     def release(self, name: str) -> None:
         """The job of that name was started, or refused."""
         self._starting.discard(name)

@@ -44,6 +44,7 @@ from essp_common.errors import (
     Unavailable,
 )
 from essp_common.features.declared import DeclaredFeature
+from essp_common.job.changes import EPOCHS, more_epochs
 from essp_common.job.lifecycle import change
 from essp_common.job.spec import JobSpec, stored_spec
 from essp_common.job.status import (
@@ -55,7 +56,7 @@ from essp_common.job.status import (
     StreamPreview,
     TrainerCurve,
 )
-from essp_common.messages.control import ENDED, ControlFeed
+from essp_common.messages.control import ENDED, ControlFeed, ends_for_more
 from essp_common.messages.parsing import BadMessage, parsed, refuse, shortened, sound
 from essp_common.pb.v1.messages_pb2 import Control, Progress
 from essp_common.runtime import conditions, ids
@@ -72,13 +73,13 @@ from essp_master.effects.dispatch import Dispatch
 from essp_master.effects.history_writer import HistoryWriter
 from essp_master.effects.outbox import Outbox
 from essp_master.effects.previews import Previews
-from essp_master.failover.recovery import last_commands, past, under_way
+from essp_master.failover.recovery import as_recorded, last_commands, past, under_way
 from essp_master.job.events import EventLog
 from essp_master.job.handshake import Handshake
 from essp_master.job.job import COMMANDS, Job
 from essp_master.job.pool_demand import PoolDemand, demand_of
 from essp_master.job.preflight import Preflight, preflight
-from essp_master.job.start_run import start_run
+from essp_master.job.start_run import Origin, start_run
 from essp_master.job.status_view import curves_of, status_of, status_of_unreadable
 from essp_master.job_table import JobTable
 from essp_master.ledger.instructions import CompleteJob, FailJob, Instruction, IssueUnits, TellOfChanges, TellOfLoops
@@ -105,7 +106,9 @@ _LONGEST_WAIT_S = 5.0
 _RECENT = timedelta(hours=1)
 """For how long a job that has ended is among the metrics."""
 _PATIENCE_S = 10.0
-"""How long a request waits for the master to know them."""
+"""How long a request waits for the master to know them, and for the next run of a job that gets more epochs."""
+_AGAIN_S = 2.0
+"""How long after a server did not answer it is tried again to begin that run."""
 
 
 class _Isolated:
@@ -187,6 +190,12 @@ class Master:
         """Decides which jobs run; None: all of them, as in a process that has one."""
         self._starting: dict[str, Contender] = {}
         """Jobs that begin to run as soon as they are known."""
+        self._renewing: dict[str, threading.Thread] = {}
+        """Jobs whose next run is being started, with more epochs."""
+        self._renewed = threading.Condition(self._lock)
+        """One of these is started, or given up."""
+        self._renews_s: dict[str, float] = {}
+        """When that is tried again which failed."""
 
     # --- the service ---
 
@@ -247,6 +256,7 @@ class Master:
         self._fail_refused()
         failpoint("master.instructions-published")
         self._write_histories()
+        self._renew_closed()
         return len(records)
 
     def look(self) -> None:
@@ -337,16 +347,40 @@ class Master:
         `ConfigError` for what cannot be changed so, and `Conflict` where it is too late.
         """
         self._await_recovery()
+        goal = self._goal(name, fields[EPOCHS]) if EPOCHS in fields else None
+        others = {field: value for field, value in fields.items() if field != EPOCHS}
         with self._lock:
-            if (ended := self._jobs.past(name)) is not None or self._jobs[name].state.ended:
-                state = (ended or self._jobs[name]).state
-                raise Conflict(f"job {name} is {state}; start it again, and change it while it runs")
-            job = self._jobs[name]
-            if job.change(fields):
+            if not self._renewed.wait_for(lambda: name not in self._renewing, _PATIENCE_S):
+                raise Unavailable(f"job {name} is just going on with more epochs; ask again in a moment")
+            job = self._under_way(name, EPOCHS in fields)
+            if goal is not None and more_epochs(job.spec, job.epochs, goal.spec.epochs) is None:
+                goal = None  # somebody else has given it so many meanwhile
+            changed = bool(others) and job.change(others, more=goal is not None)
+            if goal is not None:
+                job.extend(goal, self._clock())
+            if changed or goal is not None:
                 self._dispatch.command(job, COMMANDS[job.state])
         self._outbox.send()
         failpoint("master.change-published")
         return self.status(name)
+
+    def _goal(self, name: str, epochs: Any) -> Preflight | None:
+        """A job with so many epochs, checked; None: it has them. Raises as `change`."""
+        with self._lock:
+            job = self._under_way(name, True)
+            spec = job.spec
+            wanted = more_epochs(spec, job.epochs, epochs)
+        if wanted is None:
+            return None
+        return preflight(spec.model_copy(update={"epochs": wanted}), self._stores, declared=self._declared())
+
+    def _under_way(self, name: str, epochs: bool) -> Job:
+        """A job that has not ended. Raises `NotFound`, and `Conflict`, which says what to do. `epochs`: to get more."""
+        if (ended := self._jobs.past(name)) is None and not self._jobs[name].state.ended:
+            return self._jobs[name]
+        state = (ended or self._jobs[name]).state
+        remedy = "with more (--epochs), and it goes on" if epochs else "and change it while it runs"
+        raise Conflict(f"job {name} is {state}; start it again{'' if epochs else ','} {remedy}")
 
     def jobs(self) -> list[JobSummary]:
         """All jobs, newest first. Raises `Unavailable` while it is not known what was under way."""
@@ -420,23 +454,24 @@ class Master:
             present = self._jobs.reserve(spec.name)
         try:
             events = present.reporter.log if present is not None else EventLog()
-            found = checked or preflight(spec, self._stores, fresh, self._declared())
-            queued = self._has_to_wait(found.spec, team) if command is None else command.queued
-            whose = team if command is None else command.team
-            changes = present.changes.made if present is not None and not fresh else ()
-            job = start_run(found, self._stores, command, events, self._worker, self._clock, whose, queued, changes)
-            if self._admission is None:
-                job.priority = None
-            if self._recovers and self._settings.ready_s:
-                job.hold(Handshake(found.spec, self._settings.ranks, self._settings.ready_s))
+            found = checked or preflight(spec, self._stores, fresh, self._declared(), command is not None)
+            goal = None
+            if command is None:
+                state = JobState.QUEUED if self._has_to_wait(found.spec, team) else JobState.RUNNING
+                changes = present.changes.made if present is not None and not fresh else ()
+                origin = Origin(state=state, team=team, changes=changes)
+            else:
+                origin = Origin.of_command(command)
+                if ends_for_more(command):
+                    more = spec.model_copy(update={"epochs": command.epochs})
+                    goal = preflight(more, self._stores, declared=self._declared())
+            job = self._run_of(found, origin, events)
+            if goal is not None:
+                job.extend(goal, self._clock())
             streams = {topics.stream_topic(stream.feature) for stream in found.spec.streams.values()}
             self._bus.ensure_topics({topic: topics.partitions(topic) for topic in streams})
             with self._lock:
-                try:
-                    self._begin(job, command)
-                except (ValueError, TypeError, LookupError) as error:
-                    reason = f"job {job.name} cannot begin: {type(error).__name__}: {error}; check its catalog"
-                    raise PermanentError(reason) from error
+                self._begin(job, command)
                 self._starting.pop(spec.name, None)
                 self._plan()
             self._outbox.send()
@@ -448,18 +483,34 @@ class Master:
                 self._starting.pop(spec.name, None)
                 self._jobs.release(spec.name)
 
+    def _run_of(self, found: Preflight, origin: Origin, events: EventLog) -> Job:
+        """A run of a job, which nobody knows of yet."""
+        job = start_run(found, self._stores, origin, events, self._worker, self._clock)
+        if self._admission is None:
+            job.priority = None
+        if self._recovers and self._settings.ready_s:
+            job.hold(Handshake(found.spec, self._settings.ranks, self._settings.ready_s))
+        return job
+
     def _begin(self, job: Job, command: Control | None) -> None:
         """Tell all workers of a job, and issue what it needs.
 
         Nobody is told of a job whose first work units cannot be made.
         """
+        try:
+            self._announce(job, command)
+        except (ValueError, TypeError, LookupError) as error:
+            reason = f"job {job.name} cannot begin: {type(error).__name__}: {error}; check its catalog"
+            raise PermanentError(reason) from error
+
+    def _announce(self, job: Job, command: Control | None) -> None:
         ends = command is not None and command.command in (Control.STOP, Control.FAIL)
         first = () if ends else (*job.look(*self._up()), *job.start())
         units = [self._dispatch.prepared(job, instruction) for instruction in first]
         self._jobs.add(job)
         job.activity.listener = self._tracking.follow(job.run.preflight.spec, job.run.epoch_clips, job.run.resumed)
-        if job.run.continued is None:
-            self._dispatch.purge(job)
+        if job.run.continued is None or (command is not None and command.fence < command.since):
+            self._dispatch.purge(job)  # of a run that nobody was told of, all that is there is older
         if command is None or under_way(command):
             self._dispatch.command(job, Control.START if job.state is JobState.RUNNING else Control.PAUSE)
         if job.run.continued is not None:
@@ -550,6 +601,71 @@ class Master:
         for place in decided.waiting:
             if (waiting := self._jobs.find(place.job)) is not None and waiting.state is JobState.QUEUED:
                 waiting.wait_at(QueueStatus(position=place.position, reason=place.reason))
+
+    # --- more epochs ---
+
+    def _renew_closed(self) -> None:
+        """Have the next run begin of each job whose run has ended for more epochs. Its preflight was made, but it reads
+        checkpoints, so a thread does it."""
+        with self._lock:
+            for job in self._jobs if not self._draining.is_set() else ():
+                now_s = self._clock()
+                if job.extension is None or job.name in self._renewing or now_s < self._renews_s.get(job.name, 0.0):
+                    continue
+                own = {ids.trainer_pool(job.name, name) for name in job.spec.trainers}
+                up = self.worker_registry.pools(now_s) if self._recovers else own
+                if not job.has_closed(up, now_s) or self._history.writing:
+                    continue
+                job.handed_on = True
+                self._jobs.hold(job.name)
+                thread = threading.Thread(
+                    target=self._renew,
+                    name="essp-renew",
+                    daemon=True,
+                    args=[job, job.extension.goal, Origin.of_run(job)],
+                )
+                self._renewing[job.name] = thread
+                thread.start()
+
+    def _renew(self, before: Job, goal: Preflight, origin: Origin) -> None:
+        """Begin the next run of a job, which has more epochs. A stop meanwhile holds."""
+        name = before.name
+        try:
+            job = self._run_of(goal, origin, before.reporter.log)
+            with self._lock:
+                self._begin(job, None)
+                self._follow(job, before)
+                self._plan()
+                self._renews_s.pop(name, None)
+            log.info("job %s: goes on, fence %d", name, job.run.fence, extra={"job_id": name})
+        except TransientError as error:
+            log.warning("job %s: cannot go on with more epochs yet: %s", name, error, extra={"job_id": name})
+            self._renews_s[name] = self._clock() + _AGAIN_S
+        except Fenced as error:
+            before.handed_on = False
+            with self._lock:
+                self._yield(before, error.fence)
+        except Exception as error:
+            log.exception("job %s: cannot go on with more epochs", name, extra={"job_id": name})
+            said = str(error) if isinstance(error, EsspError) else f"{type(error).__name__}: {error}"
+            with self._lock:
+                self._fail(before, f"it could not go on with {goal.spec.epochs} epochs: {said}")
+        finally:
+            with self._lock:
+                self._renewing.pop(name)
+                self._jobs.release(name)
+                self._renewed.notify_all()
+
+    def _follow(self, job: Job, before: Job) -> None:
+        """Have the next run of a job go where the one before it has gone meanwhile."""
+        job.priority = before.priority
+        if before.state is job.state:
+            return
+        self._enter(job, before.state, before.life.reason)
+        if before.state is JobState.RUNNING:
+            self._carry_out(job, job.resume())
+        elif not before.state.ended:
+            job.pause(finishes=before.state is JobState.QUEUED)
 
     # --- progress in, instructions out ---
 
@@ -644,6 +760,8 @@ class Master:
 
     def _leave(self) -> None:
         """Write what is left to write, as far as the stores answer."""
+        for renewal in tuple(self._renewing.values()):
+            renewal.join()
         try:
             while not self._recovers and self.step(0.0):
                 pass  # no other master will account for these messages
@@ -724,6 +842,7 @@ class Master:
             if (ended := past(command, self._stores)) is not None:  # perhaps by a master that is still there
                 self._jobs.remember(ended)
             else:
+                command = as_recorded(command, self._stores)
                 spec = stored_spec(command.snapshot.spec_json, f"job {command.job}")
                 self._start(spec, False, None, command)
                 failpoint("master.taken-over")

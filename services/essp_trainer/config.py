@@ -98,4 +98,7 @@ class TrainerConfig:
     """Rank on this machine."""
     local_ranks: int = 1
     """Ranks of this training on this machine."""
+    stays: bool = False
+    """Once it is done it waits until the job is over, should that get more epochs; else it leaves, and is started
+    again."""
     settings: TrainerSettings = field(default_factory=TrainerSettings)

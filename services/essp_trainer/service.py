@@ -4,6 +4,9 @@ It waits until the job starts, takes the training over from whoever had it, with
 a `Session`. It returns when the final checkpoint is durable, when it is drained, or when the job ends; started again,
 it resumes. Each of several ranks is such a trainer; rank 0 owns the training and finds the checkpoint for all.
 
+If the job gets more epochs meanwhile, its run ends and another one follows (docs/decisions/0066). The trainer saves,
+says that it has left, waits for the next run, and resumes in it as a process that was started for it would.
+
 If another process of the same name takes the training over meanwhile, this one leaves with `Fenced` and does not report
 a failure: the job goes on with the other one.
 """
@@ -20,6 +23,7 @@ from functools import partial
 
 import torch
 
+from essp_common import topics
 from essp_common.artifacts.checkpoint import Found, Manifest
 from essp_common.artifacts.staging import parse_burst
 from essp_common.errors import ConfigError, DeviceLost, EsspError, Fenced, TransientError
@@ -29,10 +33,10 @@ from essp_common.learning.losses import loss
 from essp_common.learning.models import starting_weights
 from essp_common.learning.networks import network
 from essp_common.learning.wanted import in_flight
-from essp_common.messages.control import ENDED, ControlFeed
+from essp_common.messages.control import ENDED, ControlFeed, ends_for_more, run_of
 from essp_common.messages.ordered import IntakeOptions, OrderedIntake
 from essp_common.messages.snapshot import completed
-from essp_common.pb.v1.messages_pb2 import TRAIN, Change, ClipRef, Control
+from essp_common.pb.v1.messages_pb2 import TRAIN, Change, ClipRef, Control, Progress, TrainerLeft
 from essp_common.planning.position import Position
 from essp_common.runtime import ids
 from essp_common.runtime.process import cpu_count
@@ -41,7 +45,7 @@ from essp_common.validation import suggested
 from essp_common.wiring import Adapters
 from essp_trainer.assignment import Assignment
 from essp_trainer.checkpoints.checkpoint_store import CheckpointStore
-from essp_trainer.checkpoints.checkpointer import Checkpointer, SavePolicy
+from essp_trainer.checkpoints.checkpointer import Checkpointer, SavePolicy, Unsaved
 from essp_trainer.checkpoints.owner_watch import OwnerWatch
 from essp_trainer.config import TrainerConfig
 from essp_trainer.data.device import Frames, choose_device
@@ -58,6 +62,8 @@ from essp_trainer.session import Session
 log = logging.getLogger(__name__)
 
 _WAIT_S = 0.5
+_LOOK_S = 0.1
+"""How often a trainer that has left a run looks for the next one."""
 _MORE_PATIENCE = 6
 """Each warning comes after so many times as long as the one before."""
 _UNDER_WAY = frozenset({Control.START, Control.PAUSE, Control.RESUME})
@@ -83,6 +89,10 @@ class Trainer:
         self._clock = clock
         self._draining = threading.Event()
         self._over = False
+        self._in = 0
+        """The run of the job that it is in, or was in last; 0: none yet."""
+        self._left = 0
+        """The fence of the command at which it said that it has left a run."""
         self._checkpoint_store: CheckpointStore | None = None
         self._owner_watch: OwnerWatch | None = None
         """On rank 0, while it trains."""
@@ -95,29 +105,33 @@ class Trainer:
     def run(self) -> None:
         """Wait for the job, train, leave. Reports to the master what makes the training impossible, then raises it."""
         try:
-            command = self._await_start()
-            if command is not None:
-                self._run(command)
+            while (command := self._await_start()) is not None:
+                command = Control.FromString(self._ranks.broadcast(command.SerializeToString()))
+                self._in = run_of(command)
+                if not self._run(command) or not self._goes_on():
+                    return
         finally:
-            if self._checkpoint_store is not None:
-                self._checkpoint_store.close()
             self._ranks.close()
 
     def drain(self) -> None:
         """Save between two batches, then let `run` return."""
         self._draining.set()
 
-    def _run(self, started: Control) -> None:
+    def _run(self, started: Control) -> bool:
+        """Train in a run of the job. False: this rank was drained, and may not be in step with the others."""
         command = retry_transient(lambda: completed(started, self._adapters.stores), self._leaving)
         assignment = Assignment.of(command, self._config.trainer)
         interval_s = self._config.settings.report_interval_s
         reporter = Reporter(self._adapters.bus, assignment, self._config.worker, interval_s, self._clock)
+        self._over = False
         try:
             self._train(assignment, reporter)
         except (TransientError, RankLost) as error:
-            if not self._draining.is_set():
+            goes_on = isinstance(error, Unsaved) and self._knows_of_more()
+            if not self._draining.is_set() and not goes_on:
                 raise
             log.warning("%s: left without a checkpoint: %s", self.name, error)
+            return goes_on
         except torch.AcceleratorError as error:
             raise DeviceLost(
                 f"the GPU failed ({error}); start the trainer again, and it resumes from its last checkpoint"
@@ -129,6 +143,12 @@ class Trainer:
             self._refuse_if_overtaken(error)
             reporter.failed(error)
             raise
+        finally:
+            self._owner_watch = None
+            if self._checkpoint_store is not None:
+                self._checkpoint_store.close()
+                self._checkpoint_store = None
+        return True
 
     def _refuse_if_overtaken(self, error: Exception) -> None:
         """An error of a process that does not own the training any more is not the job's."""
@@ -142,25 +162,68 @@ class Trainer:
             log.warning("%s: it is not known who owns the training: %s", self.name, unknown)
 
     def _await_start(self) -> Control | None:
-        """The command that starts or resumes the job; None if the trainer is drained first or the job is over."""
-        log.info("%s: waiting until job %s starts", self.name, self._config.job)
+        """The command that starts or resumes the job, in a run that this trainer was not in; None if it is drained
+        first or the job is over."""
+        log.info("%s: waiting until job %s %s", self.name, self._config.job, "goes on" if self._in else "starts")
         began, patience_s = self._clock(), self._config.settings.start_warning_s
         while not self._draining.is_set():
-            if (waited_s := self._clock() - began) >= patience_s:
+            waited_s = self._clock() - began
+            if waited_s >= patience_s and not self._over:
                 patience_s *= _MORE_PATIENCE
                 log.warning("%s: %s", self.name, self._waits_for(waited_s))
-            if self._control.state(self._config.job) in _OVER:
-                self._over = True
+            state = self._control.state(self._config.job)
+            if state in _OVER or (self._in and state in ENDED):
+                self._over = self._over or state in _OVER
                 return None
             command = self._control.wait(self._config.job, _WAIT_S, _UNDER_WAY)
-            if command is not None:
+            if command is None:
+                continue
+            if not ends_for_more(command) and run_of(command) > self._in:
                 return command
+            self._tell_of_leave(command)
+            self._draining.wait(_LOOK_S)
         return None
+
+    def _tell_of_leave(self, command: Control) -> None:
+        """Tell the master of this command, once, that nothing of this training is under way."""
+        if not ends_for_more(command) or command.fence == self._left or not self._ranks.is_rank_zero:
+            return
+        left = Progress(
+            job=command.job,
+            worker=self._config.worker,
+            fence=command.fence,
+            left=TrainerLeft(trainer=self._config.trainer),
+        )
+        try:
+            self._adapters.bus.publish(topics.PROGRESS, command.job.encode(), left.SerializeToString())
+            self._adapters.bus.flush()
+        except TransientError as error:
+            log.warning("%s: it is told again that it has left: %s", self.name, error)
+            return
+        self._left = command.fence
+
+    def _goes_on(self) -> bool:
+        """Whether another run of the job follows, in which this trainer takes part: so all ranks say if one knows."""
+        try:
+            return b"1" in self._ranks.all_gather(b"1" if self._knows_of_more() else b"0")
+        except RankLost:
+            if self._draining.is_set():
+                return False
+            raise
+
+    def _knows_of_more(self) -> bool:
+        command = self._control.latest(self._config.job)
+        if command is None or self._draining.is_set() or command.command not in _UNDER_WAY:
+            return False
+        stays = self._over and self._config.stays
+        return ends_for_more(command) or run_of(command) > self._in or stays
 
     def _waits_for(self, waited_s: float) -> str:
         """What it has been waiting for, and what a person may do about it."""
         job, known = self._config.job, self._control.jobs()
         started = f"start it with `essp job start`, or end this process; it has waited for {waited_s:.0f} s"
+        if job in known and ends_for_more(known[job]):
+            return f"job {job} is about to go on with more epochs; it has waited for {waited_s:.0f} s"
         if job in known:
             return f"job {job} does not run: its last command was {_command(known[job])}; {started}"
         others = suggested(job, known, "jobs of this bus: ")
@@ -283,6 +346,9 @@ class Trainer:
         return self._signal() is ControlSignal.LEAVE
 
     def _signal(self) -> ControlSignal:
+        command = self._control.latest(self._config.job)
+        if command is not None and (ends_for_more(command) or run_of(command) > self._in):
+            return ControlSignal.LEAVE
         state = self._control.state(self._config.job)
         fenced = self._owner_watch is not None and self._owner_watch.fenced is not None
         if fenced or self._draining.is_set() or state in ENDED or state == Control.DRAIN:

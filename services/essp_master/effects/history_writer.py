@@ -72,6 +72,11 @@ class HistoryWriter:
         """Messages that are accounted for, and not yet in the histories."""
         self._holding = False
 
+    @property
+    def writing(self) -> bool:
+        """Whether a batch is being written."""
+        return self._thread is not None and self._thread.is_alive()
+
     def handled(self, records: Sequence[Record]) -> None:
         """These were accounted for."""
         self._handled += records
@@ -90,12 +95,14 @@ class HistoryWriter:
 
     def write(self, jobs: Iterable[Job], now: bool = False) -> None:
         """Write what was noted of these jobs, if it is time (or `now`). All that they had done by now is durable."""
-        if self._thread is not None and self._thread.is_alive():
+        if self.writing:
             return
         jobs = list(jobs)
         if any(job.fenced for job in jobs):
             self._handled.clear()  # the other master accounts for these messages, which no history of this one holds
-        noted = [job for job in jobs if job.recorder.pending and not job.fenced and not job.unrecorded]
+        noted = [
+            job for job in jobs if job.recorder.pending and not job.fenced and not job.unrecorded and not job.handed_on
+        ]
         due = now or self._clock() >= self._due_s or any(job.recorder.urgent for job in noted)
         if noted and not due:
             return

@@ -14,6 +14,7 @@ from essp_common.bus.port import Bus
 from essp_common.bus.reading import read_all
 from essp_common.job.spec import stored_spec
 from essp_common.job.status import JobStatus
+from essp_common.messages.control import ends_for_more, run_of
 from essp_common.messages.parsing import BadMessage, parsed, refuse
 from essp_common.pb.v1.messages_pb2 import Control
 from essp_common.wiring import Stores
@@ -41,6 +42,22 @@ def last_commands(bus: Bus, listen_s: float, draining: threading.Event) -> list[
 def under_way(command: Control) -> bool:
     """Whether the job is running or paused after this command."""
     return command.command in _UNDER_WAY
+
+
+def as_recorded(command: Control, stores: Stores) -> Control:
+    """A command after which a job gets more epochs; or, if the run with these is in its history, and nobody was told of
+    it, the command that tells of this run."""
+    if not ends_for_more(command):
+        return command
+    spec = stored_spec(command.snapshot.spec_json, f"job {command.job}")
+    newest = History(stores.under(spec.output)).newest()
+    if newest is None or newest.since <= run_of(command):
+        return command
+    told = Control()
+    told.CopyFrom(command)
+    told.since, told.epochs = newest.since, 0
+    told.snapshot.spec_json = spec.model_copy(update={"epochs": command.epochs}).model_dump_json()
+    return told
 
 
 def past(command: Control, stores: Stores) -> JobStatus | None:

@@ -80,6 +80,16 @@ class EventReporter:
         message = f"job {self._job}: change {change.number}: {in_words(change)}"
         self.log.add("change", message, {"number": change.number, "fields": values_of(change)})
 
+    def extended(self, epochs: int, before: int) -> None:
+        """People give it more epochs."""
+        message = f"job {self._job}: gets {epochs} epochs in place of {before} as soon as its trainers have saved"
+        self.log.add("change", message, {"epochs": epochs, "before": before})
+
+    def renewed(self, epochs: int, before: int) -> None:
+        """It goes on with more epochs."""
+        message = f"job {self._job}: has {epochs} epochs in place of {before}"
+        self.log.add("change", message, {"epochs": epochs, "before": before})
+
     def change_taken(self, change: Change, taken: ChangeTaken) -> None:
         """A trainer has taken a change."""
         place = Place.of(taken.place)

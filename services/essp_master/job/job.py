@@ -3,6 +3,7 @@
     run         what the master owns of it: specification, fence, history
     life        its state, and since when
     changes     what people have changed of it while it ran
+    extension   that it gets more epochs, and its run ends
     recorder    the ledger, every change of which the recorder makes and notes for the history
     activity    who works on it and how fast, for people and pools
     reporter    what people read of it: events, failures, result
@@ -28,16 +29,18 @@ from essp_common.job.spec import JobSpec
 from essp_common.job.status import PURPOSES, JobState, QueueStatus
 from essp_common.messages.parsing import shortened
 from essp_common.messages.snapshot import in_message, is_large
-from essp_common.pb.v1.messages_pb2 import Control, HistorySegment, Loop, Progress, StoppedEarly
+from essp_common.pb.v1.messages_pb2 import TRAINER, Control, HistorySegment, Loop, Progress, StoppedEarly
 from essp_common.runtime import ids
 from essp_master.job.activity import Activity
 from essp_master.job.changes import Changes
 from essp_master.job.event_reporter import EventReporter
 from essp_master.job.events import EventLog
+from essp_master.job.extension import Extension
 from essp_master.job.handover import Handover
 from essp_master.job.handshake import Handshake
 from essp_master.job.life import JobLife
 from essp_master.job.message_builder import MessageBuilder
+from essp_master.job.preflight import Preflight
 from essp_master.job.recorder import Recorder
 from essp_master.job.run import Run
 from essp_master.job.sizing import least_clips
@@ -55,6 +58,7 @@ COMMANDS = {
     JobState.FAILED: Control.FAIL,
 }
 """The command that makes a state known to all workers."""
+_HAVE = ("has", "have")
 _LIVE = ("step", "heartbeat", "loop")
 """What workers also report while nothing gets done: a trainer says how long it has waited."""
 
@@ -85,6 +89,10 @@ class Job:
         """Another master has taken it."""
         self.unrecorded = False
         """No segment of its history can be made any more."""
+        self.extension: Extension | None = None
+        """It gets more epochs, and this run of it ends; None: neither."""
+        self.handed_on = False
+        """Its next run may have begun: this one writes no history any more."""
         self.leftovers = False
         """It has ended, and a worker has stored bytes for it since."""
         self._heard_s: dict[str, float] = {}
@@ -109,6 +117,20 @@ class Job:
     def spec(self) -> JobSpec:
         """What it is to do."""
         return self.run.preflight.spec
+
+    @property
+    def epochs(self) -> int:
+        """How many it has, or gets."""
+        return self.spec.epochs if self.extension is None else self.extension.epochs
+
+    @property
+    def reason(self) -> str:
+        """Why it failed or was stopped, or that its run ends for more epochs."""
+        if self.extension is None:
+            return self.life.reason
+        lacking = self.extension.lacking(self.ledger.finals)
+        words = f"it gets {self.epochs} epochs in place of {self.spec.epochs}"
+        return f"{words} as soon as {' and '.join(lacking)} {_HAVE[len(lacking) > 1]} saved" if lacking else words
 
     @property
     def state(self) -> JobState:
@@ -148,6 +170,8 @@ class Job:
         reason = shortened(reason)
         if not self.life.enter(wanted, now_s, reason):
             return False
+        if wanted.ended:
+            self.extension, self.handed_on = None, False
         self._stall_watch.restarted(now_s)
         self.recorder.entered(wanted, reason, _now_ms())
         self.reporter.entered(wanted, reason)
@@ -168,22 +192,46 @@ class Job:
         self.priority = priority
         return True
 
-    def change(self, fields: Mapping[str, Any]) -> bool:
-        """Give fields other values while it is under way; False: they have these already.
+    def change(self, fields: Mapping[str, Any], more: bool = False) -> bool:
+        """Give fields other values while it is under way; False: they have these already. `more`: it is about to get
+        more epochs.
 
         Raises `ConfigError` for what cannot be changed, and `Conflict` where it is too late.
         """
         now_ms = _now_ms()
-        change = self.changes.make(fields, self.ledger.finals, now_ms)
+        ended = () if more or self.extension is not None else self.ledger.finals
+        change = self.changes.make(fields, ended, now_ms)
         if change is None:
             return False
         self.recorder.changed(change, now_ms)
         self.reporter.changed(change)
         return True
 
+    def extend(self, goal: Preflight, now_s: float) -> None:
+        """End this run, so that another one can begin with the epochs of `goal`, which are more."""
+        before = self.epochs
+        if self.extension is None:
+            self.extension = Extension(goal, now_s)
+            self.recorder.pause()
+        else:
+            self.extension.goal = goal
+        self.reporter.extended(self.epochs, before)
+
+    def follow(self, before: Job, now_s: float) -> None:
+        """Go on as the run did that ended for this one: to people it is one job."""
+        self.life.restore(before.life.created_ms, before.life.elapsed_s(now_s))
+        self.reporter.renewed(self.spec.epochs, before.spec.epochs)
+
+    def has_closed(self, up: Collection[str], now_s: float) -> bool:
+        """Whether this run is over for more epochs, and its history holds all of it. `up`: the pools with a worker."""
+        if self.extension is None or not self.extension.look(up, self.ledger.finals, now_s):
+            return False
+        self.recorder.urgent = True
+        return self.handed_on or not self.recorder.pending
+
     def yield_to(self, fence: int, now_s: float) -> Fenced | None:
         """Leave the job to another master if this fence is higher than its own; the error says so."""
-        if fence <= self.run.fence or self.state.ended:
+        if fence <= self.run.fence or self.state.ended or self.handed_on:
             return None
         self.enter(JobState.STOPPED, now_s, "another master has taken the job over")
         self.fenced = True
@@ -208,6 +256,7 @@ class Job:
             queued=self.state is JobState.QUEUED,
             priority=self.priority or 0,
             changes=self.changes.made,
+            epochs=0 if self.extension is None else self.epochs,
         )
 
     def mark(self) -> Progress:
@@ -250,7 +299,7 @@ class Job:
 
     def resume(self) -> Sequence[Instruction]:
         """Issue again."""
-        if self._handshake is not None:
+        if self._handshake is not None or self.extension is not None:
             return ()
         return [*self.recorder.resume(), *self._hand_over()]
 
@@ -260,6 +309,8 @@ class Job:
 
     def has_stalled(self, now_s: float, stall_s: float) -> bool:
         """Clips are outstanding, and nothing was reported for long."""
+        if self.extension is not None:
+            return False
         return self.works and self.ledger.outstanding > 0 and self._stall_watch.has_stalled(now_s, stall_s)
 
     def issue_again(self, now_s: float) -> Sequence[Instruction]:
@@ -281,7 +332,8 @@ class Job:
         return out
 
     def _hand_over(self) -> Sequence[Instruction]:
-        return self.recorder.issue_again() if self._handover.is_due(self.works) else ()
+        works = self.works and self.extension is None
+        return self.recorder.issue_again() if self._handover.is_due(works) else ()
 
     # --- what comes in ---
 
@@ -298,6 +350,10 @@ class Job:
             self.leftovers |= kind == "made"
             self.recorder.handle_late(progress)
             self._take(progress)
+            return ()
+        if self.extension is not None:
+            return self._leave(progress, self.extension)
+        if kind == "left":
             return ()
         if kind in ("step", "phase_report") and getattr(progress, kind).purpose not in PURPOSES:
             return ()
@@ -325,6 +381,20 @@ class Job:
                 self.reporter.loops(self.ledger.loops())
         return out
 
+    def _leave(self, progress: Progress, extension: Extension) -> Sequence[Instruction]:
+        """A message while the run ends: what trainers still do counts for their checkpoints only, as after a stop."""
+        if extension.closed:
+            return ()
+        match progress.WhichOneof("event"):
+            case "left":
+                extension.left(progress.left.trainer)
+            case "checkpoint" if progress.checkpoint.final:
+                extension.left(progress.checkpoint.trainer)
+            case "failed" if progress.failed.stage == TRAINER:
+                return self.recorder.handle(progress)
+        self.recorder.handle_late(progress)
+        return (TellOfChanges(),) if self._take(progress) else ()
+
     def _take(self, progress: Progress) -> bool:
         """Whether a message says something new of where a trainer takes a change."""
         change = self.changes.take(progress.change_taken) if progress.HasField("change_taken") else None
@@ -349,7 +419,7 @@ class Job:
         """What was noted since the last segment, and where the job stands now."""
         segment = self.recorder.segment(writer, _now_ms())
         segment.state = self.state
-        segment.created_ms = round(self.life.created.timestamp() * 1000)
+        segment.created_ms = self.life.created_ms
         segment.worked_s = self.life.elapsed_s(now_s)
         segment.failures.extend(self.reporter.failures.values())
         segment.changes.extend(self.changes.made)

@@ -85,13 +85,14 @@ def preflight(
     stores: Stores,
     fresh: bool = False,
     declared: Mapping[str, DeclaredFeature] | None = None,
+    continues: bool = False,
 ) -> Preflight:
     """Check a job, and complete what a predict job takes from its model.
 
     Raises `ConfigError`, which names the field and the remedy, and `BadCheckpoint`.
 
     `fresh`: the job is to begin anew, whatever its output holds. `declared`: features that are registered, and whose
-    code is not installed here.
+    code is not installed here. `continues`: a run that another master began goes on.
     """
     spec = with_versions(with_inputs_of_model(spec, stores), stores, fresh)
     _check_size(spec)
@@ -113,7 +114,7 @@ def preflight(
     if trouble := output.unwritable():
         raise ConfigError(f"output: {trouble}")
     _try_seeds(phases, parts, clips)
-    known = None if fresh else check_owner(output, spec)
+    known = None if fresh else check_owner(output, spec, continues)
     resume = ResumePoints.of_nothing(spec) if fresh else resume_points(spec, phases, stores)
     _check_weights(spec, stores, resume)
     return Preflight(
@@ -130,8 +131,12 @@ def preflight(
     )
 
 
-def check_owner(output: ObjectStore, spec: JobSpec) -> JobSpec | None:
-    """The job that the output holds: this one, or this one with fewer epochs. Raises `ConfigError` for another job."""
+def check_owner(output: ObjectStore, spec: JobSpec, continues: bool = False) -> JobSpec | None:
+    """The job that the output holds: this one, or this one with fewer epochs. Raises `ConfigError` for another job.
+
+    `continues`: a run goes on, with the epochs that it began with. The output may hold the job with more: of a run that
+    was to follow, and that nobody was told of.
+    """
     try:
         text = output.get(layout.SPEC).decode("utf-8", "replace")
     except NotFound:
@@ -144,7 +149,7 @@ def check_owner(output: ObjectStore, spec: JobSpec) -> JobSpec | None:
             "name and output, or start with --fresh to remove what is there"
             + ("; or start it as it was, and change this with `essp job set` while it runs" if while_running else "")
         )
-    if spec.epochs < known.epochs:
+    if spec.epochs < known.epochs and not continues:
         raise ConfigError(
             f"epochs: {spec.output} holds this job with {known.epochs} epochs, and a job can be given more, not fewer; "
             f"set epochs: {known.epochs} (or --epochs {known.epochs}), or start with --fresh to remove what is there"

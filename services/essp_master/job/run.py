@@ -80,7 +80,7 @@ def claim_run(preflight: Preflight, stores: Stores, since: int = 0, changes: Seq
     output = stores.under(spec.output)
     history = History(output)
     before = history.last()  # numbers continue after `fresh`: a master that still writes to what was removed notices
-    _claim(output, spec, preflight.fresh)
+    _claim(output, spec, preflight.fresh, since > 0)
     fence = _take_fence(output)
     failpoint("master.fence-taken")
     newest = history.newest()
@@ -109,13 +109,14 @@ def claim_run(preflight: Preflight, stores: Stores, since: int = 0, changes: Seq
     )
 
 
-def _claim(output: ObjectStore, spec: JobSpec, fresh: bool) -> None:
-    """Write the job's specification to its output."""
+def _claim(output: ObjectStore, spec: JobSpec, fresh: bool, continues: bool) -> None:
+    """Write the job's specification to its output, unless it is there with more epochs (see `check_owner`)."""
     if fresh:
         for key in [info.key for info in output.list() if info.key.startswith(_REMOVED)]:
             output.delete(key)
-    check_owner(output, spec)
-    output.put(layout.SPEC, (spec.model_dump_json(indent=2) + "\n").encode())
+    known = check_owner(output, spec, continues)
+    if known is None or known.epochs <= spec.epochs:
+        output.put(layout.SPEC, (spec.model_dump_json(indent=2) + "\n").encode())
 
 
 def _take_fence(output: ObjectStore) -> int:

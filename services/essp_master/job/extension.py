@@ -1,0 +1,55 @@
+"""More epochs for a job that is under way: its run ends, and another one follows with the larger number.
+
+    asked for ──▶ trainers save, say that they have left ──▶ closed ──▶ its history is written ──▶ the next run
+                                                                 a stop, a failure: no next run ◀──┘
+
+The plan of a run is made when it begins (docs/decisions/0066). Nothing is issued from the moment of the request on. A
+trainer that is up is waited for as long as it takes to save; one that is not, only so long that it would have given a
+sign of life. Pure: time is passed in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from essp_common.runtime import ids
+from essp_master.job.preflight import Preflight
+
+_SIGN_OF_LIFE_S = 10.0
+"""After so long it is known which trainers are up."""
+_PATIENCE_S = 600.0
+"""How long a trainer may take to save: twice what it takes to give up (`final_save_timeout_s`)."""
+
+
+class Extension:
+    """Of one job."""
+
+    def __init__(self, goal: Preflight, now_s: float) -> None:
+        self.goal = goal
+        """The job with its new number of epochs."""
+        self.closed = False
+        """The run is over: what still comes of it counts for nothing."""
+        self._began_s = now_s
+        self._left: set[str] = set()
+
+    @property
+    def epochs(self) -> int:
+        """So many it gets."""
+        return self.goal.spec.epochs
+
+    def left(self, trainer: str) -> None:
+        """A trainer has saved and left."""
+        self._left.add(trainer)
+
+    def lacking(self, finals: Collection[str]) -> list[str]:
+        """The trainers that have not said that they left. `finals`: those that are done."""
+        return [name for name in self.goal.spec.trainers if name not in self._left and name not in finals]
+
+    def look(self, up: Collection[str], finals: Collection[str], now_s: float) -> bool:
+        """Whether the run is over now. `up`: the pools with a worker."""
+        lacking, waited_s = self.lacking(finals), now_s - self._began_s
+        if waited_s >= _SIGN_OF_LIFE_S:
+            job = self.goal.spec.name
+            lacking = [name for name in lacking if ids.trainer_pool(job, name) in up]
+        self.closed = self.closed or not lacking or waited_s >= _PATIENCE_S
+        return self.closed
