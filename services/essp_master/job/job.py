@@ -219,7 +219,7 @@ class Job:
 
     def follow(self, before: Job, now_s: float) -> None:
         """Go on as the run did that ended for this one: to people it is one job."""
-        self.life.restore(before.life.created_ms, before.life.elapsed_s(now_s))
+        self.life.follow(before.life, now_s)
         self.reporter.renewed(self.spec.epochs, before.spec.epochs)
 
     def has_closed(self, up: Collection[str], now_s: float) -> bool:
@@ -419,7 +419,7 @@ class Job:
         """What was noted since the last segment, and where the job stands now."""
         segment = self.recorder.segment(writer, _now_ms())
         segment.state = self.state
-        segment.created_ms = self.life.created_ms
+        segment.created_ms = round(self.life.created.timestamp() * 1000)
         segment.worked_s = self.life.elapsed_s(now_s)
         segment.failures.extend(self.reporter.failures.values())
         segment.changes.extend(self.changes.made)

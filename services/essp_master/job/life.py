@@ -32,16 +32,15 @@ class JobLife:
             self.ended = datetime.now(UTC)
         return True
 
-    @property
-    def created_ms(self) -> int:
-        """When it was started: Unix time."""
-        return round(self.created.timestamp() * 1000)
-
     def elapsed_s(self, now_s: float) -> float:
         """Time for which it was running."""
         return self._worked_s + (now_s - self._resumed_s if self._resumed_s is not None else 0.0)
 
+    def follow(self, before: JobLife, now_s: float) -> None:
+        """Continue the life of the run before this one."""
+        self.created, self._worked_s = before.created, before.elapsed_s(now_s)
+
     def restore(self, created_ms: int, worked_s: float) -> None:
-        """Continue the life of a run before this one, or that a previous master has written down."""
+        """Continue the life that a previous master has written down."""
         self.created = datetime.fromtimestamp(created_ms / 1000, UTC)
         self._worked_s = worked_s

@@ -1,0 +1,91 @@
+"""A job with real trainers that gets more epochs while it runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from essp.cli.main import app
+from essp.embedded.composition import Embedded
+from essp_common.errors import ConfigError, Conflict
+from essp_common.job.spec import JobSpec
+from essp_common.job.status import JobState
+from essp_common.runtime.config import Settings
+from essp_common.wiring import Stores
+from tests.flow.conftest import MakeJob
+from tests.harness.journeys import weights_of
+
+STORES = Stores(("file:///",))
+CLIPS = 24
+
+
+def completed(job: Embedded) -> None:
+    while not job.ended(0.02):
+        pass
+    assert job.status().state is JobState.COMPLETED, job.status().reason
+
+
+def run(spec: JobSpec) -> None:
+    with Embedded(spec, Settings()) as job:
+        completed(job)
+
+
+@pytest.mark.parametrize("paused", [False, True])
+def test_a_job_that_gets_more_epochs_equals_one_that_had_them_from_the_start(
+    make_job: MakeJob, tmp_path: Path, paused: bool
+) -> None:
+    spec = make_job("more", clips=CLIPS, epochs=2, checkpoint=8)
+    with Embedded(spec, Settings()) as job:
+        while not job.ended(0.01) and job.status().progress.done < CLIPS // 2:
+            pass
+        if paused:
+            job.master.pause("more")
+        began = job.status().created
+        with pytest.raises(ConfigError, match="epochs: the job has 2, and can be given more, not fewer"):
+            job.master.change("more", {"epochs": 1})
+        status = job.master.change("more", {"epochs": 3})
+        assert status.state is (JobState.PAUSED if paused else JobState.RUNNING)
+        assert status.reason.startswith("it gets 3 epochs in place of 2")
+        job.master.change("more", {"epochs": 4})
+        while job.status().reason:
+            assert not job.ended(0.01)
+        status = job.status()
+        epochs = {phase.epoch for phase in status.phases if phase.purpose == "train"}
+        assert (len(epochs), status.created) == (4, began)
+        if paused:
+            assert status.state is JobState.PAUSED
+            job.master.resume("more")
+        completed(job)
+        assert [event.message for event in job.events(0) if event.kind == "change"] == [
+            "job more: gets 3 epochs in place of 2 as soon as its trainers have saved",
+            "job more: gets 4 epochs in place of 3 as soon as its trainers have saved",
+            "job more: has 4 epochs in place of 2",
+        ]
+        with pytest.raises(Conflict, match=r"job more is completed; start it again with more \(--epochs\)"):
+            job.master.change("more", {"epochs": 5})
+    whole = make_job("whole", clips=CLIPS, epochs=4, checkpoint=8)
+    run(whole)
+    assert weights_of(STORES, spec.output) == weights_of(STORES, whole.output)
+    audit = CliRunner().invoke(app, ["audit", str(tmp_path / "more"), "--json"])
+    findings = {finding["invariant"]: finding for finding in json.loads(audit.stdout)["findings"]}
+    assert {name: found["violations"] for name, found in findings.items() if not found["holds"]} == {}
+
+
+def test_a_trainer_that_was_done_goes_on(make_job: MakeJob) -> None:
+    """In one process it waits for the others, and for what people may want still."""
+    spec = make_job("done", clips=CLIPS, epochs=1)
+    with Embedded(spec, Settings()) as job:
+        while not job.ended(0.001) and not any(trainer.final for trainer in job.status().trainers):
+            pass
+        try:
+            job.master.change("done", {"epochs": 2})
+        except Conflict:
+            assert job.status().state is JobState.COMPLETED
+            return
+        completed(job)
+    whole = make_job("whole", clips=CLIPS, epochs=2)
+    run(whole)
+    assert weights_of(STORES, spec.output) == weights_of(STORES, whole.output)

@@ -1,0 +1,331 @@
+"""More epochs for a job under way, as the master has it: who is told, who is waited for, and what comes in between."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from essp_common import topics
+from essp_common.bus import reading
+from essp_common.errors import ConfigError, Conflict, TransientError, Unavailable
+from essp_common.job.status import JobState, JobStatus
+from essp_common.pb.v1.messages_pb2 import (
+    AGGREGATOR,
+    ERROR,
+    TRAINER,
+    ChangeTaken,
+    CheckpointReady,
+    ClipRef,
+    Control,
+    Failed,
+    Finished,
+    Heartbeat,
+    Progress,
+    TrainerLeft,
+)
+from essp_common.runtime import ids
+from essp_common.wiring import Adapters
+from essp_master import service
+from essp_master.config import MasterSettings
+from essp_master.job import run, start_run
+from essp_master.service import Master
+from tests.harness.fleet import Clock, Fleet, make_job, run_to_rest
+from tests.harness.waiting import until
+
+LR = "trainers.rgb.optimizer.lr"
+
+
+@pytest.fixture
+def fleet(adapters: Adapters, tmp_path: Path) -> Iterator[Fleet]:
+    made = Fleet(adapters, make_job(tmp_path))
+    yield made
+    made.close()
+
+
+def master_named(name: str, adapters: Adapters, clock: Clock | None = None) -> Master:
+    """A master that knows what was under way, and writes its history at every step."""
+    settings = MasterSettings(history_s=0.0, ready_s=0.0)
+    made = Master(adapters, settings, name, True) if clock is None else Master(adapters, settings, name, True, clock)
+    with pytest.MonkeyPatch.context() as patched:  # a bus in memory has everything at once
+        patched.setattr(service, "_LISTEN_S", 0.0)
+        patched.setattr(reading, "_NEXT_S", 0.0)
+        made.recover()
+    return made
+
+
+def leave(fleet: Fleet, *trainers: str, fence: int = 1) -> None:
+    """Trainers have saved, and say so."""
+    for trainer in trainers or ("rgb", "diff"):
+        fleet.report(Progress(left=TrainerLeft(trainer=trainer), fence=fence))
+
+
+def finished(master: Master, fleet: Fleet) -> bool:
+    """Whether all that the job has now gets done, once the trainers have begun again."""
+    fleet.learn()
+    for intake in fleet.intakes.values():
+        intake.close()
+    fleet.open(list(fleet.commands[-1].snapshot.phases), {})
+    run_to_rest(master, fleet)
+    return all(phase.finished for phase in master.status("small").phases)
+
+
+def settled(master: Master, done: Callable[[JobStatus], bool] = lambda status: not status.reason) -> JobStatus:
+    """The job when its next run has begun, or when it is as `done` says."""
+
+    def looks() -> bool:
+        master.step(0)
+        return done(master.status("small"))
+
+    until(looks)
+    return master.status("small")
+
+
+def told(fleet: Fleet) -> list[tuple[int, Control.Command, int]]:
+    """Fence, command and epochs of each command so far."""
+    fleet.learn()
+    return [(command.fence, command.command, command.epochs) for command in fleet.commands]
+
+
+def under_way(adapters: Adapters, fleet: Fleet, epochs: int | None = 3, clock: Clock | None = None) -> Master:
+    """A master whose job has begun, and gets so many epochs."""
+    master = master_named("m1", adapters, clock)
+    master.start(fleet.job)
+    fleet.work()
+    master.step(0)
+    if epochs:
+        master.change("small", {"epochs": epochs})
+    return master
+
+
+def test_the_run_ends_and_another_one_follows(adapters: Adapters, fleet: Fleet) -> None:
+    master = under_way(adapters, fleet)
+    before = master.status("small")
+    assert before.reason == "it gets 3 epochs in place of 2 as soon as rgb and diff have saved"
+    assert [job.why for job in master.jobs()] == [before.reason]
+    assert told(fleet) == [(1, Control.START, 0), (1, Control.RESUME, 3)]
+    leave(fleet, "rgb")
+    issued = before.counts.issued
+    assert settled(master, lambda status: "soon as diff has" in status.reason).counts.issued == issued
+    leave(fleet, "diff")
+    status = settled(master)
+    assert (status.state, len(status.phases), status.created) == (JobState.RUNNING, 7, before.created)
+    assert told(fleet)[2:] == [(2, Control.START, 0)]
+    assert fleet.commands[-1].since == 2
+    assert finished(master, fleet)
+    assert [event.message for event in master.events("small") if event.kind == "change"] == [
+        "job small: gets 3 epochs in place of 2 as soon as its trainers have saved",
+        "job small: has 3 epochs in place of 2",
+    ]
+
+
+@pytest.mark.parametrize(("act", "state"), [("pause", JobState.PAUSED), ("stop", JobState.STOPPED)])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_what_people_want_in_between_holds(
+    adapters: Adapters, fleet: Fleet, act: str, state: JobState, when: str
+) -> None:
+    """Before the trainers have left, and while the next run is being started."""
+    master = under_way(adapters, fleet)
+    begin, may_begin = master._run_of, threading.Event()
+
+    def slowly(*arguments: Any) -> Any:
+        may_begin.wait()
+        return begin(*arguments)
+
+    master._run_of = slowly  # type: ignore[method-assign]
+    if when == "before":
+        getattr(master, act)("small")
+    leave(fleet)
+    for _ in range(5):
+        master.step(0)
+    if when == "after":
+        until(lambda: master.step(0) == 0 and "small" in master._renewing)
+        assert getattr(master, act)("small").state is state
+        with pytest.raises(Conflict, match="small is"):
+            master.start(fleet.job)
+    may_begin.set()
+    stays = state.ended and when == "before"
+    status = settled(master, lambda status: stays or len(status.phases) == 7)
+    assert (status.state, len(status.phases)) == (state, 5 if stays else 7)
+    assert told(fleet)[-1][1] == (Control.STOP if state.ended else Control.PAUSE)
+    until(lambda: not master._renewing)
+    if state.ended:
+        assert len(master.start(fleet.job.model_copy(update={"epochs": 3})).phases) == 7
+    else:
+        master.resume("small")
+    assert finished(master, fleet)
+
+
+def test_the_number_and_the_rate_may_change_again_meanwhile(
+    adapters: Adapters, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "_PATIENCE_S", 0.01)
+    master = under_way(adapters, fleet)
+    assert master.change("small", {"epochs": 3}).reason.startswith("it gets 3 epochs")
+    master.change("small", {"epochs": 5, LR: 0.5})
+    with pytest.raises(ConfigError, match="epochs: the job has 5, and can be given more, not fewer"):
+        master.change("small", {"epochs": 4})
+    place = ChangeTaken(trainer="rgb", number=1)
+    fleet.report(Progress(change_taken=place, fence=1))
+    leave(fleet)
+    master._renewing["small"] = threading.current_thread()
+    with pytest.raises(Unavailable, match="just going on with more epochs; ask again"):
+        master.change("small", {"epochs": 6})
+    del master._renewing["small"]
+    status = settled(master)
+    assert len(status.phases) == 11
+    assert [(change.fields, list(change.places)) for change in status.changes] == [({LR: 0.5}, ["rgb"])]
+    told(fleet)
+    assert [change.number for change in fleet.commands[-1].changes] == [1]
+
+
+def test_a_job_that_would_complete_goes_on(adapters: Adapters, fleet: Fleet) -> None:
+    """Trainers that are done have nothing to save. Who asks later is told what to do."""
+    master = under_way(adapters, fleet, None)
+    run_to_rest(master, fleet)
+    for trainer in ("rgb", "diff"):
+        fleet.report(Progress(checkpoint=CheckpointReady(trainer=trainer, uri="file:///x", final=True)))
+    run_to_rest(master, fleet)
+    status = master.change("small", {"epochs": 3, LR: 0.5})
+    assert status.reason == "it gets 3 epochs in place of 2"
+    fleet.report(Progress(finished=Finished(stage=AGGREGATOR, uri="file:///model")))
+    leave(fleet)
+    status = settled(master)
+    assert (status.state, len(status.phases), len(status.changes)) == (JobState.RUNNING, 7, 1)
+    assert finished(master, fleet)
+    fleet.finish(fence=2)
+    run_to_rest(master, fleet)
+    assert master.status("small").state is JobState.COMPLETED
+    with pytest.raises(Conflict, match=r"small is completed; start it again with more \(--epochs\), and it goes on"):
+        master.change("small", {"epochs": 4})
+
+
+@pytest.mark.parametrize(
+    ("epochs", "message"),
+    [
+        (1, "the job has 2, and can be given more, not fewer"),
+        (0, "0 is no number of epochs; give one from 3 to 10000"),
+        (True, "True is no number"),
+        ("3", "'3' is no number"),
+        (2.5, "2.5 is no number"),
+        (10_001, "10001 is no number"),
+    ],
+)
+def test_what_cannot_be_is_refused(adapters: Adapters, fleet: Fleet, epochs: Any, message: str) -> None:
+    master = under_way(adapters, fleet, None)
+    with pytest.raises(ConfigError, match=message):
+        master.change("small", {"epochs": epochs, LR: 0.5})
+    with pytest.raises(ConfigError, match=LR):
+        master.change("small", {"epochs": 3, LR: "fast"})
+    assert master.change("small", {"epochs": 2}).reason == ""
+    assert told(fleet) == [(1, Control.START, 0)]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("paused", [False, True])
+@pytest.mark.parametrize("point", ["", "master.fence-taken", "master.start-recorded", "announced"])
+def test_the_next_master_finishes_it(
+    adapters: Adapters, fleet: Fleet, monkeypatch: pytest.MonkeyPatch, point: str, paused: bool
+) -> None:
+    """A master that dies once the change is made known; as it starts the next run; and when that has begun."""
+
+    def dies(name: str) -> None:
+        if name == point:
+            raise SystemExit
+
+    first = under_way(adapters, fleet, None)
+    if paused:
+        first.pause("small")
+    first.change("small", {"epochs": 3})
+    if point:
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(run, "failpoint", dies)
+            patched.setattr(start_run, "failpoint", dies)
+            leave(fleet)
+            until(lambda: first.step(0) == 0 and (first._jobs["small"].handed_on or first._jobs["small"].run.fence > 1))
+            until(lambda: not first._renewing)
+    first._subscription.close()
+    state = JobState.PAUSED if paused else JobState.RUNNING
+    second = master_named("m2", adapters)
+    if point in ("", "master.fence-taken"):
+        status = second.status("small")
+        assert (status.state, len(status.phases)) == (state, 5)
+        assert status.reason.startswith("it gets 3 epochs in place of 2")
+        leave(fleet, fence=told(fleet)[-1][0])
+    status = settled(second)
+    assert (status.state, len(status.phases)) == (state, 7)
+    if paused:
+        second.resume("small")
+    assert finished(second, fleet)
+
+
+def test_a_store_that_is_away_is_waited_for(adapters: Adapters, fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    master = under_way(adapters, fleet, 3, clock)
+    tried = []
+
+    def away(*_: Any) -> Any:
+        tried.append(1)
+        raise TransientError("the store does not answer")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(service, "start_run", away)
+        leave(fleet)
+        for _ in range(2):
+            until(lambda: master.step(0) == 0 and not master._renewing and bool(tried))
+        assert (len(tried), master.status("small").state) == (1, JobState.RUNNING)
+        clock.now_s += 3
+        until(lambda: master.step(0) == 0 and len(tried) == 2)
+        until(lambda: not master._renewing)
+    clock.now_s += 3
+    assert len(settled(master).phases) == 7
+
+
+def test_a_job_that_cannot_go_on_fails_with_the_reason(
+    adapters: Adapters, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    master = under_way(adapters, fleet)
+
+    def refuses(*_: Any) -> Any:
+        raise ConfigError("output: it is gone")
+
+    monkeypatch.setattr(service, "start_run", refuses)
+    leave(fleet)
+    status = settled(master, lambda status: status.state.ended)
+    assert (status.state, status.reason) == (
+        JobState.FAILED,
+        "it could not go on with 3 epochs: output: it is gone",
+    )
+    assert told(fleet)[-1] == (1, Control.FAIL, 0)
+
+
+def test_a_trainer_that_fails_meanwhile_fails_the_job(adapters: Adapters, fleet: Fleet) -> None:
+    master = under_way(adapters, fleet)
+    failed = Failed(clip=ClipRef(job="small"), stage=TRAINER, reason="no memory", kind=ERROR, stream="rgb")
+    fleet.report(Progress(failed=failed, fence=1))
+    leave(fleet)
+    status = settled(master, lambda status: status.state.ended)
+    assert status.state is JobState.FAILED
+    assert "no memory" in status.reason
+
+
+def test_only_trainers_that_are_up_are_waited_for(adapters: Adapters, fleet: Fleet) -> None:
+    clock = Clock()
+    master = under_way(adapters, fleet, 3, clock)
+    leave(fleet, "rgb")
+
+    def later(seconds: float) -> int:
+        clock.now_s += seconds
+        beat = Progress(worker="w", heartbeat=Heartbeat(pool=ids.trainer_pool("small", "diff")))
+        adapters.bus.publish(topics.PROGRESS, b"", beat.SerializeToString())
+        for _ in range(4):
+            master.step(0)
+        return len(settled(master, lambda _: not master._renewing).phases)
+
+    assert [later(1), later(30), later(30)] == [5, 5, 5]
+    assert "as soon as diff has saved" in master.status("small").reason
+    clock.now_s += 300  # it is silent
+    assert len(settled(master).phases) == 7
