@@ -162,6 +162,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "job set": (
         "essp job set catalog trainers.rgb.optimizer.lr=0.001",
         "essp job set catalog 'aggregation.strategies=[average, {name: top_k, k: [1, 3]}]'",
+        "essp job set catalog epochs=30",
     ),
     "job wait": ("essp job wait catalog --timeout 3600",),
     "job events": ("essp job events catalog",),

@@ -138,9 +138,11 @@ def change(
     token: Token = "",
     as_json: AsJson = False,
 ) -> None:
-    """Change the learning rate and its schedule, or the strategies of fusion, of a job while it runs.
+    """Change the learning rate and its schedule, or the strategies of fusion, of a job while it runs; or give it more
+    epochs.
 
-    Trainers have it from their next update on, also after they were stopped and resume.
+    Trainers have a rate from their next update on, also after they were stopped and resume. For more epochs they save
+    and go on.
     """
     document = _changes(fields)
     headers = {"Idempotency-Key": uuid.uuid4().hex}

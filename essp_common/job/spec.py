@@ -205,8 +205,9 @@ class JobSpec(Section):
     trainers: dict[Name, TrainerSpec] = Field({})
     """The models to train, by name."""
     epochs: int = Field(10, ge=1, le=MOST_EPOCHS)
-    """Training epochs, each followed by a validation phase. A job may be given more at any time, also when it has ended
-    (here, or `essp run --epochs`): it goes on from its last checkpoint."""
+    """Training epochs, each followed by a validation phase. A job may be given more at any time: while it runs
+    (`essp job set NAME epochs=30`), and when it has ended (here, or `essp run --epochs`), as it goes on from its last
+    checkpoint."""
     aggregation: AggregationSpec = AggregationSpec()
     """How the streams are fused into one classifier."""
     predictor: PredictorSpec | None = None

@@ -311,9 +311,10 @@ class OrderedIntake:
 
     def _arrived(self, arrival: _Arrival) -> None:
         phase_index = self._phase_of.get((arrival.clip.purpose, arrival.clip.epoch))
-        if phase_index is None or arrival.clip.index >= self._phases[phase_index].clips:  # of no phase of this job
-            self._drop(arrival, ack=True)
-            return
+        if phase_index is None or arrival.clip.index >= self._phases[phase_index].clips:  # of no phase of this run
+            if arrival.fence <= self._options.fence:
+                self._drop(arrival, ack=True)
+            return  # of the next run, perhaps: it is delivered again, to the intake of that one
         outcome, other = self._buffer.put(Position(phase_index, arrival.clip.index), arrival.clip.attempt, arrival)
         match outcome:
             case Put.PASSED:

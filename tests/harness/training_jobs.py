@@ -115,8 +115,8 @@ class Stage:
         """Read no more of its progress."""
         self._progress.close()
 
-    def command(self, command: Control.Command) -> None:
-        """Say something of the job on `essp.control`."""
+    def command(self, command: Control.Command, epochs: int = 0) -> None:
+        """Say something of the job on `essp.control`. `epochs`: it gets so many, in its next run."""
         layout = layout_of(self.feature) if self.feature in names() else FeatureLayout(mirrored="plain")
         snapshot = JobSnapshot(
             spec_json=self.spec.model_dump_json(),
@@ -124,7 +124,8 @@ class Stage:
             phases=self.plans,
             layouts={"s": layout.model_dump_json()},
         )
-        control = Control(job="tiny", fence=self.fence, command=command, snapshot=snapshot, changes=self.changes)
+        control = Control(job="tiny", fence=self.fence, command=command, snapshot=snapshot, epochs=epochs)
+        control.changes.extend(self.changes)
         self.bus.publish(topics.CONTROL, b"tiny", control.SerializeToString())
 
     def every_position(self) -> list[ClipPosition]:
@@ -136,20 +137,21 @@ class Stage:
         positions: Iterable[ClipPosition],
         skipped: Iterable[ClipPosition] = (),
         frames: NDArray[Any] | None = None,
+        fence: int = 0,
     ) -> None:
-        """Put clips into the cache and announce them, in this order."""
+        """Put clips into the cache and announce them, in this order. `fence`: of the master that has issued them."""
         left_out = set(skipped)
         for number, index in positions:
             plan = self.plans[number]
             clip = clip_ref(plan, index)
             if (number, index) in left_out:
-                self._announce(clip, "", "no frame could be decoded")
+                self._announce(clip, "", "no frame could be decoded", fence)
                 continue
             key = clip_key("tiny", plan.purpose, plan.epoch, index, 0)
             key = key if self.feature == "rgb" else stream_key(key, "s")
             value = codec.encode(clip_frames(clip, self.feature) if frames is None else frames, FrameCodec(name="raw"))
             self.cache.put(key, value, ["trainer.one"], 600)
-            self._announce(clip, key, "")
+            self._announce(clip, key, "", fence)
 
     def announce_again(self, positions: Iterable[ClipPosition]) -> None:
         """Messages delivered twice, without bytes."""
@@ -158,12 +160,12 @@ class Stage:
             key = clip_key("tiny", plan.purpose, plan.epoch, index, 0)
             self._announce(clip_ref(plan, index), key if self.feature == "rgb" else stream_key(key, "s"), "")
 
-    def _announce(self, clip: ClipRef, key: str, skipped: str) -> None:
+    def _announce(self, clip: ClipRef, key: str, skipped: str, fence: int = 0) -> None:
         message: ClipReady | FeatureReady
         if self.feature == "rgb":
-            message = ClipReady(clip=clip, key=key, skipped=skipped)
+            message = ClipReady(clip=clip, key=key, skipped=skipped, fence=fence)
         else:
-            message = FeatureReady(clip=clip, stream="s", key=key, skipped=skipped)
+            message = FeatureReady(clip=clip, stream="s", key=key, skipped=skipped, fence=fence)
         partition = clip.index % topics.DATA_PARTITIONS
         topic = topics.stream_topic(self.feature)
         self.bus.publish(topic, str(clip.index).encode(), message.SerializeToString(), partition)
@@ -197,11 +199,20 @@ class Running:
     """A trainer in a thread of its own for each rank, until left."""
 
     def __init__(
-        self, stage: Stage, ranks: int = 1, clock: Callable[[], float] = time.monotonic, **settings: Any
+        self,
+        stage: Stage,
+        ranks: int = 1,
+        clock: Callable[[], float] = time.monotonic,
+        stays: bool = False,
+        **settings: Any,
     ) -> None:
         self._control = ControlFeed(stage.bus)
         config = TrainerConfig(
-            job="tiny", trainer="one", worker="w", settings=TrainerSettings(**{"report_interval_s": 1e-6} | settings)
+            job="tiny",
+            trainer="one",
+            worker="w",
+            stays=stays,
+            settings=TrainerSettings(**{"report_interval_s": 1e-6} | settings),
         )
         self.trainers = [Trainer(config, stage.adapters, self._control, r, clock) for r in ranks_in_process(ranks)]
         self.errors: dict[int, BaseException] = {}
