@@ -181,7 +181,8 @@ def test_a_job_outlives_its_masters(failover: FailoverFleet, expected: dict[str,
 def test_a_change_of_a_running_job_outlives_trainer_and_master(
     failover: FailoverFleet, videos: Path, tmp_path: Path
 ) -> None:
-    """By the command line; the weights are those of a run in one process whose schedule has the change there."""
+    """By the command line; the weights are those of a run in one process whose schedule has the change there. Epochs
+    too: the master dies when it has begun the run that has them, and nobody else knows of it."""
     fleet, job, lr = failover.fleet, "changed", 0.001
     output, catalog = f"{failover.root}/runs/{job}", f"{failover.root}/catalog.parquet"
     options: JobOptions = {"epochs": 6, "clips": CLIPS, "budget": BUDGET, "checkpoint": 8}
@@ -189,17 +190,21 @@ def test_a_change_of_a_running_job_outlives_trainer_and_master(
     for arguments in (["decoder"], ["extractor", "run", "--feature", "flow"], ["aggregator"]):
         fleet.start(*arguments)
     trainers = {name: fleet.start("trainer", "--job", job, "--trainer", name) for name in ("rgb", "flow")}
-    assert api.start(job_text(job, output=output, catalog=catalog, **options)) == 202
+    fewer: JobOptions = {**options, "epochs": 5}
+    assert api.start(job_text(job, output=output, catalog=catalog, **fewer)) == 202
     api.until(job, "is under way", lambda status: status.progress.done >= CLIPS)
     change = [job, f"trainers.rgb.optimizer.lr={lr}", "--json"]
     fleet.run("job", "set", *change, "--server", api.url, status=UNAVAILABLE)  # made known, and not answered
     failover.killed()
-    api = failover.master()
+    api = failover.master("master.start-recorded:2")  # the first is its own taking over
     status = api.until(job, "has it", lambda status: bool(status.changes and status.changes[0].places))
     fleet.kill(trainers["rgb"])
     trainers["rgb"] = fleet.start("trainer", "--job", job, "--trainer", "rgb")
     again = json.loads(fleet.run("job", "set", *change, "--server", api.url))
     assert len(again["changes"]) == 1, "it is so already"
+    assert "6 epochs in place of 5" in fleet.run("job", "set", job, "epochs=6", "--json", "--server", api.url)
+    failover.killed()
+    api = failover.master()
     status = api.until(job, "has ended", lambda status: status.state.ended)
     assert status.state is JobState.COMPLETED, status.reason
     audit = json.loads(fleet.run("audit", job, "--server", api.url, "--json"))
