@@ -35,7 +35,8 @@ class _Sheet:
 class MessageBuilder:
     """Writes the messages of one job. Not thread-safe."""
 
-    def __init__(self, spec: JobSpec, phases: Phases, fence: int) -> None:
+    def __init__(self, spec: JobSpec, phases: Phases, fence: int, labels: tuple[str, ...] | None = None) -> None:
+        """`labels`: the names of those that the job learns, by number; None: it learns classes."""
         self._job = spec.name
         self._features = {name: stream.feature for name, stream in spec.streams.items()}
         self._consumers = spec.readers()
@@ -44,7 +45,7 @@ class MessageBuilder:
         self._whole = recipe_of(spec)
         self._head = lru_cache(maxsize=64)(self._head_of)
         videos = {
-            purpose: VideoMessages(view) if view.file is None else RecordMessages(view)
+            purpose: VideoMessages(view, labels) if view.file is None else RecordMessages(view)
             for purpose, view in phases.views
         }
         self._videos = [videos[purpose] for purpose, _ in phases.order]

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from essp_common.catalog.columns import value_of
+from essp_common.catalog.label_sets import LabelSets
 from essp_common.catalog.table import CatalogView, VideoRow
 from essp_common.pb.v1.messages_pb2 import DecodeSeed, Seek, Video
 from essp_common.planning.work_units import is_divisible
@@ -41,8 +42,10 @@ class Told(NamedTuple):
 class VideoMessages:
     """The videos of one view. Not thread-safe."""
 
-    def __init__(self, view: CatalogView) -> None:
+    def __init__(self, view: CatalogView, labels: tuple[str, ...] | None = None) -> None:
+        """`labels`: what the job learns to see, by number, of a job that learns each label by itself; None: classes."""
         self._rows = rows = view.rows
+        self._labels = None if labels is None else LabelSets(rows, labels)
         columns: Mapping[str, Any] = rows.columns
         self._texts = [columns[name] for name in ("id", "uri", "etag")]
         self._places = _singly(rows.places)
@@ -94,6 +97,7 @@ class VideoMessages:
             height=height,
             seekable=seekable,
             lookahead=lookahead,
+            labels=() if self._labels is None else self._labels.of(video),
         )
         begin = self._edges[place]
         return Told(
