@@ -19,6 +19,13 @@ def label_names(catalog: Catalog) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
+def has_several_labels(rows: Rows) -> bool:
+    """Whether a video has more than one."""
+    packed = _packed(rows)
+    labelled = rows.places[packed.lengths[rows.places] > 0].tolist()
+    return any(len(set(unpack(packed.encoded(place), names_only=True).labels)) > 1 for place in labelled)
+
+
 class LabelSets:
     """The labels of the videos of one view."""
 

@@ -11,12 +11,14 @@ from numpy.typing import NDArray
 
 import essp
 from essp.catalog.build import BuildOptions, build
+from essp.cli.init import job_text
 from essp.embedded.composition import Embedded
 from essp.report.folder import write_report
 from essp_common.artifacts import checkpoint, scores
 from essp_common.artifacts.fused_model import open_model
+from essp_common.catalog.table import read_catalog
 from essp_common.errors import ConfigError
-from essp_common.job.spec import JobSpec
+from essp_common.job.spec import JobSpec, parse_spec
 from essp_common.job.status import JobState
 from essp_common.runtime.config import Settings
 from essp_common.video.synthetic import Encoding, drifting, texture, write_video
@@ -125,6 +127,16 @@ def test_each_label_is_learned_by_itself(catalog: str, tmp_path: Path) -> None:
     alone = dict(zip(loaded.classes, one.score(clip), strict=True))
     assert alone["bars"] > 0.5
     assert alone["red"] > 0.5
+
+
+def test_init_proposes_it_where_videos_have_several(catalog: str, tmp_path: Path) -> None:
+    text = job_text(read_catalog(*STORES.resolve(catalog)), catalog, "job.yaml", "small")
+    spec = parse_spec(text)
+    assert spec.data.targets == "labels"
+    assert {trainer.choose for trainer in spec.trainers.values()} == {"mAP"}
+    output = {"output": f"file://{tmp_path}/run"}
+    assert preflight(spec.model_copy(update=output), STORES).labels == ("bars", "dark", "none", "red")
+    assert parse_spec(job_text(read_catalog(*STORES.resolve(catalog)), catalog, "job.yaml", "small", "few")).trainers
 
 
 def _shown_in(video: str) -> list[str]:
