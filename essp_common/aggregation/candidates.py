@@ -42,10 +42,10 @@ def candidates(spec: AggregationSpec, targets: Targets = "class") -> tuple[Candi
                     f"aggregation.strategies.{number}: {strategy.name} learns from the features of clips; set "
                     "aggregation.features: true, or choose a strategy that needs scores alone (`essp aggregator ls`)"
                 )
-            if targets == "labels" and strategy.name not in OF_LABELS:
+            if targets != "class" and strategy.name not in OF_LABELS:
                 raise ConfigError(
                     f"aggregation.strategies.{number}: {strategy.name} makes scores that sum to 1 over the classes, "
-                    "and with data.targets: labels each label has a probability of its own; use "
+                    f"and with data.targets: {targets} each label has a probability of its own; use "
                     f"{' or '.join(OF_LABELS)}"
                 )
             found.setdefault((strategy.name, repr(params)), Candidate(strategy.name, params, aggregator))

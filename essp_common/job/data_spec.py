@@ -11,8 +11,8 @@ from pydantic import (
 
 from essp_common.job.fields import Label, Section, Uri
 
-Targets = Literal["class", "labels"]
-"""What trainers learn of a video: the one class that it is of, or all labels that it has."""
+Targets = Literal["class", "labels", "spans"]
+"""What trainers learn of a clip: of which class its video is, all labels of the video, or those of its frames."""
 
 
 class DataSpec(Section):
@@ -48,7 +48,8 @@ class DataSpec(Section):
     their splits are. `essp run --folds group` sets it for each value; see docs/recipes.md."""
     targets: Targets = "class"
     """What trainers learn of a video. `class`: of which class it is, the likeliest one being the answer. `labels`: all
-    that it shows, each label of the catalog by itself, be they none, one or many; see [labels](labels.md)."""
+    that it shows, each label of the catalog by itself, be they none, one or many. `spans`: the same of each clip, by
+    the spans of the video in which its frames lie. See [labels](labels.md)."""
     consumed: Literal["train", "validation", "test"] = "train"
     """Which of these three `consumers` get: of training, clips as `sampling.kind` draws them; of the others, clips at
     even distances over each video. To have nothing set aside, name the training split as `validation`, too."""

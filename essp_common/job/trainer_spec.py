@@ -262,7 +262,7 @@ class TrainerSpec(Section):
     """Share of each label's weight that is spread over all classes (Szegedy et al., 2016); 0.1 is common."""
     class_weights: dict[Label, Annotated[float, Field(ge=0, le=1000)]] = Field({}, max_length=100_000)
     """How much the clips of a class count in cross entropy, by its name, as in `{fall: 5}`; others count 1. With
-    `data.targets: labels`, how much it counts that a clip has a label, beside that another has it not. Where `sampling`
+    `data.targets` of labels, how much it counts that a clip has one, beside that another has it not. Where `sampling`
     draws classes equally often, as it does by default, rare classes need no weight for being rare."""
     ema: float = Field(0.0, ge=0, lt=1)
     """Decay of an exponential moving average of the weights, which replaces the weights of the last step in evaluation

@@ -93,7 +93,7 @@ class Assignment:
     @property
     def learns_labels(self) -> bool:
         """Whether it learns labels, each by itself, and not of which class a clip is."""
-        return self.spec.data.targets == "labels"
+        return self.spec.data.targets != "class"
 
     @property
     def end(self) -> Position:

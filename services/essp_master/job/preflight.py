@@ -80,7 +80,7 @@ class Preflight:
     @property
     def labels(self) -> tuple[str, ...] | None:
         """The names of the labels that are learned each by itself; None: the job learns classes."""
-        return self.classes if self.spec.data.targets == "labels" else None
+        return None if self.spec.data.targets == "class" else self.classes
 
     @property
     def max_clip_bytes(self) -> int:
@@ -111,7 +111,7 @@ def preflight(
     if spec.trainers:
         candidates(spec.aggregation, spec.data.targets)
     phases = Phases(spec, catalog)
-    classes = label_names(catalog) if spec.data.targets == "labels" else tuple(catalog.classes)
+    classes = _names_of(spec, catalog)
     layouts = layouts_of(spec, declared)
     check_needs(spec, declared)
     check_trainers(phases, layouts, declared)
@@ -121,7 +121,7 @@ def preflight(
     output = _output_of(spec, stores)
     if trouble := output.unwritable():
         raise ConfigError(f"output: {trouble}")
-    _try_seeds(phases, classes if spec.data.targets == "labels" else None, parts, clips)
+    _try_seeds(phases, None if spec.data.targets == "class" else classes, parts, clips)
     known = None if fresh else check_owner(output, spec)
     resume = ResumePoints.of_nothing(spec) if fresh else resume_points(spec, phases, stores)
     _check_weights(spec, stores, resume)
@@ -218,7 +218,20 @@ def _columns(spec: JobSpec) -> tuple[str, ...]:
     """Of the catalog, beside those that name a video."""
     if spec.consumers:
         return (*PLANNED, *HANDED)
-    return (*PLANNED, LABELS) if spec.data.targets == "labels" else PLANNED
+    return PLANNED if spec.data.targets == "class" else (*PLANNED, LABELS)
+
+
+def _names_of(spec: JobSpec, catalog: Catalog) -> tuple[str, ...]:
+    """Of what the job learns."""
+    if spec.data.targets == "class":
+        return tuple(catalog.classes)
+    names = label_names(catalog, of_spans=spec.data.targets == "spans")
+    if not names:
+        raise ConfigError(
+            "data.targets: the catalog has no spans; build it from a CSV file with a column frame_labels, or from a "
+            "list of segments with `essp catalog build --whole`"
+        )
+    return names
 
 
 def _check_records(spec: JobSpec) -> None:
@@ -257,7 +270,7 @@ def _check_labels(spec: JobSpec, catalog: Catalog) -> None:
             "data.records: its records have no labels; build it from a source that has some: a folder for each class, "
             "or a CSV file with the columns path and label (`essp records build`)"
         )
-    if spec.trainers and catalog.classes == ("",):
+    if spec.trainers and catalog.classes == ("",) and spec.data.targets != "spans":
         raise ConfigError(
             "data.catalog: its videos have no labels; put videos in class folders (FOLDER/CLASS/video.mp4), or give a "
             "CSV file with the columns path and label, and make the catalog again with `essp catalog build`"

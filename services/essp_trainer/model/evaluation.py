@@ -19,6 +19,7 @@ from essp_common.errors import PermanentError
 from essp_common.learning.head_inputs import HeadInputs
 from essp_common.learning.models import AnyClassifier, Classifier
 from essp_common.messages.ordered import Delivery
+from essp_common.pb.v1.messages_pb2 import ClipRef
 from essp_trainer.data.device import enough_memory
 from essp_trainer.data.prefetch import Batch
 from essp_trainer.model.step_result import StepResult
@@ -28,14 +29,22 @@ class Evaluation:
     """The scores of this rank's clips of one phase, in index order."""
 
     def __init__(
-        self, model: AnyClassifier, device: torch.device, classes: tuple[str, ...], network: str | None = None
+        self,
+        model: AnyClassifier,
+        device: torch.device,
+        classes: tuple[str, ...],
+        network: str | None = None,
+        *,
+        each_alone: bool = False,
     ) -> None:
-        """`network`: the name of the model, whose features of the clips are kept, too; None: they are not."""
+        """`network`: the name of the model, whose features of the clips are kept, too; None: they are not.
+        `each_alone`: clips of one video have labels of their own, so each stands for itself."""
         self._model = model.to(device)
         self._device = device
         self._classes = classes
         self._head_inputs = None if network is None else HeadInputs(model, network)
         self._independent = isinstance(model, Classifier) and model.independent
+        self._each_alone = each_alone
         self._features: list[NDArray[np.float16]] = []
         self._labels: list[NDArray[np.bool_]] = []
         self._items: list[Delivery] = []
@@ -67,7 +76,7 @@ class Evaluation:
             features = np.concatenate(self._features) if self._features else np.zeros((0, 0), np.float16)
         none = np.zeros((0, len(self._classes)), dtype=np.float32)
         return ScoreTable(
-            video_id=tuple(item.clip.video_id for item in self._items),
+            video_id=tuple(self._name(item.clip) for item in self._items),
             class_id=np.array([item.clip.class_id for item in self._items], dtype=np.int32),
             clip_index=np.array([item.clip.index for item in self._items], dtype=np.int64),
             probabilities=np.concatenate([none, *self._probabilities]),
@@ -75,6 +84,9 @@ class Evaluation:
             features=features,
             labels=np.concatenate([none.astype(np.bool_), *self._labels]) if self._independent else None,
         )
+
+    def _name(self, clip: ClipRef) -> str:
+        return f"{clip.video_id} frame {clip.first_frame}" if self._each_alone else clip.video_id
 
 
 def clip_and_video_figures(table: ScoreTable) -> dict[str, float]:

@@ -84,10 +84,11 @@ def test_decoders_are_told_the_labels_of_a_video_where_trainers_learn_them(
     row = replace(ROW, class_name="left", targets=pack(Targets(labels=labels)))
     other = replace(row, id="other", uri="file:///other", targets=pack(Targets(labels=("jump", "run"))))
     catalog = Catalog((row, other))
-    assert label_names(catalog) == ("jump", "left", "run")
-    phases = Phases(SPEC, catalog)
+    assert label_names(catalog, of_spans=False) == ("jump", "left", "run")
+    spec = SPEC.model_copy(update={"data": SPEC.data.model_copy(update={"targets": "labels"})})
+    phases = Phases(spec, catalog)
     clip = PlannedClip(0, 0, 0, [r.id for r in catalog.rows].index(row.id), 0, 5, 1)
-    builder = MessageBuilder(SPEC, phases, 7, ("left", "jump", "run"))
+    builder = MessageBuilder(spec, phases, 7, ("left", "jump", "run"))
     ((_, message),) = builder.units(IssueUnits(0, ((clip,),), ("trainer.rgb",)))
     assert list(DecodeSeed.FromString(message).video.labels) == numbers
 
