@@ -64,7 +64,7 @@ class StreamModel:
         seen = evaluation_view(feature, Evaluated(self.crop, self.scale, self.views), self.layout)
         batch = torch.from_numpy(seen)[None].to(self.module.device)
         with torch.inference_mode():
-            scores: NDArray[np.float32] = self.module(batch).logits.softmax(dim=1)[0].cpu().numpy()
+            scores: NDArray[np.float32] = self.module(batch).probabilities()[0].cpu().numpy()
         return scores
 
     def embed(self, feature: NDArray[Any]) -> NDArray[np.float16]:
@@ -104,6 +104,9 @@ class Model:
     """Whether the strategy learned from features of clips, so that `fuse` needs them, too."""
     background: str | None
     """The class that shows none of the others, and that no video is answered with; None: the model has learned none."""
+    independent: bool
+    """The classes are labels, of which a video may have any number: scores need not sum to 1, and one above 0.5 says
+    that a video more likely has that label than not."""
     fusion: Fuse = field(repr=False)
     """Scores of clips by trainer -> scores by video; `fuse` calls it."""
 
@@ -168,6 +171,7 @@ def load_model(uri: str | Path, *, device: str = "cpu") -> Model:
         rule=found.rule,
         reads_features=found.features,
         background=found.background,
+        independent=found.independent,
         fusion=fusion,
     )
 

@@ -70,6 +70,14 @@ class Answers:
     rows: tuple[Prediction, ...]
     segments: dict[str, tuple[Segment, ...]] = field(default_factory=dict)
     """Video -> where its classes are seen, the surest first; empty when that was not asked for."""
+    independent: bool = False
+    """The model has learned labels, each by itself."""
+
+    def labels(self, row: Prediction) -> tuple[str, ...]:
+        """What a video likelier shows than not, the likeliest first; empty, if the model has learned classes."""
+        if not self.independent:
+            return ()
+        return tuple(name for name, score in row.top(self.classes, len(row.scores)) if score > 0.5)
 
     @property
     def complete(self) -> bool:
@@ -99,6 +107,8 @@ class VideoPrediction:
     """Why clips are missing, or all of them; None: none are."""
     segments: tuple[Segment, ...] = ()
     """Where in the video its classes are seen, the surest first; empty when that was not asked for."""
+    labels: tuple[str, ...] = ()
+    """Of a model that has learned labels, each by itself: those with a probability above 0.5, the likeliest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +176,7 @@ def predict(
             row.clips,
             row.error,
             answers.segments.get(row.video_id, ()),
+            answers.labels(row),
         )
         for row in answers.rows
     ]
@@ -205,7 +216,8 @@ def classify(
             spec = job_of(model, model_uri, f"file://{folder}/pictures", records=f"file://{folder}/records")
             found |= {row.video_id: row for row in _of_pictures(spec, pictures, local, watch)}
     answers = tuple(found.get(row.id) or _unused(row, "no clip of it was decoded") for row in rows)
-    return Answers(model_uri, tuple(name for name in model.classes if name != model.background), answers, where)
+    classes = tuple(name for name in model.classes if name != model.background)
+    return Answers(model_uri, classes, answers, where, model.independent)
 
 
 def find(videos: Iterable[str], stores: Stores, suffixes: Collection[str] = VIDEO_SUFFIXES) -> list[VideoRow]:

@@ -136,6 +136,7 @@ def export_programs(
         "format": form,
         "classes": list(model.classes),
         "background": model.background,
+        "independent": model.independent,
         "rule": model.rule,
         "clip": model.clip.model_dump(mode="json"),
         "frame": {"height": size[0], "width": size[1]},
@@ -168,8 +169,8 @@ class _Whole(nn.Module):
         seen = torch.cat(views, dim=1)
         if frames.dtype == torch.uint8:
             seen = seen.round().to(torch.uint8)
-        logits: Tensor = self.classifier(seen).logits
-        return logits.softmax(dim=1)
+        probabilities: Tensor = self.classifier(seen).probabilities()
+        return probabilities
 
     def _resized(self, square: Tensor) -> Tensor:
         if self._side == self._crop:

@@ -13,10 +13,11 @@ import typer
 from essp.cli.init_records import SMALL, reader_of, records_text, side_for, trainer_text
 from essp.cli.recipes import TEMPLATES, Recipe, recipe_text
 from essp.uris import as_uri
+from essp_common.catalog.label_sets import has_several_labels
 from essp_common.catalog.table import Catalog, read_catalog
 from essp_common.errors import ConfigError
 from essp_common.job.data_spec import SamplingSpec
-from essp_common.job.spec import parse_spec
+from essp_common.job.spec import OF_LABELS, parse_spec
 from essp_common.job.trainer_spec import PACKAGE
 from essp_common.planning.decode_cost import decode_cost
 from essp_common.planning.phases import Phases
@@ -35,7 +36,7 @@ epochs: {epochs}
 
 data:
   catalog: {catalog}
-  train: train
+{targets}  train: train
   validation: validation      # chooses the best checkpoint and the fusion weights
   validation_fraction: 0.15   # set aside from the training videos when the catalog has no validation split
   test: {test:<18}    # the final figures; null: none
@@ -95,6 +96,12 @@ _FEW = """\
     augment: {crop: 112, scales: [1.0, 0.875], evaluation_scale: 1.0, flip: true}
 """
 
+_LABELS = """\
+  targets: labels             # videos have several labels: each is learned by itself; class: the first one alone
+"""
+_CHOOSE = """\
+    choose: mAP               # the best checkpoint by the mean average precision of the labels
+"""
 _CLASS_BALANCED = """\
   kind: class_balanced        # class, then video, then offset, all at random; or pooled, exhaustive, uniform
 """
@@ -187,7 +194,11 @@ def job_text(catalog: Catalog, uri: str, file: str, model: str, recipe: Recipe |
         return recipe_text(TEMPLATES[recipe], catalog, fields)
     shorts = np.sort(np.minimum(usable.numbers("width"), usable.numbers("height")))
     short = int(shorts[len(shorts) // 2])
-    chosen = _few(len(usable)) if recipe == "few" else _whole(model, short)
+    several = has_several_labels(usable)
+    chosen = _few(len(usable)) if recipe == "few" else _whole(model, short, several)
+    chosen["targets"] = _LABELS if several else ""
+    if several:
+        chosen["strategies"] = ", ".join(OF_LABELS)
     write = partial(TEMPLATE.format, epochs=20, **fields, **chosen)
     text = write(sampling=_CLASS_BALANCED, budget=_mebibytes(_BUDGET))
     spec = parse_spec(text, file).model_copy(update={"sampling": _VISITS})
@@ -213,16 +224,18 @@ def job_text(catalog: Catalog, uri: str, file: str, model: str, recipe: Recipe |
     return write(sampling=pooled, budget=_mebibytes(max(_BUDGET, -(-budget // _STEP) * _STEP)))
 
 
-def _whole(model: str, short: int) -> dict[str, object]:
-    """What is written without a recipe: all of both networks learns. `short`: pixels of the videos' short side."""
+def _whole(model: str, short: int, several: bool) -> dict[str, object]:
+    """What is written without a recipe: all of both networks learns. `short`: pixels of the videos' short side.
+    `several`: videos have more than one label."""
     side = side_for(model, short)
+    trainer = trainer_text(model, side) + (_CHOOSE if several else "")
     return {
         "stride": 1,
         "mode": "crop",
         "side": side,
         "clips_per_epoch": "  # clips_per_epoch: 1000     # default: one for each training video\n",
         "evaluated": 3,
-        "trainers": _WHOLE.format(trainer=trainer_text(model, side)),
+        "trainers": _WHOLE.format(trainer=trainer),
         "strategies": "average, product, best, weighted, weighted_product",
     }
 

@@ -78,14 +78,15 @@ def classify_watched(
 
 
 def table(answers: Answers, top: int) -> Table:
-    """One block a video, the likeliest class first."""
+    """One block a video, the likeliest class first; bold is what the video is said to show."""
     shown = Table("video", "class", Column("score", justify="right"), box=None, padding=(0, 2, 0, 0))
     for row in answers.rows:
         name = Text(row.video_id, overflow="fold")
         if row.class_name is None:
             shown.add_row(name, Text(row.error or "", "red"), "")
         for rank, (class_name, score) in enumerate(row.top(answers.classes, top)):
-            style = "bold" if rank == 0 else "dim"
+            said = class_name in answers.labels(row) if answers.independent else rank == 0
+            style = "bold" if said else "dim"
             shown.add_row("" if rank else name, Text(class_name, style), Text(f"{100 * score:.1f} %", style))
         for segment in answers.segments.get(row.video_id, ()):
             span = f"{segment.start_s:.1f} to {segment.end_s:.1f} s: {segment.class_name}"
@@ -104,6 +105,7 @@ def document(answers: Answers, top: int) -> dict[str, Any]:
                 "video": row.video_id,
                 "class": row.class_name,
                 "top": [{"class": name, "score": score} for name, score in row.top(answers.classes, top)],
+                **({"labels": list(answers.labels(row))} if answers.independent else {}),
                 "clips": row.clips,
                 "error": row.error,
                 "segments": [

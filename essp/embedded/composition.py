@@ -37,6 +37,7 @@ from essp_decoder.service import build as build_decoder
 from essp_extractor.config import ExtractorSettings
 from essp_extractor.service import build as build_extractor
 from essp_master.config import MasterSettings
+from essp_master.job.model_inputs import with_inputs_of_model
 from essp_master.job.preflight import Preflight
 from essp_master.service import Master
 from essp_master.service import build as build_master
@@ -83,11 +84,11 @@ class Embedded:
 
     def __init__(self, spec: JobSpec, settings: Settings, options: EmbeddedOptions = EmbeddedOptions()) -> None:
         """Build the services. Raises `ConfigError` for a job that cannot run."""
-        self._spec = spec
         settings = embedded_settings(spec, settings)
         worker = worker_name(settings)
         self._tracing = tracing.exported(settings.traces, settings.trace_share, _POOL, worker)
         self.adapters = Adapters.from_settings(settings)
+        self._spec = spec = with_inputs_of_model(spec, self.adapters.stores)
         self.control = ControlFeed(self.adapters.bus)
         """The master's commands."""
         self._dead_letter_sink = DeadLetterSink(

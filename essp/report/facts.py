@@ -12,7 +12,7 @@ from essp_common.aggregation.fused import Fuse, fusion_of
 from essp_common.artifacts import checkpoint, layout, scores
 from essp_common.artifacts.checkpoint import PhaseRecord, TakenChange
 from essp_common.artifacts.early_stop import EarlyStop, early_stop
-from essp_common.artifacts.figures import Figures
+from essp_common.artifacts.figures import Figures, relevance
 from essp_common.artifacts.fused_model import Evaluation, FusedModel, read_model
 from essp_common.artifacts.scores import ClipScores, VideoScores
 from essp_common.catalog.table import ById, VideoRow
@@ -63,6 +63,11 @@ class Run:
         """(V,) class with the highest fused score."""
         best: NDArray[np.intp] = np.argmax(self.fused.probabilities, axis=1)
         return best
+
+    def answer(self, video: int) -> str:
+        """The class of a video, or all of its labels, for people."""
+        right = np.flatnonzero(relevance(self.fused.truth, len(self.model.classes))[video])
+        return ", ".join(self.model.classes[c] for c in right) or "none"
 
     def row(self, trainer: str | None) -> tuple[Figures, Figures]:
         """Validation and test figures of a trainer (None: fused); empty where the job had no such split."""

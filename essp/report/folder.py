@@ -74,7 +74,7 @@ def draw(run: Run, samples: list[Sample]) -> dict[str, tuple[bytes, bytes]]:
         sweep: [(one.label, one.validation["top1"]) for one in members] for sweep, members in standings(run).items()
     }:
         found["sweeps"] = (plots.sweeps(compared, LIGHT), plots.sweeps(compared, DARK))
-    if len(run.fused):
+    if len(run.fused) and not run.model.independent:
         counts = confusion(run.fused.class_id, run.fused.probabilities)
         classes = run.model.classes
         found["confusion"] = (plots.confusion(counts, classes, LIGHT), plots.confusion(counts, classes, DARK))

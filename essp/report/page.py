@@ -16,7 +16,7 @@ from essp.pages.elements import Raw, document, percent, section, table, tiles
 from essp.report.facts import Run
 from essp.report.notes import PastRun
 from essp.report.sweeps import standings
-from essp_common.artifacts.figures import Figures, confusion
+from essp_common.artifacts.figures import Figures, average_precisions, confusion, relevance
 
 FIGURES = {"top1": "top-1", "top5": "top-5", "mean_class": "mean class", "mAP": "mAP", "log_loss": "log loss"}
 _MISTAKES = 100
@@ -56,7 +56,7 @@ def render(run: Run, pictures: Pictures, notes: Mapping[str, str], past: Sequenc
             ("loss", "accuracy"),
         ),
         _pictures(f"Confusion on the {run.split} split", "Fused model, by video.", pictures, ("confusion",)),
-        _classes(run),
+        _labels(run) if run.model.independent else _classes(run),
         _pictures(
             "Samples", f"Videos of the {run.split} split, with what the streams see of them.", pictures, ("samples",)
         ),
@@ -205,9 +205,28 @@ def _classes(run: Run) -> str:
     return section(f"Accuracy by class on the {run.split} split", content)
 
 
+def _labels(run: Run) -> str:
+    """Of labels, which are learned each by itself."""
+    if not len(run.fused):
+        return ""
+    head = ["label", "videos", *(escape(name) for name in run.scores), "fused", ""]
+    parts = [*run.scores.values(), run.fused]
+    precisions = [average_precisions(part.truth, part.probabilities) for part in parts]
+    totals = relevance(run.fused.truth, len(run.model.classes)).sum(axis=0)
+    rows = []
+    for c in sorted(np.flatnonzero(totals), key=lambda c: (precisions[-1][c], run.model.classes[c])):
+        own = [found[c] for found in precisions]
+        bar = f'<span><i style="width:{100 * own[-1]:.1f}%"></i></span>'
+        rows.append(([run.model.classes[c], str(totals[c]), *map(percent, own), Raw(bar)], False))
+    content = table(head, rows, bar=len(head) - 1)
+    if len(rows) > _OPEN_CLASSES:
+        content = f"<details><summary>{len(rows)} labels, the hardest first</summary>{content}</details>"
+    return section(f"Average precision by label on the {run.split} split", content)
+
+
 def _mistakes(run: Run) -> str:
     predicted = run.predicted
-    wrong = np.flatnonzero(predicted != run.fused.class_id)
+    wrong = np.flatnonzero(~run.fused.right)
     if not len(run.fused):
         return ""
     if not len(wrong):
@@ -221,7 +240,7 @@ def _mistakes(run: Run) -> str:
             (
                 [
                     run.fused.video_id[v],
-                    names[label],
+                    run.answer(int(v)),
                     names[predicted[v]],
                     percent(row[predicted[v]]),
                     percent(row[label]),

@@ -50,6 +50,7 @@ class Sample:
     video_id: str
     label: str
     predicted: str
+    right: bool
     score: float
     clip: NDArray[np.uint8]
     """(T, H, W, 3)"""
@@ -63,7 +64,7 @@ def choose(run: Run) -> list[int]:
     """Positions of the videos to show: spread over the classes, a misclassified one among them if there is any."""
     if not len(run.fused):
         return []
-    wrong = np.flatnonzero(run.predicted != run.fused.class_id)
+    wrong = np.flatnonzero(~run.fused.right)
     by_class = [np.flatnonzero(run.fused.class_id == c) for c in np.unique(run.fused.class_id)]
     spread = np.linspace(0, len(by_class) - 1, min(COUNT, len(by_class))).round().astype(int)
     chosen = [int(by_class[c][0]) for c in spread]
@@ -89,8 +90,9 @@ def read_samples(run: Run, stores: Stores, positions: Sequence[int]) -> list[Sam
         samples.append(
             Sample(
                 video_id=row.id,
-                label=run.model.classes[run.fused.class_id[position]],
+                label=run.answer(position),
                 predicted=run.model.classes[predicted],
+                right=bool(run.fused.right[position]),
                 score=float(run.fused.probabilities[position, predicted]),
                 clip=read.clip,
                 features={name: drawn for name, (drawn, _) in made.items() if drawn is not None},
@@ -145,7 +147,7 @@ def draw_samples(samples: Sequence[Sample], theme: Theme) -> bytes:
             axes.set_axis_off()
             if picture is not None:
                 axes.imshow(picture)
-        verdict = "" if sample.label == sample.predicted else f" taken for {sample.predicted}"
+        verdict = "" if sample.right else f" taken for {sample.predicted}"
         title = f"{sample.label}{verdict}, {100 * sample.score:.0f} %"
         cells[0].set_title(title, loc="left", fontsize=9, color=theme.ink)
     for axes, head in zip(grid[-1], heads, strict=True):

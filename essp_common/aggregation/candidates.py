@@ -8,8 +8,9 @@ from itertools import product
 from essp_common.aggregation import registry
 from essp_common.aggregation.port import Aggregator
 from essp_common.errors import ConfigError
+from essp_common.job.data_spec import Targets
 from essp_common.job.fields import ParamValue
-from essp_common.job.spec import AggregationSpec
+from essp_common.job.spec import OF_LABELS, AggregationSpec
 
 
 @dataclass(frozen=True)
@@ -21,11 +22,11 @@ class Candidate:
     aggregator: Aggregator
 
 
-def candidates(spec: AggregationSpec) -> tuple[Candidate, ...]:
+def candidates(spec: AggregationSpec, targets: Targets = "class") -> tuple[Candidate, ...]:
     """All of them, as `aggregation.strategies` names them; of equal ones, the first alone.
 
     Raises `ConfigError`, which names the place in the job, for strategies that are not installed or need what the job
-    does not give, and for parameters that are wrong.
+    does not give, for parameters that are wrong, and for strategies that cannot fuse what the trainers learn.
     """
     found: dict[tuple[str, str], Candidate] = {}
     for number, strategy in enumerate(spec.strategies):
@@ -40,6 +41,12 @@ def candidates(spec: AggregationSpec) -> tuple[Candidate, ...]:
                 raise ConfigError(
                     f"aggregation.strategies.{number}: {strategy.name} learns from the features of clips; set "
                     "aggregation.features: true, or choose a strategy that needs scores alone (`essp aggregator ls`)"
+                )
+            if targets != "class" and strategy.name not in OF_LABELS:
+                raise ConfigError(
+                    f"aggregation.strategies.{number}: {strategy.name} makes scores that sum to 1 over the classes, "
+                    f"and with data.targets: {targets} each label has a probability of its own; use "
+                    f"{' or '.join(OF_LABELS)}"
                 )
             found.setdefault((strategy.name, repr(params)), Candidate(strategy.name, params, aggregator))
     return tuple(found.values())

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from essp_common.aggregation import weights
-from essp_common.aggregation.port import Io, Needs, Parts, State, StrategyParams, labels_of
+from essp_common.aggregation.port import Io, Needs, Parts, State, StrategyParams, truth_of
+from essp_common.artifacts.figures import Labels
 from essp_common.artifacts.scores import Rule, VideoScores, fuse
 
 WEIGHT = "/weight"
@@ -31,13 +32,13 @@ def shares_in(state: State) -> dict[str, float]:
     return {name.removesuffix(WEIGHT): float(array[0]) for name, array in state.items() if name.endswith(WEIGHT)}
 
 
-Find = Callable[[NDArray[np.int32], NDArray[np.float64]], NDArray[np.float64]]
-"""Labels `(V,)` and the streams' probabilities `(N, V, C)` -> the streams' weights `(N,)`."""
+Find = Callable[[Any, NDArray[np.float64]], NDArray[np.float64]]
+"""Classes `(V,)`, or labels `(V, C)`, and the streams' probabilities `(N, V, C)` -> the streams' weights `(N,)`."""
 
 FITTED: Mapping[Rule, Find] = {"mean": weights.of_a_mean, "product": weights.of_a_product}
 
 
-def found_weights(find: Find, labels: NDArray[np.int32], parts: Mapping[str, VideoScores]) -> dict[str, float]:
+def found_weights(find: Find, labels: Labels, parts: Mapping[str, VideoScores]) -> dict[str, float]:
     """Trainer -> weight. `parts`: scores of the labelled videos, in their order."""
     found = find(labels, np.stack([part.probabilities for part in parts.values()]))
     return dict(zip(parts, found.tolist(), strict=True))
@@ -65,7 +66,7 @@ class _OfMeans:
     def fit(self, parts: Parts) -> State:
         """The weights."""
         means = {name: part.means for name, part in parts.items()}
-        return stored(found_weights(type(self)._find, labels_of(parts), means))
+        return stored(found_weights(type(self)._find, truth_of(parts), means))
 
     def predict(self, parts: Parts, state: State) -> VideoScores:
         """The rule on the means of all parts that have a weight."""

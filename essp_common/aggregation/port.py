@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
+from essp_common.artifacts.figures import Labels
 from essp_common.artifacts.scores import ClipScores, Rule, VideoScores
 
 Needs = Literal["scores", "features"]
@@ -76,5 +77,10 @@ class Aggregator(Protocol):
 
 
 def labels_of(parts: Parts) -> NDArray[np.int32]:
-    """(V,) labels of videos that all parts have in the same order."""
+    """(V,) classes of videos that all parts have in the same order."""
     return next(iter(parts.values())).means.class_id
+
+
+def truth_of(parts: Parts) -> Labels:
+    """(V,) classes of these videos, or (V, C) their labels, where each is learned by itself."""
+    return next(iter(parts.values())).means.truth

@@ -2,7 +2,8 @@
 it, while most change no decision, and one decision more on few videos is chance.
 
 Both fits are convex: there is one optimum, and no random numbers are needed to find it. All take `labels` `(V,)` and
-`probabilities` `(N, V, C)`, of N streams, and return `(N,)` weights that are not negative and sum to 1.
+`probabilities` `(N, V, C)`, of N streams, and return `(N,)` weights that are not negative and sum to 1. Those that fit
+nothing also take labels `(V, C)`, each of which was learned by itself.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from essp_common.artifacts.figures import Labels as Truth
 from essp_common.artifacts.figures import log_loss
 from essp_common.artifacts.scores import logs
 
@@ -25,12 +27,12 @@ _SHARPEST = 20.0
 _MIN_PROBABILITY = 1e-12
 
 
-def equal(labels: Labels, probabilities: Floats) -> Floats:
+def equal(labels: Truth, probabilities: Floats) -> Floats:
     """The same weight for every stream."""
     return np.full(len(probabilities), 1 / len(probabilities))
 
 
-def best_alone(labels: Labels, probabilities: Floats) -> Floats:
+def best_alone(labels: Truth, probabilities: Floats) -> Floats:
     """All weight for the stream with the lowest log loss; of equal ones, the first."""
     weights = np.zeros(len(probabilities))
     weights[int(np.argmin([log_loss(labels, scores) for scores in probabilities]))] = 1.0

@@ -85,6 +85,8 @@ class ModelDescription(_Document):
     """Side of the square that is cut for it, share of the frame's short side; see `AugmentSpec`."""
     views: int = 1
     """How many such squares of each frame are scored; see `AugmentSpec.evaluation_crops`."""
+    independent: bool = Field(False, exclude_if=lambda independent: not independent)
+    """Its classes are labels, each learned by itself: any number of them may hold."""
     encoder: EncoderSpec | None = Field(None, exclude_if=lambda encoder: encoder is None)
     """Not None: it is no network, but an encoder of descriptors, which are not cut to squares."""
 

@@ -39,7 +39,8 @@ def is_better(metrics: Mapping[str, float], best: Mapping[str, float] | None, ch
         return True
     if choose == "loss":
         return metrics["video_loss"] < best["video_loss"]
-    return (metrics["video_top1"], -metrics["video_loss"]) > (best["video_top1"], -best["video_loss"])
+    figure = f"video_{choose}"
+    return (metrics[figure], -metrics["video_loss"]) > (best[figure], -best["video_loss"])
 
 
 def early_stop(history: Iterable[PhaseRecord], trainer: TrainerSpec, epochs: int) -> EarlyStop | None:

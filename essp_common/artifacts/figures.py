@@ -1,7 +1,8 @@
 """Figures of a classifier from its scores, in NumPy: trainers, fusion and reports have the same, and need no torch.
 
-All take `labels` `(N,) int` and `scores` `(N, C)`, of which higher is likelier; a row is a video or a clip. The
-definitions are scikit-learn's.
+All take `labels` and `scores` `(N, C)`, of which higher is likelier; a row is a video or a clip. Labels are `(N,) int`,
+one class a row, or `(N, C) bool`, any number of labels a row, each with a probability of its own. The definitions are
+scikit-learn's.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Labels = NDArray[np.integer[Any]]
+Labels = NDArray[np.integer[Any]] | NDArray[np.bool_]
+Classes = NDArray[np.integer[Any]]
 Scores = NDArray[np.floating[Any]]
 Figures = dict[str, float]
-"""Metric -> value: `top1`, `top5`, `mean_class`, `mAP`, `log_loss`."""
+"""Metric -> value: `top1`, `top5`, `mean_class` (of classes alone), `mAP`, `log_loss`."""
 
 _MIN_PROBABILITY = 1e-12
 """Smaller probabilities count as this, so that the log loss stays finite."""
@@ -26,13 +28,19 @@ def rank(found: Figures) -> tuple[float, float]:
 
 
 def top_k(labels: Labels, scores: Scores, k: int) -> float:
-    """Share of rows whose label is among the `k` highest scores; of equal scores, the lower class id comes first."""
+    """Share of rows with a label among the `k` highest scores; of equal scores, the lower class id comes first."""
     best = np.argsort(-scores, axis=1, kind="stable")[:, :k]
-    return float(np.mean(np.any(best == labels[:, None], axis=1)))
+    return float(np.mean(np.take_along_axis(relevance(labels, scores.shape[1]), best, axis=1).any(axis=1)))
 
 
 def log_losses(labels: Labels, probabilities: Scores) -> NDArray[np.float64]:
-    """`(N,)` negative logarithm of the probability given to each label, in nats."""
+    """`(N,)` negative logarithm of the probability given to the class of each row, in nats; of labels, the mean over
+    them all of that given to the truth, be it that a row has the label or has it not."""
+    if labels.ndim == 2:
+        exact = probabilities.astype(np.float64)
+        right = np.where(labels, exact, 1 - exact)
+        losses: NDArray[np.float64] = -np.log(np.maximum(right, _MIN_PROBABILITY)).mean(axis=1)
+        return losses
     given = probabilities[np.arange(len(labels)), labels].astype(np.float64)
     return -np.log(np.maximum(given, _MIN_PROBABILITY))
 
@@ -55,19 +63,36 @@ def average_precision(relevant: NDArray[np.bool_], scores: Scores) -> float:
 
 
 def mean_average_precision(labels: Labels, scores: Scores) -> float:
-    """Mean of the average precisions (one class against the rest) of the classes that have rows."""
-    present = np.unique(labels)
-    return float(np.mean([average_precision(labels == c, scores[:, c]) for c in present]))
+    """Mean of the average precisions (one class against the rest) of the classes that have rows; 0 if none has."""
+    found = average_precisions(labels, scores)
+    return float(np.nanmean(found)) if np.isfinite(found).any() else 0.0
 
 
-def mean_class_accuracy(labels: Labels, scores: Scores) -> float:
+def average_precisions(labels: Labels, scores: Scores) -> NDArray[np.float64]:
+    """`(C,)` of each class against the rest; NaN: it has no rows."""
+    relevant = relevance(labels, scores.shape[1])
+    found = np.full(scores.shape[1], np.nan)
+    for c in np.flatnonzero(relevant.any(axis=0)):
+        found[c] = average_precision(relevant[:, c], scores[:, c])
+    return found
+
+
+def relevance(labels: Labels, classes: int) -> NDArray[np.bool_]:
+    """`(N, C)`: which classes are right for each row."""
+    if labels.ndim == 2:
+        return labels.astype(np.bool_, copy=False)
+    right: NDArray[np.bool_] = labels[:, None] == np.arange(classes)
+    return right
+
+
+def mean_class_accuracy(labels: Classes, scores: Scores) -> float:
     """Mean of the accuracies of the classes that have rows: each class counts the same, however rare."""
     counts = confusion(labels, scores)
     rows = counts.sum(axis=1)
     return float(np.mean(counts.diagonal()[rows > 0] / rows[rows > 0]))
 
 
-def confusion(labels: Labels, scores: Scores) -> NDArray[np.int64]:
+def confusion(labels: Classes, scores: Scores) -> NDArray[np.int64]:
     """`(C, C)` counts: row = label, column = highest score."""
     classes = scores.shape[1]
     flat = labels.astype(np.int64) * classes + np.argmax(scores, axis=1)
@@ -78,10 +103,11 @@ def figures(labels: Labels, probabilities: Scores) -> Figures:
     """The figures that are reported. Raises `ValueError` if there is no row."""
     if len(labels) == 0:
         raise ValueError("no scores to evaluate")
+    of_classes = {} if labels.ndim == 2 else {"mean_class": mean_class_accuracy(labels.astype(np.int64), probabilities)}
     return {
         "top1": top_k(labels, probabilities, 1),
         "top5": top_k(labels, probabilities, 5),
-        "mean_class": mean_class_accuracy(labels, probabilities),
+        **of_classes,
         "mAP": mean_average_precision(labels, probabilities),
         "log_loss": log_loss(labels, probabilities),
     }

@@ -112,6 +112,9 @@ class FusedModel(_Section):
     classes: tuple[str, ...]
     background: str | None = None
     """The class that no video is answered with: it shows none of the others. Null: there is none."""
+    independent: bool = False
+    """The classes are labels, each learned by itself: a video may show any number of them, and scores need not sum to
+    1."""
     clip: ClipSpec
     clips_per_video: int
     streams: dict[str, StreamSpec]

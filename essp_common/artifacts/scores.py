@@ -6,6 +6,9 @@ precision of the model: float32, if it was not asked to compute in double precis
 metadata, so that a score table can be read without its job. Where strategies learn from features, `features` is a
 fixed-size list of float16: what the network's last layer read of the clip.
 
+Of a job that learns labels each by itself (`data.targets: labels`) scores need not sum to 1, and `labels` is a list of
+int32, the ids of all labels of the clip's video.
+
 Clips that were skipped have no row. Rows are written in index order, so equal phases give equal files.
 """
 
@@ -20,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from essp_common.artifacts.figures import Labels, relevance
 from essp_common.errors import PermanentError
 from essp_common.objects import tables
 from essp_common.objects.port import ObjectStore
@@ -33,6 +37,7 @@ Rule = Literal["mean", "product"]
 
 _COLUMNS = ("video_id", "class_id", "clip_index", "scores")
 _FEATURES = "features"
+_LABELS = "labels"
 
 
 @dataclass(frozen=True)
@@ -50,6 +55,8 @@ class ScoreTable:
     """Names of the C classes, by class id."""
     features: NDArray[np.float16] | None = None
     """(N, D) what the network's last layer read of each clip; None: it was not kept."""
+    labels: NDArray[np.bool_] | None = None
+    """(N, C) which labels each clip has, where each is learned by itself; None: classes are."""
 
     def __post_init__(self) -> None:
         rows = len(self.video_id)
@@ -59,9 +66,16 @@ class ScoreTable:
             raise ValueError(f"probabilities are {self.probabilities.shape}, not ({rows}, {len(self.classes)})")
         if self.features is not None and (self.features.ndim != 2 or len(self.features) != rows):
             raise ValueError(f"features are {self.features.shape}, and there are {rows} clips")
+        if self.labels is not None and self.labels.shape != self.probabilities.shape:
+            raise ValueError(f"labels are {self.labels.shape}, and probabilities {self.probabilities.shape}")
 
     def __len__(self) -> int:
         return len(self.video_id)
+
+    @property
+    def truth(self) -> Labels:
+        """What figures compare with: `(N,)` class ids, or `(N, C)` labels."""
+        return self.class_id if self.labels is None else self.labels
 
     def at(self, rows: NDArray[np.intp]) -> ScoreTable:
         """The clips of these rows."""
@@ -72,6 +86,7 @@ class ScoreTable:
             self.probabilities[rows],
             self.classes,
             None if self.features is None else self.features[rows],
+            None if self.labels is None else self.labels[rows],
         )
 
 
@@ -85,6 +100,20 @@ class VideoScores:
     probabilities: NDArray[np.float64]
     """(V, C)"""
     classes: tuple[str, ...]
+    labels: NDArray[np.bool_] | None = None
+    """(V, C) which labels each video has, where each is learned by itself; None: classes are, or nothing is known."""
+
+    @property
+    def truth(self) -> Labels:
+        """What figures compare with: `(V,)` class ids, or `(V, C)` labels."""
+        return self.class_id if self.labels is None else self.labels
+
+    @property
+    def right(self) -> NDArray[np.bool_]:
+        """(V,) whether the highest score is of the video's class, or of one of its labels."""
+        best = self.probabilities.argmax(axis=1)
+        found: NDArray[np.bool_] = relevance(self.truth, len(self.classes))[np.arange(len(self)), best]
+        return found
 
     def __len__(self) -> int:
         return len(self.video_id)
@@ -98,7 +127,8 @@ class VideoScores:
     def at(self, videos: NDArray[np.intp]) -> VideoScores:
         """The videos with these numbers."""
         names = tuple(self.video_id[row] for row in videos.tolist())
-        return VideoScores(names, self.class_id[videos], self.probabilities[videos], self.classes)
+        labels = None if self.labels is None else self.labels[videos]
+        return VideoScores(names, self.class_id[videos], self.probabilities[videos], self.classes, labels)
 
 
 @dataclass(frozen=True)
@@ -137,7 +167,8 @@ class ClipScores:
 
     def unlabelled(self) -> ClipScores:
         """The same scores, with no label known."""
-        return replace(self, means=replace(self.means, class_id=np.full(len(self), -1, dtype=np.int32)))
+        unknown = np.full(len(self), -1, dtype=np.int32)
+        return replace(self, means=replace(self.means, class_id=unknown, labels=None))
 
     def pooled(self, probabilities: NDArray[np.float64]) -> VideoScores:
         """Scores `(V, C)` of the videos in place of the means."""
@@ -163,6 +194,7 @@ def by_video(table: ScoreTable, weights: NDArray[np.float64] | None = None) -> V
         class_id=table.class_id[order][first],
         probabilities=total / clips[:, None],
         classes=table.classes,
+        labels=None if table.labels is None else table.labels[order][first],
     )
 
 
@@ -193,6 +225,8 @@ def fuse(parts: Mapping[str, VideoScores], weights: Mapping[str, float], rule: R
     stacked = np.ones((len(used), len(videos), len(classes)))
     weight = np.zeros((len(used), len(videos)))
     class_id = np.full(len(videos), -1, dtype=np.int32)
+    known = all(part.labels is not None for part in used.values())
+    labels = np.zeros((len(videos), len(classes)), np.bool_) if known else None
     for number, (name, part) in enumerate(used.items()):
         if part.classes != classes:
             raise ValueError(f"{name} was trained for other classes than the rest")
@@ -200,7 +234,9 @@ def fuse(parts: Mapping[str, VideoScores], weights: Mapping[str, float], rule: R
         stacked[number, rows] = part.probabilities
         weight[number, rows] = weights[name]
         class_id[rows] = part.class_id
-    return VideoScores(tuple(videos), class_id, mix(stacked, weight / weight.sum(axis=0), rule), classes)
+        if labels is not None and part.labels is not None:
+            labels[rows] = part.labels
+    return VideoScores(tuple(videos), class_id, mix(stacked, weight / weight.sum(axis=0), rule), classes, labels)
 
 
 def mix(probabilities: NDArray[np.float64], weights: NDArray[np.float64], rule: Rule) -> NDArray[np.float64]:
@@ -250,6 +286,8 @@ def packed(table: ScoreTable) -> bytes:
     }
     if table.features is not None:
         columns[_FEATURES] = _lists(table.features)
+    if table.labels is not None:
+        columns[_LABELS] = _sets(table.labels)
     arrow = pa.table(columns).replace_schema_metadata({_CLASSES: json.dumps(table.classes).encode()})
     return tables.packed(arrow.schema, [arrow])
 
@@ -257,6 +295,21 @@ def packed(table: ScoreTable) -> bytes:
 def _lists(rows: NDArray[Any]) -> pa.FixedSizeListArray:
     values = pa.array(np.ascontiguousarray(rows).reshape(-1))
     return pa.FixedSizeListArray.from_arrays(values, max(1, rows.shape[1]))
+
+
+def _sets(labels: NDArray[np.bool_]) -> pa.ListArray:
+    """The ids of the labels of each row."""
+    offsets = np.concatenate([[0], np.cumsum(labels.sum(axis=1))])
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(np.nonzero(labels)[1], pa.int32()))
+
+
+def _labels(column: pa.ListArray, classes: int) -> NDArray[np.bool_]:
+    """The inverse of `_sets`. Raises `IndexError` for the id of no class."""
+    labels, numbers = np.zeros((len(column), classes), np.bool_), column.flatten().to_numpy()
+    if len(numbers) and numbers.min() < 0:
+        raise IndexError("a label has a number below 0")
+    labels[column.value_parent_indices().to_numpy(), numbers] = True
+    return labels
 
 
 def _rows(column: pa.ChunkedArray, rows: int, width: int) -> NDArray[Any]:
@@ -274,6 +327,9 @@ def unpacked(data: bytes) -> ScoreTable:
         if _FEATURES in arrow.column_names:
             column = arrow.column(_FEATURES)
             features = _rows(column, arrow.num_rows, column.type.list_size if arrow.num_rows else 0)
+        labels = None
+        if _LABELS in arrow.column_names:
+            labels = _labels(arrow.column(_LABELS).combine_chunks(), len(classes))
         return ScoreTable(
             video_id=tuple(columns[0].to_pylist()),
             class_id=columns[1].to_numpy(zero_copy_only=False),
@@ -281,6 +337,7 @@ def unpacked(data: bytes) -> ScoreTable:
             probabilities=_rows(arrow.column("scores"), arrow.num_rows, len(classes)),
             classes=classes,
             features=features,
+            labels=labels,
         )
     except tables.UNREADABLE as error:
         raise ValueError(str(error)) from error
@@ -291,6 +348,7 @@ def joined(tables: Sequence[ScoreTable]) -> ScoreTable:
     order = np.argsort(np.concatenate([table.clip_index for table in tables]))
     videos = [video for table in tables for video in table.video_id]
     features = [table.features for table in tables if table.features is not None and len(table)]
+    labels = [table.labels for table in tables if table.labels is not None]
     return ScoreTable(
         video_id=tuple(videos[row] for row in order),
         class_id=np.concatenate([table.class_id for table in tables])[order],
@@ -298,4 +356,5 @@ def joined(tables: Sequence[ScoreTable]) -> ScoreTable:
         probabilities=np.concatenate([table.probabilities for table in tables])[order],
         classes=tables[0].classes,
         features=np.concatenate(features)[order] if features else None,
+        labels=np.concatenate(labels)[order] if labels else None,
     )

@@ -11,6 +11,9 @@ from pydantic import (
 
 from essp_common.job.fields import Label, Section, Uri
 
+Targets = Literal["class", "labels", "spans"]
+"""What trainers learn of a clip: of which class its video is, all labels of the video, or those of its frames."""
+
 
 class DataSpec(Section):
     """The catalog and its splits, or data sets of records in place of them."""
@@ -43,6 +46,10 @@ class DataSpec(Section):
     left_out: dict[Label, Label] = Field({}, max_length=1)
     """Test on the videos with this value in a column, and train on all others, as in `{group: person03}`, whatever
     their splits are. `essp run --folds group` sets it for each value; see docs/recipes.md."""
+    targets: Targets = "class"
+    """What trainers learn of a video. `class`: of which class it is, the likeliest one being the answer. `labels`: all
+    that it shows, each label of the catalog by itself, be they none, one or many. `spans`: the same of each clip, by
+    the spans of the video in which its frames lie. See [labels](labels.md)."""
     consumed: Literal["train", "validation", "test"] = "train"
     """Which of these three `consumers` get: of training, clips as `sampling.kind` draws them; of the others, clips at
     even distances over each video. To have nothing set aside, name the training split as `validation`, too."""

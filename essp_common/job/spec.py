@@ -99,6 +99,10 @@ _STRATEGY = {
 }
 
 
+OF_LABELS = ("average", "best")
+"""The strategies that fuse scores which need not sum to 1: those of labels, each learned by itself."""
+
+
 class AggregationSpec(Section):
     """How the scores of the streams are fused."""
 
@@ -110,7 +114,8 @@ class AggregationSpec(Section):
     """Strategies to try on the validation split, as in `[average, {name: top_k, k: [1, 3, 5]}]`: a list of values is a
     grid. The one with the lowest log loss under cross-validation is chosen, of equal ones the first. `average`: the
     mean of the streams' scores. `product`: their product. `best`: the best stream alone. `weighted`,
-    `weighted_product`: mean and product with weights fitted on that split. `max`, `top_k`, `linear`, `attention`: for
+    `weighted_product`: mean and product with weights fitted on that split. Of labels (`data.targets`) the default is
+    `[average, best]`, and there are no others. `max`, `top_k`, `linear`, `attention`: for
     videos of which few clips tell ([aggregation](aggregation.md)). `feature_linear` and others that learn from
     features need `features: true`."""
     features: bool = False
@@ -236,6 +241,13 @@ class JobSpec(Section):
 
     @model_validator(mode="before")
     @classmethod
+    def _defaults_of_labels(cls, job: Any) -> Any:
+        if not isinstance(job, dict) or _value(job.get("data"), "targets") in (None, "class"):
+            return job
+        return {**job, "aggregation": _completed(job.get("aggregation", {}), {"strategies": OF_LABELS})}
+
+    @model_validator(mode="before")
+    @classmethod
     def _with_sweeps_expanded(cls, job: Any) -> Any:
         if not isinstance(job, dict) or not isinstance(job.get("trainers"), dict):
             return job
@@ -281,6 +293,35 @@ class JobSpec(Section):
             raise ValueError("sampling.every_s: is for predict jobs; this one takes clips_per_video of each video")
         if self.sampling.background is not None and not self.trainers:
             raise ValueError("sampling.background: is for jobs that train; leave it out")
+        return self
+
+    @model_validator(mode="after")
+    def _can_learn_labels(self) -> JobSpec:
+        if self.data.targets == "class":
+            return self
+        if not self.trainers:
+            raise ValueError(
+                "data.targets: is for jobs that train; a prediction answers with what its model has learned, and loops "
+                "of your own get all labels anyway (`Batch.targets`); leave it out"
+            )
+        if self.data.records:
+            raise ValueError("data.targets: a record has one label; leave it out")
+        if self.sampling.background is not None:
+            raise ValueError(
+                f"sampling.background: with data.targets: {self.data.targets} a clip may show none of them, which "
+                "needs no class of its own; leave it out"
+            )
+        if self.data.targets == "spans" and self.clip.snippets > 1:
+            raise ValueError(
+                "clip.snippets: with data.targets: spans a clip is of one part of its video, whose labels it has; "
+                "leave it out, or learn the labels of whole videos (data.targets: labels)"
+            )
+        for name, trainer in self.trainers.items():
+            if trainer.is_encoder:
+                raise ValueError(
+                    f"trainers.{name}.model: {trainer.model} learns one class for each clip, not labels; train it in "
+                    "a job of its own, with data.targets: class"
+                )
         return self
 
     @model_validator(mode="after")

@@ -209,7 +209,7 @@ _OF_NETWORKS: tuple[str, ...] = (
     *("ema", "optimizer", "augment", "amp"),
 )
 """Fields of a trainer that mean nothing to an encoder."""
-Choice = Literal["top1", "loss", "last"]
+Choice = Literal["top1", "mAP", "loss", "last"]
 """By what a training chooses the epoch whose weights it ends with."""
 
 
@@ -261,8 +261,9 @@ class TrainerSpec(Section):
     label_smoothing: float = Field(0.0, ge=0, lt=1)
     """Share of each label's weight that is spread over all classes (Szegedy et al., 2016); 0.1 is common."""
     class_weights: dict[Label, Annotated[float, Field(ge=0, le=1000)]] = Field({}, max_length=100_000)
-    """How much the clips of a class count in cross entropy, by its name, as in `{fall: 5}`; others count 1. Where
-    `sampling` draws classes equally often, as it does by default, rare classes need no weight for being rare."""
+    """How much the clips of a class count in cross entropy, by its name, as in `{fall: 5}`; others count 1. With
+    `data.targets` of labels, how much it counts that a clip has one, beside that another has it not. Where `sampling`
+    draws classes equally often, as it does by default, rare classes need no weight for being rare."""
     ema: float = Field(0.0, ge=0, lt=1)
     """Decay of an exponential moving average of the weights, which replaces the weights of the last step in evaluation
     and in the model (0.999 is common; 0: off). It is smaller at the beginning, when there is little to average."""
@@ -281,7 +282,8 @@ class TrainerSpec(Section):
     """The optimizer and its learning rate."""
     choose: Choice = "top1"
     """Which epoch's weights it ends with, by the videos of the validation split. `top1`: those that were right most
-    often, of equal ones by `loss`. `loss`: those with the lowest log loss, which says more where there are few videos.
+    often, of equal ones by `loss`. `mAP`: the highest mean average precision, by which labels are judged, of equal ones
+    by `loss`. `loss`: those with the lowest log loss, which says more where there are few videos.
     `last`: those of the last epoch, where there are so few that a choice would be chance; the learning rate should have
     come to rest (`schedule: cosine`)."""
     stop: StopSpec = StopSpec()

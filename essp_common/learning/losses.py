@@ -1,5 +1,8 @@
 """The losses that jobs may name, beside the entry points `essp.losses`.
 
+Where a job learns labels each by itself (`data.targets: labels`), cross entropy is that of each label, be it that a
+clip has it or has it not, and the loss of a clip is the mean over them.
+
 Another package adds one with one line of its `pyproject.toml`,
 
     [project.entry-points."essp.losses"]
@@ -20,25 +23,34 @@ from essp_common.errors import ConfigError
 from essp_common.job.registered import LOSSES_OF_PACKAGES, known_loss
 
 Loss = Callable[[Tensor, Tensor], Tensor]
-"""`(B, K)` logits and `(B,)` classes -> the sum of the losses of the clips; B may be 0. Of the sums of all ranks the
-mean over the batch is made."""
+"""`(B, K)` logits and `(B,)` classes, or `(B, K)` floats that are 1 for each label, -> the sum of the losses of the
+clips; B may be 0. Of the sums of all ranks the mean over the batch is made."""
 
 
-def loss(name: str, smoothing: float = 0.0, weights: Tensor | None = None) -> Loss:
+def loss(name: str, smoothing: float = 0.0, weights: Tensor | None = None, *, independent: bool = False) -> Loss:
     """The loss called `name`. That of a package gives `(B,)`, one number a clip.
 
     Raises `ConfigError` if there is none, if it does not load, and, when it is called, if it gives anything else.
 
-    `smoothing`: share of each label's weight that cross entropy spreads over all classes. `weights`: `(K,)`, what a
-    clip of each class counts in it; the sum is not divided by them.
+    `smoothing`: share of each label's weight that cross entropy spreads over all classes, or over both answers to each
+    label. `weights`: `(K,)`, what a clip of each class, or with each label, counts in it; the sum is not divided by
+    them. `independent`: labels are learned, each by itself.
     """
+    if known_loss(name) == "cross_entropy" and independent:
+
+        def binary(logits: Tensor, target: Tensor) -> Tensor:
+            smooth = target * (1 - smoothing) + smoothing / 2
+            each = functional.binary_cross_entropy_with_logits(logits, smooth, pos_weight=weights, reduction="none")
+            return each.mean(dim=1).sum()
+
+        return binary
     if known_loss(name) == "cross_entropy":
         return partial(functional.cross_entropy, weight=weights, reduction="sum", label_smoothing=smoothing)
     of_package: Loss = LOSSES_OF_PACKAGES.load(name)
 
     def total(logits: Tensor, target: Tensor) -> Tensor:
         of_clips = of_package(logits, target)
-        if of_clips.shape != target.shape:
+        if of_clips.shape != target.shape[:1]:
             raise ConfigError(
                 f"loss {name!r}: gave {tuple(of_clips.shape)} for {len(target)} clips, where ({len(target)},) is due, "
                 "one number a clip; leave out its mean (reduction='none')"

@@ -47,14 +47,22 @@ class Classifier(nn.Module):
     std: Tensor
 
     def __init__(
-        self, backbone: nn.Module, scale: Scale, channels: int, side: int | None, clip_frames: int | None = None
+        self,
+        backbone: nn.Module,
+        scale: Scale,
+        channels: int,
+        side: int | None,
+        clip_frames: int | None = None,
+        independent: bool = False,
     ) -> None:
-        """`clip_frames`: how many frames the network sees at once; None: each alone."""
+        """`clip_frames`: how many frames the network sees at once; None: each alone. `independent`: its outputs are
+        labels, of which any number may hold, not classes."""
         super().__init__()
         self.backbone = backbone
         self.dropout = DropoutGenerator()
         self._side = side
         self.clip_frames = clip_frames
+        self.independent = independent
         self.register_buffer("mean", _repeated(scale.mean, channels), persistent=False)
         self.register_buffer("std", _repeated(scale.std, channels), persistent=False)
 
@@ -89,6 +97,7 @@ class Classifier(nn.Module):
         return Scores(
             self._consensus(logits, clips, frames),
             None if auxiliary is None else self._consensus(auxiliary, clips, frames),
+            self.independent,
         )
 
     def normalised(self, x: Tensor) -> Tensor:
@@ -133,7 +142,7 @@ def build(description: ModelDescription, seed: int, weights: StateDict | None = 
     if weights is not None:
         _load_backbone(backbone, entry, weights, description)
     frames = description.frames if entry.clips else None
-    classifier = Classifier(backbone, scale, description.channels, entry.side, frames)
+    classifier = Classifier(backbone, scale, description.channels, entry.side, frames, description.independent)
     _seed_dropout(classifier, entry, description.dropout)
     _channels_last(classifier)
     return classifier

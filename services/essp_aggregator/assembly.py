@@ -95,7 +95,7 @@ def _members(store: ObjectStore, job: str, spec: JobSpec, finals: Mapping[str, M
         shared = align(found)
     except ValueError as error:
         raise _cannot_be_fused(job, error) from error
-    ranks = {name: rank(figures(shared.labels, part.means.probabilities)) for name, part in shared.parts.items()}
+    ranks = {name: rank(figures(shared.truth, part.means.probabilities)) for name, part in shared.parts.items()}
     for sweep, names in limited.items():
         best_first = sorted(names, key=ranks.__getitem__)
         keep = spec.trainers[names[0]].keep
@@ -113,7 +113,7 @@ def _assembled_before(
         model = read_model(store, layout.MODEL_MANIFEST)
     except EsspError:
         return None
-    wanted = [(one.name, one.params) for one in candidates(spec.aggregation)]
+    wanted = [(one.name, one.params) for one in candidates(spec.aggregation, spec.data.targets)]
     made_of = {member.trainer: member.checkpoint for member in model.members}
     same = made_of == {name: store.uri(final.key) for name, final in members.items()}
     return model if same and model.job == job and [(s.name, s.params) for s in model.strategies] == wanted else None
@@ -131,14 +131,15 @@ def _assembled(
     one = next(iter(members.values()))
     try:
         chosen_from = {name: validation[name] for name in members} if validation else {}
-        tries = try_candidates(candidates(spec.aggregation), chosen_from) if chosen_from else (_equal(members), [])
-        best, tried = tries
+        wanted = candidates(spec.aggregation, spec.data.targets)
+        best, tried = try_candidates(wanted, chosen_from) if chosen_from else (_equal(members), [])
         chosen = best.evidence
         model = FusedModel(
             format=2 if chosen.rule is None else 1,
             job=job,
             classes=one.model.classes,
             background=spec.sampling.background,
+            independent=one.model.independent,
             clip=spec.clip,
             clips_per_video=spec.sampling.clips_per_video,
             streams={spec.trainers[name].stream: spec.streams[spec.trainers[name].stream] for name in members},
@@ -193,7 +194,7 @@ def _write_fused(store: ObjectStore, split: str, parts: Mapping[str, ClipScores]
         return
     fused = best.aggregator.predict(align(parts).parts, best.state)
     rows = np.arange(len(fused), dtype=np.int64)
-    table = ScoreTable(fused.video_id, fused.class_id, rows, fused.probabilities, fused.classes)
+    table = ScoreTable(fused.video_id, fused.class_id, rows, fused.probabilities, fused.classes, labels=fused.labels)
     scores.write(store, layout.fused_scores(split), table)
 
 

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from essp_common.aggregation import weights
 from essp_common.aggregation.candidates import Candidate
 from essp_common.aggregation.fused import Fuse
-from essp_common.aggregation.port import Aggregator, Parts, State, labels_of
-from essp_common.artifacts.figures import figures, log_losses
+from essp_common.aggregation.port import Aggregator, Parts, State, labels_of, truth_of
+from essp_common.artifacts.figures import Labels, figures, log_losses
 from essp_common.artifacts.fused_model import Evaluation, Strategy
 from essp_common.artifacts.scores import ClipScores, VideoScores
 
@@ -41,9 +41,14 @@ class Aligned:
     """Videos that a trainer did not score, because none of their clips could be decoded."""
 
     @property
-    def labels(self) -> NDArray[np.int32]:
+    def classes(self) -> NDArray[np.int32]:
         """(V,)"""
         return labels_of(self.parts)
+
+    @property
+    def truth(self) -> Labels:
+        """(V,) classes, or (V, C) labels, where each is learned by itself."""
+        return truth_of(self.parts)
 
 
 @dataclass(frozen=True)
@@ -69,7 +74,7 @@ def align(parts: Mapping[str, ClipScores]) -> Aligned:
     chosen = {name: part.select(common) for name, part in parts.items()}
     first = chosen[names[0]].means
     for name, part in chosen.items():
-        if part.means.classes != first.classes or not np.array_equal(part.means.class_id, first.class_id):
+        if part.means.classes != first.classes or not np.array_equal(part.means.truth, first.truth):
             raise ValueError(f"trainers {names[0]} and {name} disagree on the classes of the same videos")
     everything = set().union(*(part.video_id for part in means.values()))
     return Aligned(chosen, tuple(sorted(everything.difference(common))))
@@ -83,7 +88,7 @@ def try_candidates(candidates: Sequence[Candidate], parts: Mapping[str, ClipScor
     chosen one then learns from all videos.
     """
     scores = align(parts)
-    losses = [held_out_losses(scores, one.aggregator) if len(scores.labels) > 1 else None for one in candidates]
+    losses = [held_out_losses(scores, one.aggregator) if len(scores.truth) > 1 else None for one in candidates]
     means = [0.0 if own is None else _comparable(own.mean()) for own in losses]
     chosen = int(np.argmin(means))
     tried = [_fitted(scores, one, own, losses[chosen]) for one, own in zip(candidates, losses, strict=True)]
@@ -94,21 +99,24 @@ def held_out_losses(scores: Aligned, aggregator: Aggregator) -> Floats:
     """`(V,)` log loss of each video after learning from others.
 
     Sums of products are too sure of themselves, means too little. That says nothing about their decisions, so each
-    strategy is compared at the sharpness that fits best, which is found on the other videos, too.
+    strategy is compared at the sharpness that fits best, which is found on the other videos, too. Labels are fused by
+    means alone, which are compared as they are.
     """
-    labels = scores.labels
+    truth = scores.truth
     asked = {name: part.unlabelled() for name, part in scores.parts.items()}
-    losses = np.empty(len(labels))
+    losses = np.empty(len(truth))
     predicted: dict[bytes, Floats] = {}
-    for held_out in _folds(labels):
+    for held_out in _folds(scores.classes):
         others = np.flatnonzero(~held_out)
         state = aggregator.fit({name: part.at(others) for name, part in scores.parts.items()})
         key = _bytes_of(state)
         if key not in predicted:  # a strategy that learns nothing predicts the same each time
-            predicted[key] = _probabilities(aggregator, asked, state)
+            predicted[key] = _probabilities(aggregator, asked, state, sum_to_1=truth.ndim == 1)
         found = predicted[key]
-        sharpness = weights.sharpness(labels[others], found[others])
-        losses[held_out] = log_losses(labels[held_out], weights.sharpened(found[held_out], sharpness))
+        answers = found[held_out]
+        if truth.ndim == 1:
+            answers = weights.sharpened(answers, weights.sharpness(scores.classes[others], found[others]))
+        losses[held_out] = log_losses(truth[held_out], answers)
     return losses
 
 
@@ -127,20 +135,26 @@ def _fitted(scores: Aligned, candidate: Candidate, losses: Floats | None, of_cho
         params=candidate.params,
         rule=candidate.aggregator.rule,
         weights=candidate.aggregator.shares(state),
-        validation=figures(scores.labels, _probabilities(candidate.aggregator, scores.parts, state)),
+        validation=figures(scores.truth, _fused_by(candidate, scores, state)),
         held_out_log_loss=None if losses is None else float(losses.mean()),
         uncertainty=None if losses is None or of_chosen is None else _standard_error(losses - of_chosen),
     )
     return Fitted(candidate.aggregator, state, evidence)
 
 
-def _probabilities(aggregator: Aggregator, parts: Parts, state: State) -> Floats:
+def _fused_by(candidate: Candidate, scores: Aligned, state: State) -> Floats:
+    return _probabilities(candidate.aggregator, scores.parts, state, sum_to_1=scores.truth.ndim == 1)
+
+
+def _probabilities(aggregator: Aggregator, parts: Parts, state: State, *, sum_to_1: bool) -> Floats:
     """`(V, C)` of the videos of aligned parts. Raises `ValueError` for what are no probabilities of these videos."""
     expected = next(iter(parts.values())).means
     found = aggregator.predict(parts, state)
     values = found.probabilities
     if found.video_id != expected.video_id or values.shape != expected.probabilities.shape:
         raise ValueError(f"strategy {aggregator.name} does not give one score for each video and class")
+    if not sum_to_1:
+        return values
     if not (np.isfinite(values).all() and (values >= 0).all() and (abs(values.sum(axis=1) - 1) < _SUM_ERROR).all()):
         raise ValueError(f"strategy {aggregator.name} gives scores that are no probabilities: they have to sum to 1")
     return values
@@ -164,8 +178,8 @@ def evaluate(parts: Mapping[str, ClipScores], fuse: Fuse) -> Evaluation:
     scores = align(parts)
     fused: VideoScores = fuse(scores.parts)
     return Evaluation(
-        videos=len(scores.labels),
+        videos=len(scores.truth),
         left_out=len(scores.left_out),
-        members={name: figures(scores.labels, part.means.probabilities) for name, part in scores.parts.items()},
-        fused=figures(scores.labels, fused.probabilities),
+        members={name: figures(scores.truth, part.means.probabilities) for name, part in scores.parts.items()},
+        fused=figures(scores.truth, fused.probabilities),
     )

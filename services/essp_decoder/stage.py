@@ -149,4 +149,5 @@ def _clip(unit: DecodeSeed, seed: Seed) -> ClipRef:
         video_id=seed.record.id or unit.video.id,
         first_frame=seed.first_frame,
         last_frame=_last_frame(seed),
+        labels=seed.labels or unit.video.labels,
     )

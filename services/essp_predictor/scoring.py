@@ -69,10 +69,7 @@ class StreamScorer:
         }
         with torch.inference_mode():
             return {
-                member.trainer: self._classifiers[member.trainer](batches[_view(member)])
-                .logits.softmax(dim=1)
-                .cpu()
-                .numpy()
+                member.trainer: self._classifiers[member.trainer](batches[_view(member)]).probabilities().cpu().numpy()
                 for member in self._members
             }
 

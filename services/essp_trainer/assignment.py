@@ -86,8 +86,14 @@ class Assignment:
             crop=self.training.augment.crop,
             evaluation_scale=self.training.augment.evaluation_scale,
             views=self.training.augment.evaluation_crops,
+            independent=self.learns_labels,
             encoder=self.training.encoder if self.training.is_encoder else None,
         )
+
+    @property
+    def learns_labels(self) -> bool:
+        """Whether it learns labels, each by itself, and not of which class a clip is."""
+        return self.spec.data.targets != "class"
 
     @property
     def end(self) -> Position:

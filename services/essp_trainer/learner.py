@@ -94,7 +94,8 @@ class Learner:
         if self._evaluation is None:
             model = self.training.evaluated if best is None else self._checkpoint_store.best_model(best)
             network = self._assignment.training.model if self._assignment.embeds(batch.plan) else None
-            self._evaluation = Evaluation(model, self._device, self._assignment.classes, network)
+            alone = self._assignment.spec.data.targets == "spans"
+            self._evaluation = Evaluation(model, self._device, self._assignment.classes, network, each_alone=alone)
         return self._evaluation.add(batch)
 
     def finish_evaluation(self) -> ScoreTable | None:

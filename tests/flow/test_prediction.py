@@ -128,6 +128,19 @@ def test_a_predict_job_that_fails_half_way_goes_on_where_it_was(
     assert answers["whole"] == answers["parts"]
 
 
+def test_a_predict_job_that_names_its_model_alone_has_the_streams_of_it(
+    trained: JobSpec, catalog: Path, tmp_path: Path
+) -> None:
+    """Also flow, for which an extractor has to be started."""
+    document = {
+        "name": "short",
+        "output": f"file://{tmp_path}/predicted",
+        "data": {"catalog": f"file://{catalog}"},
+        "predictor": {"model": trained.output},
+    }
+    assert state_of(JobSpec.model_validate(document)) is JobState.COMPLETED
+
+
 def state_of(spec: JobSpec) -> JobState:
     """How a job ends."""
     with Embedded(spec, Settings()) as job:

@@ -267,7 +267,7 @@ def ranks_in_process(count: int) -> list[Ranks]:
 
 
 def clip_ref(plan: PhasePlan, index: int) -> ClipRef:
-    """The clip at an index: classes in turn, two clips a video in evaluations."""
+    """The clip at an index: classes in turn, two clips a video in evaluations; the bits of its index are its labels."""
     video = index if plan.purpose == TRAIN else index // 2
     return ClipRef(
         job="tiny",
@@ -276,6 +276,7 @@ def clip_ref(plan: PhasePlan, index: int) -> ClipRef:
         index=index,
         class_id=video % len(CLASSES),
         video_id=f"{Purpose.Name(plan.purpose)}-{video}",
+        labels=[number for number in range(len(CLASSES)) if index >> number & 1],
     )
 
 

@@ -83,7 +83,7 @@ FORMAT: FailureKind
 ENCRYPTED: FailureKind
 
 class ClipRef(_message.Message):
-    __slots__ = ("job", "purpose", "epoch", "index", "attempt", "class_id", "video_id", "first_frame", "last_frame")
+    __slots__ = ("job", "purpose", "epoch", "index", "attempt", "class_id", "video_id", "first_frame", "last_frame", "labels")
     JOB_FIELD_NUMBER: _ClassVar[int]
     PURPOSE_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -93,6 +93,7 @@ class ClipRef(_message.Message):
     VIDEO_ID_FIELD_NUMBER: _ClassVar[int]
     FIRST_FRAME_FIELD_NUMBER: _ClassVar[int]
     LAST_FRAME_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
     job: str
     purpose: Purpose
     epoch: int
@@ -102,10 +103,11 @@ class ClipRef(_message.Message):
     video_id: str
     first_frame: int
     last_frame: int
-    def __init__(self, job: _Optional[str] = ..., purpose: _Optional[_Union[Purpose, str]] = ..., epoch: _Optional[int] = ..., index: _Optional[int] = ..., attempt: _Optional[int] = ..., class_id: _Optional[int] = ..., video_id: _Optional[str] = ..., first_frame: _Optional[int] = ..., last_frame: _Optional[int] = ...) -> None: ...
+    labels: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, job: _Optional[str] = ..., purpose: _Optional[_Union[Purpose, str]] = ..., epoch: _Optional[int] = ..., index: _Optional[int] = ..., attempt: _Optional[int] = ..., class_id: _Optional[int] = ..., video_id: _Optional[str] = ..., first_frame: _Optional[int] = ..., last_frame: _Optional[int] = ..., labels: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Video(_message.Message):
-    __slots__ = ("id", "uri", "size_bytes", "etag", "frame_count", "width", "height", "seekable", "lookahead")
+    __slots__ = ("id", "uri", "size_bytes", "etag", "frame_count", "width", "height", "seekable", "lookahead", "labels")
     ID_FIELD_NUMBER: _ClassVar[int]
     URI_FIELD_NUMBER: _ClassVar[int]
     SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -115,6 +117,7 @@ class Video(_message.Message):
     HEIGHT_FIELD_NUMBER: _ClassVar[int]
     SEEKABLE_FIELD_NUMBER: _ClassVar[int]
     LOOKAHEAD_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
     id: str
     uri: str
     size_bytes: int
@@ -124,7 +127,8 @@ class Video(_message.Message):
     height: int
     seekable: bool
     lookahead: int
-    def __init__(self, id: _Optional[str] = ..., uri: _Optional[str] = ..., size_bytes: _Optional[int] = ..., etag: _Optional[str] = ..., frame_count: _Optional[int] = ..., width: _Optional[int] = ..., height: _Optional[int] = ..., seekable: _Optional[bool] = ..., lookahead: _Optional[int] = ...) -> None: ...
+    labels: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, id: _Optional[str] = ..., uri: _Optional[str] = ..., size_bytes: _Optional[int] = ..., etag: _Optional[str] = ..., frame_count: _Optional[int] = ..., width: _Optional[int] = ..., height: _Optional[int] = ..., seekable: _Optional[bool] = ..., lookahead: _Optional[int] = ..., labels: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Seek(_message.Message):
     __slots__ = ("pts", "frame_index", "byte_offset", "next_frame", "next_offset")
@@ -159,7 +163,7 @@ class StoredRecord(_message.Message):
     def __init__(self, id: _Optional[str] = ..., offset: _Optional[int] = ..., length: _Optional[int] = ..., crc: _Optional[int] = ..., height: _Optional[int] = ..., width: _Optional[int] = ..., channels: _Optional[int] = ...) -> None: ...
 
 class Seed(_message.Message):
-    __slots__ = ("index", "attempt", "class_id", "first_frame", "frame_count", "stride", "seek", "last_frame", "record", "later")
+    __slots__ = ("index", "attempt", "class_id", "first_frame", "frame_count", "stride", "seek", "last_frame", "record", "later", "labels")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     CLASS_ID_FIELD_NUMBER: _ClassVar[int]
@@ -170,6 +174,7 @@ class Seed(_message.Message):
     LAST_FRAME_FIELD_NUMBER: _ClassVar[int]
     RECORD_FIELD_NUMBER: _ClassVar[int]
     LATER_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
     index: int
     attempt: int
     class_id: int
@@ -180,7 +185,8 @@ class Seed(_message.Message):
     last_frame: int
     record: StoredRecord
     later: _containers.RepeatedCompositeFieldContainer[Snippet]
-    def __init__(self, index: _Optional[int] = ..., attempt: _Optional[int] = ..., class_id: _Optional[int] = ..., first_frame: _Optional[int] = ..., frame_count: _Optional[int] = ..., stride: _Optional[int] = ..., seek: _Optional[_Union[Seek, _Mapping]] = ..., last_frame: _Optional[int] = ..., record: _Optional[_Union[StoredRecord, _Mapping]] = ..., later: _Optional[_Iterable[_Union[Snippet, _Mapping]]] = ...) -> None: ...
+    labels: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, index: _Optional[int] = ..., attempt: _Optional[int] = ..., class_id: _Optional[int] = ..., first_frame: _Optional[int] = ..., frame_count: _Optional[int] = ..., stride: _Optional[int] = ..., seek: _Optional[_Union[Seek, _Mapping]] = ..., last_frame: _Optional[int] = ..., record: _Optional[_Union[StoredRecord, _Mapping]] = ..., later: _Optional[_Iterable[_Union[Snippet, _Mapping]]] = ..., labels: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Snippet(_message.Message):
     __slots__ = ("first_frame", "seek")

@@ -72,7 +72,7 @@ class Changes:
             if concerns(fields, trainer):
                 raise Conflict(f"trainer {trainer} is done; its rate counts for nothing any more")
         if STRATEGIES in fields:
-            candidates(after.aggregation)
+            candidates(after.aggregation, after.data.targets)
             if after.trainers.keys() <= set(ended):
                 raise Conflict("all trainers are done, and are being fused; it is too late for other strategies")
         if len(self.made) == MOST_CHANGES:

@@ -78,7 +78,7 @@ class Job:
         self.life = JobLife(spec.name)
         self.recorder = Recorder(run)
         self.changes = Changes(spec, run.changes)
-        self.messages = MessageBuilder(spec, phases, run.fence)
+        self.messages = MessageBuilder(spec, phases, run.fence, run.preflight.labels)
         self.activity = Activity(
             {name: stream.feature for name, stream in spec.streams.items()},
             {name: (trainer.stream, trainer.model) for name, trainer in spec.trainers.items()},

@@ -12,6 +12,7 @@ from functools import lru_cache
 
 from essp_common import topics
 from essp_common.cache.port import clip_key, stream_key
+from essp_common.catalog.label_sets import labels_at
 from essp_common.job.spec import JobSpec
 from essp_common.messages.recipe import recipe_of
 from essp_common.pb.v1.messages_pb2 import ClipReady, ClipRef, DecodeSeed, FeatureReady, Recipe, Seed
@@ -35,7 +36,8 @@ class _Sheet:
 class MessageBuilder:
     """Writes the messages of one job. Not thread-safe."""
 
-    def __init__(self, spec: JobSpec, phases: Phases, fence: int) -> None:
+    def __init__(self, spec: JobSpec, phases: Phases, fence: int, labels: tuple[str, ...] | None = None) -> None:
+        """`labels`: the names of those that the job learns, by number; None: it learns classes."""
         self._job = spec.name
         self._features = {name: stream.feature for name, stream in spec.streams.items()}
         self._consumers = spec.readers()
@@ -44,11 +46,12 @@ class MessageBuilder:
         self._whole = recipe_of(spec)
         self._head = lru_cache(maxsize=64)(self._head_of)
         videos = {
-            purpose: VideoMessages(view) if view.file is None else RecordMessages(view)
+            purpose: VideoMessages(view, labels, spec.data.targets) if view.file is None else RecordMessages(view)
             for purpose, view in phases.views
         }
         self._videos = [videos[purpose] for purpose, _ in phases.order]
         """Of each phase."""
+        self._frames, self._stride = spec.clip.frames, spec.clip.stride
         clip = Seed(frame_count=spec.clip.frames, stride=spec.clip.stride)
         self._from_keyframe, self._from_start = _Sheet(clip), _Sheet(clip)
 
@@ -126,6 +129,10 @@ class MessageBuilder:
             seed.class_id = class_id
             seed.first_frame = first_frame
             seed.last_frame = told.last_frame
+            if told.spans is not None:
+                del seed.labels[:]
+                shown = labels_at(told.spans, first_frame, self._frames, self._stride, told.last_frame)
+                seed.labels.extend(shown)
             if later:
                 del seed.later[:]
                 for place in later:

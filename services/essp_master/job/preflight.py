@@ -16,6 +16,8 @@ from essp_common.aggregation.candidates import candidates
 from essp_common.artifacts import layout
 from essp_common.artifacts.checkpoint_files import BadCheckpoint
 from essp_common.artifacts.trained import folder_of, job_at, trained
+from essp_common.catalog.label_sets import COLUMN as LABELS
+from essp_common.catalog.label_sets import label_names
 from essp_common.catalog.table import HANDED, PLANNED, Catalog
 from essp_common.errors import ConfigError, NotFound
 from essp_common.features.declared import DeclaredFeature
@@ -54,6 +56,7 @@ class Preflight:
     fresh: bool
     """What an earlier run left in the output is to be removed."""
     classes: tuple[str, ...]
+    """Of what it learns: the classes of the catalog, or all labels (`data.targets`)."""
     phases: Phases
     layouts: Mapping[str, FeatureLayout]
     """Stream -> how its values are read."""
@@ -73,6 +76,11 @@ class Preflight:
         limits = self.spec.limits.model_copy(update={"budget": budget})
         spec = self.spec.model_copy(update={"limits": limits})
         return replace(self, spec=spec, unit_clips=unit_clips(spec, self.bounds))
+
+    @property
+    def labels(self) -> tuple[str, ...] | None:
+        """The names of the labels that are learned each by itself; None: the job learns classes."""
+        return None if self.spec.data.targets == "class" else self.classes
 
     @property
     def max_clip_bytes(self) -> int:
@@ -102,8 +110,9 @@ def preflight(
     _check_labels(spec, catalog)
     _check_background(spec, catalog)
     if spec.trainers:
-        candidates(spec.aggregation)
+        candidates(spec.aggregation, spec.data.targets)
     phases = Phases(spec, catalog)
+    classes = _names_of(spec, catalog)
     layouts = layouts_of(spec, declared)
     check_needs(spec, declared)
     check_trainers(phases, layouts, declared)
@@ -113,14 +122,14 @@ def preflight(
     output = _output_of(spec, stores)
     if trouble := output.unwritable():
         raise ConfigError(f"output: {trouble}")
-    _try_seeds(phases, parts, clips)
+    _try_seeds(phases, None if spec.data.targets == "class" else classes, parts, clips)
     known = None if fresh else check_owner(output, spec, continues)
     resume = ResumePoints.of_nothing(spec) if fresh else resume_points(spec, phases, stores)
     _check_weights(spec, stores, resume)
     return Preflight(
         spec=spec,
         fresh=fresh,
-        classes=tuple(catalog.classes),
+        classes=classes,
         phases=phases,
         layouts=layouts,
         parts=parts,
@@ -172,10 +181,10 @@ def _check_size(spec: JobSpec) -> None:
         )
 
 
-def _try_seeds(phases: Phases, parts: ClipParts, unit_clips: int) -> None:
+def _try_seeds(phases: Phases, labels: tuple[str, ...] | None, parts: ClipParts, unit_clips: int) -> None:
     """Make the first work units of each kind of phase, as the master will: what cannot be made is refused here, before
     anybody knows of the job."""
-    messages = MessageBuilder(phases.spec, phases, 0)
+    messages = MessageBuilder(phases.spec, phases, 0, labels)
     seen: set[Purpose] = set()
     for number, (purpose, _) in enumerate(phases.order):
         if purpose in seen:
@@ -203,11 +212,31 @@ def _catalog_of(spec: JobSpec, stores: Stores) -> Catalog:
             "with `essp records build` (of images)"
         )
     try:
-        return open_data(spec, stores, (*PLANNED, *HANDED) if spec.consumers else PLANNED)
+        return open_data(spec, stores, _columns(spec))
     except NotFound as error:
         raise ConfigError(f"data.catalog: {error}; make one with `essp catalog build`") from error
     except ConfigError as error:
         raise ConfigError(f"data.catalog: {error}") from error
+
+
+def _columns(spec: JobSpec) -> tuple[str, ...]:
+    """Of the catalog, beside those that name a video."""
+    if spec.consumers:
+        return (*PLANNED, *HANDED)
+    return PLANNED if spec.data.targets == "class" else (*PLANNED, LABELS)
+
+
+def _names_of(spec: JobSpec, catalog: Catalog) -> tuple[str, ...]:
+    """Of what the job learns."""
+    if spec.data.targets == "class":
+        return tuple(catalog.classes)
+    names = label_names(catalog, of_spans=spec.data.targets == "spans")
+    if not names:
+        raise ConfigError(
+            "data.targets: the catalog has no spans; build it from a CSV file with a column frame_labels, or from a "
+            "list of segments with `essp catalog build --whole`"
+        )
+    return names
 
 
 def _check_records(spec: JobSpec) -> None:
@@ -246,7 +275,7 @@ def _check_labels(spec: JobSpec, catalog: Catalog) -> None:
             "data.records: its records have no labels; build it from a source that has some: a folder for each class, "
             "or a CSV file with the columns path and label (`essp records build`)"
         )
-    if spec.trainers and catalog.classes == ("",):
+    if spec.trainers and catalog.classes == ("",) and spec.data.targets != "spans":
         raise ConfigError(
             "data.catalog: its videos have no labels; put videos in class folders (FOLDER/CLASS/video.mp4), or give a "
             "CSV file with the columns path and label, and make the catalog again with `essp catalog build`"

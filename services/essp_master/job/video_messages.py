@@ -12,7 +12,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from essp_common.catalog.columns import value_of
+from essp_common.catalog.label_sets import LabelledSpan, LabelSets
 from essp_common.catalog.table import CatalogView, VideoRow
+from essp_common.job.data_spec import Targets
 from essp_common.pb.v1.messages_pb2 import DecodeSeed, Seek, Video
 from essp_common.planning.work_units import is_divisible
 
@@ -36,13 +38,18 @@ class Told(NamedTuple):
     """The place after the last of them; `begin` where decoding has to begin at the file's start."""
     row: VideoRow | None
     """Of a video whose work units may be divided; None: they may not."""
+    spans: tuple[LabelledSpan, ...] | None
+    """Of which each clip has the labels; None: the job does not learn them."""
 
 
 class VideoMessages:
     """The videos of one view. Not thread-safe."""
 
-    def __init__(self, view: CatalogView) -> None:
+    def __init__(self, view: CatalogView, labels: tuple[str, ...] | None = None, targets: Targets = "class") -> None:
+        """`labels`: the names of those that the job learns, by number; None: it learns classes."""
         self._rows = rows = view.rows
+        self._labels = None if labels is None else LabelSets(rows, labels)
+        self._targets = targets
         columns: Mapping[str, Any] = rows.columns
         self._texts = [columns[name] for name in ("id", "uri", "etag")]
         self._places = _singly(rows.places)
@@ -94,6 +101,7 @@ class VideoMessages:
             height=height,
             seekable=seekable,
             lookahead=lookahead,
+            labels=self._labels.of(video) if self._labels is not None and self._targets == "labels" else (),
         )
         begin = self._edges[place]
         return Told(
@@ -105,6 +113,7 @@ class VideoMessages:
             begin,
             self._edges[place + 1] if seekable else begin,
             self._rows[video] if is_divisible(seekable, frame_count, height, width) else None,
+            self._labels.spans(video) if self._labels is not None and self._targets == "spans" else None,
         )
 
 

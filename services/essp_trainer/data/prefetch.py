@@ -97,6 +97,13 @@ class Batch:
         """`(N,)` class ids."""
         return np.array([item.clip.class_id for item in self.clips], dtype=np.int64)
 
+    def label_sets(self, labels: int) -> NDArray[np.bool_]:
+        """`(N, labels)`: which labels each clip has."""
+        found = np.zeros((len(self.clips), labels), np.bool_)
+        for row, item in enumerate(self.clips):
+            found[row, list(item.clip.labels)] = True
+        return found
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Prepared:

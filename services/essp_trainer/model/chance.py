@@ -27,7 +27,7 @@ def chance(assignment: Assignment) -> float:
 
 def no_better_than_chance(assignment: Assignment, loss: float, epoch: int) -> str:
     """What to say of an epoch with this mean training loss; empty: nothing."""
-    if assignment.training.loss != "cross_entropy" or assignment.training.class_weights:
+    if assignment.training.loss != "cross_entropy" or assignment.training.class_weights or assignment.learns_labels:
         return ""  # what guessing comes to is not known
     clips = next(plan.clips for plan in assignment.phases if plan.purpose == TRAIN)
     if (epoch + 1) * assignment.training.updates(clips) < _FIRST_UPDATES:

@@ -1,7 +1,8 @@
-"""One evaluation phase: class probabilities of every clip, and the figures computed from them.
+"""One evaluation phase: probabilities of every clip, and the figures computed from them.
 
 Figures are by clip and by video (the mean of its clips' probabilities): top-1, top-5 (or top-K for fewer classes), mean
-class accuracy and mAP (means over the classes that occur), and the cross entropy.
+class accuracy and mAP (means over the classes that occur), and the cross entropy. Where labels are learned each by
+itself, top-1 is the share of those whose likeliest label is one of theirs, and there is no mean class accuracy.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from essp_common.artifacts.figures import figures, log_losses
+from essp_common.artifacts.figures import Labels, figures, log_losses, top_k
 from essp_common.artifacts.scores import ScoreTable, by_video
 from essp_common.errors import PermanentError
 from essp_common.learning.head_inputs import HeadInputs
-from essp_common.learning.models import AnyClassifier
+from essp_common.learning.models import AnyClassifier, Classifier
 from essp_common.messages.ordered import Delivery
+from essp_common.pb.v1.messages_pb2 import ClipRef
 from essp_trainer.data.device import enough_memory
 from essp_trainer.data.prefetch import Batch
 from essp_trainer.model.step_result import StepResult
@@ -27,14 +29,24 @@ class Evaluation:
     """The scores of this rank's clips of one phase, in index order."""
 
     def __init__(
-        self, model: AnyClassifier, device: torch.device, classes: tuple[str, ...], network: str | None = None
+        self,
+        model: AnyClassifier,
+        device: torch.device,
+        classes: tuple[str, ...],
+        network: str | None = None,
+        *,
+        each_alone: bool = False,
     ) -> None:
-        """`network`: the name of the model, whose features of the clips are kept, too; None: they are not."""
+        """`network`: the name of the model, whose features of the clips are kept, too; None: they are not.
+        `each_alone`: clips of one video have labels of their own, so each stands for itself."""
         self._model = model.to(device)
         self._device = device
         self._classes = classes
         self._head_inputs = None if network is None else HeadInputs(model, network)
+        self._independent = isinstance(model, Classifier) and model.independent
+        self._each_alone = each_alone
         self._features: list[NDArray[np.float16]] = []
+        self._labels: list[NDArray[np.bool_]] = []
         self._items: list[Delivery] = []
         self._probabilities: list[NDArray[np.floating[Any]]] = []
 
@@ -44,14 +56,17 @@ class Evaluation:
             return StepResult(0.0, 0, 0)
         self._model.eval()
         with torch.inference_mode(), enough_memory(self._device, len(batch.clips)):
-            probabilities = self._model(batch.input.here()).logits.softmax(dim=1).cpu().numpy()
+            probabilities = self._model(batch.input.here()).probabilities().cpu().numpy()
         if self._head_inputs is not None:
             self._features.append(self._head_inputs.of(len(batch.clips)))
         self._items += batch.clips
         self._probabilities.append(probabilities)
-        labels = batch.labels()
-        correct = int((probabilities.argmax(axis=1) == labels).sum())
-        return StepResult(float(log_losses(labels, probabilities).mean()), correct, len(labels))
+        truth: Labels = batch.labels()
+        if self._independent:
+            truth = batch.label_sets(len(self._classes))
+            self._labels.append(truth)
+        correct = round(top_k(truth, probabilities, 1) * len(truth))
+        return StepResult(float(log_losses(truth, probabilities).mean()), correct, len(truth))
 
     def table(self) -> ScoreTable:
         """The scores of all clips, with which the evaluation ends."""
@@ -61,13 +76,17 @@ class Evaluation:
             features = np.concatenate(self._features) if self._features else np.zeros((0, 0), np.float16)
         none = np.zeros((0, len(self._classes)), dtype=np.float32)
         return ScoreTable(
-            video_id=tuple(item.clip.video_id for item in self._items),
+            video_id=tuple(self._name(item.clip) for item in self._items),
             class_id=np.array([item.clip.class_id for item in self._items], dtype=np.int32),
             clip_index=np.array([item.clip.index for item in self._items], dtype=np.int64),
             probabilities=np.concatenate([none, *self._probabilities]),
             classes=self._classes,
             features=features,
+            labels=np.concatenate([none.astype(np.bool_), *self._labels]) if self._independent else None,
         )
+
+    def _name(self, clip: ClipRef) -> str:
+        return f"{clip.video_id} frame {clip.first_frame}" if self._each_alone else clip.video_id
 
 
 def clip_and_video_figures(table: ScoreTable) -> dict[str, float]:
@@ -75,11 +94,11 @@ def clip_and_video_figures(table: ScoreTable) -> dict[str, float]:
     if len(table) == 0:
         raise PermanentError("an evaluation phase has no clips: none of its videos could be decoded")
     videos = by_video(table)
-    by_clip = _figures(table.class_id, table.probabilities)
-    return by_clip | {f"video_{name}": value for name, value in _figures(videos.class_id, videos.probabilities).items()}
+    by_clip = _figures(table.truth, table.probabilities)
+    return by_clip | {f"video_{name}": value for name, value in _figures(videos.truth, videos.probabilities).items()}
 
 
-def _figures(labels: NDArray[np.int32], probabilities: NDArray[Any]) -> dict[str, float]:
+def _figures(labels: Labels, probabilities: NDArray[Any]) -> dict[str, float]:
     """Those that are reported everywhere; the log loss is called what it is called in training."""
     found = figures(labels, probabilities)
     return {"loss": found.pop("log_loss")} | found

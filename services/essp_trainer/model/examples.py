@@ -1,4 +1,7 @@
-"""What a model learns from in one step: the clips of this rank and their classes, or blends of clips and of classes."""
+"""What a model learns from in one step: the clips of this rank and their classes, or blends of clips and of classes.
+
+Targets are class ids `(B,)`, or where labels are learned each by itself `(B, K)` floats that are 1 for each label.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,9 @@ from essp_common.learning.mixing import Blend
 class Examples:
     """Clips as they are."""
 
-    def __init__(self, clips_BTHWC: Tensor, target_B: Tensor) -> None:  # noqa: N803
-        """`target_B`: class ids."""
+    def __init__(self, clips_BTHWC: Tensor, targets: Tensor) -> None:  # noqa: N803
         self._clips = clips_BTHWC
-        self._targets = target_B
+        self._targets = targets
 
     def __len__(self) -> int:
         return len(self._clips)
@@ -25,12 +27,18 @@ class Examples:
         return self._clips[rows]
 
     def loss(self, loss_of: Callable[[Tensor], Tensor], rows: slice) -> Tensor:
-        """The sum of the losses of these rows. `loss_of`: that for classes `(B,)`."""
+        """The sum of the losses of these rows. `loss_of`: that for targets."""
         return loss_of(self._targets[rows])
 
+    def right(self, best: Tensor, rows: slice) -> Tensor:
+        """How many of these rows have an answer `(B,)`, a class or a label, that counts as right."""
+        answers = self._answers[rows]
+        found = best == answers if answers.ndim == 1 else answers.gather(1, best[:, None]) > 0.5
+        return found.sum()
+
     @property
-    def answers(self) -> Tensor:
-        """`(B,)`: the class that counts as right."""
+    def _answers(self) -> Tensor:
+        """The targets that count as right."""
         return self._targets
 
 
@@ -42,16 +50,16 @@ class Blended(Examples):
         blend: Blend,
         normalised: Callable[[Tensor], Tensor],
         clips_BTHWC: Tensor,  # noqa: N803
-        target_B: Tensor,  # noqa: N803
+        targets: Tensor,
         partners_BTHWC: Tensor,  # noqa: N803
-        partner_target_B: Tensor,  # noqa: N803
+        partner_targets: Tensor,
     ) -> None:
         """`normalised`: makes of clips, as they are stored, floats that may be added up."""
-        super().__init__(clips_BTHWC, target_B)
+        super().__init__(clips_BTHWC, targets)
         self._blend = blend
         self._normalised = normalised
         self._partners = partners_BTHWC
-        self._partner_targets = partner_target_B
+        self._partner_targets = partner_targets
 
     def seen(self, rows: slice) -> Tensor:
         return self._blend.blended(self._normalised(self._clips[rows]), self._normalised(self._partners[rows]))
@@ -60,5 +68,5 @@ class Blended(Examples):
         return self._blend.loss(loss_of, self._targets[rows], self._partner_targets[rows])
 
     @property
-    def answers(self) -> Tensor:
+    def _answers(self) -> Tensor:
         return self._blend.dominant(self._targets, self._partner_targets)

@@ -16,6 +16,7 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -69,7 +70,14 @@ class Training:
         self.ema = ema
         self.updates = 0
         self._spec = assignment.training
-        self._loss_of = loss(self._spec.loss, self._spec.label_smoothing, class_weights(assignment, device))
+        self._labels = len(assignment.classes) if assignment.learns_labels else 0
+        """How many are learned, each by itself; 0: classes are."""
+        self._loss_of = loss(
+            self._spec.loss,
+            self._spec.label_smoothing,
+            class_weights(assignment, device),
+            independent=assignment.learns_labels,
+        )
         self._rates = rates
         self._seed = assignment.seed
         self._device = device
@@ -166,7 +174,7 @@ class Training:
                 self._gradients.begin()
             self.optimiser.scaled(loss).backward()  # type: ignore[no-untyped-call]
             total += loss.detach()
-            correct += (scores.logits.argmax(dim=1) == examples.answers[rows]).sum()
+            correct += examples.right(scores.logits.argmax(dim=1), rows)
         self._gradients.finish()
         return total, correct
 
@@ -180,13 +188,18 @@ class Training:
         return [slice(number * most, (number + 1) * most) for number in range(count)]
 
     def _examples(self, batch: Batch, share: Share, shape: ClipShape) -> Examples:
-        target_B = sent(torch.from_numpy(batch.labels()), self._device)  # noqa: N806
+        targets = self._targets(batch)
         clips_BTHWC = self._clips(batch, shape)  # noqa: N806
         blend = blend_of(self._spec.augment, self._seed, batch.plan.epoch, batch.begin)
         if blend is None:
-            return Examples(clips_BTHWC, target_B)
+            return Examples(clips_BTHWC, targets)
         of = partial(partners, share=share, ranks=self._ranks)
-        return Blended(blend, self.model.normalised, clips_BTHWC, target_B, of(clips_BTHWC), of(target_B))
+        return Blended(blend, self.model.normalised, clips_BTHWC, targets, of(clips_BTHWC), of(targets))
+
+    def _targets(self, batch: Batch) -> Tensor:
+        if not self._labels:
+            return sent(torch.from_numpy(batch.labels()), self._device)
+        return sent(torch.from_numpy(batch.label_sets(self._labels).astype(np.float32)), self._device)
 
     def _clips(self, batch: Batch, shape: ClipShape) -> Tensor:
         if batch.input is not None:
@@ -194,11 +207,11 @@ class Training:
         side, kind = self._spec.augment.crop, torch.uint8 if shape.bytes else torch.float32
         return torch.zeros(0, shape.frames, side, side, shape.channels, dtype=kind, device=self._device)
 
-    def _loss(self, scores: Scores, target_B: Tensor) -> Tensor:  # noqa: N803
+    def _loss(self, scores: Scores, targets: Tensor) -> Tensor:
         """Sum of the losses of the clips."""
-        loss = self._loss_of(scores.logits, target_B)
+        loss = self._loss_of(scores.logits, targets)
         if scores.auxiliary is not None:
-            loss = loss + AUXILIARY_WEIGHT * self._loss_of(scores.auxiliary, target_B)
+            loss = loss + AUXILIARY_WEIGHT * self._loss_of(scores.auxiliary, targets)
         return loss
 
     def _over_all_ranks(self, loss: Tensor, correct: Tensor) -> tuple[Tensor, Tensor]:

@@ -21,6 +21,7 @@ from essp_common.aggregation.port import Parts, State, StrategyParams
 from essp_common.artifacts.figures import log_loss
 from essp_common.artifacts.fused_model import Evaluation, Strategy
 from essp_common.artifacts.scores import ClipScores, Rule, VideoScores, fuse, mix
+from essp_common.errors import ConfigError
 from essp_common.job.spec import AggregationSpec, StrategySpec
 from tests.unit.essp_common.aggregation.scored_clips import one_telling_clip, scored_clips
 
@@ -55,6 +56,31 @@ def probabilities(videos: int, classes: int, seed: int) -> np.ndarray:
 
 
 cases = st.tuples(st.integers(6, 60), st.integers(6, 9), st.integers(0, 2**32))
+
+
+def test_labels_are_fused_by_means_and_judged_label_by_label() -> None:
+    """No score of one label says anything of the others, and none has to sum to 1."""
+    random = np.random.Generator(np.random.Philox(3))
+    truth = random.random((40, 3)) < 0.4
+    parts = {}
+    for name, noise in (("good", 0.2), ("poor", 0.45)):
+        given = np.clip(np.where(truth, 0.9, 0.1) + random.normal(0, noise, truth.shape), 0.01, 0.99)
+        part = scored(given, np.zeros(40, np.int32))
+        parts[name] = replace(part, means=replace(part.means, labels=truth))
+    spec = AggregationSpec(strategies=tuple(StrategySpec(name=name) for name in ("average", "best")))
+    best, tried = fusion.try_candidates(candidates(spec, "labels"), parts)
+    losses = {one.name: one.held_out_log_loss for one in tried}
+    own = {name: part.means.probabilities for name, part in parts.items()}
+    assert losses == {
+        "average": pytest.approx(log_loss(truth, (own["good"] + own["poor"]) / 2)),
+        "best": pytest.approx(log_loss(truth, own["good"])),
+    }
+    assert best.evidence.name == min(losses, key=lambda name: losses[name] or 0)
+    with pytest.raises(ConfigError, match=r"strategies\.0: product makes scores that sum to 1"):
+        candidates(AggregationSpec(strategies=(StrategySpec(name="product"),)), "labels")
+    other = replace(parts["poor"], means=replace(parts["poor"].means, labels=~truth))
+    with pytest.raises(ValueError, match="disagree on the classes"):
+        fusion.align({"good": parts["good"], "poor": other})
 
 
 @given(st.integers(1, 3), cases)
@@ -231,7 +257,7 @@ def test_only_videos_that_all_have_scored_count() -> None:
     rgb = scored(np.eye(3), labels, ["a", "b", "c"])
     flow = scored(np.eye(3)[[1, 2, 0]], np.array([1, 2, 0]), ["b", "c", "d"])
     aligned = fusion.align({"rgb": rgb, "flow": flow})
-    assert aligned.labels.tolist() == [1, 2]
+    assert aligned.classes.tolist() == [1, 2]
     assert aligned.left_out == ("a", "d")
     result = evaluate({"rgb": rgb, "flow": flow}, {"rgb": 0.5, "flow": 0.5}, "mean")
     assert (result.videos, result.left_out, result.fused["top1"]) == (2, 2, 1.0)

@@ -37,6 +37,30 @@ def test_figures_are_those_of_scikit_learn(case: tuple[int, int, int]) -> None:
     assert np.array_equal(confusion(labels, scores), sk.confusion_matrix(labels, scores.argmax(1), labels=ids))
 
 
+@given(st.tuples(st.integers(6, 60), st.integers(6, 9), st.integers(0, 2**32)))
+@settings(max_examples=50)
+def test_figures_of_labels_are_those_of_scikit_learn(case: tuple[int, int, int]) -> None:
+    videos, classes, seed = case
+    random = np.random.Generator(np.random.Philox(seed))
+    scores, labels = random.random((videos, classes)), random.random((videos, classes)) < 0.3
+    labels[0, 0] = True
+    found = figures(labels, scores)
+    present = labels.any(axis=0)
+    best = np.argsort(-scores, axis=1)
+    assert found == {
+        "top1": pytest.approx(np.mean([own[order[0]] for own, order in zip(labels, best, strict=True)])),
+        "top5": pytest.approx(np.mean([own[order[:5]].any() for own, order in zip(labels, best, strict=True)])),
+        "mAP": pytest.approx(sk.average_precision_score(labels[:, present], scores[:, present], average="macro")),
+        "log_loss": pytest.approx(
+            np.mean([sk.log_loss(labels[:, c], scores[:, c], labels=[False, True]) for c in range(classes)])
+        ),
+    }
+
+
+def test_nothing_is_precise_about_labels_that_nobody_has() -> None:
+    assert figures(np.zeros((2, 3), np.bool_), np.full((2, 3), 0.5))["mAP"] == 0.0
+
+
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 3)), min_size=1, max_size=30))
 def test_average_precision_treats_equal_scores_as_one_step(rows: list[tuple[bool, int]]) -> None:
     relevant = np.array([r for r, _ in rows])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -52,6 +54,34 @@ def test_a_table_survives_storage(store: DirectoryStore, rows: int, classes: int
         expected, actual = getattr(original, name), getattr(found, name)
         assert actual.dtype == expected.dtype
         assert np.array_equal(actual, expected)
+
+
+@given(rows=st.integers(0, 40), classes=st.integers(1, 7), seed=st.integers(0, 2**32))
+@settings(max_examples=30)
+def test_labels_survive_storage_and_follow_their_clips(
+    store: DirectoryStore, rows: int, classes: int, seed: int
+) -> None:
+    """Also through parts that are joined, and to the videos of the clips, of which each has the same ones."""
+    original = table(rows, classes, seed)
+    of_video = np.random.Generator(np.random.Philox(seed)).random((max(1, rows), classes)) < 0.4
+    number = [int(video.rpartition("-")[2]) for video in original.video_id]
+    labelled = replace(original, labels=of_video[number].reshape(rows, classes))
+    scores.write(store, "labelled", labelled)
+    found = scores.read(store, "labelled")
+    assert found.labels is not None
+    assert np.array_equal(found.truth, of_video[number].reshape(rows, classes))
+    halves = [found.at(np.flatnonzero(np.arange(rows) % 2 == half)) for half in (1, 0)]
+    assert np.array_equal(scores.joined(halves).truth, found.truth)
+    if not rows:
+        return
+    videos = scores.by_video(found)
+    fused = scores.fuse({"a": videos, "b": videos}, {"a": 0.5, "b": 0.5}, "mean")
+    for each in (videos, fused):
+        assert [row.tolist() for row in each.truth] == [
+            of_video[int(name.rpartition("-")[2])].tolist() for name in each.video_id
+        ]
+        best = each.probabilities.argmax(axis=1)
+        assert each.right.tolist() == [bool(own[c]) for own, c in zip(each.truth, best, strict=True)]
 
 
 def test_equal_tables_are_equal_bytes(store: DirectoryStore) -> None:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
+from essp_common.catalog.label_sets import label_names
 from essp_common.catalog.table import Catalog, VideoRow
+from essp_common.catalog.targets import Targets, pack
 from essp_common.job.clip_spec import ClipSpec
 from essp_common.job.spec import JobSpec
 from essp_common.pb.v1.messages_pb2 import DecodeSeed, Seed, Video
@@ -65,8 +69,28 @@ def told(video: VideoRow, first_frames: tuple[int, ...]) -> list[tuple[bytes, De
 
 def test_decoders_are_told_all_that_the_catalog_knows_of_a_video() -> None:
     told = unit().video
-    assert {field.name for field in Video.DESCRIPTOR.fields} == {field.name for field, _ in told.ListFields()}
-    assert all(getattr(told, field.name) == getattr(ROW, field.name) for field in Video.DESCRIPTOR.fields)
+    known = {field.name for field in Video.DESCRIPTOR.fields} - {"labels"}
+    assert known == {field.name for field, _ in told.ListFields()}
+    assert all(getattr(told, name) == getattr(ROW, name) for name in known)
+
+
+@pytest.mark.parametrize(
+    ("labels", "numbers"), [((), [0]), (("run", "jump"), [1, 2]), (("jump", "left", "jump"), [0, 1])]
+)
+def test_decoders_are_told_the_labels_of_a_video_where_trainers_learn_them(
+    labels: tuple[str, ...], numbers: list[int]
+) -> None:
+    """Of a video without labels, its class."""
+    row = replace(ROW, class_name="left", targets=pack(Targets(labels=labels)))
+    other = replace(row, id="other", uri="file:///other", targets=pack(Targets(labels=("jump", "run"))))
+    catalog = Catalog((row, other))
+    assert label_names(catalog, of_spans=False) == ("jump", "left", "run")
+    spec = SPEC.model_copy(update={"data": SPEC.data.model_copy(update={"targets": "labels"})})
+    phases = Phases(spec, catalog)
+    clip = PlannedClip(0, 0, 0, [r.id for r in catalog.rows].index(row.id), 0, 5, 1)
+    builder = MessageBuilder(spec, phases, 7, ("left", "jump", "run"))
+    ((_, message),) = builder.units(IssueUnits(0, ((clip,),), ("trainer.rgb",)))
+    assert list(DecodeSeed.FromString(message).video.labels) == numbers
 
 
 def test_each_seed_names_the_last_keyframe_before_it() -> None:
