@@ -72,7 +72,7 @@ def render(run: Run, pictures: Pictures, notes: Mapping[str, str], past: Sequenc
 def _head(run: Run) -> str:
     names = ", ".join(run.spec.trainers)
     evaluation = run.evaluation
-    shown = [("classes", str(len(run.model.classes)))]
+    shown = [("labels" if run.model.independent else "classes", str(len(run.model.classes)))]
     if evaluation is not None:
         best = max(figures["top1"] for figures in evaluation.members.values())
         shown = [
