@@ -58,9 +58,7 @@ streams:                      # what models see; `essp extractor ls` lists the f
 trainers:                     # one training of one model on one stream each
 {trainers}
 aggregation:
-  # tried on the validation split, the simplest first; of videos of which few clips tell: also max,
-  # {{name: top_k, k: [1, 3, 5]}}, linear, attention (`essp aggregator ls`)
-  strategies: [{strategies}]
+{tried}  strategies: [{strategies}]
 
 limits:
   budget: {budget:<20}# clips and features outstanding at once
@@ -96,6 +94,13 @@ _FEW = """\
     augment: {crop: 112, scales: [1.0, 0.875], evaluation_scale: 1.0, flip: true}
 """
 
+_TRIED = """\
+  # tried on the validation split, the simplest first; of videos of which few clips tell: also max,
+  # {name: top_k, k: [1, 3, 5]}, linear, attention (`essp aggregator ls`)
+"""
+_TRIED_OF_LABELS = """\
+  # tried on the validation split; other strategies make scores that sum to 1, and labels do not
+"""
 _LABELS = """\
   targets: labels             # videos have several labels: each is learned by itself; class: the first one alone
 """
@@ -196,7 +201,7 @@ def job_text(catalog: Catalog, uri: str, file: str, model: str, recipe: Recipe |
     short = int(shorts[len(shorts) // 2])
     several = has_several_labels(usable)
     chosen = _few(len(usable)) if recipe == "few" else _whole(model, short, several)
-    chosen["targets"] = _LABELS if several else ""
+    chosen["targets"], chosen["tried"] = (_LABELS, _TRIED_OF_LABELS) if several else ("", _TRIED)
     if several:
         chosen["strategies"] = ", ".join(OF_LABELS)
     write = partial(TEMPLATE.format, epochs=20, **fields, **chosen)

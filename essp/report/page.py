@@ -56,7 +56,7 @@ def render(run: Run, pictures: Pictures, notes: Mapping[str, str], past: Sequenc
             ("loss", "accuracy"),
         ),
         _pictures(f"Confusion on the {run.split} split", "Fused model, by video.", pictures, ("confusion",)),
-        _labels(run) if run.model.independent else _classes(run),
+        _classes(run),
         _pictures(
             "Samples", f"Videos of the {run.split} split, with what the streams see of them.", pictures, ("samples",)
         ),
@@ -72,7 +72,7 @@ def render(run: Run, pictures: Pictures, notes: Mapping[str, str], past: Sequenc
 def _head(run: Run) -> str:
     names = ", ".join(run.spec.trainers)
     evaluation = run.evaluation
-    shown = [("classes", str(len(run.model.classes)))]
+    shown = [("labels" if run.model.independent else "classes", str(len(run.model.classes)))]
     if evaluation is not None:
         best = max(figures["top1"] for figures in evaluation.members.values())
         shown = [
@@ -188,40 +188,29 @@ def _optional(value: float | None) -> str:
 
 
 def _classes(run: Run) -> str:
+    """How good each trainer is at each class, the hardest first; of labels, which are learned each by itself, by their
+    average precision."""
     if not len(run.fused):
         return ""
-    head = ["class", "videos", *(escape(name) for name in run.scores), "fused", ""]
     parts = [*run.scores.values(), run.fused]
-    diagonals = [confusion(part.class_id, part.probabilities).diagonal() for part in parts]
-    totals = np.bincount(run.fused.class_id, minlength=len(run.model.classes))
+    totals = relevance(run.fused.truth, len(run.model.classes)).sum(axis=0)
+    if run.model.independent:
+        word, words, figure = "label", "labels", "Average precision by label"
+        found = [average_precisions(part.truth, part.probabilities) for part in parts]
+    else:
+        word, words, figure = "class", "classes", "Accuracy by class"
+        right = [confusion(part.class_id, part.probabilities).diagonal() for part in parts]
+        found = [counts / np.maximum(totals, 1) for counts in right]
+    head = [word, "videos", *(escape(name) for name in run.scores), "fused", ""]
     rows = []
-    for c in sorted(np.flatnonzero(totals), key=lambda c: (diagonals[-1][c] / totals[c], run.model.classes[c])):
-        shares = [diagonal[c] / totals[c] for diagonal in diagonals]
+    for c in sorted(np.flatnonzero(totals), key=lambda c: (found[-1][c], run.model.classes[c])):
+        shares = [each[c] for each in found]
         bar = f'<span><i style="width:{100 * shares[-1]:.1f}%"></i></span>'
         rows.append(([run.model.classes[c], str(totals[c]), *map(percent, shares), Raw(bar)], False))
     content = table(head, rows, bar=len(head) - 1)
     if len(rows) > _OPEN_CLASSES:
-        content = f"<details><summary>{len(rows)} classes, the hardest first</summary>{content}</details>"
-    return section(f"Accuracy by class on the {run.split} split", content)
-
-
-def _labels(run: Run) -> str:
-    """Of labels, which are learned each by itself."""
-    if not len(run.fused):
-        return ""
-    head = ["label", "videos", *(escape(name) for name in run.scores), "fused", ""]
-    parts = [*run.scores.values(), run.fused]
-    precisions = [average_precisions(part.truth, part.probabilities) for part in parts]
-    totals = relevance(run.fused.truth, len(run.model.classes)).sum(axis=0)
-    rows = []
-    for c in sorted(np.flatnonzero(totals), key=lambda c: (precisions[-1][c], run.model.classes[c])):
-        own = [found[c] for found in precisions]
-        bar = f'<span><i style="width:{100 * own[-1]:.1f}%"></i></span>'
-        rows.append(([run.model.classes[c], str(totals[c]), *map(percent, own), Raw(bar)], False))
-    content = table(head, rows, bar=len(head) - 1)
-    if len(rows) > _OPEN_CLASSES:
-        content = f"<details><summary>{len(rows)} labels, the hardest first</summary>{content}</details>"
-    return section(f"Average precision by label on the {run.split} split", content)
+        content = f"<details><summary>{len(rows)} {words}, the hardest first</summary>{content}</details>"
+    return section(f"{figure} on the {run.split} split", content)
 
 
 def _mistakes(run: Run) -> str:

@@ -130,6 +130,20 @@ def test_each_label_is_learned_by_itself(catalog: str, tmp_path: Path) -> None:
     assert alone["red"] > 0.5
 
 
+def test_what_is_said_of_labels_that_are_no_class(catalog: str, spans: str, tmp_path: Path) -> None:
+    """They may have weights, and a catalog without classes is nothing to warn of where spans are learned."""
+    assert "red" in preflight(job(catalog, tmp_path), STORES).classes
+    for data, name in (({"catalog": catalog}, "dark"), ({"catalog": spans}, "red")):
+        kind = "spans" if data["catalog"] == spans else "labels"
+        spec = job(catalog, tmp_path, data={**data, "targets": kind})
+        weighted = {n: t.model_copy(update={"class_weights": {name: 2.0}}) for n, t in spec.trainers.items()}
+        found = preflight(spec.model_copy(update={"trainers": weighted}), STORES)
+        assert not any("nothing is learned" in warning for warning in found.warnings)
+        wrong = {n: t.model_copy(update={"class_weights": {"blue": 2.0}}) for n, t in spec.trainers.items()}
+        with pytest.raises(ConfigError, match="class_weights: there is no class 'blue'"):
+            preflight(spec.model_copy(update={"trainers": wrong}), STORES)
+
+
 def test_init_proposes_it_where_videos_have_several(catalog: str, tmp_path: Path) -> None:
     text = job_text(read_catalog(*STORES.resolve(catalog)), catalog, "job.yaml", "small")
     spec = parse_spec(text)

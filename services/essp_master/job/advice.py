@@ -58,7 +58,7 @@ def _of_classes(phases: Phases) -> Iterator[str]:
     single = [view.classes[class_id] for class_id in np.flatnonzero(videos == 1).tolist()]
     if single and phases.spec.data.consumed == "train":
         yield f"a single training {kind} of {len(single)} of {len(view.classes)} classes: {_few(single)}"
-    if phases.spec.trainers and len(view.classes) == 1:
+    if phases.spec.trainers and phases.spec.data.targets == "class" and len(view.classes) == 1:
         yield f"every training {kind} is of one class, {view.classes[0]}: each answer is right, and nothing is learned"
 
 

@@ -115,7 +115,7 @@ def preflight(
     classes = _names_of(spec, catalog)
     layouts = layouts_of(spec, declared)
     check_needs(spec, declared)
-    check_trainers(phases, layouts, declared)
+    check_trainers(phases, classes, layouts, declared)
     parts = parts_of(spec)
     bounds = bounds_of(phases, parts, declared)
     clips = unit_clips(spec, bounds)

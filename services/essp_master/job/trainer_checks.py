@@ -6,7 +6,7 @@ mirror, the network and the batch. Errors name the field to change.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 
 from essp_common.errors import ConfigError
@@ -59,14 +59,18 @@ def check_needs(spec: JobSpec, declared: Mapping[str, DeclaredFeature] | None = 
 
 
 def check_trainers(
-    phases: Phases, layouts: Mapping[str, FeatureLayout], declared: Mapping[str, DeclaredFeature] | None = None
+    phases: Phases,
+    classes: Sequence[str],
+    layouts: Mapping[str, FeatureLayout],
+    declared: Mapping[str, DeclaredFeature] | None = None,
 ) -> None:
-    """Raises `ConfigError` for a trainer whose settings contradict its stream or its network."""
+    """Raises `ConfigError` for a trainer whose settings contradict its stream or its network. `classes`: names of what
+    the job learns, be they labels."""
     spec = phases.spec
     clips = {clip for _, view in phases.views for clip in decoded_clips(spec, view)}
     for name, trainer in spec.trainers.items():
         _check_names(spec, name)
-        _check_classes(phases, name)
+        _check_classes(spec, classes, name)
         stream = spec.streams[trainer.stream]
         made = [output_of(stream.feature, stream.params, clip, declared, spec.clip.snippets) for clip in clips]
         if trainer.is_encoder:
@@ -98,9 +102,8 @@ def _check_names(spec: JobSpec, name: str) -> None:
         raise ConfigError(f"trainers.{name}.loss: {error}") from error
 
 
-def _check_classes(phases: Phases, name: str) -> None:
-    classes = phases.view(0).classes
-    for given in phases.spec.trainers[name].class_weights:
+def _check_classes(spec: JobSpec, classes: Sequence[str], name: str) -> None:
+    for given in spec.trainers[name].class_weights:
         if given not in classes:
             raise ConfigError(
                 f"trainers.{name}.class_weights: there is no class {given!r}; {suggested(given, classes)}"
