@@ -110,6 +110,9 @@ class Trainer:
                 self._in = run_of(command)
                 if not self._run(command) or not self._goes_on():
                     return
+        except RankLost:
+            if not self._draining.is_set():  # otherwise the other ranks are drained, too, and left before this one
+                raise
         finally:
             self._ranks.close()
 
@@ -204,12 +207,7 @@ class Trainer:
 
     def _goes_on(self) -> bool:
         """Whether another run of the job follows, in which this trainer takes part: so all ranks say if one knows."""
-        try:
-            return b"1" in self._ranks.all_gather(b"1" if self._knows_of_more() else b"0")
-        except RankLost:
-            if self._draining.is_set():
-                return False
-            raise
+        return b"1" in self._ranks.all_gather(b"1" if self._knows_of_more() else b"0")
 
     def _knows_of_more(self) -> bool:
         command = self._control.latest(self._config.job)

@@ -237,10 +237,10 @@ class Running:
         self.join()
         self._control.close()
 
-    def join(self) -> None:
-        """Wait for it to end by itself."""
+    def join(self, rank: int | None = None) -> None:
+        """Wait for it to end by itself. `rank`: wait for this one alone."""
         deadline = time.monotonic() + LONGEST_S
-        for thread in self._threads:
+        for thread in self._threads if rank is None else [self._threads[rank]]:
             thread.join(max(0.0, deadline - time.monotonic()))
             if thread.is_alive():
                 raise TimeoutError(f"{thread.name} did not end")

@@ -11,6 +11,7 @@ from essp_common.artifacts.checkpoint import Manifest
 from essp_common.pb.v1.messages_pb2 import Control
 from essp_common.planning.position import Position
 from essp_trainer.checkpoints.checkpointer import Unsaved
+from essp_trainer.distributed.ranks import RankLost
 from essp_trainer.session import Session
 from tests.harness.training_jobs import (
     Running,
@@ -125,6 +126,19 @@ def test_a_stop_ends_one_that_waits_for_the_next_run(tmp_path: Path, begins: boo
             assert not running.trainers[0].interrupted
     assert running.error is None
     assert [progress.fence for progress in stage.seen if progress.HasField("left")] == [7, 8]
+
+
+def test_ranks_that_wait_for_the_next_run_notice_that_one_has_left(tmp_path: Path) -> None:
+    stage = begun(tmp_path)
+    with Running(stage, 2) as running:
+        stage.wait_for_trained(8)
+        stage.command(Control.RESUME, epochs=3)
+        stage.wait_for("left", 1)
+        running.trainers[1].drain()
+        running.join(rank=1)
+        start_longer(stage)
+        running.join()
+    assert {rank: type(error) for rank, error in running.errors.items()} == {0: RankLost}
 
 
 def test_one_that_could_not_save_goes_on_from_its_last_checkpoint(
