@@ -12,7 +12,7 @@ checkpoint, decoders finish what they have in hand, and neither threads nor chil
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from types import TracebackType
@@ -23,7 +23,7 @@ from essp.deadletters.store import OutputEntryStore
 from essp_aggregator.config import AggregatorSettings
 from essp_aggregator.service import build as build_aggregator
 from essp_common.errors import ConfigError
-from essp_common.job.spec import JobSpec
+from essp_common.job.spec import JobSpec, stored_spec
 from essp_common.job.status import JobEvent, JobStatus
 from essp_common.messages.control import ControlFeed
 from essp_common.runtime import tracing
@@ -50,6 +50,8 @@ Consumers = Callable[[JobSpec, Adapters, ControlFeed, Settings], Sequence[Servic
 
 _POOL = "run"
 """What the page calls this process: it is of no pool."""
+_LOOK_S = 0.2
+"""How often it is looked whether the job has more trainers now."""
 _FEATURES_BYTES = 2**33
 """Features of clips may take so much beside the budget: both splits of UCF-101 at 25 clips, in ten streams of 2048."""
 
@@ -99,11 +101,10 @@ class Embedded:
         if options.decoders:
             decoder = decoder.model_copy(update={"decoder_processes": options.decoders})
         workers: list[Service] = [build_decoder(self.adapters, decoder, worker)]
-        features = sorted({s.feature for s in spec.streams.values() if s.feature != "rgb"})
-        if features:
-            extractor = _settings(ExtractorSettings, settings).model_copy(update={"features": tuple(features)})
-            workers.append(build_extractor(self.adapters, extractor, worker))
+        workers += _extractors(_extracted(spec), self.adapters, settings)
         workers += (options.consumers or job_consumers)(spec, self.adapters, self.control, settings)
+        if spec.trainers and options.consumers is None:
+            workers.append(_Later(spec, self.adapters, self.control, settings))
         if options.serve:
             workers.append(_api(self.master, settings, options.serve))
         self._workers = _Workers(workers)
@@ -188,6 +189,58 @@ class _Workers:
             service.drain()
 
 
+class _Later:
+    """The trainers that the job gets while it runs, each from the run on that has it, and what makes their features."""
+
+    name = "later-trainers"
+
+    def __init__(self, spec: JobSpec, adapters: Adapters, control: ControlFeed, settings: Settings) -> None:
+        self._spec = spec
+        self._adapters = adapters
+        self._control = control
+        self._settings = settings
+        self._draining = threading.Event()
+        self._started: list[tuple[threading.Thread, Service]] = []
+        self._failure: BaseException | None = None
+
+    def run(self) -> None:
+        """Start them as they come, until drained. Raises what stopped one of them."""
+        while not self._draining.wait(_LOOK_S):
+            command = self._control.latest(self._spec.name)
+            if command is not None and command.snapshot.spec_json:
+                self._start(stored_spec(command.snapshot.spec_json, f"job {self._spec.name}"))
+        for _, service in reversed(self._started):
+            service.drain()
+        for thread, _ in self._started:
+            thread.join()
+        if self._failure is not None:
+            raise self._failure
+
+    def drain(self) -> None:
+        """Let all of them finish what they have in hand."""
+        self._draining.set()
+
+    def _start(self, spec: JobSpec) -> None:
+        trainers = [name for name in spec.trainers if name not in self._spec.trainers]
+        if not trainers:
+            return
+        features = _extracted(spec) - _extracted(self._spec)
+        self._spec = spec
+        services = _extractors(features, self._adapters, self._settings)
+        services += _trainers(spec, trainers, self._adapters, self._control, self._settings)
+        for service in services:
+            thread = threading.Thread(target=self._run, args=[service], name=service.name, daemon=True)
+            self._started.append((thread, service))
+            thread.start()
+
+    def _run(self, service: Service) -> None:
+        try:
+            service.run()
+        except BaseException as error:  # noqa: BLE001  raised again by `run`
+            self._failure = self._failure or error
+            self._draining.set()
+
+
 def job_consumers(spec: JobSpec, adapters: Adapters, control: ControlFeed, settings: Settings) -> Sequence[Service]:
     """The trainers and the aggregator of a training job, or the predictor. Torch is loaded here, and only here."""
     worker = worker_name(settings)
@@ -201,17 +254,34 @@ def job_consumers(spec: JobSpec, adapters: Adapters, control: ControlFeed, setti
         from essp_predictor.service import build as build_predictor
 
         return [build_predictor(adapters, _settings(PredictorSettings, settings), worker)]
+    aggregator = build_aggregator(adapters, _settings(AggregatorSettings, settings), worker)
+    return [*_trainers(spec, spec.trainers, adapters, control, settings), aggregator]
+
+
+def _trainers(
+    spec: JobSpec, names: Iterable[str], adapters: Adapters, control: ControlFeed, settings: Settings
+) -> list[Service]:
+    """These trainers of a job."""
     from essp_trainer.config import TrainerConfig, TrainerSettings
     from essp_trainer.service import build as build_trainer
 
     shared = _settings(TrainerSettings, settings).model_copy(update={"local_trainers": len(spec.trainers)})
-    trainers = [
-        build_trainer(
-            TrainerConfig(job=spec.name, trainer=name, worker=worker, stays=True, settings=shared), adapters, control
-        )
-        for name in spec.trainers
-    ]
-    return [*trainers, build_aggregator(adapters, _settings(AggregatorSettings, settings), worker)]
+    worker = worker_name(settings)
+    configs = [TrainerConfig(job=spec.name, trainer=name, worker=worker, stays=True, settings=shared) for name in names]
+    return [build_trainer(config, adapters, control) for config in configs]
+
+
+def _extracted(spec: JobSpec) -> set[str]:
+    """The features that extractors make for a job."""
+    return {stream.feature for stream in spec.streams.values() if stream.feature != "rgb"}
+
+
+def _extractors(features: Iterable[str], adapters: Adapters, settings: Settings) -> list[Service]:
+    """One that makes these features; none for no features."""
+    if not (made := tuple(sorted(features))):
+        return []
+    extractor = _settings(ExtractorSettings, settings).model_copy(update={"features": made})
+    return [build_extractor(adapters, extractor, worker_name(settings))]
 
 
 def _api(master: Master, settings: Settings, port: int) -> Service:

@@ -3,9 +3,10 @@
     trainers.NAME.optimizer.{lr, schedule, unit, warmup, steps, gamma}   from the next update of that trainer on
     aggregation.strategies                                               when the trained streams are fused
     epochs                                                               more of them, from the next run of the job on
+    trainers.NEW..., streams.NEW...                                      one more, from the next run of the job on
 
-The last is no change of the first kind: a run has the number of epochs that it began with, so the master ends it and
-begins another one (docs/decisions/0066).
+The last two are no changes of the first kind: a run has the epochs and trainers that it began with, so the master ends
+it and begins another one (docs/decisions/0066).
 
 The job as it was started stays what it is: the digest in its checkpoints and the file in its output are of that one.
 Changes are counted from 1 on, and kept beside it: in the history, in each command of the master, and those of a
@@ -122,13 +123,56 @@ def changed(spec: JobSpec, fields: Mapping[str, Any]) -> JobSpec:
     return spec.model_copy(update={"trainers": trainers, "aggregation": aggregation})
 
 
-def more_epochs(spec: JobSpec, present: int, value: Any) -> int | None:
-    """The epochs that a job gets in place of those that it has at present; None: it has so many already.
+def of_next_run(spec: JobSpec, fields: Iterable[str]) -> set[str]:
+    """Of these fields, those that a run cannot take: more epochs, trainers that it has not, and their streams.
 
-    Raises `ConfigError` for fewer, and for what is no number of epochs.
+    A trainer without a stream is none, but a name that was misspelled.
     """
-    if not spec.trainers:
-        raise ConfigError(f"{EPOCHS}: cannot be changed while the job runs; {_instead(EPOCHS, [])}")
+    given = list(fields)
+    new = {field.split(".")[1] for field in given if field.startswith("trainers.") and field.endswith(".stream")}
+    groups = {"trainers": new - spec.trainers.keys(), "streams": _names("streams", given) - spec.streams.keys()}
+    return {
+        field
+        for field in given
+        if spec.trainers and (field == EPOCHS or any(_names(group, [field]) & groups[group] for group in groups))
+    }
+
+
+def next_run(spec: JobSpec, fields: Mapping[str, Any]) -> JobSpec:
+    """The job of the next run, which has these `fields` (`of_next_run`) more than `spec`: at present, or asked for.
+
+    Raises `ConfigError` for fewer epochs, and for a trainer or stream that cannot be.
+    """
+    document = spec.model_dump(mode="json")
+    for field, value in fields.items():
+        *path, last = field.split(".")
+        section = document
+        for name in path:
+            if not isinstance(section.get(name), dict):
+                section[name] = {}
+            section = section[name]
+        section[last] = value
+    if EPOCHS in fields:
+        _check_epochs(spec.epochs, fields[EPOCHS])
+    try:
+        after = JobSpec.model_validate(document)
+    except ValidationError as error:
+        raise ConfigError(_in_lines(problems(error, JobSpec))) from error
+    learned = {trainer.stream for trainer in after.trainers.values()}
+    for stream in after.streams.keys() - spec.streams.keys() - learned:
+        raise ConfigError(f"streams.{stream}: no trainer learns from it; give one, too (trainers.NAME.stream={stream})")
+    return after
+
+
+def gains(before: JobSpec, after: JobSpec) -> str:
+    """What a job gets with its next run, for people: `3 epochs in place of 2 and the trainer hog`."""
+    new = [name for name in after.trainers if name not in before.trainers]
+    epochs = f"{after.epochs} {EPOCHS} in place of {before.epochs}" if after.epochs != before.epochs else ""
+    trainers = f"the trainer{'s' if len(new) > 1 else ''} {' and '.join(new)}" if new else ""
+    return " and ".join(filter(None, (epochs, trainers)))
+
+
+def _check_epochs(present: int, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_EPOCHS:
         raise ConfigError(f"{EPOCHS}: {value!r} is no number of epochs; give one from {present + 1} to {MOST_EPOCHS}")
     if value < present:
@@ -136,7 +180,6 @@ def more_epochs(spec: JobSpec, present: int, value: Any) -> int | None:
             f"{EPOCHS}: the job has {present}, and can be given more, not fewer: its trainers may be beyond epoch "
             f"{value} already; stop it when it has trained enough, or let trainers stop early (trainers.NAME.stop)"
         )
-    return value if value > present else None
 
 
 def differences(before: JobSpec, after: JobSpec) -> dict[str, tuple[str, str]]:
@@ -177,7 +220,15 @@ def _instead(field: str, known: Sequence[str]) -> str:
         return "a job without trainers has nothing that can"
     near = get_close_matches(field, known, n=1)
     meant = f" (did you mean {near[0]}?)" if near else ""
-    return f"what can: trainers.NAME.optimizer.FIELD, with {', '.join(RATE)}; {STRATEGIES}; and more {EPOCHS}{meant}"
+    return (
+        f"what can: trainers.NAME.optimizer.FIELD, with {', '.join(RATE)}; {STRATEGIES}; more {EPOCHS}; and one "
+        f"trainer more, with its stream{meant}"
+    )
+
+
+def _names(group: str, fields: Iterable[str]) -> set[str]:
+    """The names in `trainers` or `streams` of which these fields are."""
+    return {parts[1] for field in fields if len(parts := field.split(".")) > 1 and parts[0] == group}
 
 
 def _optimizer(trainer: str) -> str:

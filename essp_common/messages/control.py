@@ -37,9 +37,10 @@ def run_of(control: Control) -> int:
     return control.since or control.fence
 
 
-def ends_for_more(control: Control) -> bool:
-    """The run of a command is to end, since the job gets more epochs: its trainers save, and wait for the next one."""
-    return control.epochs > 0 and control.command not in ENDED
+def ends_for_next(control: Control) -> bool:
+    """The run of a command is to end, since the job gets more epochs or trainers: those that it has save, and wait for
+    the next run."""
+    return bool(control.next_spec_json) and control.command not in ENDED
 
 
 class ControlFeed:

@@ -44,7 +44,7 @@ from essp_common.errors import (
     Unavailable,
 )
 from essp_common.features.declared import DeclaredFeature
-from essp_common.job.changes import EPOCHS, more_epochs
+from essp_common.job.changes import EPOCHS, gains, next_run, of_next_run
 from essp_common.job.lifecycle import change
 from essp_common.job.spec import JobSpec, stored_spec
 from essp_common.job.status import (
@@ -56,7 +56,7 @@ from essp_common.job.status import (
     StreamPreview,
     TrainerCurve,
 )
-from essp_common.messages.control import ENDED, ControlFeed, ends_for_more
+from essp_common.messages.control import ENDED, ControlFeed, ends_for_next
 from essp_common.messages.parsing import BadMessage, parsed, refuse, shortened, sound
 from essp_common.pb.v1.messages_pb2 import Control, Progress
 from essp_common.runtime import conditions, ids
@@ -106,7 +106,7 @@ _LONGEST_WAIT_S = 5.0
 _RECENT = timedelta(hours=1)
 """For how long a job that has ended is among the metrics."""
 _PATIENCE_S = 10.0
-"""How long a request waits for the master to know them, and for the next run of a job that gets more epochs."""
+"""How long a request waits for the master to know them, and for the next run of a job that gets more."""
 _AGAIN_S = 2.0
 """How long after a server did not answer it is tried again to begin that run."""
 
@@ -191,7 +191,7 @@ class Master:
         self._starting: dict[str, Contender] = {}
         """Jobs that begin to run as soon as they are known."""
         self._renewing: dict[str, threading.Thread] = {}
-        """Jobs whose next run is being started, with more epochs."""
+        """Jobs whose next run is being started, with more epochs or trainers."""
         self._renewed = threading.Condition(self._lock)
         """One of these is started, or given up."""
         self._renews_s: dict[str, float] = {}
@@ -347,40 +347,44 @@ class Master:
         `ConfigError` for what cannot be changed so, and `Conflict` where it is too late.
         """
         self._await_recovery()
-        goal = self._goal(name, fields[EPOCHS]) if EPOCHS in fields else None
-        others = {field: value for field, value in fields.items() if field != EPOCHS}
-        with self._lock:
-            if not self._renewed.wait_for(lambda: name not in self._renewing, _PATIENCE_S):
-                raise Unavailable(f"job {name} is just going on with more epochs; ask again in a moment")
-            job = self._under_way(name, EPOCHS in fields)
-            if goal is not None and more_epochs(job.spec, job.epochs, goal.spec.epochs) is None:
-                goal = None  # somebody else has given it so many meanwhile
-            changed = bool(others) and job.change(others, more=goal is not None)
-            if goal is not None:
-                job.extend(goal, self._clock())
-            if changed or goal is not None:
-                self._dispatch.command(job, COMMANDS[job.state])
+        while not self._change_fields(name, fields):
+            pass
         self._outbox.send()
         failpoint("master.change-published")
         return self.status(name)
 
-    def _goal(self, name: str, epochs: Any) -> Preflight | None:
-        """A job with so many epochs, checked; None: it has them. Raises as `change`."""
+    def _change_fields(self, name: str, fields: Mapping[str, Any]) -> bool:
+        """As `change`. False: somebody else has changed what the job gets, while this was checked."""
         with self._lock:
-            job = self._under_way(name, True)
-            spec = job.spec
-            wanted = more_epochs(spec, job.epochs, epochs)
-        if wanted is None:
-            return None
-        return preflight(spec.model_copy(update={"epochs": wanted}), self._stores, declared=self._declared())
+            job = self._under_way(name, fields)
+            before = (job.spec, job.goal)
+        later = of_next_run(job.spec, fields)
+        others = {field: value for field, value in fields.items() if field not in later}
+        wanted = next_run(job.goal, {field: fields[field] for field in later})
+        goal = preflight(wanted, self._stores, declared=self._declared()) if wanted != job.goal else None
+        with self._lock:
+            if not self._renewed.wait_for(lambda: name not in self._renewing, _PATIENCE_S):
+                raise Unavailable(f"job {name} is just going on with more epochs or trainers; ask again in a moment")
+            job = self._under_way(name, fields)
+            if (job.spec, job.goal) != before:
+                return False
+            changed = bool(others) and job.change(others, job.goal if goal is None else goal.spec)
+            if goal is not None:
+                job.extend(goal, self._clock())
+            if changed or goal is not None:
+                self._dispatch.command(job, COMMANDS[job.state])
+        return True
 
-    def _under_way(self, name: str, epochs: bool) -> Job:
-        """A job that has not ended. Raises `NotFound`, and `Conflict`, which says what to do. `epochs`: to get more."""
+    def _under_way(self, name: str, fields: Collection[str]) -> Job:
+        """A job that has not ended. Raises `NotFound`, and `Conflict`, which says what to do in place of a change."""
         if (ended := self._jobs.past(name)) is None and not self._jobs[name].state.ended:
             return self._jobs[name]
-        state = (ended or self._jobs[name]).state
-        remedy = "with more (--epochs), and it goes on" if epochs else "and change it while it runs"
-        raise Conflict(f"job {name} is {state}; start it again{'' if epochs else ','} {remedy}")
+        remedy = "start it again, and change it while it runs"
+        if EPOCHS in fields:
+            remedy = "start it again with more (--epochs), and it goes on"
+        elif any(field.endswith(".stream") for field in fields):
+            remedy = "start it again with this trainer in its file, and it goes on"
+        raise Conflict(f"job {name} is {(ended or self._jobs[name]).state}; {remedy}")
 
     def jobs(self) -> list[JobSummary]:
         """All jobs, newest first. Raises `Unavailable` while it is not known what was under way."""
@@ -462,14 +466,12 @@ class Master:
                 origin = Origin(state=state, team=team, changes=changes)
             else:
                 origin = Origin.of_command(command)
-                if ends_for_more(command):
-                    more = spec.model_copy(update={"epochs": command.epochs})
-                    goal = preflight(more, self._stores, declared=self._declared())
+                if ends_for_next(command):
+                    wanted = stored_spec(command.next_spec_json, f"job {command.job}")
+                    goal = preflight(wanted, self._stores, declared=self._declared())
             job = self._run_of(found, origin, events)
             if goal is not None:
                 job.extend(goal, self._clock())
-            streams = {topics.stream_topic(stream.feature) for stream in found.spec.streams.values()}
-            self._bus.ensure_topics({topic: topics.partitions(topic) for topic in streams})
             with self._lock:
                 self._begin(job, command)
                 self._starting.pop(spec.name, None)
@@ -485,6 +487,8 @@ class Master:
 
     def _run_of(self, found: Preflight, origin: Origin, events: EventLog) -> Job:
         """A run of a job, which nobody knows of yet."""
+        streams = {topics.stream_topic(stream.feature) for stream in found.spec.streams.values()}
+        self._bus.ensure_topics({topic: topics.partitions(topic) for topic in streams})
         job = start_run(found, self._stores, origin, events, self._worker, self._clock)
         if self._admission is None:
             job.priority = None
@@ -602,10 +606,10 @@ class Master:
             if (waiting := self._jobs.find(place.job)) is not None and waiting.state is JobState.QUEUED:
                 waiting.wait_at(QueueStatus(position=place.position, reason=place.reason))
 
-    # --- more epochs ---
+    # --- more epochs or trainers ---
 
     def _renew_closed(self) -> None:
-        """Have the next run begin of each job whose run has ended for more epochs. Its preflight was made, but it reads
+        """Have the next run begin of each job whose run has ended for another one. Its preflight was made, but it reads
         checkpoints, so a thread does it."""
         with self._lock:
             for job in self._jobs if not self._draining.is_set() else ():
@@ -628,7 +632,7 @@ class Master:
                 thread.start()
 
     def _renew(self, before: Job, goal: Preflight, origin: Origin) -> None:
-        """Begin the next run of a job, which has more epochs. A stop meanwhile holds."""
+        """Begin the next run of a job, which has more. A stop meanwhile holds."""
         name = before.name
         try:
             job = self._run_of(goal, origin, before.reporter.log)
@@ -639,17 +643,17 @@ class Master:
                 self._renews_s.pop(name, None)
             log.info("job %s: goes on, fence %d", name, job.run.fence, extra={"job_id": name})
         except TransientError as error:
-            log.warning("job %s: cannot go on with more epochs yet: %s", name, error, extra={"job_id": name})
+            log.warning("job %s: cannot go on with more yet: %s", name, error, extra={"job_id": name})
             self._renews_s[name] = self._clock() + _AGAIN_S
         except Fenced as error:
             before.handed_on = False
             with self._lock:
                 self._yield(before, error.fence)
         except Exception as error:
-            log.exception("job %s: cannot go on with more epochs", name, extra={"job_id": name})
+            log.exception("job %s: cannot go on with more", name, extra={"job_id": name})
             said = str(error) if isinstance(error, EsspError) else f"{type(error).__name__}: {error}"
             with self._lock:
-                self._fail(before, f"it could not go on with {goal.spec.epochs} epochs: {said}")
+                self._fail(before, f"it could not go on with {gains(before.spec, goal.spec)}: {said}")
         finally:
             with self._lock:
                 self._renewing.pop(name)

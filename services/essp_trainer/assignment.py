@@ -45,7 +45,9 @@ class Assignment:
         spec = stored_spec(snapshot.spec_json, f"job {command.job}")
         if trainer not in spec.trainers:
             known = suggested(trainer, spec.trainers, "it has: ")
-            raise ConfigError(f"job {command.job} has no trainer {trainer!r}; {known}")
+            raise ConfigError(
+                f"job {command.job} has no trainer {trainer!r}; {known}. `essp job set` gives it one more while it runs"
+            )
         training = spec.trainers[trainer]
         return cls(
             job=command.job,

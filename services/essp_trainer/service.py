@@ -4,8 +4,9 @@ It waits until the job starts, takes the training over from whoever had it, with
 a `Session`. It returns when the final checkpoint is durable, when it is drained, or when the job ends; started again,
 it resumes. Each of several ranks is such a trainer; rank 0 owns the training and finds the checkpoint for all.
 
-If the job gets more epochs meanwhile, its run ends and another one follows (docs/decisions/0066). The trainer saves,
-says that it has left, waits for the next run, and resumes in it as a process that was started for it would.
+If the job gets more epochs or trainers meanwhile, its run ends and another one follows (docs/decisions/0066). The
+trainer saves, says that it has left, waits for the next run, and resumes in it as a process that was started for it
+would.
 
 If another process of the same name takes the training over meanwhile, this one leaves with `Fenced` and does not report
 a failure: the job goes on with the other one.
@@ -33,7 +34,7 @@ from essp_common.learning.losses import loss
 from essp_common.learning.models import starting_weights
 from essp_common.learning.networks import network
 from essp_common.learning.wanted import in_flight
-from essp_common.messages.control import ENDED, ControlFeed, ends_for_more, run_of
+from essp_common.messages.control import ENDED, ControlFeed, ends_for_next, run_of
 from essp_common.messages.ordered import IntakeOptions, OrderedIntake
 from essp_common.messages.snapshot import completed
 from essp_common.pb.v1.messages_pb2 import TRAIN, Change, ClipRef, Control, Progress, TrainerLeft
@@ -130,7 +131,7 @@ class Trainer:
         try:
             self._train(assignment, reporter)
         except (TransientError, RankLost) as error:
-            goes_on = isinstance(error, Unsaved) and self._knows_of_more()
+            goes_on = isinstance(error, Unsaved) and self._knows_of_next()
             if not self._draining.is_set() and not goes_on:
                 raise
             log.warning("%s: left without a checkpoint: %s", self.name, error)
@@ -181,7 +182,7 @@ class Trainer:
             command = self._control.wait(self._config.job, _WAIT_S, _UNDER_WAY)
             if command is None:
                 continue
-            if not ends_for_more(command) and run_of(command) > self._in:
+            if not ends_for_next(command) and run_of(command) > self._in:
                 return command
             self._tell_of_leave(command)
             self._draining.wait(_LOOK_S)
@@ -189,7 +190,7 @@ class Trainer:
 
     def _tell_of_leave(self, command: Control) -> None:
         """Tell the master of this command, once, that nothing of this training is under way."""
-        if not ends_for_more(command) or command.fence == self._left or not self._ranks.is_rank_zero:
+        if not ends_for_next(command) or command.fence == self._left or not self._ranks.is_rank_zero:
             return
         left = Progress(
             job=command.job,
@@ -207,21 +208,21 @@ class Trainer:
 
     def _goes_on(self) -> bool:
         """Whether another run of the job follows, in which this trainer takes part: so all ranks say if one knows."""
-        return b"1" in self._ranks.all_gather(b"1" if self._knows_of_more() else b"0")
+        return b"1" in self._ranks.all_gather(b"1" if self._knows_of_next() else b"0")
 
-    def _knows_of_more(self) -> bool:
+    def _knows_of_next(self) -> bool:
         command = self._control.latest(self._config.job)
         if command is None or self._draining.is_set() or command.command not in _UNDER_WAY:
             return False
         stays = self._over and self._config.stays
-        return ends_for_more(command) or run_of(command) > self._in or stays
+        return ends_for_next(command) or run_of(command) > self._in or stays
 
     def _waits_for(self, waited_s: float) -> str:
         """What it has been waiting for, and what a person may do about it."""
         job, known = self._config.job, self._control.jobs()
         started = f"start it with `essp job start`, or end this process; it has waited for {waited_s:.0f} s"
-        if job in known and ends_for_more(known[job]):
-            return f"job {job} is about to go on with more epochs; it has waited for {waited_s:.0f} s"
+        if job in known and ends_for_next(known[job]):
+            return f"job {job} is about to go on with more epochs or trainers; it has waited for {waited_s:.0f} s"
         if job in known:
             return f"job {job} does not run: its last command was {_command(known[job])}; {started}"
         others = suggested(job, known, "jobs of this bus: ")
@@ -345,7 +346,7 @@ class Trainer:
 
     def _signal(self) -> ControlSignal:
         command = self._control.latest(self._config.job)
-        if command is not None and (ends_for_more(command) or run_of(command) > self._in):
+        if command is not None and (ends_for_next(command) or run_of(command) > self._in):
             return ControlSignal.LEAVE
         state = self._control.state(self._config.job)
         fenced = self._owner_watch is not None and self._owner_watch.fenced is not None

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from essp.cli.main import app
 from essp.embedded.composition import Embedded
 from essp_common.errors import ConfigError, Conflict
+from essp_common.job.changes import next_run
 from essp_common.job.spec import JobSpec
 from essp_common.job.status import JobState
 from essp_common.runtime.config import Settings
@@ -72,6 +73,29 @@ def test_a_job_that_gets_more_epochs_equals_one_that_had_them_from_the_start(
     audit = CliRunner().invoke(app, ["audit", str(tmp_path / "more"), "--json"])
     findings = {finding["invariant"]: finding for finding in json.loads(audit.stdout)["findings"]}
     assert {name: found["violations"] for name, found in findings.items() if not found["holds"]} == {}
+
+
+def test_a_trainer_that_is_attached_learns_as_if_it_had_been_there_from_the_start(
+    make_job: MakeJob, tmp_path: Path
+) -> None:
+    """With a stream of its own; the others lose nothing. The job is then another file's, which says what to do."""
+    late = {"trainers.late.stream": "near", "trainers.late.batch_size": 4, "trainers.late.threads": 1}
+    late |= {"trainers.late.augment.crop": 32, "streams.near.feature": "frame_diff", "streams.near.params.length": 2}
+    spec = make_job("late", clips=CLIPS, checkpoint=8)
+    with Embedded(spec, Settings()) as job:
+        while not job.ended(0.01) and job.status().progress.done < CLIPS // 2:
+            pass
+        assert job.master.change("late", late).reason.startswith("it gets the trainer late as soon as")
+        completed(job)
+        assert [trainer.name for trainer in job.status().trainers] == ["rgb", "flow", "late"]
+    whole = make_job("whole", clips=CLIPS)
+    whole = next_run(whole, late).model_copy(update={"name": "whole"})
+    run(whole)
+    assert weights_of(STORES, spec.output) == weights_of(STORES, whole.output)
+    audit = CliRunner().invoke(app, ["audit", str(tmp_path / "late"), "--json"])
+    assert [found for found in json.loads(audit.stdout)["findings"] if not found["holds"]] == []
+    with pytest.raises(ConfigError, match=r"^trainers\.late: .* holds this job with it.* write it into the file, as"):
+        run(spec)
 
 
 def test_a_trainer_that_was_done_goes_on(make_job: MakeJob) -> None:

@@ -116,7 +116,7 @@ class Stage:
         self._progress.close()
 
     def command(self, command: Control.Command, epochs: int = 0) -> None:
-        """Say something of the job on `essp.control`. `epochs`: it gets so many, in its next run."""
+        """Say something of the job on `essp.control`. `epochs`: it gets so many, in its next run; 0: none follows."""
         layout = layout_of(self.feature) if self.feature in names() else FeatureLayout(mirrored="plain")
         snapshot = JobSnapshot(
             spec_json=self.spec.model_dump_json(),
@@ -124,7 +124,8 @@ class Stage:
             phases=self.plans,
             layouts={"s": layout.model_dump_json()},
         )
-        control = Control(job="tiny", fence=self.fence, command=command, snapshot=snapshot, epochs=epochs)
+        then = self.spec.model_copy(update={"epochs": epochs}).model_dump_json() if epochs else ""
+        control = Control(job="tiny", fence=self.fence, command=command, snapshot=snapshot, next_spec_json=then)
         control.changes.extend(self.changes)
         self.bus.publish(topics.CONTROL, b"tiny", control.SerializeToString())
 

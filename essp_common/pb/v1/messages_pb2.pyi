@@ -639,7 +639,7 @@ class PhasePlan(_message.Message):
     def __init__(self, purpose: _Optional[_Union[Purpose, str]] = ..., epoch: _Optional[int] = ..., clips: _Optional[int] = ...) -> None: ...
 
 class Control(_message.Message):
-    __slots__ = ("job", "fence", "command", "snapshot", "reason", "since", "stored", "loops", "team", "queued", "priority", "changes", "epochs")
+    __slots__ = ("job", "fence", "command", "snapshot", "reason", "since", "stored", "loops", "team", "queued", "priority", "changes", "next_spec_json")
     class Command(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         COMMAND_UNSPECIFIED: _ClassVar[Control.Command]
@@ -670,7 +670,7 @@ class Control(_message.Message):
     QUEUED_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
     CHANGES_FIELD_NUMBER: _ClassVar[int]
-    EPOCHS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_SPEC_JSON_FIELD_NUMBER: _ClassVar[int]
     job: str
     fence: int
     command: Control.Command
@@ -683,8 +683,8 @@ class Control(_message.Message):
     queued: bool
     priority: int
     changes: _containers.RepeatedCompositeFieldContainer[Change]
-    epochs: int
-    def __init__(self, job: _Optional[str] = ..., fence: _Optional[int] = ..., command: _Optional[_Union[Control.Command, str]] = ..., snapshot: _Optional[_Union[JobSnapshot, _Mapping]] = ..., reason: _Optional[str] = ..., since: _Optional[int] = ..., stored: _Optional[str] = ..., loops: _Optional[_Iterable[_Union[Loop, _Mapping]]] = ..., team: _Optional[str] = ..., queued: _Optional[bool] = ..., priority: _Optional[int] = ..., changes: _Optional[_Iterable[_Union[Change, _Mapping]]] = ..., epochs: _Optional[int] = ...) -> None: ...
+    next_spec_json: str
+    def __init__(self, job: _Optional[str] = ..., fence: _Optional[int] = ..., command: _Optional[_Union[Control.Command, str]] = ..., snapshot: _Optional[_Union[JobSnapshot, _Mapping]] = ..., reason: _Optional[str] = ..., since: _Optional[int] = ..., stored: _Optional[str] = ..., loops: _Optional[_Iterable[_Union[Loop, _Mapping]]] = ..., team: _Optional[str] = ..., queued: _Optional[bool] = ..., priority: _Optional[int] = ..., changes: _Optional[_Iterable[_Union[Change, _Mapping]]] = ..., next_spec_json: _Optional[str] = ...) -> None: ...
 
 class Change(_message.Message):
     __slots__ = ("number", "time_ms", "fields", "before", "places")

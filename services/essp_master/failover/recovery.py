@@ -14,7 +14,7 @@ from essp_common.bus.port import Bus
 from essp_common.bus.reading import read_all
 from essp_common.job.spec import stored_spec
 from essp_common.job.status import JobStatus
-from essp_common.messages.control import ends_for_more, run_of
+from essp_common.messages.control import ends_for_next, run_of
 from essp_common.messages.parsing import BadMessage, parsed, refuse
 from essp_common.pb.v1.messages_pb2 import Control
 from essp_common.wiring import Stores
@@ -45,9 +45,9 @@ def under_way(command: Control) -> bool:
 
 
 def as_recorded(command: Control, stores: Stores) -> Control:
-    """A command after which a job gets more epochs; or, if the run with these is in its history, and nobody was told of
-    it, the command that tells of this run."""
-    if not ends_for_more(command):
+    """A command after which another run of the job follows; or, if that is in its history, and nobody was told of it,
+    the command that tells of it."""
+    if not ends_for_next(command):
         return command
     spec = stored_spec(command.snapshot.spec_json, f"job {command.job}")
     newest = History(stores.under(spec.output)).newest()
@@ -55,8 +55,8 @@ def as_recorded(command: Control, stores: Stores) -> Control:
         return command
     told = Control()
     told.CopyFrom(command)
-    told.since, told.epochs = newest.since, 0
-    told.snapshot.spec_json = spec.model_copy(update={"epochs": command.epochs}).model_dump_json()
+    told.since, told.next_spec_json = newest.since, ""
+    told.snapshot.spec_json = command.next_spec_json
     return told
 
 

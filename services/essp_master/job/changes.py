@@ -30,17 +30,17 @@ class Changes:
         """The job with all changes."""
         return self._spec
 
-    def make(self, fields: Mapping[str, Any], ended: Collection[str], now_ms: int) -> Change | None:
+    def make(self, fields: Mapping[str, Any], ended: Collection[str], fused: bool, now_ms: int) -> Change | None:
         """Change these fields; None: they have these values already.
 
-        `ended`: the trainers that are done. Raises `ConfigError` for fields or values that cannot be, and `Conflict`
-        where it is too late.
+        `ended`: the trainers that are done. `fused`: all are, and no other comes. Raises `ConfigError` for fields or
+        values that cannot be, and `Conflict` where it is too late.
         """
         after = changed(self._spec, fields)
         differing = differences(self._spec, after)
         if not differing:
             return None
-        self._check(after, differing, ended)
+        self._check(after, differing, ended, fused)
         self._spec = after
         change = Change(
             number=len(self.made) + 1,
@@ -67,13 +67,13 @@ class Changes:
         """The changes of the fusion, if it was made when only so many changes were known."""
         return [change for change in self.made[known:] if STRATEGIES in change.fields]
 
-    def _check(self, after: JobSpec, fields: Collection[str], ended: Collection[str]) -> None:
+    def _check(self, after: JobSpec, fields: Collection[str], ended: Collection[str], fused: bool) -> None:
         for trainer in ended:
             if concerns(fields, trainer):
                 raise Conflict(f"trainer {trainer} is done; its rate counts for nothing any more")
         if STRATEGIES in fields:
             candidates(after.aggregation, after.data.targets)
-            if after.trainers.keys() <= set(ended):
+            if fused:
                 raise Conflict("all trainers are done, and are being fused; it is too late for other strategies")
         if len(self.made) == MOST_CHANGES:
             raise Conflict(f"{MOST_CHANGES} changes were made of this job, and these are the most")

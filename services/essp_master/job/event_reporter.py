@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from essp_common.artifacts.early_stop import EarlyStop
 from essp_common.failures import kind_word, stage_word
 from essp_common.job import status
-from essp_common.job.changes import Place, in_words, values_of
+from essp_common.job.changes import Place, gains, in_words, values_of
+from essp_common.job.spec import JobSpec
 from essp_common.job.status import phase_title
 from essp_common.pb.v1.messages_pb2 import (
     Change,
@@ -80,15 +82,14 @@ class EventReporter:
         message = f"job {self._job}: change {change.number}: {in_words(change)}"
         self.log.add("change", message, {"number": change.number, "fields": values_of(change)})
 
-    def extended(self, epochs: int, before: int) -> None:
-        """People give it more epochs."""
-        message = f"job {self._job}: gets {epochs} epochs in place of {before} as soon as its trainers have saved"
-        self.log.add("change", message, {"epochs": epochs, "before": before})
+    def extended(self, before: JobSpec, after: JobSpec) -> None:
+        """People give it more epochs or trainers."""
+        message = f"job {self._job}: gets {gains(before, after)} as soon as its trainers have saved"
+        self.log.add("change", message, _gained(before, after))
 
-    def renewed(self, epochs: int, before: int) -> None:
-        """It goes on with more epochs."""
-        message = f"job {self._job}: has {epochs} epochs in place of {before}"
-        self.log.add("change", message, {"epochs": epochs, "before": before})
+    def renewed(self, before: JobSpec, after: JobSpec) -> None:
+        """It goes on with more epochs or trainers."""
+        self.log.add("change", f"job {self._job}: has {gains(before, after)}", _gained(before, after))
 
     def change_taken(self, change: Change, taken: ChangeTaken) -> None:
         """A trainer has taken a change."""
@@ -215,3 +216,9 @@ class EventReporter:
                 case CompleteJob(uri, metrics):
                     self.result = status.ResultStatus(uri=uri, metrics=dict(metrics))
                     self.log.add("finished", f"made {uri}", {"uri": uri, "metrics": dict(metrics)})
+
+
+def _gained(before: JobSpec, after: JobSpec) -> dict[str, Any]:
+    """What a job gets with its next run, for programs."""
+    trainers = [name for name in after.trainers if name not in before.trainers]
+    return {"epochs": after.epochs, "before": before.epochs, "trainers": trainers}

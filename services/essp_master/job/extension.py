@@ -1,4 +1,4 @@
-"""More epochs for a job that is under way: its run ends, and another one follows with the larger number.
+"""More epochs or trainers for a job that is under way: its run ends, and another one follows that has them.
 
     asked for ──▶ trainers save, say that they have left ──▶ closed ──▶ its history is written ──▶ the next run
                                                                  a stop, a failure: no next run ◀──┘
@@ -24,18 +24,15 @@ _PATIENCE_S = 600.0
 class Extension:
     """Of one job."""
 
-    def __init__(self, goal: Preflight, now_s: float) -> None:
+    def __init__(self, trainers: Collection[str], goal: Preflight, now_s: float) -> None:
+        """`trainers`: of the run that ends."""
         self.goal = goal
-        """The job with its new number of epochs."""
+        """The job as the next run has it."""
+        self._trainers = tuple(trainers)
         self.closed = False
         """The run is over: what still comes of it counts for nothing."""
         self._began_s = now_s
         self._left: set[str] = set()
-
-    @property
-    def epochs(self) -> int:
-        """So many it gets."""
-        return self.goal.spec.epochs
 
     def left(self, trainer: str) -> None:
         """A trainer has saved and left."""
@@ -43,7 +40,7 @@ class Extension:
 
     def lacking(self, finals: Collection[str]) -> list[str]:
         """The trainers that have not said that they left. `finals`: those that are done."""
-        return [name for name in self.goal.spec.trainers if name not in self._left and name not in finals]
+        return [name for name in self._trainers if name not in self._left and name not in finals]
 
     def look(self, up: Collection[str], finals: Collection[str], now_s: float) -> bool:
         """Whether the run is over now. `up`: the pools with a worker."""

@@ -3,7 +3,7 @@
     run         what the master owns of it: specification, fence, history
     life        its state, and since when
     changes     what people have changed of it while it ran
-    extension   that it gets more epochs, and its run ends
+    extension   that it gets more epochs or trainers, and its run ends
     recorder    the ledger, every change of which the recorder makes and notes for the history
     activity    who works on it and how fast, for people and pools
     reporter    what people read of it: events, failures, result
@@ -25,6 +25,7 @@ from typing import Any
 
 from essp_common.errors import Fenced
 from essp_common.job import status
+from essp_common.job.changes import gains
 from essp_common.job.spec import JobSpec
 from essp_common.job.status import PURPOSES, JobState, QueueStatus
 from essp_common.messages.parsing import shortened
@@ -90,7 +91,7 @@ class Job:
         self.unrecorded = False
         """No segment of its history can be made any more."""
         self.extension: Extension | None = None
-        """It gets more epochs, and this run of it ends; None: neither."""
+        """It gets more epochs or trainers, and this run of it ends; None: neither."""
         self.handed_on = False
         """Its next run may have begun: this one writes no history any more."""
         self.leftovers = False
@@ -119,17 +120,17 @@ class Job:
         return self.run.preflight.spec
 
     @property
-    def epochs(self) -> int:
-        """How many it has, or gets."""
-        return self.spec.epochs if self.extension is None else self.extension.epochs
+    def goal(self) -> JobSpec:
+        """What it is to do, and from its next run on, if one follows."""
+        return self.spec if self.extension is None else self.extension.goal.spec
 
     @property
     def reason(self) -> str:
-        """Why it failed or was stopped, or that its run ends for more epochs."""
+        """Why it failed or was stopped, or that its run ends for another one."""
         if self.extension is None:
             return self.life.reason
         lacking = self.extension.lacking(self.ledger.finals)
-        words = f"it gets {self.epochs} epochs in place of {self.spec.epochs}"
+        words = f"it gets {gains(self.spec, self.goal)}"
         return f"{words} as soon as {' and '.join(lacking)} {_HAVE[len(lacking) > 1]} saved" if lacking else words
 
     @property
@@ -192,15 +193,15 @@ class Job:
         self.priority = priority
         return True
 
-    def change(self, fields: Mapping[str, Any], more: bool = False) -> bool:
-        """Give fields other values while it is under way; False: they have these already. `more`: it is about to get
-        more epochs.
+    def change(self, fields: Mapping[str, Any], goal: JobSpec) -> bool:
+        """Give fields other values while it is under way; False: they have these already. `goal`: the job as it is, or
+        as its next run has it.
 
         Raises `ConfigError` for what cannot be changed, and `Conflict` where it is too late.
         """
         now_ms = _now_ms()
-        ended = () if more or self.extension is not None else self.ledger.finals
-        change = self.changes.make(fields, ended, now_ms)
+        ended = self.ledger.finals if goal.epochs == self.spec.epochs else ()
+        change = self.changes.make(fields, ended, goal.trainers.keys() <= set(ended), now_ms)
         if change is None:
             return False
         self.recorder.changed(change, now_ms)
@@ -208,22 +209,22 @@ class Job:
         return True
 
     def extend(self, goal: Preflight, now_s: float) -> None:
-        """End this run, so that another one can begin with the epochs of `goal`, which are more."""
-        before = self.epochs
+        """End this run, so that another one can begin with the epochs and trainers of `goal`, which are more."""
+        before = self.goal
         if self.extension is None:
-            self.extension = Extension(goal, now_s)
+            self.extension = Extension(self.spec.trainers, goal, now_s)
             self.recorder.pause()
         else:
             self.extension.goal = goal
-        self.reporter.extended(self.epochs, before)
+        self.reporter.extended(before, self.goal)
 
     def follow(self, before: Job, now_s: float) -> None:
         """Go on as the run did that ended for this one: to people it is one job."""
         self.life.follow(before.life, now_s)
-        self.reporter.renewed(self.spec.epochs, before.spec.epochs)
+        self.reporter.renewed(before.spec, self.spec)
 
     def has_closed(self, up: Collection[str], now_s: float) -> bool:
-        """Whether this run is over for more epochs, and its history holds all of it. `up`: the pools with a worker."""
+        """Whether this run is over for another one, and its history holds all of it. `up`: the pools with a worker."""
         if self.extension is None or not self.extension.look(up, self.ledger.finals, now_s):
             return False
         self.recorder.urgent = True
@@ -256,7 +257,7 @@ class Job:
             queued=self.state is JobState.QUEUED,
             priority=self.priority or 0,
             changes=self.changes.made,
-            epochs=0 if self.extension is None else self.epochs,
+            next_spec_json="" if self.extension is None else self.goal.model_dump_json(),
         )
 
     def mark(self) -> Progress:

@@ -141,22 +141,29 @@ def preflight(
 
 
 def check_owner(output: ObjectStore, spec: JobSpec, continues: bool = False) -> JobSpec | None:
-    """The job that the output holds: this one, or this one with fewer epochs. Raises `ConfigError` for another job.
+    """The job that the output holds: this one, or this one with fewer epochs and trainers. Raises `ConfigError` for
+    another job.
 
-    `continues`: a run goes on, with the epochs that it began with. The output may hold the job with more: of a run that
-    was to follow, and that nobody was told of.
+    `continues`: a run goes on, with the epochs and trainers that it began with. The output may hold the job with more:
+    of a run that was to follow, and that nobody was told of.
     """
     try:
         text = output.get(layout.SPEC).decode("utf-8", "replace")
     except NotFound:
         return None
     known = stored_spec(text, output.uri(layout.SPEC))
-    if differing := _differing(known.model_dump(mode="json"), spec.model_dump(mode="json")):
+    holds, lacks = _differing(known.model_dump(mode="json"), spec.model_dump(mode="json")), _lacking(known, spec)
+    if differing := [field for field in holds if field not in (*lacks, *_lacking(spec, known))]:
         while_running = set(differing) <= set(changeable(known))
         raise ConfigError(
             f"output: {spec.output} holds another job, which differs in {', '.join(differing)}; choose another "
             "name and output, or start with --fresh to remove what is there"
             + ("; or start it as it was, and change this with `essp job set` while it runs" if while_running else "")
+        )
+    if lacks and not continues:
+        raise ConfigError(
+            f"{lacks[0]}: {spec.output} holds this job with it, and a job can be given more, not fewer; write it into "
+            f"the file, as {output.uri(layout.SPEC)} has it, or start with --fresh to remove what is there"
         )
     if spec.epochs < known.epochs and not continues:
         raise ConfigError(
@@ -164,6 +171,17 @@ def check_owner(output: ObjectStore, spec: JobSpec, continues: bool = False) -> 
             f"set epochs: {known.epochs} (or --epochs {known.epochs}), or start with --fresh to remove what is there"
         )
     return known
+
+
+def has_more(one: JobSpec, other: JobSpec) -> bool:
+    """Whether a job is another with more epochs, trainers or streams."""
+    return one.epochs > other.epochs or bool(_lacking(one, other))
+
+
+def _lacking(known: JobSpec, spec: JobSpec) -> list[str]:
+    """The trainers and streams of one job that another one has not."""
+    groups = ("trainers", "streams")
+    return [f"{group}.{name}" for group in groups for name in getattr(known, group) if name not in getattr(spec, group)]
 
 
 def _output_of(spec: JobSpec, stores: Stores) -> ObjectStore:

@@ -26,7 +26,7 @@ from essp_common.runtime import ids
 from essp_common.runtime.failpoints import failpoint
 from essp_common.wiring import Stores
 from essp_master.job.changes import newer
-from essp_master.job.preflight import Preflight, check_owner
+from essp_master.job.preflight import Preflight, check_owner, has_more
 from essp_master.job.resume import ResumePoints, resume_points
 from essp_master.job.sizing import catch_up_bytes, catch_up_window, lead_clips
 from essp_master.ledger.config import LedgerConfig
@@ -110,12 +110,12 @@ def claim_run(preflight: Preflight, stores: Stores, since: int = 0, changes: Seq
 
 
 def _claim(output: ObjectStore, spec: JobSpec, fresh: bool, continues: bool) -> None:
-    """Write the job's specification to its output, unless it is there with more epochs (see `check_owner`)."""
+    """Write the job's specification to its output, unless it is there with more (see `check_owner`)."""
     if fresh:
         for key in [info.key for info in output.list() if info.key.startswith(_REMOVED)]:
             output.delete(key)
     known = check_owner(output, spec, continues)
-    if known is None or known.epochs <= spec.epochs:
+    if known is None or not has_more(known, spec):
         output.put(layout.SPEC, (spec.model_dump_json(indent=2) + "\n").encode())
 
 

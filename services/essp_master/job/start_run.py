@@ -38,7 +38,7 @@ class Origin:
     changes: Sequence[Change] = ()
     """Of the job, as far as they are known to this process, or to all."""
     before: Job | None = None
-    """The run that ends for this one, which has more epochs; None: there is none."""
+    """The run that ends for this one, which has more epochs or trainers; None: there is none."""
 
     @classmethod
     def of_command(cls, command: Control) -> Self:
@@ -54,7 +54,7 @@ class Origin:
 
     @classmethod
     def of_run(cls, before: Job) -> Self:
-        """Of a run that ends, so that this one can begin with more epochs."""
+        """Of a run that ends, so that this one can begin with more."""
         return cls(
             state=before.state,
             team=before.team,

@@ -12,6 +12,7 @@ import pytest
 from essp_common import topics
 from essp_common.bus import reading
 from essp_common.errors import ConfigError, Conflict, TransientError, Unavailable
+from essp_common.job.spec import JobSpec
 from essp_common.job.status import JobState, JobStatus
 from essp_common.pb.v1.messages_pb2 import (
     AGGREGATOR,
@@ -68,6 +69,7 @@ def finished(master: Master, fleet: Fleet) -> bool:
     fleet.learn()
     for intake in fleet.intakes.values():
         intake.close()
+    fleet.job = JobSpec.model_validate_json(fleet.commands[-1].snapshot.spec_json)
     fleet.open(list(fleet.commands[-1].snapshot.phases), {})
     run_to_rest(master, fleet)
     return all(phase.finished for phase in master.status("small").phases)
@@ -85,9 +87,11 @@ def settled(master: Master, done: Callable[[JobStatus], bool] = lambda status: n
 
 
 def told(fleet: Fleet) -> list[tuple[int, Control.Command, int]]:
-    """Fence, command and epochs of each command so far."""
+    """Fence and command of each command so far, and the epochs of the run that is to follow (0: none)."""
     fleet.learn()
-    return [(command.fence, command.command, command.epochs) for command in fleet.commands]
+    nexts = [command.next_spec_json for command in fleet.commands]
+    epochs = [JobSpec.model_validate_json(text).epochs if text else 0 for text in nexts]
+    return [(each.fence, each.command, then) for each, then in zip(fleet.commands, epochs, strict=True)]
 
 
 def under_way(adapters: Adapters, fleet: Fleet, epochs: int | None = 3, clock: Clock | None = None) -> Master:
@@ -172,7 +176,7 @@ def test_the_number_and_the_rate_may_change_again_meanwhile(
     fleet.report(Progress(change_taken=place, fence=1))
     leave(fleet)
     master._renewing["small"] = threading.current_thread()
-    with pytest.raises(Unavailable, match="just going on with more epochs; ask again"):
+    with pytest.raises(Unavailable, match="just going on with more epochs or trainers; ask again"):
         master.change("small", {"epochs": 6})
     del master._renewing["small"]
     status = settled(master)
@@ -180,6 +184,70 @@ def test_the_number_and_the_rate_may_change_again_meanwhile(
     assert [(change.fields, list(change.places)) for change in status.changes] == [({LR: 0.5}, ["rgb"])]
     told(fleet)
     assert [change.number for change in fleet.commands[-1].changes] == [1]
+
+
+LATE = {"trainers.late.stream": "near", "trainers.late.batch_size": 2, "trainers.late.augment.crop": 16}
+LATE |= {"streams.near.feature": "frame_diff", "streams.near.params.length": 1}
+
+
+def test_a_trainer_is_attached_with_its_stream(adapters: Adapters, fleet: Fleet) -> None:
+    """Those that the job has save and leave; the new one has nothing to leave. All of them go on in the next run."""
+    master = under_way(adapters, fleet, None)
+    status = master.change("small", LATE | {"epochs": 3})
+    assert status.reason == "it gets 3 epochs in place of 2 and the trainer late as soon as rgb and diff have saved"
+    assert master.change("small", LATE).reason == status.reason
+    commands = told(fleet)
+    assert len(commands) == 2, "the same again is no change"
+    leave(fleet)
+    status = settled(master)
+    assert ([trainer.name for trainer in status.trainers], len(status.phases)) == (["rgb", "diff", "late"], 7)
+    assert finished(master, fleet)
+    assert fleet.job.trainers["late"].stream == "near"
+    assert (
+        len(fleet.trained["trainer.late"])
+        == len({*fleet.trained["trainer.late"]})
+        == sum(plan.clips for plan in fleet.commands[-1].snapshot.phases)
+    )
+    assert [event.data for event in master.events("small") if event.kind == "change"] == [
+        {"epochs": 3, "before": 2, "trainers": ["late"]},
+        {"epochs": 3, "before": 2, "trainers": ["late"]},
+    ]
+
+
+def test_what_the_job_gets_is_checked_again_if_somebody_else_has_changed_it(
+    adapters: Adapters, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    master = under_way(adapters, fleet, None)
+    checked = service.preflight
+
+    def meanwhile(*arguments: Any, **options: Any) -> Any:
+        monkeypatch.setattr(service, "preflight", checked)
+        master.change("small", {"epochs": 4})
+        return checked(*arguments, **options)
+
+    monkeypatch.setattr(service, "preflight", meanwhile)
+    assert master.change("small", LATE).reason.startswith("it gets 4 epochs in place of 2 and the trainer late as")
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"trainers.hog.stream": "hog"}, "trainers.hog.stream: .*hog"),
+        ({"trainers.rbg.optimizer.lr": 0.5}, r"did you mean trainers\.rgb\.optimizer\.lr\?"),
+        ({"trainers.new.stream": "rgb", "trainers.new.modle": "small"}, "trainers.new.modle: .*did you mean model"),
+        ({"trainers.new.stream": "rgb", "trainers.new.augment.crop": 99}, "trainers.new"),
+        ({"streams.rgb.params.frames": 2}, "streams.rgb.params.frames: cannot be changed while the job runs"),
+        ({"trainers.rgb.stream": "diff"}, "trainers.rgb.stream: cannot be changed while the job runs"),
+        ({"streams.more.feature": "rgb"}, "streams.more: no trainer learns from it"),
+    ],
+)
+def test_a_trainer_that_cannot_be_is_refused_and_nothing_is_changed(
+    adapters: Adapters, fleet: Fleet, fields: dict[str, Any], message: str
+) -> None:
+    master = under_way(adapters, fleet, None)
+    with pytest.raises(ConfigError, match=message):
+        master.change("small", fields)
+    assert told(fleet) == [(1, Control.START, 0)]
 
 
 def test_a_job_that_would_complete_goes_on(adapters: Adapters, fleet: Fleet) -> None:
@@ -239,7 +307,7 @@ def test_the_next_master_finishes_it(
     first = under_way(adapters, fleet, None)
     if paused:
         first.pause("small")
-    first.change("small", {"epochs": 3})
+    first.change("small", LATE | {"epochs": 3})
     if point:
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(run, "failpoint", dies)
@@ -253,10 +321,10 @@ def test_the_next_master_finishes_it(
     if point in ("", "master.fence-taken"):
         status = second.status("small")
         assert (status.state, len(status.phases)) == (state, 5)
-        assert status.reason.startswith("it gets 3 epochs in place of 2")
+        assert status.reason.startswith("it gets 3 epochs in place of 2 and the trainer late")
         leave(fleet, fence=told(fleet)[-1][0])
     status = settled(second)
-    assert (status.state, len(status.phases)) == (state, 7)
+    assert (status.state, len(status.phases), len(status.trainers)) == (state, 7, 3)
     if paused:
         second.resume("small")
     assert finished(second, fleet)
@@ -297,7 +365,7 @@ def test_a_job_that_cannot_go_on_fails_with_the_reason(
     status = settled(master, lambda status: status.state.ended)
     assert (status.state, status.reason) == (
         JobState.FAILED,
-        "it could not go on with 3 epochs: output: it is gone",
+        "it could not go on with 3 epochs in place of 2: output: it is gone",
     )
     assert told(fleet)[-1] == (1, Control.FAIL, 0)
 

@@ -176,6 +176,19 @@ def test_fewer_epochs_than_the_output_holds_are_refused_in_the_same_words(url: s
     assert essp("validate", str(tmp_path / "job.json"), "--epochs", "5").exit_code == 0
 
 
+def test_more_trainers_are_no_other_job_and_fewer_are_refused_in_the_same_words(url: str, tmp_path: Path) -> None:
+    one = make_job(tmp_path).model_dump(mode="json", include={"trainers"})["trainers"]
+    more = {"trainers": one | {"two": trainer()["trainers"]["one"]}}
+    store = DirectoryStore(str(tmp_path / "out"))
+    store.put(layout.SPEC, make_job(tmp_path, **more).model_dump_json().encode())
+    validate, run, post = refusals(url, tmp_path, make_job(tmp_path))
+    assert validate == run == post
+    assert "trainers.two: " in validate
+    assert "holds this job with it, and a job can be given more, not fewer; write it into the file" in validate
+    store.put(layout.SPEC, make_job(tmp_path).model_dump_json().encode())
+    assert preflight(make_job(tmp_path, **more), Stores((f"file://{tmp_path}",))).spec.trainers.keys() == {*one, "two"}
+
+
 def test_more_epochs_are_no_other_job_and_change_what_a_cosine_has_done(tmp_path: Path) -> None:
     stores = Stores((f"file://{tmp_path}",))
     cosine = trainer(optimizer={"schedule": "cosine"})

@@ -8,7 +8,17 @@ from typing import Any
 import pytest
 
 from essp_common.errors import ConfigError
-from essp_common.job.changes import Place, changeable, changed, differences, parse_changes, place_at
+from essp_common.job.changes import (
+    Place,
+    changeable,
+    changed,
+    differences,
+    gains,
+    next_run,
+    of_next_run,
+    parse_changes,
+    place_at,
+)
 from essp_common.job.spec import JobSpec
 from essp_common.pb.v1.messages_pb2 import EMBED, TEST, TRAIN, VALIDATION, PhasePlan
 from tests.harness.fleet import make_job
@@ -41,7 +51,6 @@ def test_a_part_of_a_job_file_changes_those_fields_alone(job: JobSpec) -> None:
     [
         ({"trainers.rgb.lr": 1.0}, r"^trainers\.rgb\.lr: cannot be .*did you mean trainers\.rgb\.optimizer\.lr\?"),
         ({"trainers.rgb.batch_size": 4}, r"^trainers\.rgb\.batch_size: cannot be changed while the job runs"),
-        ({"epochs": 9}, "^epochs: cannot .* with --epochs"),
         ({LR: 0}, rf"^{LR}: has to be more than 0"),
         ({LR: float("nan")}, rf"^{LR}: has to be"),
         ({LR: None}, rf"^{LR}: has to be a number"),
@@ -52,6 +61,20 @@ def test_a_part_of_a_job_file_changes_those_fields_alone(job: JobSpec) -> None:
 def test_what_cannot_be_is_refused_with_the_field(job: JobSpec, fields: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         changed(job, fields)
+
+
+def test_more_epochs_and_trainers_are_of_the_next_run(job: JobSpec) -> None:
+    text = (
+        "{epochs: 3, trainers: {rgb: {optimizer: {lr: 0.5}}, more: {stream: s, augment: {crop: 8}}}, streams: {s: {}}}"
+    )
+    fields = parse_changes(text)
+    later = of_next_run(job, fields)
+    assert fields.keys() - later == {LR}
+    after = next_run(job, {field: fields[field] for field in later})
+    assert gains(job, after) == "3 epochs in place of 2 and the trainer more"
+    assert (after.trainers["more"].augment.crop, after.trainers["rgb"]) == (8, job.trainers["rgb"])
+    assert next_run(after, {field: fields[field] for field in later}) == after
+    assert next_run(job, {}) == job
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", "3", "lr=0.1"])
