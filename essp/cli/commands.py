@@ -163,6 +163,8 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "essp job set catalog trainers.rgb.optimizer.lr=0.001",
         "essp job set catalog 'aggregation.strategies=[average, {name: top_k, k: [1, 3]}]'",
         "essp job set catalog epochs=30",
+        "essp job set catalog trainers.wide.stream=rgb trainers.wide.model=resnet50",
+        "essp job set catalog --file hog.yaml",
     ),
     "job wait": ("essp job wait catalog --timeout 3600",),
     "job events": ("essp job events catalog",),

@@ -133,18 +133,23 @@ def priority(
 @app.command("set")
 def change(
     name: Name,
-    fields: Annotated[list[str], typer.Argument(metavar="FIELD=VALUE...", help="As in a job file, with dots.")],
+    fields: Annotated[
+        list[str] | None, typer.Argument(metavar="[FIELD=VALUE...]", help="As in a job file, with dots.")
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option(help="Also what this part of a job file says.", exists=True, dir_okay=False)
+    ] = None,
     server: Server = SERVER,
     token: Token = "",
     as_json: AsJson = False,
 ) -> None:
     """Change the learning rate and its schedule, or the strategies of fusion, of a job while it runs; or give it more
-    epochs.
+    epochs, or a trainer more.
 
-    Trainers have a rate from their next update on, also after they were stopped and resume. For more epochs they save
-    and go on.
+    Trainers have a rate from their next update on, also after they were stopped and resume. For more epochs or trainers
+    they save and go on.
     """
-    document = _changes(fields)
+    document = _changes(fields or [], None if file is None else read_yaml(file.read_text(encoding="utf-8"), str(file)))
     headers = {"Idempotency-Key": uuid.uuid4().hex}
     with connect(server, token) as client:
         answer = _retried(lambda: ask(client, "PATCH", f"/v1/jobs/{name}", json=document, headers=headers))
@@ -202,9 +207,13 @@ def _listed(jobs: Sequence[JobSummary]) -> Table:
     return table
 
 
-def _changes(fields: Sequence[str]) -> dict[str, Any]:
-    """The part of a job file that these say. Raises `ConfigError`."""
-    document: dict[str, Any] = {}
+def _changes(fields: Sequence[str], part: Any = None) -> dict[str, Any]:
+    """The part of a job file that these say, beside a `part` that was read. Raises `ConfigError`."""
+    if part is not None and not isinstance(part, dict):
+        raise ConfigError("--file: is a mapping of the fields to change, as in a job file")
+    document: dict[str, Any] = part or {}
+    if not fields and not document:
+        raise ConfigError("nothing to change: write FIELD=VALUE, as in trainers.rgb.optimizer.lr=0.001, or give --file")
     for given in fields:
         field, equals, value = given.partition("=")
         if not equals or not all(parts := field.split(".")):

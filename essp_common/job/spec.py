@@ -208,7 +208,7 @@ class JobSpec(Section):
     streams: dict[Name, StreamSpec] = Field({"rgb": StreamSpec()}, min_length=1, max_length=MOST_STREAMS)
     """The inputs of the models, by name."""
     trainers: dict[Name, TrainerSpec] = Field({})
-    """The models to train, by name."""
+    """The models to train, by name. A job may be given more at any time, as with `epochs`."""
     epochs: int = Field(10, ge=1, le=MOST_EPOCHS)
     """Training epochs, each followed by a validation phase. A job may be given more at any time: while it runs
     (`essp job set NAME epochs=30`), and when it has ended (here, or `essp run --epochs`), as it goes on from its last

@@ -272,7 +272,7 @@ class JobStatus(_Model):
     kind: JobKind
     state: JobState
     reason: str
-    """Why it failed or was stopped, or that it gets more epochs now; otherwise empty."""
+    """Why it failed or was stopped, or that it gets more epochs or trainers now; otherwise empty."""
     output: str
     created: datetime
     ended: datetime | None

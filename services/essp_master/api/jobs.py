@@ -178,9 +178,9 @@ def _add_change(routes: APIRouter, master: Master) -> None:
     async def change_job(name: str, request: Request, idempotency_key: IdempotencyKey = None) -> JobStatus:
         """Change a job while it is under way, by the part of a job file that is to be different (a JSON merge patch):
         of `trainers.NAME.optimizer` the fields `lr`, `schedule`, `unit`, `warmup`, `steps` and `gamma`;
-        `aggregation.strategies`; and `epochs`, if they are more. Trainers have a rate from their next update on;
-        `changes` of the status says where that was. For more epochs they save and go on; `reason` of the status says
-        so meanwhile. What is so already is no change."""
+        `aggregation.strategies`; `epochs`, if they are more; and trainers that the job has not, with their streams.
+        Trainers have a rate from their next update on; `changes` of the status says where that was. For more epochs or
+        trainers they save and go on; `reason` of the status says so meanwhile. What is so already is no change."""
         body = await request.body()
 
         def change() -> JobStatus:

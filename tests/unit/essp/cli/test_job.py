@@ -103,9 +103,24 @@ def test_fields_of_a_running_job_are_set_as_a_job_file_has_them(live: Live) -> N
     ):
         with pytest.raises(ConfigError, match=words):
             live.essp("set", "small", *fields)
+    with pytest.raises(ConfigError, match="nothing to change: write FIELD=VALUE"):
+        live.essp("set", "small")
     live.complete()
-    with pytest.raises(Conflict, match="job small is completed"):
+    with pytest.raises(Conflict, match="job small is completed; start it again, and change it while it runs"):
         live.essp("set", "small", lr)
+    with pytest.raises(Conflict, match="start it again with this trainer in its file"):
+        live.essp("set", "small", "trainers.more.stream=rgb")
+
+
+def test_a_trainer_is_attached_with_a_part_of_a_job_file(live: Live, tmp_path: Path) -> None:
+    live.essp("start", str(live.file))
+    part = tmp_path / "part.yaml"
+    part.write_text("trainers: {more: {stream: rgb, batch_size: 2}}")
+    told = live.essp("set", "small", "trainers.more.augment.crop=16", "--file", str(part), "--json").stdout
+    assert "the trainer more as soon as" in json.loads(told)["reason"]
+    part.write_text("[trainers]")
+    with pytest.raises(ConfigError, match="--file: is a mapping of the fields"):
+        live.essp("set", "small", "--file", str(part))
 
 
 def test_who_waits_sees_where_and_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
