@@ -361,7 +361,7 @@ class Master:
         later = of_next_run(job.spec, fields)
         others = {field: value for field, value in fields.items() if field not in later}
         wanted = next_run(job.goal, {field: fields[field] for field in later})
-        goal = preflight(wanted, self._stores, declared=self._declared()) if wanted != job.goal else None
+        goal = self.validate(wanted, team=job.team) if wanted != job.goal else None
         with self._lock:
             if not self._renewed.wait_for(lambda: name not in self._renewing, _PATIENCE_S):
                 raise Unavailable(f"job {name} is just going on with more epochs or trainers; ask again in a moment")

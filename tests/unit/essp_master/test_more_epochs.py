@@ -33,6 +33,7 @@ from essp_common.wiring import Adapters
 from essp_master import service
 from essp_master.config import MasterSettings
 from essp_master.job import run, start_run
+from essp_master.job.preflight import preflight
 from essp_master.service import Master
 from tests.harness.fleet import Clock, Fleet, make_job, run_to_rest
 from tests.harness.waiting import until
@@ -129,7 +130,7 @@ def test_the_run_ends_and_another_one_follows(adapters: Adapters, fleet: Fleet) 
 @pytest.mark.parametrize(("act", "state"), [("pause", JobState.PAUSED), ("stop", JobState.STOPPED)])
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_what_people_want_in_between_holds(
-    adapters: Adapters, fleet: Fleet, act: str, state: JobState, when: str
+    adapters: Adapters, fleet: Fleet, act: str, state: JobState, when: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before the trainers have left, and while the next run is being started."""
     master = under_way(adapters, fleet)
@@ -139,7 +140,7 @@ def test_what_people_want_in_between_holds(
         may_begin.wait()
         return begin(*arguments)
 
-    master._run_of = slowly  # type: ignore[method-assign]
+    monkeypatch.setattr(master, "_run_of", slowly)
     if when == "before":
         getattr(master, act)("small")
     leave(fleet)
@@ -218,7 +219,7 @@ def test_what_the_job_gets_is_checked_again_if_somebody_else_has_changed_it(
     adapters: Adapters, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     master = under_way(adapters, fleet, None)
-    checked = service.preflight
+    checked = preflight
 
     def meanwhile(*arguments: Any, **options: Any) -> Any:
         monkeypatch.setattr(service, "preflight", checked)

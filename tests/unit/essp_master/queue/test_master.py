@@ -199,8 +199,11 @@ def test_what_a_quota_never_allows_is_refused(bench: Bench) -> None:
     of_two = of_two.model_copy(update={"trainers": of_two.trainers | {"other": of_two.trainers["rgb"]}})
     with pytest.raises(ConfigError, match="2 trainers need a rank each, and team b may have 1"):
         master.validate(of_two, team="b")
+    bench.start("b1")
+    with pytest.raises(ConfigError, match="2 trainers need a rank each, and team b may have 1"):
+        master.change("b1", {"trainers.other.stream": "rgb", "trainers.other.batch_size": 2})
     bench.start("c1")
-    assert bench.running() == {"c1"}
+    assert bench.running() == {"b1", "c1"}
 
 
 def test_while_the_size_of_the_cache_is_not_known_nothing_new_runs(
