@@ -99,6 +99,8 @@ class IntakeOptions:
     much as fetching them."""
     set_up_thread: Callable[[], object] | None = None
     """Called once on each thread that reads."""
+    fits: Callable[[ClipRef], bool] | None = None
+    """Whether a clip can be one of the job's, by what it is to be learned for; others are refused. None: all are."""
 
     @property
     def group(self) -> str:
@@ -301,6 +303,7 @@ class OrderedIntake:
         for record in self._subscription.poll(_POLL_RECORDS, timeout_s):
             try:
                 arrival = self._parse(record, self._options)
+                self._check_fits(arrival)
             except BadMessage as error:
                 refuse(self._options.consumer, record, error)
                 arrival = None
@@ -308,6 +311,15 @@ class OrderedIntake:
                 self._subscription.done(record)
             else:
                 self._arrived(arrival)
+
+    def _check_fits(self, arrival: _Arrival | None) -> None:
+        fits = self._options.fits
+        if arrival is not None and fits is not None and not fits(arrival.clip):
+            record = arrival.record
+            raise BadMessage(
+                f"record {record.offset} of {record.topic}[{record.partition}]: a clip of a class or label that job "
+                f"{self._options.job} does not have"
+            )
 
     def _arrived(self, arrival: _Arrival) -> None:
         phase_index = self._phase_of.get((arrival.clip.purpose, arrival.clip.epoch))

@@ -16,7 +16,7 @@ from essp_common.job.clip_spec import StreamSpec
 from essp_common.job.feature_layout import FeatureLayout
 from essp_common.job.spec import JobSpec, stored_spec
 from essp_common.job.trainer_spec import TrainerSpec
-from essp_common.pb.v1.messages_pb2 import EMBED, TEST, Control, JobSnapshot, PhasePlan, Purpose
+from essp_common.pb.v1.messages_pb2 import EMBED, TEST, ClipRef, Control, JobSnapshot, PhasePlan, Purpose
 from essp_common.planning.position import Position, after_epochs
 from essp_common.runtime import ids
 from essp_common.validation import suggested
@@ -96,6 +96,11 @@ class Assignment:
     def learns_labels(self) -> bool:
         """Whether it learns labels, each by itself, and not of which class a clip is."""
         return self.spec.data.targets != "class"
+
+    def fits(self, clip: ClipRef) -> bool:
+        """Whether a clip is of a class, or of labels, that the job has; anybody may write to the bus."""
+        targets = clip.labels if self.learns_labels else (clip.class_id,)
+        return all(target < len(self.classes) for target in targets)
 
     @property
     def end(self) -> Position:

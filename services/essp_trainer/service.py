@@ -375,6 +375,7 @@ class Trainer:
             read=read,
             prepare=seeing(_view(assignment)) if fetches else None,
             set_up_thread=partial(torch.set_num_threads, 1),
+            fits=assignment.fits,
         )
 
     def _prefetch(self, assignment: Assignment, intake: OrderedIntake, start: Position) -> Prefetch:

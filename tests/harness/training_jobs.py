@@ -161,6 +161,10 @@ class Stage:
             key = clip_key("tiny", plan.purpose, plan.epoch, index, 0)
             self._announce(clip_ref(plan, index), key if self.feature == "rgb" else stream_key(key, "s"), "")
 
+    def forge(self, clip: ClipRef) -> None:
+        """A message of anybody's, of a clip that is in no cache."""
+        self._announce(clip, "forged", "")
+
     def _announce(self, clip: ClipRef, key: str, skipped: str, fence: int = 0) -> None:
         message: ClipReady | FeatureReady
         if self.feature == "rgb":

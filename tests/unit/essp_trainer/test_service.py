@@ -32,6 +32,7 @@ from essp_common.pb.v1.messages_pb2 import (
     TRAIN,
     TRAINER,
     VALIDATION,
+    ClipRef,
     Control,
     JobSnapshot,
 )
@@ -48,6 +49,7 @@ from tests.harness.training_jobs import (
     CLASSES,
     Running,
     Stage,
+    clip_ref,
     final_weights,
     finished,
     job_spec,
@@ -135,6 +137,18 @@ def test_skipped_indices_are_stepped_over(tmp_path: Path) -> None:
     manifest = checkpoint.read_latest(stage.store, "one")
     assert manifest is not None
     assert checkpoint.read(stage.store, "one", checkpoint.steps(stage.store, "one")[-2]).updates == 2 + 3
+
+
+@pytest.mark.parametrize("targets", ["class", "labels"])
+def test_a_clip_of_a_class_or_label_that_the_job_has_not_is_refused(tmp_path: Path, targets: str) -> None:
+    spec = job_spec(tmp_path)
+    stage = Stage(spec.model_copy(update={"data": spec.data.model_copy(update={"targets": targets})}), phase_plans(2))
+    forged = clip_ref(stage.plans[0], 0)
+    forged.MergeFrom(ClipRef(labels=[len(CLASSES)]) if targets == "labels" else ClipRef(class_id=len(CLASSES)))
+    stage.forge(forged)
+    train(stage)
+    assert sum(len(trained.indices) for trained in stage.reports("trained")) == len(stage.every_position())
+    assert stage.reports("failed") == []
 
 
 def test_lost_bytes_are_asked_for_again(tmp_path: Path) -> None:
