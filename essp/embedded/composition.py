@@ -205,14 +205,16 @@ class _Later:
 
     def run(self) -> None:
         """Start them as they come, until drained. Raises what stopped one of them."""
-        while not self._draining.wait(_LOOK_S):
-            command = self._control.latest(self._spec.name)
-            if command is not None and command.snapshot.spec_json:
-                self._start(stored_spec(command.snapshot.spec_json, f"job {self._spec.name}"))
-        for _, service in reversed(self._started):
-            service.drain()
-        for thread, _ in self._started:
-            thread.join()
+        try:
+            while not self._draining.wait(_LOOK_S):
+                command = self._control.latest(self._spec.name)
+                if command is not None and command.snapshot.spec_json:
+                    self._start(stored_spec(command.snapshot.spec_json, f"job {self._spec.name}"))
+        finally:
+            for _, service in reversed(self._started):
+                service.drain()
+            for thread, _ in self._started:
+                thread.join()
         if self._failure is not None:
             raise self._failure
 
