@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     options.out.mkdir(parents=True, exist_ok=True)
     runs: list[Run] = []
-    for signal_number in (signal.SIGTERM, signal.SIGHUP):
+    for signal_number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # the first: nohup and `&` have it ignored
         signal.signal(signal_number, signal.default_int_handler)
     with suppress(KeyboardInterrupt):
         for number in range(1, options.runs + 1):

@@ -613,6 +613,8 @@ def _read_column(file: Any, name: str, wanted: bool, read: Columns) -> None:
     ids = read.by_name.get("id")
     beside = ids if name == "uri" and isinstance(ids, Texts) and ids.arrow().type == pa.string() else None
     column, empty, holes = made_of(_COLUMNS[name], _pieces(file, name), name in WORDS, beside)
+    if len(column) != file.metadata.num_rows:  # only pages have checksums, and not what says which pages there are
+        raise ValueError(f"column {name} has {len(column)} rows, and the table {file.metadata.num_rows}")
     if wanted or len(empty) or len(holes) or not sound_alone(name, column):
         read.by_name[name], read.empty[name], read.holes[name] = column, empty, holes
         if name in _KEYFRAMES:

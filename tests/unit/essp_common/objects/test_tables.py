@@ -6,6 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -68,6 +69,24 @@ def test_a_damaged_artefact_is_read_or_refused(tmp_path_factory: pytest.TempPath
         for place in data.draw(st.lists(st.integers(0, len(whole) - 1), min_size=1, max_size=3)):
             whole[place] ^= data.draw(st.integers(1, 255))
         store.put(key, bytes(whole[: data.draw(st.sampled_from([len(whole), len(whole), 0, 4, 12, len(whole) // 2]))]))
+        with suppress(EsspError):
+            read()
+
+
+@pytest.mark.parametrize("column", ["id", "width", "keyframe_frame"])
+def test_a_damaged_head_of_a_page_is_read_or_refused(tmp_path: Path, column: str) -> None:
+    """Only the values of a page have a checksum: its head may say that there are fewer of them."""
+    store = DirectoryStore(str(tmp_path))
+    read = artefacts(store)["catalog"]
+    assert callable(read)
+    whole = store.get("catalog")
+    group = pq.ParquetFile(pa.BufferReader(whole)).metadata.row_group(0)
+    chunks = [group.column(number) for number in range(group.num_columns)]
+    begin = next(chunk.data_page_offset for chunk in chunks if chunk.path_in_schema.startswith(column))
+    for place in range(begin, begin + 40):
+        damaged = bytearray(whole)
+        damaged[place] ^= 1
+        store.put("catalog", bytes(damaged))
         with suppress(EsspError):
             read()
 
