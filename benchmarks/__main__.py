@@ -1,8 +1,9 @@
 """`python -m benchmarks`: measure the hot path against its limit and its alternatives.
 
-Prints lines `name value unit`, and writes them with their details to `results/latest.json` and, as bars, to
-`results/latest.png`; with `--publish` also into README.md and to `docs/benchmarks.png`. How far it is, and how long it
-will take, goes to the error stream. README.md says what each figure is.
+Prints lines `name value unit`, and writes them with their details to `results/latest.json`, benchmark by benchmark,
+and in the end, as bars, to `results/latest.png`; with `--publish` also into README.md and to `docs/benchmarks.png`. A
+run that was interrupted is gone on with by `--resume`. How far it is, and how long it will take, goes to the error
+stream. README.md says what each figure is.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -43,7 +44,7 @@ from benchmarks import (
     transport,
     views,
 )
-from benchmarks.figures import Figure, Scale
+from benchmarks.figures import Aim, Figure, Scale
 from benchmarks.plot import draw
 from benchmarks.progress import Progress, seconds_of
 from benchmarks.table import insert, table
@@ -97,6 +98,8 @@ _FIGURES = {
     "checkpoint_q8": ("checkpoint_q8_size", "checkpoint_q8_same"),
 }
 """What the figures of a benchmark begin with, where that is not its own name."""
+_OF_A_RUN = ("machine", "cpu", "cpus", "versions", "rounds", "clips", "quick", "full")
+"""What is the same for all figures of a run."""
 
 
 def main(
@@ -108,6 +111,9 @@ def main(
     ] = None,
     quick: Annotated[bool, typer.Option(help="Small numbers that mean nothing, to see that everything runs.")] = False,
     full: Annotated[bool, typer.Option(help="Also 1280x720, HEVC and other GOPs, and a single training.")] = False,
+    resume: Annotated[
+        bool, typer.Option(help="Go on with the run that the results are of: what it has measured is kept.")
+    ] = False,
     publish: Annotated[bool, typer.Option(help="Put the figures into README.md and the plot into docs.")] = False,
     rounds: Annotated[int, typer.Option(help="How often each thing is measured.", min=1)] = 3,
     clips: Annotated[int, typer.Option(help="Clips of the shorter run; the longer one has three times as many.")] = 30,
@@ -117,10 +123,15 @@ def main(
     """Measure, print lines `name value unit`, write JSON and a plot."""
     chosen = benchmarks_of(only or [])
     scale = Scale(videos.absolute(), 4 if quick else clips, 1 if quick else rounds, quick, full)
-    figures: list[Figure] = []
+    latest = results / "latest.json"
+    results.mkdir(parents=True, exist_ok=True)
+    figures, through = kept(latest, document([], scale)) if resume else ([], [])
     others: list[str] = []
-    progress = Progress(chosen, seconds_of(results / "latest.json"))
-    for name in chosen:
+    left = [name for name in chosen if name not in through]
+    progress = Progress(left, seconds_of(latest))
+    for figure in figures:
+        print(line(figure), flush=True)
+    for name in left:
         print(progress.begin(name), file=sys.stderr, flush=True)
         for figure in BENCHMARKS[name](scale):
             others.append(figure.name)
@@ -128,11 +139,13 @@ def main(
                 figures.append(figure)
                 print(line(figure), flush=True)
         progress.end(name)
+        through.append(name)
+        if figures:
+            written = document(figures, scale) | {"seconds": progress.took_s, "through": through}
+            latest.write_text(json.dumps(written, indent=2) + "\n", encoding="utf-8")
     if not figures:
         _refuse(f"no figure begins with {', '.join(only or [])}; there are: {', '.join(others)}")
-    results.mkdir(parents=True, exist_ok=True)
-    told = document(figures, scale) | {"seconds": progress.took_s}
-    (results / "latest.json").write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+    told = json.loads(latest.read_text(encoding="utf-8"))
     draw(figures, results / "latest.png")
     if publish:
         draw(figures, ROOT / "docs" / "benchmarks.png")
@@ -152,6 +165,7 @@ def document(figures: Sequence[Figure], scale: Scale) -> dict[str, object]:
     return {
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "machine": platform.platform(),
+        "cpu": _cpu(),
         "cpus": cpu_count(),
         "load": os.getloadavg()[0],
         "versions": {
@@ -160,8 +174,38 @@ def document(figures: Sequence[Figure], scale: Scale) -> dict[str, object]:
         "rounds": scale.rounds,
         "clips": scale.clips,
         "quick": scale.quick,
+        "full": scale.full,
         "figures": [asdict(f) | {"met": f.aim.met(f.value) if f.aim is not None else None} for f in figures],
     }
+
+
+def kept(latest: Path, present: Mapping[str, object]) -> tuple[list[Figure], list[str]]:
+    """The figures of the run before, and the benchmarks that gave them. Exits where it was none, or of another kind."""
+    try:
+        before = json.loads(latest.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        _refuse(f"there is no run to go on with in {latest}; leave --resume out")
+    differing = [name for name in _OF_A_RUN if before.get(name) != present[name]]
+    if differing:
+        _refuse(f"the run in {latest} was another one ({', '.join(differing)}); leave --resume out")
+    figures = [
+        Figure(**{name: value for name, value in figure.items() if name not in ("aim", "met")} | {"aim": _aim(figure)})
+        for figure in before["figures"]
+    ]
+    return figures, before.get("through", [])
+
+
+def _cpu() -> str:
+    """Its name, where the system tells."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.machine())
+
+
+def _aim(figure: Mapping[str, Any]) -> Aim | None:
+    return None if figure["aim"] is None else Aim(**figure["aim"])
 
 
 def benchmarks_of(only: Sequence[str]) -> list[str]:
@@ -181,7 +225,7 @@ def _giving(figure: str) -> set[str]:
     return longer or ({starts[shorter]} if shorter else set())
 
 
-def _refuse(why: str) -> None:
+def _refuse(why: str) -> NoReturn:
     print(why, file=sys.stderr)
     raise typer.Exit(2)
 

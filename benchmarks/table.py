@@ -16,7 +16,7 @@ def table(figures: Sequence[Figure], told: Mapping[str, object]) -> str:
     """What was measured, when and where."""
     versions = told["versions"]
     used = ", ".join(f"{name} {number}" for name, number in versions.items()) if isinstance(versions, Mapping) else ""
-    where = f"{told['time']}, {told['cpus']} CPUs, load average {told['load']:.1f} at the end; {used}."
+    where = f"{told['time']}, {told['cpus']} CPUs ({told['cpu']}), load average {told['load']:.1f} at the end; {used}."
     return "\n".join(
         [
             f"{where} {told['rounds']} rounds; costs from runs of {told['clips']} and three times as many clips.",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -12,6 +14,7 @@ import pytest
 import typer
 from av.video.reformatter import VideoReformatter
 
+import benchmarks.__main__ as benchmarks
 from benchmarks import catalogs, embedded, hogwild, measure, peers, views
 from benchmarks.__main__ import ROOT, benchmarks_of, document, line
 from benchmarks.embedded import NullJob
@@ -105,6 +108,43 @@ def test_progress_goes_by_the_last_time(tmp_path: Path) -> None:
     progress.end("a")
     assert progress.begin("b") == "# b: 2 of 3, 1:05 passed, about 0:20 to go, and 1 that never ran here"
     assert progress.took_s == {"a": 65.0, "b": 20.0}
+
+
+def test_a_run_that_was_interrupted_is_gone_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is through is not measured again; a run with other settings is another one."""
+    ran: list[str] = []
+
+    def first(_: Scale) -> Iterator[Figure]:
+        ran.append("first")
+        yield Figure("first.a", 1.5, "ratio", Aim(least=2), 1.4, 1.6, {"best_peer": "pyav"})
+
+    def second(_: Scale) -> Iterator[Figure]:
+        ran.append("second")
+        yield Figure("second", float(len(ran)), "ms")
+        if len(ran) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(benchmarks, "BENCHMARKS", {"first": first, "second": second})
+    options: dict[str, Any] = {"videos": tmp_path, "results": tmp_path}
+    with pytest.raises(typer.Exit):
+        benchmarks.main(**options, rounds=1, resume=True)
+    assert "there is no run to go on with" in capsys.readouterr().err
+    with pytest.raises(KeyboardInterrupt):
+        benchmarks.main(**options, rounds=1)
+    with pytest.raises(typer.Exit):
+        benchmarks.main(**options, rounds=2, resume=True)
+    assert "was another one (rounds)" in capsys.readouterr().err
+    for _ in range(2):
+        benchmarks.main(**options, rounds=1, resume=True)
+        assert capsys.readouterr().out.splitlines() == ["first.a 1.5 ratio  # aim >= 2: missed", "second 3 ms"]
+    assert ran == ["first", "second", "second"]
+    found = json.loads((tmp_path / "latest.json").read_text(encoding="utf-8"))
+    assert [(figure["name"], figure["high"], figure["met"]) for figure in found["figures"]] == [
+        ("first.a", 1.6, False),
+        ("second", None, None),
+    ]
 
 
 def test_a_table_takes_the_place_of_the_one_before(tmp_path: Path) -> None:
