@@ -36,7 +36,7 @@ def test_each_command_is_explained_and_its_examples_are_sound(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for file in ("depth.yaml", "video.mp4"):
+    for file in ("depth.yaml", "hog.yaml", "video.mp4"):
         Path(file).touch()
     for path, command in leaves(name):
         assert command.help, path
