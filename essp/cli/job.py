@@ -25,7 +25,7 @@ from essp.cli.dashboard import dashboard, duration, results
 from essp.cli.job_file import Epochs, load_job
 from essp.cli.rest import SERVER, TIMEOUT_S, AsJson, Server, Token, ask, check, connect, pages, unreachable
 from essp_common.errors import ConfigError, Unavailable
-from essp_common.job.documents import read_yaml
+from essp_common.job.documents import read_yaml, text_of
 from essp_common.job.status import JobState, JobStatus, JobSummary
 
 app = typer.Typer(
@@ -149,7 +149,7 @@ def change(
     Trainers have a rate from their next update on, also after they were stopped and resume. For more epochs or trainers
     they save and go on.
     """
-    document = _changes(fields or [], None if file is None else read_yaml(file.read_text(encoding="utf-8"), str(file)))
+    document = _changes(fields or [], {} if file is None else _part(file))
     headers = {"Idempotency-Key": uuid.uuid4().hex}
     with connect(server, token) as client:
         answer = _retried(lambda: ask(client, "PATCH", f"/v1/jobs/{name}", json=document, headers=headers))
@@ -207,11 +207,21 @@ def _listed(jobs: Sequence[JobSummary]) -> Table:
     return table
 
 
-def _changes(fields: Sequence[str], part: Any = None) -> dict[str, Any]:
-    """The part of a job file that these say, beside a `part` that was read. Raises `ConfigError`."""
-    if part is not None and not isinstance(part, dict):
-        raise ConfigError("--file: is a mapping of the fields to change, as in a job file")
-    document: dict[str, Any] = part or {}
+def _part(file: Path) -> dict[str, Any]:
+    """The part of a job that is in a file. Raises `ConfigError`."""
+    try:
+        part = read_yaml(text_of(file), str(file))
+    except OSError as error:
+        raise ConfigError(f"{file}: cannot be read ({error.strerror})") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{file}: not a text file; write the fields to change as in a job file") from error
+    if not isinstance(part, dict):
+        raise ConfigError(f"{file}: is no mapping of the fields to change; write them as in a job file")
+    return part
+
+
+def _changes(fields: Sequence[str], document: dict[str, Any]) -> dict[str, Any]:
+    """What these fields say, beside the part of a job file that is in `document`. Raises `ConfigError`."""
     if not fields and not document:
         raise ConfigError("nothing to change: write FIELD=VALUE, as in trainers.rgb.optimizer.lr=0.001, or give --file")
     for given in fields:

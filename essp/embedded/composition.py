@@ -25,7 +25,7 @@ from essp_aggregator.service import build as build_aggregator
 from essp_common.errors import ConfigError
 from essp_common.job.spec import JobSpec, stored_spec
 from essp_common.job.status import JobEvent, JobStatus
-from essp_common.messages.control import ControlFeed
+from essp_common.messages.control import ControlFeed, run_of
 from essp_common.runtime import tracing
 from essp_common.runtime.config import Settings
 from essp_common.runtime.process import run_all, worker_name
@@ -199,6 +199,8 @@ class _Later:
         self._adapters = adapters
         self._control = control
         self._settings = settings
+        self._run_seen = 0
+        """The run whose trainers are known."""
         self._draining = threading.Event()
         self._started: list[tuple[threading.Thread, Service]] = []
         self._failure: BaseException | None = None
@@ -208,7 +210,8 @@ class _Later:
         try:
             while not self._draining.wait(_LOOK_S):
                 command = self._control.latest(self._spec.name)
-                if command is not None and command.snapshot.spec_json:
+                if command is not None and run_of(command) != self._run_seen:
+                    self._run_seen = run_of(command)
                     self._start(stored_spec(command.snapshot.spec_json, f"job {self._spec.name}"))
         finally:
             for _, service in reversed(self._started):

@@ -357,16 +357,16 @@ class Master:
         """As `change`. False: somebody else has changed what the job gets, while this was checked."""
         with self._lock:
             job = self._under_way(name, fields)
-            before = (job.spec, job.goal)
-        later = of_next_run(job.spec, fields)
+            spec, present, team = job.spec, job.goal, job.team
+        later = of_next_run(spec, fields)
         others = {field: value for field, value in fields.items() if field not in later}
-        wanted = next_run(job.goal, {field: fields[field] for field in later})
-        goal = self.validate(wanted, team=job.team) if wanted != job.goal else None
+        wanted = next_run(present, {field: fields[field] for field in later}) if later else present
+        goal = self.validate(wanted, team=team) if wanted != present else None
         with self._lock:
             if not self._renewed.wait_for(lambda: name not in self._renewing, _PATIENCE_S):
                 raise Unavailable(f"job {name} is just going on with more epochs or trainers; ask again in a moment")
             job = self._under_way(name, fields)
-            if (job.spec, job.goal) != before:
+            if (job.spec, job.goal) != (spec, present):
                 return False
             changed = bool(others) and job.change(others, job.goal if goal is None else goal.spec)
             if goal is not None:

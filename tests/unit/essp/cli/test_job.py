@@ -119,7 +119,13 @@ def test_a_trainer_is_attached_with_a_part_of_a_job_file(live: Live, tmp_path: P
     told = live.essp("set", "small", "trainers.more.augment.crop=16", "--file", str(part), "--json").stdout
     assert "the trainer more as soon as" in json.loads(told)["reason"]
     part.write_text("[trainers]")
-    with pytest.raises(ConfigError, match="--file: is a mapping of the fields"):
+    with pytest.raises(ConfigError, match=r"part\.yaml: is no mapping of the fields"):
+        live.essp("set", "small", "--file", str(part))
+    part.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match=r"part\.yaml: not a text file"):
+        live.essp("set", "small", "--file", str(part))
+    part.write_text("")
+    with pytest.raises(ConfigError, match=r"part\.yaml: is no mapping of the fields"):
         live.essp("set", "small", "--file", str(part))
 
 
