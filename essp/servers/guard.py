@@ -35,9 +35,15 @@ def main(command: list[str]) -> int:
         sys.stdin.buffer.read()
         _end(child)
 
-    signal.signal(signal.SIGTERM, lambda *_: child.terminate())
+    # Not a handler: one is not run when its signal arrives just as the main thread begins to wait.
+    awaited = (signal.SIGTERM, signal.SIGCHLD)
+    signal.signal(signal.SIGCHLD, lambda *_: None)  # some systems drop it otherwise
+    signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
     threading.Thread(target=watch, name="guard-watch", daemon=True).start()
-    return child.wait()
+    while (status := child.poll()) is None:
+        if signal.sigwait(awaited) == signal.SIGTERM:
+            child.terminate()
+    return status
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 
 from essp_common.errors import ConfigError
 from essp_common.runtime import conditions, logs, tracing
@@ -29,6 +28,10 @@ log = logging.getLogger(__name__)
 
 EXIT_INTERRUPTED = 130
 EXIT_NOT_DRAINED = 1
+
+_DRAINING = (signal.SIGTERM, signal.SIGINT)
+_ENOUGH = b"\0"
+"""No signal has this number: it ends the thread that listens."""
 
 
 def serve(service: Service, settings: Settings, troubles: Callable[[], Troubles] = dict, **about: str) -> None:
@@ -91,21 +94,50 @@ def drained_by_signals(
         for service in services:
             service.drain()
 
-    def on_signal(number: int, frame: FrameType | None) -> None:
+    def on_signal() -> None:
         if seen.is_set():
             os._exit(EXIT_INTERRUPTED)
         seen.set()
         timer.start()
-        # `drain` takes locks, which the interrupted main thread may hold at this very moment.
-        threading.Thread(target=drain, name="essp-drain", daemon=True).start()
+        threading.Thread(target=drain, name="essp-drain", daemon=True).start()  # may take its time
 
-    before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        with _heard(on_signal):
+            yield
+    finally:
+        timer.cancel()
+
+
+@contextmanager
+def _heard(on_signal: Callable[[], None]) -> Iterator[None]:
+    """Within this block `on_signal` is called at each SIGTERM and SIGINT, from a thread of its own.
+
+    A handler of Python's runs only when the main thread next runs Python. One that begins to wait at the moment the
+    signal arrives never does. What the interpreter writes into a pipe is heard at once, whatever the main thread does.
+    """
+    heard, told = os.pipe()
+    os.set_blocking(told, False)
+
+    def listen() -> None:
+        while number := os.read(heard, 1)[0]:
+            if number in _DRAINING:
+                on_signal()
+
+    listener = threading.Thread(target=listen, name="essp-signals", daemon=True)
+    listener.start()
+    told_before = signal.set_wakeup_fd(told)
+    # Without a handler of Python's the interpreter would write nothing.
+    handled_before = {number: signal.signal(number, lambda *_: None) for number in _DRAINING}
     try:
         yield
     finally:
-        timer.cancel()
-        for number, handler in before.items():
+        for number, handler in handled_before.items():
             signal.signal(number, handler)
+        signal.set_wakeup_fd(told_before)
+        os.write(told, _ENOUGH)
+        listener.join()
+        os.close(told)
+        os.close(heard)
 
 
 def run_all(services: Sequence[Service]) -> None:

@@ -66,13 +66,21 @@ with drained_by_signals([Stubborn()], float(sys.argv[1])):
 """
 
 
+UNWAKEABLE = SCRIPT.replace(
+    "with drained",
+    """threading.Thread(target=threading.Event().wait, daemon=True).start()
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM, signal.SIGINT])  # so the thread above gets them
+with drained""",
+)
+
+
 @pytest.fixture
-def stubborn() -> Iterator[Callable[[float], subprocess.Popen[str]]]:
+def stubborn() -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """Starts a process whose service does not drain."""
     started: list[subprocess.Popen[str]] = []
 
-    def start(drain_s: float) -> subprocess.Popen[str]:
-        command = [sys.executable, "-c", SCRIPT, str(drain_s)]
+    def start(drain_s: float, script: str = SCRIPT) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", script, str(drain_s)]
         running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         started.append(running)
         assert running.stdout is not None
@@ -88,14 +96,21 @@ def stubborn() -> Iterator[Callable[[float], subprocess.Popen[str]]]:
 
 
 @pytest.mark.processes
-def test_second_signal_leaves_at_once(stubborn: Callable[[float], subprocess.Popen[str]]) -> None:
+def test_second_signal_leaves_at_once(stubborn: Callable[..., subprocess.Popen[str]]) -> None:
     running = stubborn(1000.0)
     running.send_signal(signal.SIGINT)
     assert running.wait(LONGEST_S) == 130
 
 
 @pytest.mark.processes
-def test_drain_has_a_limit(stubborn: Callable[[float], subprocess.Popen[str]]) -> None:
+def test_signals_are_heard_while_the_main_thread_never_wakes(stubborn: Callable[..., subprocess.Popen[str]]) -> None:
+    running = stubborn(1000.0, UNWAKEABLE)
+    running.send_signal(signal.SIGINT)
+    assert running.wait(LONGEST_S) == 130
+
+
+@pytest.mark.processes
+def test_drain_has_a_limit(stubborn: Callable[..., subprocess.Popen[str]]) -> None:
     running = stubborn(0.1)
     _, errors = running.communicate(timeout=LONGEST_S)
     assert running.returncode == 1
