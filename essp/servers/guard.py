@@ -31,6 +31,7 @@ def _end_with_parent(child: int) -> None:
 
 
 def _hear() -> None:
+    """In the child, which would inherit what is blocked here."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _AWAITED)
 
 

@@ -13,10 +13,8 @@ from tests.harness.waiting import LONGEST_S
 
 pytestmark = pytest.mark.processes
 
-STUBBORN = (
-    "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(600)"
-)
-PLAIN = "import time; print('up', flush=True); time.sleep(600)"
+STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); signal.pause()"
+PLAIN = "import signal; print('up', flush=True); signal.pause()"
 
 
 def guarded(script: str) -> subprocess.Popen[bytes]:
