@@ -1,4 +1,4 @@
-"""The job file that a user names: read, checked, and with its paths as URIs.
+"""The job file that a user names, or a file with a part of one: read, checked, and with its paths as URIs.
 
 Paths in it (`catalog: catalog.parquet`, `output: runs/first`) are meant from the folder that the file is in, so that a
 folder with a job can be moved, and be used from anywhere.
@@ -7,10 +7,11 @@ folder with a job can be moved, and be used from anywhere.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from essp.uris import as_uri
 from essp_common.errors import ConfigError
-from essp_common.job.documents import text_of
+from essp_common.job.documents import read_yaml, text_of
 from essp_common.job.spec import JobSpec, parse_spec
 from essp_common.job.trainer_spec import PACKAGE
 
@@ -28,11 +29,42 @@ def read_job(path: Path) -> JobSpec:
     return _placed(spec, path.absolute().parent)
 
 
+def read_part(path: Path) -> dict[str, Any]:
+    """The part of a job that is in a file, as it is written there. Raises `ConfigError` if it is none."""
+    try:
+        part = read_yaml(text_of(path), str(path))
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not a text file; write the fields to change as in a job file") from error
+    if not isinstance(part, dict):
+        raise ConfigError(f"{path}: is no mapping of the fields to change; write them as in a job file")
+    return placed_part(part, path.absolute().parent)
+
+
+def placed_part(part: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """The same with URIs in place of paths: those of `trainers.NAME.weights`, as no other path can be changed."""
+    trainers = part.get("trainers")
+    if not isinstance(trainers, dict):
+        return part
+    return part | {"trainers": {name: _placed_trainer(trainer, folder) for name, trainer in trainers.items()}}
+
+
+def _placed_trainer(trainer: Any, folder: Path) -> Any:
+    """`trainer`: what stands for it in a file, whatever that is."""
+    weights = trainer.get("weights") if isinstance(trainer, dict) else None
+    return trainer | {"weights": _uri(weights, folder)} if isinstance(weights, str) else trainer
+
+
+def _uri(text: str, folder: Path) -> str:
+    return as_uri(text, folder) if text and not text.startswith(PACKAGE) else text
+
+
 def _placed(spec: JobSpec, folder: Path) -> JobSpec:
     """The job with URIs in place of paths."""
 
     def uri(text: str) -> str:
-        return as_uri(text, folder) if text and not text.startswith(PACKAGE) else text
+        return _uri(text, folder)
 
     changes: dict[str, object] = {
         "output": uri(spec.output),

@@ -24,8 +24,9 @@ from essp.cli.console import open_console
 from essp.cli.dashboard import dashboard, duration, results
 from essp.cli.job_file import Epochs, load_job
 from essp.cli.rest import SERVER, TIMEOUT_S, AsJson, Server, Token, ask, check, connect, pages, unreachable
+from essp.job_file import read_part
 from essp_common.errors import ConfigError, Unavailable
-from essp_common.job.documents import read_yaml, text_of
+from essp_common.job.documents import read_yaml
 from essp_common.job.status import JobState, JobStatus, JobSummary
 
 app = typer.Typer(
@@ -149,7 +150,7 @@ def change(
     Trainers have a rate from their next update on, also after they were stopped and resume. For more epochs or trainers
     they save and go on.
     """
-    document = _changes(fields or [], {} if file is None else _part(file))
+    document = _changes(fields or [], {} if file is None else read_part(file))
     headers = {"Idempotency-Key": uuid.uuid4().hex}
     with connect(server, token) as client:
         answer = _retried(lambda: ask(client, "PATCH", f"/v1/jobs/{name}", json=document, headers=headers))
@@ -205,19 +206,6 @@ def _listed(jobs: Sequence[JobSummary]) -> Table:
         cells += [job.why] if reasons else []
         table.add_row(*map(escape, cells))
     return table
-
-
-def _part(file: Path) -> dict[str, Any]:
-    """The part of a job that is in a file. Raises `ConfigError`."""
-    try:
-        part = read_yaml(text_of(file), str(file))
-    except OSError as error:
-        raise ConfigError(f"{file}: cannot be read ({error.strerror})") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{file}: not a text file; write the fields to change as in a job file") from error
-    if not isinstance(part, dict):
-        raise ConfigError(f"{file}: is no mapping of the fields to change; write them as in a job file")
-    return part
 
 
 def _changes(fields: Sequence[str], document: dict[str, Any]) -> dict[str, Any]:

@@ -79,11 +79,11 @@ def place_at(phases: Sequence[PhasePlan], position: tuple[int, int]) -> Place:
 
 
 def changeable(spec: JobSpec) -> list[str]:
-    """The fields of a job that may change while it runs; encoders have no rate."""
+    """The fields of a job that may change while it runs; encoders and probes have no rate."""
     if not spec.trainers:
         return []
-    networks = [name for name, trainer in spec.trainers.items() if not trainer.is_encoder]
-    rates = [f"{_optimizer(name)}.{field}" for name in networks for field in RATE]
+    stepping = [name for name, trainer in spec.trainers.items() if trainer.has_rate]
+    rates = [f"{_optimizer(name)}.{field}" for name in stepping for field in RATE]
     return [*rates, STRATEGIES]
 
 

@@ -317,10 +317,11 @@ class JobSpec(Section):
                 "leave it out, or learn the labels of whole videos (data.targets: labels)"
             )
         for name, trainer in self.trainers.items():
-            if trainer.is_encoder:
+            if not trainer.has_rate:
+                field = f"model: {trainer.model}" if trainer.is_encoder else "probe: a probe"
                 raise ValueError(
-                    f"trainers.{name}.model: {trainer.model} learns one class for each clip, not labels; train it in "
-                    "a job of its own, with data.targets: class"
+                    f"trainers.{name}.{field} learns one class for each clip, not labels; train it in a job of its "
+                    "own, with data.targets: class"
                 )
         return self
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Literal
 
 from pydantic import (
@@ -160,6 +161,17 @@ class EncoderSpec(Section):
         return self
 
 
+class ProbeSpec(Section):
+    """How the last layer of a network is learned without steps; see [networks](networks.md#few-videos)."""
+
+    clips: int = Field(10_000, ge=1, le=2**31)
+    """Clips that it is learned from, drawn from those of all epochs so far. What the last layer reads of each stays in
+    memory, 4 bytes a number, and several times as much while it is fitted."""
+    penalty: float = Field(1.0, gt=0, le=1e6)
+    """On the squares of its weights, beside the mean log loss of these clips, where each number that it reads is taken
+    in units of its spread. Try several, as in `sweep: {probe.penalty: [0.1, 1, 10]}`."""
+
+
 class CheckpointSpec(Section):
     """When a training is saved, and in how many bytes."""
 
@@ -204,10 +216,12 @@ class CheckpointSpec(Section):
         return self
 
 
-_OF_NETWORKS: tuple[str, ...] = (
-    *("weights", "partial_bn", "freeze_epochs", "micro_batch", "dropout", "loss", "label_smoothing", "class_weights"),
-    *("ema", "optimizer", "augment", "amp"),
+_OF_STEPS: tuple[str, ...] = (
+    *("partial_bn", "freeze_epochs", "micro_batch", "dropout", "loss", "label_smoothing", "class_weights"),
+    *("ema", "optimizer"),
 )
+"""Fields of a trainer that mean nothing where no step is taken."""
+_OF_NETWORKS: tuple[str, ...] = (*_OF_STEPS, "weights", "probe", "augment", "amp")
 """Fields of a trainer that mean nothing to an encoder."""
 Choice = Literal["top1", "mAP", "loss", "last"]
 """By what a training chooses the epoch whose weights it ends with."""
@@ -246,8 +260,12 @@ class TrainerSpec(Section):
     partial_bn: bool = False
     """Freeze the statistics of every batch normalisation but the first (TSN), for fine-tuning on few videos."""
     freeze_epochs: int = Field(0, ge=0, le=MOST_EPOCHS)
-    """Epochs in which only the last layer learns; as many as the job has: a linear probe. Meanwhile the statistics of
-    normalisations stand, and a step computes no gradient of the other layers."""
+    """Epochs in which only the last layer learns, step by step (`probe` learns it without steps). Meanwhile the
+    statistics of normalisations stand, and a step computes no gradient of the other layers."""
+    probe: ProbeSpec | None = None
+    """A linear probe: only the last layer is learned, at the end of each epoch, by logistic regression of what it reads
+    of all clips. `{}`: with the defaults; null: no probe. It has no rate to choose, and one epoch is enough; `choose:
+    last` then, as epochs more add clips. See [networks](networks.md#few-videos)."""
     batch_size: int = Field(32, ge=1, le=65_536)
     """Clips of one optimizer step, all ranks together."""
     micro_batch: int = Field(0, ge=0, le=65_536)
@@ -317,18 +335,42 @@ class TrainerSpec(Section):
         """Whether it learns to encode descriptors, and not a network."""
         return self.model in ENCODERS
 
+    @property
+    def has_rate(self) -> bool:
+        """Whether it learns step by step, at a rate."""
+        return self.probe is None and not self.is_encoder
+
     @model_validator(mode="after")
     def _fields_of_its_kind(self) -> TrainerSpec:
         foreign: tuple[str, ...]
         foreign, kind, other = ("encoder",), "a network", f"encoders ({', '.join(ENCODERS)})"
         if self.is_encoder:
             foreign, kind, other = _OF_NETWORKS, "an encoder", "networks"
-        for name in foreign:
-            if getattr(self, name) != type(self).model_fields[name].default:
-                raise ValueError(f"{name}: is for {other}, and {self.model} is {kind}; leave it out")
+        for name in self._given(foreign):
+            raise ValueError(f"{name}: is for {other}, and {self.model} is {kind}; leave it out")
         if self.is_encoder and self.checkpoint.bits:
             raise ValueError("checkpoint.bits: rounds the weights of networks, not those of an encoder; leave it out")
         return self
+
+    @model_validator(mode="after")
+    def _probe_takes_no_steps(self) -> TrainerSpec:
+        if self.probe is None:
+            return self
+        for name in self._given(_OF_STEPS):
+            raise ValueError(f"{name}: is for networks that learn step by step, and a probe is solved; leave it out")
+        if self.augment.mixup or self.augment.cutmix:
+            blend = "mixup" if self.augment.mixup else "cutmix"
+            raise ValueError(f"augment.{blend}: a probe learns one class of each clip, not of two; leave it out")
+        if self.checkpoint.bits:
+            raise ValueError(
+                "checkpoint.bits: would round the network that a resumed probe goes on with; leave it out, and round "
+                "the model with `essp checkpoint export`"
+            )
+        return self
+
+    def _given(self, fields: Sequence[str]) -> Iterator[str]:
+        """Those of the fields that are not as they are by default."""
+        return (name for name in fields if getattr(self, name) != type(self).model_fields[name].default)
 
     @model_validator(mode="after")
     def _keeps_of_a_sweep(self) -> TrainerSpec:

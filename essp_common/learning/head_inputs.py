@@ -27,15 +27,18 @@ class HeadInputs:
         self._taken: Tensor | None = None
 
     def of(self, clips: int) -> NDArray[np.float16]:
-        """`(clips, D)` of the batch of so many clips that was scored last: means over what of a clip was scored by
-        itself, such as frames and views, and over places, if the last layer is a convolution."""
+        """`(clips, D)`, as `means`, in half precision: the largest numbers that it has stand for larger ones."""
+        kept: NDArray[np.float16] = self.means(clips).clamp(-_MOST, _MOST).to(torch.float16).cpu().numpy()
+        return kept
+
+    def means(self, clips: int) -> Tensor:
+        """`(clips, D)` float32, of the batch of so many clips that was scored last: means over what of a clip was
+        scored by itself, such as frames and views, and over places, if the last layer is a convolution."""
         if self._taken is None:
             raise ValueError("nothing has been scored since the last call")
         taken, self._taken = self._taken, None
         rows = taken.reshape(clips, -1, *taken.shape[1:]).float()
-        features = rows.mean(dim=(1, *range(3, rows.ndim))).clamp(-_MOST, _MOST)
-        kept: NDArray[np.float16] = features.to(torch.float16).cpu().numpy()
-        return kept
+        return rows.mean(dim=(1, *range(3, rows.ndim)))
 
     def close(self) -> None:
         """Take nothing any more. Idempotent."""

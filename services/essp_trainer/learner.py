@@ -8,7 +8,7 @@ from essp_common.artifacts.checkpoint import Best, Manifest, ModelDescription, O
 from essp_common.artifacts.scores import ScoreTable
 from essp_common.errors import ConfigError, PermanentError
 from essp_common.learning.descriptors import DescriptorClassifier
-from essp_common.learning.models import StartingWeights, build
+from essp_common.learning.models import Classifier, StartingWeights, build
 from essp_common.learning.randomness import Share, seed_of
 from essp_trainer.assignment import Assignment
 from essp_trainer.checkpoints.checkpoint_store import CheckpointStore
@@ -19,6 +19,7 @@ from essp_trainer.model.ema import Ema
 from essp_trainer.model.encoding import Encoding
 from essp_trainer.model.evaluation import Evaluation
 from essp_trainer.model.port import Trainable
+from essp_trainer.model.probing import Probing
 from essp_trainer.model.rates import Rates
 from essp_trainer.model.step_result import LaunchedStep, StepResult
 from essp_trainer.model.training import Training
@@ -107,17 +108,20 @@ class Learner:
         with enough_memory(self._device, self._assignment.training.batch_size):
             if model.encoder is not None:
                 self._training = Encoding(DescriptorClassifier(model), self._assignment, self._ranks)
+            elif self._assignment.training.probe is not None:
+                self._training = Probing(self._classifier(model), self._assignment, self._device, self._ranks)
             else:
                 self._training = self._network(model)
             self._checkpoint_store.prepare(self._training)
 
     def _network(self, model: ModelDescription) -> Training:
-        tensors = None if self._weights is None else self._weights.tensors
-        classifier = build(model, seed_of("weights", self._assignment.seed), tensors)
-        ema = None
+        network, ema = self._classifier(model), None
         if decay := self._assignment.training.ema:
             twin = build(model, seed=0)
-            twin.load_state_dict(classifier.state_dict())
+            twin.load_state_dict(network.state_dict())
             ema = Ema(twin.to(self._device), decay)
-        network = classifier.to(self._device)
         return Training(network, ema, self._assignment, self._device, self._ranks, self.rates)
+
+    def _classifier(self, model: ModelDescription) -> Classifier:
+        tensors = None if self._weights is None else self._weights.tensors
+        return build(model, seed_of("weights", self._assignment.seed), tensors).to(self._device)

@@ -42,6 +42,7 @@ from essp_common.pb.v1.messages_pb2 import (
     Progress,
     Purpose,
 )
+from essp_common.planning.position import Position
 from essp_common.tensors.safetensors_file import as_safetensors
 from essp_common.video import codec
 from essp_common.wiring import Adapters, Stores
@@ -316,6 +317,33 @@ def train(
     if running.error is not None:
         raise running.error
     return running
+
+
+def in_parts(make: Callable[[], Stage], parts: Iterable[tuple[int, ClipPosition | None]]) -> Stage:
+    """Train with so many ranks until the batch before a place is trained, leave, start anew, and so on.
+
+    `make`: a new stage of the same job, since of a process that ends nothing is left but the store.
+    """
+    start = Position(0, 0)
+    for ranks, stop in parts:
+        stage = make()
+        positions = [position for position in stage.every_position() if position >= start]
+        fed = positions if stop is None else positions[: positions.index(stop)]
+        stage.command(Control.START)
+        stage.feed(fed)
+        with Running(stage, ranks) as running:
+            if stop is None:
+                running.join()
+            while stop is not None and len(_trained_positions(stage)) < len(fed):
+                stage.progress(timeout_s=1.0)
+        assert running.error is None
+        manifest = checkpoint.read_latest(stage.store, "one")
+        start = Position(0, 0) if manifest is None else manifest.position
+    return stage
+
+
+def _trained_positions(stage: Stage) -> set[tuple[int, int, int]]:
+    return {(report.purpose, report.epoch, index) for report in stage.reports("trained") for index in report.indices}
 
 
 def finished(path: Path, positions: Sequence[ClipPosition] | None = None, **options: Any) -> Stage:

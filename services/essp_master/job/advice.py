@@ -150,8 +150,9 @@ def _without_effect(trainer: TrainerSpec, epochs: int, clips: int) -> Iterator[t
             "optimizer.steps",
             f"{late[0]} is never reached: the job has {counted(whole, optimizer.unit[:-1])}, and steps count from 0",
         )
-    if trainer.freeze_epochs and trainer.weights is None:
-        yield "freeze_epochs", "freezes random weights, as no `weights` are given"
+    for field in ("freeze_epochs", "probe"):
+        if getattr(trainer, field) and trainer.weights is None:
+            yield field, "freezes random weights, as no `weights` are given"
     if optimizer.kind == "adamw" and optimizer.lr > _HIGH_FOR_ADAM and trainer.freeze_epochs < epochs:
         yield "optimizer.lr", f"{optimizer.lr:g} is high for AdamW, which moves each weight by about so much a step"
     if optimizer.schedule == "cosine" and optimizer.steps:

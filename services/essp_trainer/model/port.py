@@ -1,4 +1,5 @@
-"""What a session trains, whatever it is: a network (`training.py`), or an encoder of descriptors (`encoding.py`)."""
+"""What a session trains, whatever it is: a network (`training.py`), a probe of one (`probing.py`), or an encoder of
+descriptors (`encoding.py`)."""
 
 from __future__ import annotations
 

@@ -22,7 +22,6 @@ from essp_common.job.spec import JobSpec
 from essp_common.learning.descriptors import DescriptorClassifier
 from essp_common.learning.models import restore
 from essp_common.pb.v1.messages_pb2 import EMBED, TRAIN, VALIDATION, Control, PhasePlan
-from essp_common.planning.position import Position
 from tests.harness.training_jobs import (
     CLASSES,
     ClipPosition,
@@ -32,6 +31,7 @@ from tests.harness.training_jobs import (
     clip_ref,
     files_of,
     final_weights,
+    in_parts,
     last_training_state,
     phase_plans,
     train,
@@ -187,30 +187,6 @@ def test_any_number_of_ranks_learns_the_same_to_the_bit(tmp_path: Path, ranks: i
     assert last_training_state(several) == last_training_state(one)
 
 
-def in_parts(path: Path, parts: list[tuple[int, ClipPosition | None]]) -> Stage:
-    """Train with so many ranks until the batch before a place is trained, leave, start anew, and so on."""
-    start = Position(0, 0)
-    for ranks, stop in parts:
-        stage = stage_of(job(path))  # a new process: nothing is left but the store
-        positions = [position for position in stage.every_position() if position >= start]
-        fed = positions if stop is None else positions[: positions.index(stop)]
-        stage.command(Control.START)
-        stage.feed(fed)
-        with Running(stage, ranks) as running:
-            if stop is None:
-                running.join()
-            while stop is not None and len(trained_positions(stage)) < len(fed):
-                stage.progress(timeout_s=1.0)
-        assert running.error is None
-        manifest = checkpoint.read_latest(stage.store, "one")
-        start = Position(0, 0) if manifest is None else manifest.position
-    return stage
-
-
-def trained_positions(stage: Stage) -> set[tuple[int, int, int]]:
-    return {(report.purpose, report.epoch, index) for report in stage.reports("trained") for index in report.indices}
-
-
 @pytest.mark.parametrize(
     "parts",
     [
@@ -221,7 +197,7 @@ def trained_positions(stage: Stage) -> set[tuple[int, int, int]]:
     ],
 )
 def test_stopped_and_resumed_is_as_never_stopped(tmp_path: Path, parts: list[tuple[int, ClipPosition | None]]) -> None:
-    whole, parted = trained(job(tmp_path / "whole")), in_parts(tmp_path / "parted", parts)
+    whole, parted = trained(job(tmp_path / "whole")), in_parts(lambda: stage_of(job(tmp_path / "parted")), parts)
     assert final_weights(parted) == final_weights(whole)
     assert last_training_state(parted) == last_training_state(whole)
 

@@ -30,6 +30,7 @@ def test_of_a_sound_job_nothing_is_said(tmp_path: Path) -> None:
     [
         ({"amp": True, "device": "cpu"}, "trainers.rgb.amp has no effect on a CPU"),
         ({"freeze_epochs": 1}, "trainers.rgb.freeze_epochs freezes random weights"),
+        ({"probe": {}}, "trainers.rgb.probe freezes random weights"),
         ({"optimizer": {"kind": "adamw"}}, "trainers.rgb.optimizer.lr 0.01 is high for AdamW"),
         ({"optimizer": {"steps": [1, 30]}}, "trainers.rgb.optimizer.steps 30 is never reached: the job has 2 epochs"),
         (

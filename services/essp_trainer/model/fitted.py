@@ -1,0 +1,188 @@
+"""What is learned by solving, not by steps: samples of all clips, and a linear classifier of their vectors.
+
+    clips ─▶ vectors, with their classes ─▶ a bounded sample ─▶ at the end of each epoch: linear classifier, from zeros
+
+Encoders of descriptors (`encoding.py`) and probes of networks (`probing.py`) learn in this way.
+
+What is sampled depends on the seed of the training, the epoch, the index of the clip and the place of the row
+(`essp_common/encoders/rows.py`). So a resumed training, another order of arrival and other batches give the same
+sample. Each rank makes the vectors of its own clips, and all of them keep the same samples; they fit the same
+classifier, and take over that of rank 0 to the last bit.
+
+A sample is never changed in place: what is copied for a checkpoint stays as it is.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from essp_common.artifacts.checkpoint import MODEL_FILE, OPTIMIZER_FILE
+from essp_common.artifacts.figures import log_losses
+from essp_common.encoders.classifier import LinearClassifier, softmax
+from essp_common.encoders.rows import Entries, Sample, tickets
+from essp_common.learning.models import (
+    AnyClassifier,
+    as_tensors,
+    load_state,
+    load_tensors,
+    packed,
+    state_bytes,
+    tensors_of,
+)
+from essp_common.learning.randomness import Share
+from essp_trainer.assignment import Assignment
+from essp_trainer.data.device import ClipShape
+from essp_trainer.data.prefetch import Batch
+from essp_trainer.distributed.ranks import Ranks
+from essp_trainer.model.port import Files
+from essp_trainer.model.step_result import StepResult
+
+log = logging.getLogger(__name__)
+
+CLIPS = "clips"
+"""The sample that the classifier is learned from: a vector of each clip."""
+NOTHING = Entries(np.zeros(0, np.int64), np.zeros((0, 2), np.int64), np.zeros((0, 0), np.float32))
+_SEEN = "seen"
+
+
+class Fitted(ABC):
+    """Implements `essp_trainer.model.port.Trainable`, but for what makes vectors of clips."""
+
+    def __init__(
+        self, model: AnyClassifier, head: nn.Module, assignment: Assignment, ranks: Ranks, sizes: Mapping[str, int]
+    ) -> None:
+        """`head`: the linear layer of the model that is learned. `sizes`: the most entries of each sample."""
+        self.updates = 0
+        self.head = head
+        for parameter in head.parameters():
+            nn.init.zeros_(parameter)
+        self._fitted_model = model
+        self._seed = assignment.seed
+        self._classes = len(assignment.classes)
+        self._ranks = ranks
+        self._sizes = sizes
+        self._samples = {name: Sample(most) for name, most in sizes.items()}
+        """Owners are pairs: the index of a clip, and its class."""
+        self._wait: Callable[[], None] | None = None
+
+    @abstractmethod
+    def taught(self, batch: Batch, owners: NDArray[np.int64], share: Share) -> NDArray[np.float64]:
+        """Sample what is to be learned from this rank's clips. Returns `figures_of` them by what is known as yet.
+
+        `owners`: `(n, 2)`, the index of each clip, and its class.
+        """
+
+    @abstractmethod
+    def end_epoch(self) -> StepResult:
+        """Learn from the samples. Raises `PermanentError` if they are too few."""
+
+    @abstractmethod
+    def classifier_of(self, vectors: NDArray[np.float32], labels: NDArray[np.int32]) -> LinearClassifier:
+        """The linear classifier of `(V, D)` vectors."""
+
+    def step(self, batch: Batch, share: Share, shape: ClipShape) -> StepResult:
+        """Sample these clips. The loss is that of the classifier as it is."""
+        owners = np.array([(item.clip.index, item.clip.class_id) for item in batch.clips], np.int64).reshape(-1, 2)
+        sums = torch.from_numpy(self.taught(batch, owners, share))
+        self.updates += 1
+        self._ranks.sum(sums)
+        return StepResult(float(sums[0]) / share.clips, round(float(sums[1])), share.clips)
+
+    def files(self) -> Files:
+        """The model, and the samples in place of the state of an optimizer."""
+        state: dict[str, NDArray[np.generic]] = {}
+        for name, sample in self._samples.items():
+            state[f"{name}.{_SEEN}"] = np.array([sample.seen])
+            if (kept := sample.entries()) is not None:
+                state |= {f"{name}.{column}": np.ascontiguousarray(array) for column, array in vars(kept).items()}
+        return {MODEL_FILE: self._fitted_model.state_dict(), OPTIMIZER_FILE: as_tensors(state)}
+
+    def files_to_come(self) -> Files:
+        """The model: how large the samples will be is not known."""
+        return {MODEL_FILE: self._fitted_model.state_dict()}
+
+    def moving(self) -> Collection[tuple[str, str]]:
+        """Nothing changes but at the end of an epoch."""
+        return ()
+
+    def load(self, files: Mapping[str, Mapping[str, Tensor]], updates: int) -> None:
+        """The inverse of `files`."""
+        load_tensors(self._fitted_model, dict(files[MODEL_FILE]))
+        self.updates = updates
+        state = {name: tensor.numpy().copy() for name, tensor in files[OPTIMIZER_FILE].items()}
+        for name, most in self._sizes.items():
+            self._samples[name] = sample = Sample(most)
+            kept = NOTHING
+            if f"{name}.rows" in state:
+                kept = Entries(*(state[f"{name}.{column}"] for column in Entries.__annotations__))
+            sample.join(kept, int(state[f"{name}.{_SEEN}"][0]))
+
+    def wait_before_update(self, wait: Callable[[], None]) -> None:
+        """Call `wait` once before the model changes: it is being copied."""
+        self._wait = wait
+
+    def tickets(self, epoch: int, owner: NDArray[np.int64], rows: int) -> NDArray[np.int64]:
+        """Those of so many rows of a clip of an epoch."""
+        return tickets(f"{self._seed}/{epoch}/{int(owner[0])}", rows)
+
+    def entries_of(self, epoch: int, owners: NDArray[np.int64], vectors: NDArray[np.float32]) -> Entries:
+        """A vector of each clip of an epoch, with its ticket."""
+        if not len(vectors):
+            return NOTHING
+        return Entries(np.concatenate([self.tickets(epoch, owner, 1) for owner in owners]), owners, vectors)
+
+    def keep(self, name: str, own: Entries) -> None:
+        """Add what all ranks have found of a batch to a sample. Each sends only what may be kept."""
+        sample = self._samples[name]
+        if self._ranks.world_size == 1:
+            sample.add(own)
+            return
+        sent = sample.wanted(own)
+        parts = self._ranks.all_gather(packed(as_tensors(vars(sent) | {_SEEN: np.array([len(own)])})))
+        for part in map(tensors_of, parts):
+            arrays = {column: part[column].numpy().copy() for column in Entries.__annotations__}
+            sample.join(Entries(**arrays), int(part[_SEEN][0]))
+
+    def guesses(self, clips: int) -> NDArray[np.float64]:
+        """`figures_of` clips before anything is known: all classes are alike."""
+        return np.array([clips * math.log(self._classes), 0.0])
+
+    def figures_of(self, vectors: NDArray[np.float32], labels: NDArray[np.int64]) -> NDArray[np.float64]:
+        """The sum of the losses of these vectors, and how many are classified right."""
+        if not len(vectors):
+            return np.zeros(2)
+        weights, bias = (parameter.detach().cpu().numpy() for parameter in (self.head.weight, self.head.bias))
+        probabilities = softmax(vectors.astype(np.float64) @ weights.reshape(len(bias), -1).T + bias)
+        right = int((probabilities.argmax(axis=1) == labels).sum())
+        return np.array([float(log_losses(labels, probabilities).sum()), float(right)])
+
+    def learn_to_classify(self, kept: Entries) -> StepResult:
+        """Fit the linear classifier. Returns what it is on the clips that it was fitted to."""
+        log.info("%s learns to classify from %d clips", self._fitted_model.__class__.__name__, len(kept))
+        fitted = self.classifier_of(kept.rows, kept.owners[:, 1].astype(np.int32))
+
+        def learn() -> None:
+            with torch.no_grad():
+                self.head.weight.copy_(torch.from_numpy(fitted.weights.T).view_as(self.head.weight))
+                self.head.bias.copy_(torch.from_numpy(fitted.bias))
+
+        self.take_over(self.head, learn)
+        loss, correct = self.figures_of(kept.rows, kept.owners[:, 1])
+        return StepResult(float(loss) / len(kept), round(float(correct)), len(kept))
+
+    def take_over(self, part: nn.Module, learn: Callable[[], None]) -> None:
+        """Change a part of the model, on all ranks to the same bits."""
+        wait, self._wait = self._wait, None
+        if wait is not None:
+            wait()
+        learn()
+        if self._ranks.world_size > 1:
+            load_state(part, self._ranks.broadcast(state_bytes(part)))
