@@ -40,10 +40,10 @@ class Encoding(Fitted):
 
     def __init__(self, model: DescriptorClassifier, assignment: Assignment, ranks: Ranks) -> None:
         self._spec = assignment.training.encoder
-        super().__init__(model, model.head, assignment, ranks, {_ROWS: self._spec.samples, CLIPS: self._spec.clips})
+        sizes = {_ROWS: self._spec.samples, CLIPS: self._spec.clips}
+        super().__init__(model, model.head, assignment, "encoder", ranks, sizes)
         self._model = model
         self._name = assignment.training.model
-        self._where = f"trainers.{assignment.trainer}.encoder"
         self._only_epoch = assignment.spec.epochs == 1
 
     @property
@@ -71,14 +71,14 @@ class Encoding(Fitted):
                 log.warning(
                     "%s: samples leaves out some of the %d descriptors, and no epoch follows to encode them all: the "
                     "classifier has learned from parts of clips; give the job 2 epochs, or raise samples",
-                    self._where,
+                    self.where,
                     self._samples[_ROWS].seen,
                 )
             self._samples[_ROWS] = Sample(self._spec.samples)
         else:
             kept = self._samples[CLIPS].entries()
             if kept is None:
-                raise PermanentError(f"{self._where}: no clip of this epoch has a descriptor to learn from")
+                raise PermanentError(f"{self.where}: no clip of this epoch has a descriptor to learn from")
             vectors = kept
         return self.learn_to_classify(vectors)
 
@@ -98,16 +98,16 @@ class Encoding(Fitted):
         kept = self._samples[_ROWS].entries()
         if kept is None:
             raise PermanentError(
-                f"{self._where}: no clip of the first epoch has a descriptor; `essp extractor preview` shows what the "
+                f"{self.where}: no clip of the first epoch has a descriptor; `essp extractor preview` shows what the "
                 "feature finds in a video"
             )
         seen = self._samples[_ROWS].seen
-        log.info("%s learns to encode from %d of %d descriptors", self._where, len(kept), seen)
+        log.info("%s learns to encode from %d of %d descriptors", self.where, len(kept), seen)
         try:
             fitted = fitted_encoder(self._name, kept.rows, self._spec.pca, self._spec.centres, self._seed)
         except ValueError as error:
             raise PermanentError(
-                f"{self._where}: {error}. Those are the descriptors of the first epoch; take fewer centres and "
+                f"{self.where}: {error}. Those are the descriptors of the first epoch; take fewer centres and "
                 "components, or more clips (sampling.clips_per_epoch)"
             ) from error
         self.take_over(self._model, lambda: self._model.learn(fitted.arrays()))

@@ -47,6 +47,8 @@ from essp_trainer.model.step_result import StepResult
 
 log = logging.getLogger(__name__)
 
+Head = nn.Linear | nn.Conv3d
+"""A last layer: linear, or a convolution of one position."""
 CLIPS = "clips"
 """The sample that the classifier is learned from: a vector of each clip."""
 NOTHING = Entries(np.zeros(0, np.int64), np.zeros((0, 2), np.int64), np.zeros((0, 0), np.float32))
@@ -57,10 +59,18 @@ class Fitted(ABC):
     """Implements `essp_trainer.model.port.Trainable`, but for what makes vectors of clips."""
 
     def __init__(
-        self, model: AnyClassifier, head: nn.Module, assignment: Assignment, ranks: Ranks, sizes: Mapping[str, int]
+        self,
+        model: AnyClassifier,
+        head: Head,
+        assignment: Assignment,
+        where: str,
+        ranks: Ranks,
+        sizes: Mapping[str, int],
     ) -> None:
-        """`head`: the linear layer of the model that is learned. `sizes`: the most entries of each sample."""
+        """`head`: the linear layer of the model that is learned. `where`: the field of the trainer that says how.
+        `sizes`: the most entries of each sample."""
         self.updates = 0
+        self.where = f"trainers.{assignment.trainer}.{where}"
         self.head = head
         for parameter in head.parameters():
             nn.init.zeros_(parameter)
@@ -159,20 +169,21 @@ class Fitted(ABC):
         """The sum of the losses of these vectors, and how many are classified right."""
         if not len(vectors):
             return np.zeros(2)
-        weights, bias = (parameter.detach().cpu().numpy() for parameter in (self.head.weight, self.head.bias))
+        weights, bias = (parameter.detach().cpu().numpy() for parameter in self.head.parameters())
         probabilities = softmax(vectors.astype(np.float64) @ weights.reshape(len(bias), -1).T + bias)
         right = int((probabilities.argmax(axis=1) == labels).sum())
         return np.array([float(log_losses(labels, probabilities).sum()), float(right)])
 
     def learn_to_classify(self, kept: Entries) -> StepResult:
         """Fit the linear classifier. Returns what it is on the clips that it was fitted to."""
-        log.info("%s learns to classify from %d clips", self._fitted_model.__class__.__name__, len(kept))
+        log.info("%s learns to classify from %d clips", self.where, len(kept))
         fitted = self.classifier_of(kept.rows, kept.owners[:, 1].astype(np.int32))
 
         def learn() -> None:
+            weight, bias = self.head.parameters()
             with torch.no_grad():
-                self.head.weight.copy_(torch.from_numpy(fitted.weights.T).view_as(self.head.weight))
-                self.head.bias.copy_(torch.from_numpy(fitted.bias))
+                weight.copy_(torch.from_numpy(fitted.weights.T).reshape(weight.shape))
+                bias.copy_(torch.from_numpy(fitted.bias))
 
         self.take_over(self.head, learn)
         loss, correct = self.figures_of(kept.rows, kept.owners[:, 1])

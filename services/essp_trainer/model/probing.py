@@ -25,7 +25,7 @@ from essp_trainer.assignment import Assignment
 from essp_trainer.data.device import enough_memory, half_type
 from essp_trainer.data.prefetch import Batch
 from essp_trainer.distributed.ranks import Ranks
-from essp_trainer.model.fitted import CLIPS, Fitted
+from essp_trainer.model.fitted import CLIPS, Fitted, Head
 from essp_trainer.model.step_result import StepResult
 
 _LEAST_SPREAD = 0.01
@@ -40,9 +40,8 @@ class Probing(Fitted):
         if training.probe is None:
             raise ValueError(f"{assignment.trainer} is no probe")
         self._spec = training.probe
-        super().__init__(model, _last(model, training.model), assignment, ranks, {CLIPS: self._spec.clips})
+        super().__init__(model, _last(model, training.model), assignment, "probe", ranks, {CLIPS: self._spec.clips})
         self._model = model.requires_grad_(False)
-        self._where = f"trainers.{assignment.trainer}.probe"
         self._inputs = HeadInputs(model, training.model)
         self._device = device
         self._half = half_type(training.amp, device)
@@ -61,7 +60,7 @@ class Probing(Fitted):
     def end_epoch(self) -> StepResult:
         kept = self._samples[CLIPS].entries()
         if kept is None:
-            raise PermanentError(f"{self._where}: no clip of this epoch could be learned from")
+            raise PermanentError(f"{self.where}: no clip of this epoch could be learned from")
         return self.learn_to_classify(kept)
 
     def classifier_of(self, vectors: NDArray[np.float32], labels: NDArray[np.int32]) -> LinearClassifier:
@@ -85,13 +84,16 @@ class Probing(Fitted):
             vectors = self._inputs.means(len(batch.clips)).cpu().numpy()
         if not np.isfinite(vectors).all():
             raise PermanentError(
-                f"{self._where}: the last layer of the network reads numbers that are not finite; its weights, or the "
+                f"{self.where}: the last layer of the network reads numbers that are not finite; its weights, or the "
                 "feature of its stream, are damaged"
             )
         return vectors
 
 
-def _last(model: Classifier, name: str) -> nn.Module:
+def _last(model: Classifier, name: str) -> Head:
     """The layer that is learned, which may have dropout before it."""
     head = model.backbone.get_submodule(network(name).head)
-    return head[-1] if isinstance(head, nn.Sequential) else head
+    layer = head[-1] if isinstance(head, nn.Sequential) else head
+    if not isinstance(layer, Head):
+        raise TypeError(f"the last layer of {name} is a {type(layer).__name__}")
+    return layer
