@@ -8,7 +8,8 @@ Trajectories" (CVPR 2011): bins cover the full circle, bin b is centred on b * 3
 down), and the length of each vector is shared by the two bins next to its direction, in proportion to nearness.
 Directions are OpenCV's, accurate to 0.3 degrees.
 
-Planes are `(bins, H, W) float32`: what each pixel adds to each bin.
+Planes are `(bins, H, W) float32`: what each pixel adds to each bin. Sums over cells are `(H, W, bins) float32`, so that
+those of a place lie together.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from essp_extractor.motion.fields import Field, Grey
 EPSILON = np.float32(1e-3)
 """Epsilon of the normalisation (Dalal and Triggs, 2005), so that rounding errors in empty cells do not count."""
 Planes = NDArray[np.float32]
+Sums = NDArray[np.float32]
 _Plane = NDArray[np.float32]
 _Indices = NDArray[np.intp]
 
@@ -48,26 +50,28 @@ def boundary_planes(cv2: Any, flow: Field, component: int, bins: int) -> Planes:
     return gradient_planes(cv2, cv2.extractChannel(flow, component), bins)
 
 
-def cell_sums(cv2: Any, planes: Planes, side: int) -> Planes:
+def cell_sums(cv2: Any, planes: Planes, side: int) -> Sums:
     """At y, x: the sum over the cell of `side` by `side` pixels that begins there; pixels outside add nothing."""
     beyond = cv2.BORDER_CONSTANT
-    return np.stack(
+    sums: Sums = cv2.merge(
         [cv2.boxFilter(plane, -1, (side, side), anchor=(0, 0), normalize=False, borderType=beyond) for plane in planes]
     )
+    return sums
 
 
-def cells_at(sums: Planes, tops: _Indices, lefts: _Indices, cells: int, side: int) -> NDArray[np.float32]:
+def cells_at(sums: Sums, tops: _Indices, lefts: _Indices, cells: int, side: int) -> NDArray[np.float32]:
     """The sums of squares of `cells` by `cells` cells, given their first pixels: `(squares, cells, cells, bins)`.
 
     `sums` are `cell_sums` of this `side`. Cells that begin beyond the picture are empty.
     """
-    _, height, width = sums.shape
+    height, width, bins = sums.shape
     rows = (tops[:, None] + side * np.arange(cells))[:, :, None]
     columns = (lefts[:, None] + side * np.arange(cells))[:, None, :]
-    picked = sums[:, np.minimum(rows, height - 1), np.minimum(columns, width - 1)]
-    picked *= (rows < height) & (columns < width)
-    np.maximum(picked, 0, out=picked)  # the running sums of OpenCV's box filter may be a rounding error below 0
-    return np.moveaxis(picked, 0, -1)
+    places = np.minimum(rows, height - 1) * width + np.minimum(columns, width - 1)
+    picked = sums.reshape(-1, bins).take(places, axis=0)
+    if rows.max(initial=0) >= height or columns.max(initial=0) >= width:
+        picked *= ((rows < height) & (columns < width))[..., None]
+    return np.maximum(picked, 0, out=picked)  # OpenCV's running sums may be a rounding error below 0
 
 
 def unit_length(descriptors: _Plane) -> _Plane:

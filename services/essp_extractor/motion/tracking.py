@@ -10,7 +10,7 @@ dropped. Points are set in every frame from which a track can still be completed
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -71,6 +71,24 @@ class Tracks:
     """Sums for hog, hof, mbhx and mbhy: `(n, time_cells, cells, cells, bins)`."""
 
 
+class _Live:
+    """Tracks that have not ended, taken together: points of several of them are looked up at once."""
+
+    def __init__(self, tracks: Sequence[Tracks], frame: int) -> None:
+        self._tracks = tracks
+        self._frame = frame
+        self.points = np.concatenate([each.points[frame - each.start] for each in tracks])
+        """`(n, 2)`: where all of them are in this frame."""
+
+    def each(self) -> Iterator[tuple[Tracks, int, slice]]:
+        """Each with its age in frames, and its share of the points."""
+        begin = 0
+        for tracks in self._tracks:
+            end = begin + tracks.points.shape[1]
+            yield tracks, self._frame - tracks.start, slice(begin, end)
+            begin = end
+
+
 class Tracker:
     """Tracks points on one scale; `advance` takes the steps of a clip in order."""
 
@@ -90,8 +108,9 @@ class Tracker:
         if self._done + length <= self._steps:
             self._live.append(self._set(step.grey))
         if any(tracks.alive.any() for tracks in self._live):
-            self._describe(step)
-            self._move(step)
+            live = _Live(self._live, self._done)
+            self._describe(step, live)
+            self._move(step, live)
         self._done += 1
         self.finished += [tracks for tracks in self._live if self._done - tracks.start == length]
         self._live = [tracks for tracks in self._live if self._done - tracks.start < length]
@@ -122,19 +141,18 @@ class Tracker:
             histograms={name: np.zeros((*cells, each), np.float32) for name, each in bins.items()},
         )
 
-    def _describe(self, step: Step) -> None:
+    def _describe(self, step: Step, live: _Live) -> None:
         volume = self._settings.volume
         height, width = step.grey.shape
+        x, y = _pixels(live.points, height, width)
+        # At the border the volume is shifted to lie in the picture.
+        tops = np.clip(y - volume.side // 2, 0, max(0, height - volume.side))
+        lefts = np.clip(x - volume.side // 2, 0, max(0, width - volume.side))
         for name, planes in self._planes(step):
             sums = cell_sums(self._cv2, planes, volume.cell_side)
-            for tracks in self._live:
-                age = self._done - tracks.start
-                x, y = _pixels(tracks.points[age], height, width)
-                # At the border the volume is shifted to lie in the picture.
-                tops = np.clip(y - volume.side // 2, 0, max(0, height - volume.side))
-                lefts = np.clip(x - volume.side // 2, 0, max(0, width - volume.side))
-                around = cells_at(sums, tops, lefts, volume.cells, volume.cell_side)
-                tracks.histograms[name][:, age // volume.cell_length] += around
+            around = cells_at(sums, tops, lefts, volume.cells, volume.cell_side)
+            for tracks, age, own in live.each():
+                tracks.histograms[name][:, age // volume.cell_length] += around[own]
 
     def _planes(self, step: Step) -> Iterable[tuple[str, Planes]]:
         bins, still_px = self._settings.bins, self._settings.still_px
@@ -143,17 +161,17 @@ class Tracker:
         yield "mbhx", boundary_planes(self._cv2, step.motion, 0, bins)
         yield "mbhy", boundary_planes(self._cv2, step.motion, 1, bins)
 
-    def _move(self, step: Step) -> None:
+    def _move(self, step: Step, live: _Live) -> None:
         height, width = step.grey.shape
         flow = self._median(step.flow)
         motion = flow if step.motion is step.flow else self._median(step.motion)
-        for tracks in self._live:
-            age = self._done - tracks.start
-            x, y = _pixels(tracks.points[age], height, width)
-            moved = tracks.points[age] + flow[y, x]
-            tracks.motions[age] = motion[y, x]
-            tracks.alive &= ((moved >= 0) & (moved <= (width - 1, height - 1))).all(axis=1)
-            tracks.points[age + 1] = moved
+        x, y = _pixels(live.points, height, width)
+        moved, described = live.points + flow[y, x], motion[y, x]
+        inside = ((moved >= 0) & (moved <= (width - 1, height - 1))).all(axis=1)
+        for tracks, age, own in live.each():
+            tracks.motions[age] = described[own]
+            tracks.alive &= inside[own]
+            tracks.points[age + 1] = moved[own]
 
     def _median(self, flow: Field) -> Field:
         planes = [self._cv2.medianBlur(plane, _MEDIAN_PX) for plane in self._cv2.split(flow)]

@@ -84,7 +84,7 @@ class VolumeGrid:
         for step in range(begin + 1, begin + self.volume.cell_length):
             total += planes_of(step)
         sums = cell_sums(cv2, total, self.volume.cell_side)
-        _, height, width = sums.shape
+        height, width, _ = sums.shape
         tops, lefts = np.meshgrid(self._begins(height), self._begins(width), indexing="ij")
         found = cells_at(sums, tops.ravel(), lefts.ravel(), self.volume.cells, self.volume.cell_side)
         return found.reshape(*tops.shape, *found.shape[1:])

@@ -114,8 +114,8 @@ def test_cells_of_gradients_are_those_of_scikit_image() -> None:
     ).reshape(6, 8, fine)
     away = np.abs((np.arange(fine) + 0.5)[:, None] / 45 - np.arange(4)[None, :])
     theirs = cells @ np.maximum(1 - np.minimum(away, 4 - away), 0)
-    sums = cell_sums(cv2, gradient_planes(cv2, grey, 8), side)[:, ::side, ::side]
-    ours = np.moveaxis(sums[:4] + sums[4:], 0, -1)
+    sums = cell_sums(cv2, gradient_planes(cv2, grey, 8), side)[::side, ::side]
+    ours = sums[..., :4] + sums[..., 4:]
     shares = ours / ours.sum(axis=-1, keepdims=True)
     assert np.abs(shares - theirs / theirs.sum(axis=-1, keepdims=True)).max() < 0.01
     lengths = np.linalg.norm(slopes(grey), axis=-1).reshape(6, side, 8, side).sum(axis=(1, 3))
