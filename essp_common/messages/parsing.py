@@ -30,7 +30,7 @@ _LONGEST_REASON = 2_000
 """Characters of a reason for people; longer ones are cut, as they are passed on in other messages."""
 
 _OF_NO_JOB = ("heartbeat", "logs")
-_FENCED = (DecodeSeed, ClipReady, FeatureReady, Control, Progress)
+_FENCED = (Progress, DecodeSeed, ClipReady, FeatureReady, Control)
 
 
 class BadMessage(PermanentError):
@@ -39,27 +39,29 @@ class BadMessage(PermanentError):
 
 def parsed(kind: type[M], record: Record) -> M:
     """The message of a record. Raises `BadMessage`."""
-    where = f"record {record.offset} of {record.topic}[{record.partition}]"
     if not record.value:
-        raise BadMessage(f"{where} is empty")
+        raise BadMessage(f"{_where(record)} is empty")
     try:
         message = kind.FromString(record.value)
     except DecodeError as error:
-        raise BadMessage(f"{where} is no {kind.__name__} message") from error
+        raise BadMessage(f"{_where(record)} is no {kind.__name__} message") from error
     if isinstance(message, _FENCED) and message.fence >= MOST_FENCE:
-        raise BadMessage(f"{where}: a {kind.__name__} message with fence {message.fence}, which nobody can have taken")
+        fence = f"fence {message.fence}, which nobody can have taken"
+        raise BadMessage(f"{_where(record)}: a {kind.__name__} message with {fence}")
     if lacking := _lacking(message):
-        raise BadMessage(f"{where}: a {kind.__name__} message without {lacking}")
+        raise BadMessage(f"{_where(record)}: a {kind.__name__} message without {lacking}")
     return message
 
 
 def sound(progress: Progress) -> Progress:
     """The message without what cannot be true: numbers that are none, reasons without end."""
     match progress.WhichOneof("event"):
+        case "made":
+            made = progress.made
+            if (seconds := made.seconds) != _or_zero(seconds):
+                made.seconds = 0.0
         case "heartbeat":
             _finite(progress.heartbeat.gauges)
-        case "made":
-            progress.made.seconds = _or_zero(progress.made.seconds)
         case "step":
             step = progress.step
             for field in ("loss", "top1", "data_wait_ratio", "clips_per_s"):
@@ -86,17 +88,21 @@ def refuse(who: str, record: Record, error: Exception) -> None:
     log.warning("%s: a record is dropped: %s", who, shortened(str(error)))
 
 
+def _where(record: Record) -> str:
+    return f"record {record.offset} of {record.topic}[{record.partition}]"
+
+
 def _lacking(message: Message) -> str:
     """What a message of this kind always has, and this one does not; empty: nothing."""
     match message:
+        case Progress():  # most are, and each case takes time
+            return "job" if not message.job and message.WhichOneof("event") not in _OF_NO_JOB else ""
         case DecodeSeed():
             return "job" if not message.job else "seeds" if not message.seeds else ""
         case ClipReady() | FeatureReady():
             return "job" if not message.clip.job else "key" if not (message.key or message.skipped) else ""
         case Control():
             return "job" if not message.job else "command" if not message.command else ""
-        case Progress():
-            return "job" if not message.job and message.WhichOneof("event") not in _OF_NO_JOB else ""
     return ""
 
 

@@ -679,11 +679,12 @@ class Master:
         except BadMessage as error:
             refuse(self.name, record, error)
             return
-        if progress.HasField("heartbeat"):
+        kind = progress.WhichOneof("event")
+        if kind == "heartbeat":
             if progress.heartbeat.pool != ids.MASTER:
                 self.worker_registry.note(progress.worker, progress.heartbeat, now_s)
             return
-        if progress.HasField("logs"):
+        if kind == "logs":
             self.worker_logs.note(progress.worker, progress.logs)
             return
         job = self._jobs.find(progress.job)

@@ -340,13 +340,14 @@ class Job:
 
     def handle(self, progress: Progress, now_s: float) -> Sequence[Instruction]:
         """Account for a message, and remember what people want to know of it."""
-        if 0 < progress.fence < self.run.since or progress.fence > self.run.fence:
+        run, fence = self.run, progress.fence
+        if 0 < fence < run.since or fence > run.fence:
             return ()
         kind = progress.WhichOneof("event")
         if kind not in _LIVE:
             self._stall_watch.reported(now_s)
         if kind is None:
-            return self._mark_read() if progress.fence == self.run.fence else ()
+            return self._mark_read() if fence == run.fence else ()
         if self.state.ended:
             self.leftovers |= kind == "made"
             self.recorder.handle_late(progress)
@@ -363,14 +364,15 @@ class Job:
         self.activity.note(progress, now_s)
         if kind == "made":
             self.stored.note(progress.made)
-        told = kind == "stopped" and self.ledger.has_stopped(progress.stopped.trainer)
-        before = self.ledger.closed, self.ledger.counts.failed
+        ledger = self.ledger
+        told = kind == "stopped" and ledger.has_stopped(progress.stopped.trainer)
+        closed, failed = ledger.closed, ledger.counts.failed
         out = self.recorder.handle(progress)
-        if kind == "loop" and any(loop.incarnation == progress.loop.incarnation for loop in self.ledger.loops()):
+        if kind == "loop" and any(loop.incarnation == progress.loop.incarnation for loop in ledger.loops()):
             self._heard_s[progress.loop.consumer] = now_s  # what a process says that was replaced is no sign of life
-        if self.ledger.closed != before[0]:
-            self.activity.closed(self.ledger.closed - before[0], now_s)
-        if self.ledger.counts.failed != before[1]:
+        if ledger.closed != closed:
+            self.activity.closed(ledger.closed - closed, now_s)
+        if ledger.counts.failed != failed:
             self.reporter.failed(progress.failed)
         elif kind in ("phase_report", "checkpoint", "trouble") or (kind == "stopped" and not told):
             self.reporter.progressed(progress)
@@ -379,7 +381,7 @@ class Job:
         if out:
             self.reporter.instructed(out)
             if any(isinstance(instruction, TellOfLoops) for instruction in out):
-                self.reporter.loops(self.ledger.loops())
+                self.reporter.loops(ledger.loops())
         return out
 
     def _leave(self, progress: Progress, extension: Extension) -> Sequence[Instruction]:

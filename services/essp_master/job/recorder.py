@@ -81,9 +81,9 @@ class Recorder:
     def handle(self, progress: Progress) -> list[Instruction]:
         """What the ledger wants done about a message."""
         kind = progress.WhichOneof("event")
-        had_stopped = self.ledger.has_stopped(progress.stopped.trainer)
+        had_stopped = kind == "stopped" and self.ledger.has_stopped(progress.stopped.trainer)
         out = self._handle_failed(progress) if kind == "failed" else self.ledger.account(progress)
-        if not had_stopped and self.ledger.has_stopped(progress.stopped.trainer):
+        if kind == "stopped" and not had_stopped and self.ledger.has_stopped(progress.stopped.trainer):
             self._alone(HistoryEntry(stopped=progress.stopped))
         if kind == "checkpoint":
             self.checkpoint(progress.checkpoint)

@@ -6,9 +6,10 @@ Pure; not thread-safe.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import repeat
+from itertools import islice, repeat
 
 from essp_common.cache.port import clip_key, stream_key
 from essp_common.job.spec import JobSpec
@@ -18,6 +19,8 @@ from essp_common.planning.phases import Phases
 
 MOST = 8
 """Clips of each stream."""
+_Told = tuple[Purpose, int, int, int, int]
+"""Purpose, epoch, index, attempt, bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,27 +47,22 @@ class StoredClips:
         self._phases = phases
         self._source = {name: "" if stream.feature == "rgb" else name for name, stream in spec.streams.items()}
         """Stream -> what workers call it who make it; those of frames as they are decoded are all one."""
-        self._newest: Mapping[str, list[tuple[Purpose, int, int, int, int]]] = {
-            source: [] for source in self._source.values()
-        }
-        """The last ones made, the newest last: purpose, epoch, index, attempt, bytes."""
+        self._newest: Mapping[str, deque[Made]] = {source: deque(maxlen=MOST) for source in self._source.values()}
+        """What was told last, each of a clip or more, the newest last."""
 
     def note(self, made: Made) -> None:
         """Clips were made."""
-        newest = self._newest.get(made.stream)
-        if newest is None:
-            return
-        attempts: Iterable[int] = made.attempts[-MOST:] or repeat(0)
-        told = zip(made.indices[-MOST:], attempts, made.bytes[-MOST:], strict=False)
-        newest += [(made.purpose, made.epoch, *each) for each in told]
-        del newest[:-MOST]
+        if (newest := self._newest.get(made.stream)) is not None and made.indices:
+            newest.append(made)
 
     def of(self, stream: str) -> list[StoredClip]:
         """The newest first; none of a stream that the job does not have."""
-        newest = self._newest[self._source[stream]] if stream in self._source else []
-        return [clip for told in reversed(newest) if (clip := self._stored(stream, told)) is not None]
+        if stream not in self._source:
+            return []
+        told = (each for made in reversed(self._newest[self._source[stream]]) for each in reversed(_clips(made)))
+        return [clip for each in islice(told, MOST) if (clip := self._stored(stream, each)) is not None]
 
-    def _stored(self, stream: str, told: tuple[Purpose, int, int, int, int]) -> StoredClip | None:
+    def _stored(self, stream: str, told: _Told) -> StoredClip | None:
         """The clip that a worker told of; None for what the job does not have."""
         purpose, epoch, index, attempt, size_bytes = told
         if (purpose, epoch) not in self._phases.order or purpose not in PURPOSES:
@@ -85,3 +83,10 @@ class StoredClips:
             class_name=view.classes[clip.class_id] if 0 <= clip.class_id < len(view.classes) else "",
             first_frame=clip.first_frame,
         )
+
+
+def _clips(made: Made) -> list[_Told]:
+    """The last ones that a message tells of."""
+    attempts: Iterable[int] = made.attempts[-MOST:] or repeat(0)
+    told = zip(made.indices[-MOST:], attempts, made.bytes[-MOST:], strict=False)
+    return [(made.purpose, made.epoch, *each) for each in told]

@@ -92,11 +92,11 @@ class PlainClips:
         unmade, held = self._unmade[part], self._sizes[part]
         fresh = unmade.intersection(sizes)
         unmade -= fresh
-        taken = list(filter(held.__contains__, fresh))  # not what all who read it are done with already
-        more = -sum(map(held.__getitem__, taken))
-        for index in taken:
-            held[index] = sizes[index]
-        more += sum(map(held.__getitem__, taken))
+        more = 0
+        for index in fresh:
+            if (reserved := held.get(index)) is not None:  # else all who read it are done with it already
+                size = held[index] = sizes[index]
+                more += size - reserved
         unread = fresh
         for wanted in self._consumers[part]:
             unread = _without(unread, wanted)
