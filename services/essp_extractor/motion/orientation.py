@@ -68,10 +68,11 @@ def cells_at(sums: Sums, tops: _Indices, lefts: _Indices, cells: int, side: int)
     rows = (tops[:, None] + side * np.arange(cells))[:, :, None]
     columns = (lefts[:, None] + side * np.arange(cells))[:, None, :]
     places = np.minimum(rows, height - 1) * width + np.minimum(columns, width - 1)
-    picked = sums.reshape(-1, bins).take(places, axis=0)
+    picked: NDArray[np.float32] = sums.reshape(-1, bins).take(places, axis=0)
     if rows.max(initial=0) >= height or columns.max(initial=0) >= width:
         picked *= ((rows < height) & (columns < width))[..., None]
-    return np.maximum(picked, 0, out=picked)  # OpenCV's running sums may be a rounding error below 0
+    np.maximum(picked, 0, out=picked)  # OpenCV's running sums may be a rounding error below 0
+    return picked
 
 
 def unit_length(descriptors: _Plane) -> _Plane:
