@@ -167,7 +167,7 @@ class Tracker:
         motion = flow if step.motion is step.flow else self._median(step.motion)
         x, y = _pixels(live.points, height, width)
         moved, described = live.points + flow[y, x], motion[y, x]
-        inside: NDArray[np.bool_] = ((moved >= 0) & (moved <= (width - 1, height - 1))).all(axis=1)
+        inside = np.all((moved >= 0) & (moved <= (width - 1, height - 1)), axis=1)
         for tracks, age, own in live.each():
             tracks.motions[age] = described[own]
             tracks.alive &= inside[own]
