@@ -13,37 +13,36 @@ from essp.uris import as_uri
 from essp_common.errors import ConfigError
 from essp_common.job.documents import read_yaml, text_of
 from essp_common.job.spec import JobSpec, parse_spec
-from essp_common.job.trainer_spec import PACKAGE
+from essp_common.job.trainer_spec import PACKAGE, names_place
 
 _PLACES = ("catalog", "records", "records_validation", "records_test")
 
 
 def read_job(path: Path) -> JobSpec:
     """The job in a file. Raises `ConfigError`, one line for each field that is wrong."""
-    try:
-        spec = parse_spec(text_of(path), str(path))
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror}); `essp init` writes a job") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: not a text file; `essp init` writes a job") from error
-    return _placed(spec, path.absolute().parent)
+    return _placed(parse_spec(_text(path, "`essp init` writes a job"), str(path)), path.absolute().parent)
 
 
 def read_part(path: Path) -> dict[str, Any]:
-    """The part of a job that is in a file, as it is written there. Raises `ConfigError` if it is none."""
-    try:
-        part = read_yaml(text_of(path), str(path))
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: not a text file; write the fields to change as in a job file") from error
+    """The part of a job that is in a file, with URIs in place of paths. Raises `ConfigError` if it is none."""
+    part = read_yaml(_text(path, "write the fields to change as in a job file"), str(path))
     if not isinstance(part, dict):
         raise ConfigError(f"{path}: is no mapping of the fields to change; write them as in a job file")
     return placed_part(part, path.absolute().parent)
 
 
+def _text(path: Path, advice: str) -> str:
+    try:
+        return text_of(path)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror}); {advice}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not a text file; {advice}") from error
+
+
 def placed_part(part: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """The same with URIs in place of paths: those of `trainers.NAME.weights`, as no other path can be changed."""
+    """A part of a job with URIs in place of paths, which are meant from a folder: those of `trainers.NAME.weights`, as
+    no other path can be changed."""
     trainers = part.get("trainers")
     if not isinstance(trainers, dict):
         return part
@@ -53,18 +52,16 @@ def placed_part(part: dict[str, Any], folder: Path) -> dict[str, Any]:
 def _placed_trainer(trainer: Any, folder: Path) -> Any:
     """`trainer`: what stands for it in a file, whatever that is."""
     weights = trainer.get("weights") if isinstance(trainer, dict) else None
-    return trainer | {"weights": _uri(weights, folder)} if isinstance(weights, str) else trainer
-
-
-def _uri(text: str, folder: Path) -> str:
-    return as_uri(text, folder) if text and not text.startswith(PACKAGE) else text
+    if isinstance(weights, str) and names_place(weights):
+        return trainer | {"weights": as_uri(weights, folder)}
+    return trainer
 
 
 def _placed(spec: JobSpec, folder: Path) -> JobSpec:
     """The job with URIs in place of paths."""
 
     def uri(text: str) -> str:
-        return _uri(text, folder)
+        return as_uri(text, folder) if text and not text.startswith(PACKAGE) else text
 
     changes: dict[str, object] = {
         "output": uri(spec.output),

@@ -24,7 +24,7 @@ from essp.cli.console import open_console
 from essp.cli.dashboard import dashboard, duration, results
 from essp.cli.job_file import Epochs, load_job
 from essp.cli.rest import SERVER, TIMEOUT_S, AsJson, Server, Token, ask, check, connect, pages, unreachable
-from essp.job_file import read_part
+from essp.job_file import placed_part, read_part
 from essp_common.errors import ConfigError, Unavailable
 from essp_common.job.documents import read_yaml
 from essp_common.job.status import JobState, JobStatus, JobSummary
@@ -150,7 +150,7 @@ def change(
     Trainers have a rate from their next update on, also after they were stopped and resume. For more epochs or trainers
     they save and go on.
     """
-    document = _changes(fields or [], {} if file is None else read_part(file))
+    document = placed_part(_changes(fields or [], {} if file is None else read_part(file)), Path.cwd())
     headers = {"Idempotency-Key": uuid.uuid4().hex}
     with connect(server, token) as client:
         answer = _retried(lambda: ask(client, "PATCH", f"/v1/jobs/{name}", json=document, headers=headers))

@@ -15,7 +15,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard, get_args
 
 from pydantic import BaseModel
 
@@ -91,12 +91,16 @@ def _unswept(field: Any, kind: type[BaseModel]) -> str:
     if head not in kind.model_fields:
         return f"there is no such field; {suggested(head, kind.model_fields)}"
     inner = kind.model_fields[head].annotation
-    section = isinstance(inner, type) and issubclass(inner, BaseModel)
-    if section and rest:
-        return _unswept(rest, inner)  # type: ignore[arg-type]  # `section` says that it is a model
-    if section or rest:
-        return f"{head} is a section; name a field of it, as in {head}.NAME" if section else f"{head} has no fields"
+    section = next((part for part in get_args(inner) or (inner,) if _is_section(part)), None)
+    if rest:
+        return f"{head} has no fields" if section is None else _unswept(rest, section)
+    if section is inner:  # one that may be null can also be tried as a whole
+        return f"{head} is a section; name a field of it, as in {head}.NAME"
     return ""
+
+
+def _is_section(part: Any) -> TypeGuard[type[BaseModel]]:
+    return isinstance(part, type) and issubclass(part, BaseModel)
 
 
 def _unlisted(values: Any) -> str:
@@ -112,7 +116,9 @@ def _with(settings: dict[str, Any], field: str, value: Any, where: str) -> dict[
     head, _, rest = field.partition(".")
     if not rest:
         return {**settings, head: value}
-    inner = settings.get(head, {})
+    inner = settings.get(head)
+    if inner is None:
+        inner = {}
     if isinstance(inner, BaseModel):
         inner = inner.model_dump(exclude_unset=True)
     if not isinstance(inner, dict):

@@ -39,6 +39,12 @@ _OF_THIS_JOB = "trainer:"
 """What one may try in order to start from the weights of another trainer of the job."""
 
 
+def names_place(weights: str) -> bool:
+    """Whether `weights` are a path or a URI, and not a package, nor a word that is refused."""
+    words = _WORD_FOR_WEIGHTS.fullmatch(weights) or weights.startswith((PACKAGE, _OF_THIS_JOB))
+    return bool(weights) and not words
+
+
 class RandAugmentSpec(Section):
     """RandAugment (Cubuk et al., NeurIPS 2020): some operations on colours and geometry, drawn anew for each clip and
     the same for all of its frames. For streams of colours alone; it takes longer than all else that a trainer does to a

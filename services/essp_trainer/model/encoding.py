@@ -35,20 +35,15 @@ log = logging.getLogger(__name__)
 _ROWS = "rows"
 
 
-class Encoding(Fitted):
+class Encoding(Fitted[DescriptorClassifier]):
     """Implements `essp_trainer.model.port.Trainable`. All of it is on the CPU."""
 
     def __init__(self, model: DescriptorClassifier, assignment: Assignment, ranks: Ranks) -> None:
         self._spec = assignment.training.encoder
         sizes = {_ROWS: self._spec.samples, CLIPS: self._spec.clips}
         super().__init__(model, model.head, assignment, "encoder", ranks, sizes)
-        self._model = model
         self._name = assignment.training.model
         self._only_epoch = assignment.spec.epochs == 1
-
-    @property
-    def evaluated(self) -> DescriptorClassifier:
-        return self._model
 
     def taught(self, batch: Batch, owners: NDArray[np.int64], share: Share) -> NDArray[np.float64]:
         """Sample the descriptors of these clips, or encode them."""

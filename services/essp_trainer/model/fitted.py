@@ -18,6 +18,7 @@ import logging
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
+from typing import Generic, TypeVar
 
 import numpy as np
 import torch
@@ -55,12 +56,15 @@ NOTHING = Entries(np.zeros(0, np.int64), np.zeros((0, 2), np.int64), np.zeros((0
 _SEEN = "seen"
 
 
-class Fitted(ABC):
+ModelT = TypeVar("ModelT", bound=AnyClassifier)
+
+
+class Fitted(ABC, Generic[ModelT]):
     """Implements `essp_trainer.model.port.Trainable`, but for what makes vectors of clips."""
 
     def __init__(
         self,
-        model: AnyClassifier,
+        model: ModelT,
         head: Head,
         assignment: Assignment,
         where: str,
@@ -74,7 +78,7 @@ class Fitted(ABC):
         self.head = head
         for parameter in head.parameters():
             nn.init.zeros_(parameter)
-        self._fitted_model = model
+        self._model = model
         self._seed = assignment.seed
         self._classes = len(assignment.classes)
         self._ranks = ranks
@@ -82,6 +86,11 @@ class Fitted(ABC):
         self._samples = {name: Sample(most) for name, most in sizes.items()}
         """Owners are pairs: the index of a clip, and its class."""
         self._wait: Callable[[], None] | None = None
+
+    @property
+    def evaluated(self) -> ModelT:
+        """The model to evaluate and save."""
+        return self._model
 
     @abstractmethod
     def taught(self, batch: Batch, owners: NDArray[np.int64], share: Share) -> NDArray[np.float64]:
@@ -113,11 +122,11 @@ class Fitted(ABC):
             state[f"{name}.{_SEEN}"] = np.array([sample.seen])
             if (kept := sample.entries()) is not None:
                 state |= {f"{name}.{column}": np.ascontiguousarray(array) for column, array in vars(kept).items()}
-        return {MODEL_FILE: self._fitted_model.state_dict(), OPTIMIZER_FILE: as_tensors(state)}
+        return {MODEL_FILE: self._model.state_dict(), OPTIMIZER_FILE: as_tensors(state)}
 
     def files_to_come(self) -> Files:
         """The model: how large the samples will be is not known."""
-        return {MODEL_FILE: self._fitted_model.state_dict()}
+        return {MODEL_FILE: self._model.state_dict()}
 
     def moving(self) -> Collection[tuple[str, str]]:
         """Nothing changes but at the end of an epoch."""
@@ -125,7 +134,7 @@ class Fitted(ABC):
 
     def load(self, files: Mapping[str, Mapping[str, Tensor]], updates: int) -> None:
         """The inverse of `files`."""
-        load_tensors(self._fitted_model, dict(files[MODEL_FILE]))
+        load_tensors(self._model, dict(files[MODEL_FILE]))
         self.updates = updates
         state = {name: tensor.numpy().copy() for name, tensor in files[OPTIMIZER_FILE].items()}
         for name, most in self._sizes.items():

@@ -32,7 +32,7 @@ _LEAST_SPREAD = 0.01
 """A number that spreads less than this share of the mean spread is as good as constant."""
 
 
-class Probing(Fitted):
+class Probing(Fitted[Classifier]):
     """Implements `essp_trainer.model.port.Trainable`."""
 
     def __init__(self, model: Classifier, assignment: Assignment, device: torch.device, ranks: Ranks) -> None:
@@ -41,14 +41,10 @@ class Probing(Fitted):
             raise ValueError(f"{assignment.trainer} is no probe")
         self._spec = training.probe
         super().__init__(model, _last(model, training.model), assignment, "probe", ranks, {CLIPS: self._spec.clips})
-        self._model = model.requires_grad_(False)
+        model.requires_grad_(False)
         self._inputs = HeadInputs(model, training.model)
         self._device = device
         self._half = half_type(training.amp, device)
-
-    @property
-    def evaluated(self) -> Classifier:
-        return self._model
 
     def taught(self, batch: Batch, owners: NDArray[np.int64], share: Share) -> NDArray[np.float64]:
         """Send these clips through the network, and sample what its last layer reads."""

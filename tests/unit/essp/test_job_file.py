@@ -18,7 +18,9 @@ def test_weights_are_meant_from_the_folder_of_the_file(tmp_path: Path) -> None:
     assert read_part(part) == {"trainers": expected, "epochs": 3}
 
 
-@pytest.mark.parametrize("weights", ["s3://models/a.pt", "package:efficientnet_lite0", "", None, 3])
+@pytest.mark.parametrize(
+    "weights", ["s3://models/a.pt", "package:efficientnet_lite0", "imagenet", "trainer:rgb", "", None, 3]
+)
 def test_what_is_no_path_stays(tmp_path: Path, weights: Any) -> None:
     part = tmp_path / "part.yaml"
     part.write_text(f"trainers: {{one: {{weights: {'null' if weights is None else repr(weights)}}}}}\n")
@@ -34,7 +36,11 @@ def test_nonsense_is_left_to_those_who_check_it(tmp_path: Path, text: str) -> No
 
 @pytest.mark.parametrize(
     ("content", "said"),
-    [(b"- 1", "is no mapping of the fields to change"), (b"\xff\xfe\xff", "not a text file"), (None, "cannot be read")],
+    [
+        (b"- 1", "is no mapping of the fields to change"),
+        (b"\xff\xfe\xff", "not a text file"),
+        (None, "cannot be read"),
+    ],
 )
 def test_what_is_no_part_is_refused(tmp_path: Path, content: bytes | None, said: str) -> None:
     part = tmp_path / "part.yaml"

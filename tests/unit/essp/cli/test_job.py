@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -110,6 +111,18 @@ def test_fields_of_a_running_job_are_set_as_a_job_file_has_them(live: Live) -> N
         live.essp("set", "small", lr)
     with pytest.raises(Conflict, match="start it again with this trainer in its file"):
         live.essp("set", "small", "trainers.more.stream=rgb")
+
+
+def test_weights_given_with_a_command_are_meant_from_the_working_folder(
+    live: Live, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live.essp("start", str(live.file))
+    monkeypatch.chdir(tmp_path)
+    more = [f"trainers.more.{field}" for field in ("stream=rgb", "augment.crop=16", "batch_size=2")]
+    with pytest.raises(ConfigError, match=re.escape(str(tmp_path / "none.pt"))):
+        live.essp("set", "small", *more, "trainers.more.weights=none.pt")
+    with pytest.raises(ConfigError, match="'imagenet' names no file"):
+        live.essp("set", "small", *more, "trainers.more.weights=imagenet")
 
 
 def test_a_trainer_is_attached_with_a_part_of_a_job_file(live: Live, tmp_path: Path) -> None:

@@ -52,6 +52,18 @@ def test_the_expanded_job_is_what_is_stored() -> None:
     assert job.sweeps == {"rgb": ("rgb-1", "rgb-2")}
 
 
+@pytest.mark.parametrize("given", ["", "probe: {}, ", "probe: {clips: 9}, ", "probe: null, "])
+def test_fields_of_a_section_that_may_be_left_out_are_swept(given: str) -> None:
+    job = parsed("rgb: {stream: rgb, " + given + "sweep: {probe.penalty: [0.1, 1]}}")
+    probes = [one.probe for one in job.trainers.values() if one.probe is not None]
+    assert [probe.penalty for probe in probes] == [0.1, 1]
+    assert {probe.clips for probe in probes} == {9 if "9" in given else 10_000}
+    magnitudes = parsed("rgb: {stream: rgb, sweep: {augment.rand_augment.magnitude: [5, 9]}}").trainers.values()
+    assert [one.augment.rand_augment and one.augment.rand_augment.magnitude for one in magnitudes] == [5, 9]
+    wholly = parsed("rgb: {stream: rgb, sweep: {probe: [null, {penalty: 3}]}}").trainers.values()
+    assert [one.probe and one.probe.penalty for one in wholly] == [None, 3]
+
+
 def test_all_members_read_each_clip() -> None:
     job = parsed("rgb: {stream: rgb, sweep: {optimizer.lr: [0.1, 0.03]}}")
     assert len(job.readers()) == 2
@@ -78,6 +90,8 @@ def test_a_trainer_made_in_python_is_swept_as_well() -> None:
         (["rgb: {stream: rgb, sweep: {optimizer.lrr: [1]}}"], "rgb.sweep.optimizer.lrr: there is no such field; .*lr"),
         (["rgb: {stream: rgb, sweep: {optimizer: [1]}}"], "optimizer is a section; name a field of it"),
         (["rgb: {stream: rgb, sweep: {dropout.x: [1]}}"], "dropout has no fields"),
+        (["rgb: {stream: rgb, sweep: {probe.x: [1]}}"], "there is no such field"),
+        (["rgb: {stream: rgb, probe: 3, sweep: {probe.penalty: [1]}}"], "has to be a mapping of fields"),
         (["rgb: {stream: rgb, sweep: {weights: [a.pt]}}"], "write a trainer for each file"),
         (["rgb: {stream: rgb, sweep: {dropout: 0.5}}"], "rgb.sweep.dropout: has to be a list of values to try"),
         (["rgb: {stream: rgb, sweep: {dropout: []}}"], "has to be a list of values to try"),
