@@ -45,7 +45,10 @@ class JobState(StrEnum):
     @property
     def ended(self) -> bool:
         """Nothing more happens in this state unless the job is started again."""
-        return self in (JobState.COMPLETED, JobState.FAILED, JobState.STOPPED)
+        return self in _ENDED
+
+
+_ENDED = (JobState.COMPLETED, JobState.FAILED, JobState.STOPPED)
 
 
 class _Model(BaseModel):

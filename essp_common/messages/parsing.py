@@ -57,9 +57,8 @@ def sound(progress: Progress) -> Progress:
     """The message without what cannot be true: numbers that are none, reasons without end."""
     match progress.WhichOneof("event"):
         case "made":
-            made = progress.made
-            if (seconds := made.seconds) != _or_zero(seconds):
-                made.seconds = 0.0
+            if not 0 <= progress.made.seconds < math.inf:
+                progress.made.seconds = 0.0
         case "heartbeat":
             _finite(progress.heartbeat.gauges)
         case "step":

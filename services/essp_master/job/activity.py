@@ -106,13 +106,22 @@ class Activity:
         """Clips that all consumers got done with, a second."""
         return self._closed.per_s(now_s)
 
-    def note(self, progress: Progress, now_s: float) -> None:
-        """Note one message."""
+    def made(self, stream: str, clips: int, seconds: float, worker: str, now_s: float) -> None:
+        """A worker has made clips, or a stream of them (empty: it has decoded them), within so many seconds."""
+        name = self._pool_of.get(stream)
+        if name is None:
+            return
+        pool = self._pools.get(name)
+        if pool is None:
+            pool = self._pools[name] = _Pool()
+        pool.done += clips
+        pool.clips.add(clips, now_s)
+        pool.seconds.add(seconds, now_s)
+        pool.seen[worker] = now_s
+
+    def note(self, progress: Progress) -> None:
+        """Note what a trainer says."""
         match progress.WhichOneof("event"):
-            case "made":
-                made = progress.made
-                if pool := self._pool_of.get(made.stream):
-                    self._worked(pool, progress.worker, len(made.indices), made.seconds, now_s)
             case "step":
                 if training := self.trainers.get(progress.step.trainer):
                     training.step = progress.step
@@ -165,15 +174,6 @@ class Activity:
     def _pass_on(self, progress: Progress) -> None:
         if self.listener is not None:
             self.listener(progress)
-
-    def _worked(self, name: str, worker: str, clips: int, seconds: float, now_s: float) -> None:
-        pool = self._pools.get(name)
-        if pool is None:
-            pool = self._pools[name] = _Pool()
-        pool.done += clips
-        pool.clips.add(clips, now_s)
-        pool.seconds.add(seconds, now_s)
-        pool.seen[worker] = now_s
 
 
 def purpose_name(purpose: Purpose) -> status.PurposeName:

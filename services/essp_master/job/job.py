@@ -30,7 +30,7 @@ from essp_common.job.spec import JobSpec
 from essp_common.job.status import PURPOSES, JobState, QueueStatus
 from essp_common.messages.parsing import shortened
 from essp_common.messages.snapshot import in_message, is_large
-from essp_common.pb.v1.messages_pb2 import TRAINER, Control, HistorySegment, Loop, Progress, StoppedEarly
+from essp_common.pb.v1.messages_pb2 import TRAINER, Control, HistorySegment, Loop, Made, Progress, StoppedEarly
 from essp_common.runtime import ids
 from essp_master.job.activity import Activity
 from essp_master.job.changes import Changes
@@ -361,9 +361,10 @@ class Job:
             return ()
         if kind == "change_taken":
             return (TellOfChanges(),) if self._take(progress) else ()
-        self.activity.note(progress, now_s)
         if kind == "made":
-            self.stored.note(progress.made)
+            self._note_made(progress.made, progress.worker, now_s)
+        elif kind != "trained":
+            self.activity.note(progress)
         ledger = self.ledger
         told = kind == "stopped" and ledger.has_stopped(progress.stopped.trainer)
         closed, failed = ledger.closed, ledger.counts.failed
@@ -383,6 +384,13 @@ class Job:
             if any(isinstance(instruction, TellOfLoops) for instruction in out):
                 self.reporter.loops(ledger.loops())
         return out
+
+    def _note_made(self, made: Made, worker: str, now_s: float) -> None:
+        """Remember how fast workers are, and which clips there are to look at."""
+        stream, clips = made.stream, len(made.indices)
+        self.activity.made(stream, clips, made.seconds, worker, now_s)
+        if clips:
+            self.stored.note(stream, made)
 
     def _leave(self, progress: Progress, extension: Extension) -> Sequence[Instruction]:
         """A message while the run ends: what trainers still do counts for their checkpoints only, as after a stop."""

@@ -50,9 +50,9 @@ class StoredClips:
         self._newest: Mapping[str, deque[Made]] = {source: deque(maxlen=MOST) for source in self._source.values()}
         """What was told last, each of a clip or more, the newest last."""
 
-    def note(self, made: Made) -> None:
-        """Clips were made."""
-        if (newest := self._newest.get(made.stream)) is not None and made.indices:
+    def note(self, stream: str, made: Made) -> None:
+        """Clips were made: of this stream, as workers call it."""
+        if (newest := self._newest.get(stream)) is not None:
             newest.append(made)
 
     def of(self, stream: str) -> list[StoredClip]:

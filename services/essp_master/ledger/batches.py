@@ -49,23 +49,24 @@ class Batches:
 
     def made(self, phase_index: int, report: Made, events: list[PhaseEvent], out: list[Instruction]) -> None:
         """Clips of a phase were decoded, or one stream of them was extracted."""
-        part = self._parts.part_of_stream.get(report.stream, CLIP) if report.stream else CLIP
-        if report.stream and part == CLIP:
-            self._counts.duplicates += len(report.indices)
+        stream, indices = report.stream, report.indices[:]
+        part = self._parts.part_of_stream.get(stream, CLIP) if stream else CLIP
+        if stream and part == CLIP:
+            self._counts.duplicates += len(indices)
             return
-        plain, delivered = self._plain_made(phase_index, part, report)
+        plain, delivered = self._plain_made(phase_index, part, indices, report)
         counted = list(plain)
-        if len(plain) < len(report.indices):
+        if len(plain) < len(indices):
             single, more = self._made_singly(phase_index, part, report, plain, out)
             counted += single
             delivered += more
         self._count(phase_index, part, counted, delivered, events)
 
-    def _plain_made(self, phase_index: int, part: int, report: Made) -> tuple[set[int], int]:
+    def _plain_made(self, phase_index: int, part: int, indices: list[int], report: Made) -> tuple[set[int], int]:
         """Which of the clips are plain, and accounted for by this; and how many of them a consumer can read now."""
         if self._stragglers.bits:
             return set(), 0
-        told: Iterable[tuple[int, int]] = zip(report.indices, report.bytes, strict=False)
+        told: Iterable[tuple[int, int]] = zip(indices, report.bytes[:], strict=False)
         if report.attempts:
             told = (each for each, attempt in zip(told, report.attempts, strict=False) if not attempt)
         return self._outstanding.plain_made(phase_index, part, dict(told))
