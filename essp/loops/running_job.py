@@ -70,6 +70,7 @@ class OwnJob:
         self.pid = os.getpid()
         self._users = 1
         self._lock = threading.Lock()
+        self._ending = threading.Lock()
         with ExitStack() as stack:
             folder = mkdtemp(prefix="essp-loader-")  # a `TemporaryDirectory` is removed by any fork that ends
             stack.callback(shutil.rmtree, folder, ignore_errors=True)
@@ -139,7 +140,8 @@ class OwnJob:
         self._end()
 
     def _end(self) -> None:
-        self._resources.close()
+        with self._ending:  # the process may end while another thread is at it, which would end with the process
+            self._resources.close()
         _own_jobs.discard(self)
 
     @staticmethod
