@@ -1,4 +1,4 @@
-"""After each test: no thread, child process, socket or open file of it is left.
+"""After each test: no thread, child process, socket, open file or temporary folder of it is left.
 
 What one test leaves behind fails another: a client's thread that goes on drawing random numbers, a port that is still
 bound, a worker that takes messages meant for others. The check compares what this process holds before a test is set
@@ -7,6 +7,7 @@ excused: it lives longer than one test by design. What libraries keep for the li
 
 A thread or a process that is about to end gets `GRACE_S`; the check waits for its end, not for a time. Objects that
 only the garbage collector would close are collected first: files and sockets among them warn, and fail the test so.
+Temporary files lie in a folder of this process alone, as other tests run beside it; children inherit it.
 This process adopts orphans (Linux), so a grandchild whose parent has been killed counts as well. A child process that
 is left is killed once it has been reported. Without /proc, threads and multiprocessing's children are checked.
 """
@@ -18,10 +19,12 @@ import gc
 import multiprocessing
 import os
 import select
+import shutil
 import signal
 import socket
 import stat
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -42,6 +45,13 @@ KEPT_FILES = {
     "/mpl-data/fonts/": "matplotlib keeps the fonts open that it has drawn with",
 }
 """Part of what a file descriptor points at, and why it stays open."""
+KEPT_TEMPORARIES = {
+    "pytest-of-": "pytest's own, which it keeps for some runs",
+    "pymp-": "multiprocessing removes it when its process ends, unless that was killed",
+    "torchinductor_": "what torch has compiled",
+    "torchelastic_": "torchrun keeps its workers' logs",
+}
+"""How the name of a temporary file or folder begins, and why it stays."""
 
 _PR_SET_CHILD_SUBREAPER = 36
 _FILES = "/proc/self/fd"
@@ -56,21 +66,37 @@ class Holdings:
     threads: frozenset[threading.Thread] = frozenset()
     files: frozenset[tuple[int, str]] = frozenset()
     children: frozenset[int] = frozenset()
+    temporaries: frozenset[str] = frozenset()
 
     @classmethod
     def now(cls) -> Holdings:
         """A snapshot."""
-        return cls(frozenset(threading.enumerate()), frozenset(_open_files()), frozenset(_children()))
+        return cls(
+            frozenset(threading.enumerate()),
+            frozenset(_open_files()),
+            frozenset(_children()),
+            frozenset(os.listdir(tempfile.gettempdir())),
+        )
 
     def without(self, other: Holdings) -> Holdings:
         """What is held beyond `other`."""
-        return Holdings(self.threads - other.threads, self.files - other.files, self.children - other.children)
+        return Holdings(
+            self.threads - other.threads,
+            self.files - other.files,
+            self.children - other.children,
+            self.temporaries - other.temporaries,
+        )
 
     def __or__(self, other: Holdings) -> Holdings:
-        return Holdings(self.threads | other.threads, self.files | other.files, self.children | other.children)
+        return Holdings(
+            self.threads | other.threads,
+            self.files | other.files,
+            self.children | other.children,
+            self.temporaries | other.temporaries,
+        )
 
     def __bool__(self) -> bool:
-        return bool(self.threads or self.files or self.children)
+        return bool(self.threads or self.files or self.children or self.temporaries)
 
     @property
     def running(self) -> bool:
@@ -78,11 +104,12 @@ class Holdings:
         return bool(self.threads or self.children)
 
     def described(self) -> list[str]:
-        """One line for each thread, process and file."""
+        """One line for each thread, process, file and temporary folder."""
         return [
             *(f"thread {thread.name} ({_target(thread)})" for thread in self.threads),
             *(f"process {pid}: {_command(pid)}" for pid in self.children),
             *(f"file descriptor {number}: {_described(number, target)}" for number, target in self.files),
+            *(f"temporary {name}" for name in sorted(self.temporaries)),
         ]
 
 
@@ -98,9 +125,21 @@ class LeakCheck:
     """What was open before this test, or before the first of those that shared such fixtures."""
     failed: bool = False
     """This test has, or one of those."""
+    folder: str = ""
+    """Where temporary files of this process lie, and of its children."""
 
     def pytest_sessionstart(self) -> None:
         _adopt_orphans()
+
+    def pytest_configure(self) -> None:
+        # The folders of pytest itself stay where people look for them.
+        common = os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
+        self.folder = tempfile.mkdtemp(prefix="essp-tests-", dir=common)
+        _keep_temporaries_in(self.folder)
+
+    def pytest_unconfigure(self) -> None:
+        _keep_temporaries_in(os.environ["PYTEST_DEBUG_TEMPROOT"])
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any]) -> Generator[None, Any, Any]:
@@ -198,6 +237,7 @@ def held_beyond(excused: Holdings) -> Holdings:
             if number != getattr(tracker, "_fd", None) and not any(part in target for part in KEPT_FILES)
         ),
         found.children - {getattr(tracker, "_pid", None)},
+        frozenset(name for name in found.temporaries if not name.startswith(tuple(KEPT_TEMPORARIES))),
     )
 
 
@@ -263,6 +303,10 @@ def _children() -> Iterable[int]:
         finally:
             os.close(file)
     return found
+
+
+def _keep_temporaries_in(folder: str) -> None:
+    tempfile.tempdir = os.environ["TMPDIR"] = folder
 
 
 def _adopt_orphans() -> None:

@@ -11,6 +11,7 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
@@ -43,9 +44,18 @@ def test_nothing_opened_is_nothing_left(before: Holdings) -> None:
     assert left_behind(before).described() == []
 
 
-def test_a_file_that_is_still_open_is_told_by_its_name(before: Holdings) -> None:
-    with tempfile.NamedTemporaryFile() as file:
+def test_a_file_that_is_still_open_is_told_by_its_name(before: Holdings, tmp_path: Path) -> None:
+    with tempfile.NamedTemporaryFile(dir=tmp_path) as file:
         assert left_behind(before).described() == [f"file descriptor {file.fileno()}: {file.name}"]
+    assert not left_behind(before)
+
+
+@pytest.mark.processes
+def test_a_temporary_folder_of_a_child_is_told_by_its_name(before: Holdings) -> None:
+    make = "import tempfile; print(tempfile.mkdtemp())"
+    made = subprocess.run([sys.executable, "-c", make], capture_output=True, text=True, check=True).stdout.strip()
+    assert left_behind(before).described() == [f"temporary {os.path.basename(made)}"]
+    os.rmdir(made)
     assert not left_behind(before)
 
 
@@ -56,10 +66,9 @@ def test_a_socket_is_told_by_its_address(before: Holdings, opened: ExitStack) ->
 
 
 def test_another_file_under_the_same_number_is_found() -> None:
-    with tempfile.NamedTemporaryFile() as first:
+    with tempfile.NamedTemporaryFile() as first, tempfile.NamedTemporaryFile() as second:
         before = Holdings.now()
-        with tempfile.NamedTemporaryFile() as second:
-            os.dup2(second.fileno(), first.fileno())
+        os.dup2(second.fileno(), first.fileno())
         assert left_behind(before).files == {(first.fileno(), second.name)}
 
 
