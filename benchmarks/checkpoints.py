@@ -123,6 +123,8 @@ class Stall:
     ours_s: float
     torch_save_s: float
     dcp_s: float
+    waited_s: float
+    """Of ours, for which the loop stands still: in the call, and before the update of the step after it."""
     steps: float
     """A step while the child packs / a step beside no save."""
 
@@ -142,9 +144,12 @@ def checkpoint_stall(scale: Scale) -> Iterator[Figure]:
                 "ours_ms": round(1000 * statistics.median(one.ours_s for one in stalls), 1),
                 "torch_save_ms": round(1000 * statistics.median(one.torch_save_s for one in stalls), 1),
                 "dcp_ms": round(1000 * statistics.median(one.dcp_s for one in stalls), 1),
+                "waited_ms": round(1000 * statistics.median(one.waited_s for one in stalls), 1),
             }
             ratio = spread([one.ours_s / one.torch_save_s for one in stalls])
             yield Figure.of(f"checkpoint_stall.{figure}", ratio, Aim(most=0.05), detail)
+            waits = spread([one.waited_s / one.torch_save_s for one in stalls])
+            yield Figure.of(f"checkpoint_stall.{figure}.waits", waits, Aim(most=0.05), {})
             beside = spread([one.ours_s / one.dcp_s for one in stalls])
             yield Figure.of(f"checkpoint_stall.{figure}.dcp", beside, Aim(most=1.0), {})
             yield Figure.of(f"checkpoint_stall.{figure}.steps", spread([one.steps for one in stalls]), None, {})
@@ -220,19 +225,25 @@ class _Loop:
         self._labels = torch.zeros(2, dtype=torch.long)
         self._moving = [(MODEL, name) for name, _ in self._model.named_buffers()]
         self._before_update: Callable[[], None] = lambda: None
+        self.waited_s = 0.0
+        """For saves, so far."""
 
     def step(self) -> float:
         """Seconds of it, with the wait for a copy that is not complete when the update is due."""
         began_s = time.perf_counter()
         self._optimizer.zero_grad(set_to_none=True)
         functional.cross_entropy(self._model(self._pixels), self._labels).backward()  # type: ignore[no-untyped-call]
+        waiting_s = time.perf_counter()
         self._before_update()
+        self.waited_s += time.perf_counter() - waiting_s
         self._optimizer.step()
         return time.perf_counter() - began_s
 
     def save(self, saver: Saver) -> None:
         """Begin, as a trainer does: what the forward pass changes is copied, the rest beside the next step."""
+        began_s = time.perf_counter()
         saver.save(self.tensors(), self._moving)
+        self.waited_s += time.perf_counter() - began_s
         self._before_update = saver.wait_for_copy
 
     def tensors(self) -> dict[str, dict[str, torch.Tensor]]:
@@ -259,11 +270,13 @@ def _stalls(loop: _Loop, folder: Path, rounds: int) -> list[Stall]:
             torch_save_s = _with_step(loop, lambda: torch_save(loop.tensors(), folder)) - plain_s
             dcp_s = _with_step(loop, lambda: peer.save(loop.tensors())) - plain_s
             peer.finish()
+            before_s = loop.waited_s
             ours_s = _with_step(loop, lambda: loop.save(saver)) - plain_s
+            waited_s = loop.waited_s - before_s
             beside = [loop.step()]
             while saver.busy:
                 beside.append(loop.step())
-            found.append(Stall(ours_s, torch_save_s, dcp_s, statistics.median(beside) / plain_s))
+            found.append(Stall(ours_s, torch_save_s, dcp_s, waited_s, statistics.median(beside) / plain_s))
     finally:
         saver.close()
         peer.close()
