@@ -73,7 +73,7 @@ _WHOLE = """\
     <<: *trainer
     stream: flow
 """
-_FEW = """\
+_FEW_OF_LABELS = """\
   rgb:                        # a network that knows photographs; its last layer alone learns
     stream: rgb
     model: efficientnet_lite0
@@ -195,12 +195,12 @@ def job_text(catalog: Catalog, uri: str, file: str, model: str, recipe: Recipe |
         "splits": ", ".join(split for split in usable.names("split") if split) or "none",
         "test": "test" if "test" in usable.names("split") else "null",
     }
-    if recipe is not None and recipe in TEMPLATES:
+    several = has_several_labels(usable)
+    if recipe is not None and not (recipe == "few" and several):  # what is solved for learns one class a clip
         return recipe_text(TEMPLATES[recipe], catalog, fields)
     shorts = np.sort(np.minimum(usable.numbers("width"), usable.numbers("height")))
     short = int(shorts[len(shorts) // 2])
-    several = has_several_labels(usable)
-    chosen = _few(len(usable)) if recipe == "few" else _whole(model, short, several)
+    chosen = _few_of_labels(len(usable)) if recipe == "few" else _whole(model, short, several)
     chosen["targets"], chosen["tried"] = (_LABELS, _TRIED_OF_LABELS) if several else ("", _TRIED)
     if several:
         chosen["strategies"] = ", ".join(OF_LABELS)
@@ -245,8 +245,8 @@ def _whole(model: str, short: int, several: bool) -> dict[str, object]:
     }
 
 
-def _few(videos: int) -> dict[str, object]:
-    """The recipe for few videos, as it was measured (docs/recipes.md)."""
+def _few_of_labels(videos: int) -> dict[str, object]:
+    """The recipe for few videos that have several labels: both networks learn step by step."""
     clips = max(_LEAST_CLIPS, 2 * videos)
     return {
         "stride": 2,
@@ -254,7 +254,7 @@ def _few(videos: int) -> dict[str, object]:
         "side": 224,
         "clips_per_epoch": f"  clips_per_epoch: {clips}        # two for each video, and {_LEAST_CLIPS} at least\n",
         "evaluated": 7,
-        "trainers": _FEW,
+        "trainers": _FEW_OF_LABELS,
         "strategies": "average, product",
     }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -47,25 +48,30 @@ def test_a_model_whose_weights_come_in_a_package_starts_from_them() -> None:
     assert "weights:" not in job_text(Catalog(ROWS), "set.parquet", "job.yaml", "resnet18")
 
 
-def test_few_videos_get_a_network_that_knows_photographs_and_a_small_one_of_motion(tmp_path: Path) -> None:
-    write_catalog(DirectoryStore(str(tmp_path)), "set.parquet", Catalog(ROWS))
+def test_few_videos_get_what_is_solved_for(tmp_path: Path) -> None:
+    """A probe of a network that knows photographs, and trajectories: no rates, and every video alike."""
+    write_catalog(DirectoryStore(str(tmp_path)), "set.parquet", videos(60, keyframe_every=300))
     file = tmp_path / "job.yaml"
     done = essp("init", str(tmp_path / "set.parquet"), "--for", "few", "--out", str(file))
     assert done.exit_code == 0, done.output
     spec = load_job(file)
-    rgb, flow = spec.trainers["rgb"], spec.trainers["flow"]
-    assert (rgb.weights, rgb.freeze_epochs, spec.epochs) == ("package:efficientnet_lite0", 20, 20)
-    assert (flow.model, flow.weights, flow.freeze_epochs) == ("small", None, 0)
-    assert (spec.clip.resize.mode, spec.clip.resize.height) == ("exact", 224), "all of the frame, whatever its shape"
-    assert (rgb.augment.crop, flow.augment.crop) == (192, 112)
-    assert spec.sampling.clips_per_epoch == 96, "not one for each video, of which there are hardly any"
+    rgb, tracks = spec.trainers["rgb"], spec.trainers["tracks"]
+    assert (rgb.weights, rgb.probe is not None) == ("package:efficientnet_lite0", True)
+    assert (tracks.model, spec.streams["tracks"].feature) == ("fisher_vector", "improved_trajectories")
+    assert (spec.sampling.kind, spec.sampling.clips_per_video, spec.epochs) == ("uniform", 3, 3)
+    assert spec.clip.frames == 48
+
+
+@pytest.mark.parametrize(("frames", "expected"), [(10, 16), (30, 30), (300, 48)])
+def test_clips_of_few_videos_are_as_long_as_these_and_trajectories_need(frames: int, expected: int) -> None:
+    rows = tuple(replace(row, frame_count=frames) for row in ROWS)
+    assert parse_spec(job_text(Catalog(rows), "set.parquet", "job.yaml", "small", "few")).clip.frames == expected
 
 
 def test_nothing_is_said_against_the_recipe_for_few(tmp_path: Path) -> None:
     write_catalog(DirectoryStore(str(tmp_path)), "set.parquet", videos(60, keyframe_every=300))
     file = tmp_path / "job.yaml"
     essp("init", str(tmp_path / "set.parquet"), "--for", "few", "--out", str(file))
-    assert load_job(file).sampling.clips_per_epoch == 120
     assert json.loads(essp("validate", str(file), "--json").stdout)["warnings"] == []
 
 
