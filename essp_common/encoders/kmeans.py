@@ -59,13 +59,13 @@ def improved_codebook(rows: Floats, centres: Floats) -> Codebook:
     A centre without rows takes the row that is farthest from its own centre.
     """
     book, before = Codebook(centres), None
+    columns = np.ascontiguousarray(rows.T)  # sums of columns take a fraction of the time of `np.add.at`
     for _ in range(_MOST_STEPS):
         number = book.nearest(rows)
         if before is not None and np.array_equal(number, before):
             break
         counts = np.bincount(number, minlength=len(centres))
-        sums = np.zeros(centres.shape)
-        np.add.at(sums, number, rows)
+        sums = np.column_stack([np.bincount(number, column, len(centres)) for column in columns])
         moved = sums / np.maximum(counts, 1)[:, None]
         if not counts.all():
             own = ((rows - book.centres[number]) ** 2).sum(axis=1)

@@ -31,24 +31,32 @@ class Mixture:
 
     def posteriors(self, rows: Floats) -> Floats:
         """`(N, k)` probability of each Gaussian given each row."""
-        logs = self._logs(rows)
-        odds = np.exp(logs - logs.max(axis=1, keepdims=True))
-        shares: Floats = odds / odds.sum(axis=1, keepdims=True)
-        return shares
+        return self.expected(rows)[0]
 
     def log_likelihood(self, rows: Floats) -> float:
         """Mean over the rows, in nats."""
+        return self.expected(rows)[1]
+
+    def expected(self, rows: Floats) -> tuple[Floats, float]:
+        """The posteriors of `(N, D)` rows and their log likelihood, which cost little more than one of them."""
         logs = self._logs(rows)
-        highest = logs.max(axis=1)
-        return float(np.mean(highest + np.log(np.exp(logs - highest[:, None]).sum(axis=1))))
+        highest = logs.max(axis=1, keepdims=True)
+        logs -= highest
+        odds = np.exp(logs, out=logs)
+        sums = odds.sum(axis=1, keepdims=True)
+        likelihood = float(np.mean(highest + np.log(sums)))
+        odds /= sums
+        return odds, likelihood
 
     def _logs(self, rows: Floats) -> Floats:
         precisions = 1 / self.variances
         squares = rows**2 @ precisions.T - 2 * rows @ (self.means * precisions).T
         squares += (self.means**2 * precisions).sum(axis=1)
         size = rows.shape[1] * np.log(2 * np.pi) + np.log(self.variances).sum(axis=1)
-        logs: Floats = np.log(self.weights) - (squares + size) / 2
-        return logs
+        squares += size
+        squares *= -0.5
+        squares += np.log(self.weights)
+        return squares
 
 
 def fitted_mixture(rows: Floats, gaussians: int, seed: int = 0) -> Mixture:
@@ -61,10 +69,10 @@ def improved_mixture(rows: Floats, mixture: Mixture) -> Mixture:
     """Steps of expectation and maximisation, until the likelihood hardly grows, or 100 of them."""
     before = -np.inf
     for _ in range(_MOST_STEPS):
-        now = mixture.log_likelihood(rows)
+        posteriors, now = mixture.expected(rows)
         if now - before < _GAIN:
             break
-        mixture, before = maximised(rows, mixture.posteriors(rows)), now
+        mixture, before = maximised(rows, posteriors), now
     return mixture
 
 
