@@ -9,6 +9,7 @@ from collections.abc import Collection
 from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -324,6 +325,52 @@ def test_weights_are_loaded_from_the_layout_of_hugging_face(caplog: pytest.LogCa
         "resnet18 starts from weights in the layout of Hugging Face: 120 tensors loaded, conv1.weight averaged for 20 "
         "channels; left out, as that layer is new for the 4 classes: fc.bias, fc.weight"
     ]
+
+
+@pytest.mark.usefixtures("double_precision")
+@pytest.mark.parametrize(
+    ("name", "config"),
+    [
+        ("resnet18", {"layer_type": "basic", "depths": [2, 2, 2, 2], "hidden_sizes": [64, 128, 256, 512]}),
+        ("resnet50", {"layer_type": "bottleneck", "depths": [3, 4, 6, 3], "hidden_sizes": [256, 512, 1024, 2048]}),
+    ],
+)
+def test_a_network_of_transformers_reads_the_same_of_a_picture_here(name: str, config: dict[str, Any]) -> None:
+    from transformers import ResNetConfig, ResNetForImageClassification
+
+    with initial_weights(3):
+        theirs = ResNetForImageClassification(ResNetConfig(**config)).eval()
+        for layer in theirs.modules():
+            if isinstance(layer, torch.nn.BatchNorm2d):
+                for tensor in (layer.weight, layer.bias, layer.running_mean, layer.running_var):
+                    torch.nn.init.uniform_(tensor, 0.5, 1.5)
+    ours = build(description(name), seed=0, weights=theirs.state_dict()).eval()
+    ours.backbone.fc = torch.nn.Identity()
+    picture = torch.randn(1, 3, 64, 64, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        expected = theirs.resnet(picture).pooler_output.flatten(1)
+        found = ours.backbone(picture)
+    assert expected.std() > 0.01 * expected.mean()
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "layers"),
+    [
+        ("mobilenet_v3_small", ("blocks.0.0.se.conv_reduce", "blocks.1.0.conv_pwl", "conv_head", "classifier")),
+        ("efficientnet_lite0", ("blocks.0.0.conv_pw", "blocks.1.0.conv_pwl", "conv_head", "bn2", "classifier")),
+    ],
+)
+def test_timms_networks_with_other_normalisations_are_refused(name: str, layers: tuple[str, ...]) -> None:
+    """By their names, whatever their values: some of those that timm gives them, in each part of the network."""
+    names = ("conv_stem", "bn1", "blocks.0.0.conv_dw", "blocks.0.0.bn1", *layers)
+    weights = {f"{layer}.weight": torch.ones(1) for layer in names}
+    assert named_as(build(description(name), seed=0).backbone.state_dict().keys(), weights).layout == ""
+    with pytest.raises(
+        ConfigError,
+        match=rf"not those of {name}: \d+ tensors missing .*, {len(names)} unknown \(conv_stem\.weight, .*networks\.md",
+    ):
+        build(description(name), seed=0, weights=weights)
 
 
 def test_linear_layers_that_timm_writes_as_convolutions() -> None:
