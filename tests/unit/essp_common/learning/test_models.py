@@ -130,7 +130,7 @@ def test_a_network_of_clips_gives_the_logits_of_torchvisions_own(name: str) -> N
             model(x[:, :frames])
         model.eval()
         theirs.load_state_dict(without_dropout(name, model, theirs.state_dict()))
-        each = [theirs(preset(view.permute(0, 1, 4, 2, 3))) for view in x.split(frames, dim=1)]
+        each = [theirs(preset(view.permute(0, 1, 4, 2, 3))) for view in torch.split(x, frames, dim=1)]
         found = model(x).logits
         assert model(x[:0, :frames]).logits.shape == (0, 4)
     assert torch.allclose(found, torch.stack(each).mean(dim=0), rtol=1e-4, atol=1e-5)
@@ -341,9 +341,9 @@ def test_a_network_of_transformers_reads_the_same_of_a_picture_here(name: str, c
     with initial_weights(3):
         theirs = ResNetForImageClassification(ResNetConfig(**config)).eval()
         for layer in theirs.modules():
-            if isinstance(layer, torch.nn.BatchNorm2d):
-                for tensor in (layer.weight, layer.bias, layer.running_mean, layer.running_var):
-                    torch.nn.init.uniform_(tensor, 0.5, 1.5)
+            for tensor in layer.state_dict().values() if isinstance(layer, torch.nn.BatchNorm2d) else ():
+                if tensor.is_floating_point():
+                    tensor.uniform_(0.5, 1.5)
     ours = build(description(name), seed=0, weights=theirs.state_dict()).eval()
     ours.backbone.fc = torch.nn.Identity()
     picture = torch.randn(1, 3, 64, 64, generator=torch.Generator().manual_seed(1))
