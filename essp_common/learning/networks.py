@@ -127,6 +127,24 @@ def _efficientnet_lite0() -> nn.Module:
     return network
 
 
+class _AnyBatchMViT(torchvision.models.video.MViT):  # type: ignore[misc]
+    """Also accepts an empty batch, which torchvision's `forward` cannot reshape."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if len(inputs):
+            scores: Tensor = super().forward(inputs)
+            return scores
+        nothing: Tensor = self.head(inputs.new_zeros(0, self.head[-1].in_features))
+        # All parameters have a gradient, which is zero: the ranks add up those that there are.
+        return nothing + 0 * torch.stack([parameter.sum() for parameter in self.parameters()]).sum()
+
+
+def _mvit_v2_s() -> nn.Module:
+    network: nn.Module = torchvision.models.get_model("mvit_v2_s", weights=None)
+    network.__class__ = _AnyBatchMViT  # torchvision's own function knows the sizes of the layers
+    return network
+
+
 NETWORKS: Mapping[str, Network] = {
     "small": Network(Small, "0", "17"),
     "vgg19": Network(_torchvision("vgg19"), "features.0", "classifier.6"),
@@ -152,9 +170,7 @@ NETWORKS: Mapping[str, Network] = {
         for name in ("r3d_18", "mc3_18", "r2plus1d_18")
     },
     "s3d": Network(_torchvision("s3d"), "features.0.0.0", "classifier.1", photograph=KINETICS, signed=None, clips=True),
-    "mvit_v2_s": Network(
-        _torchvision("mvit_v2_s"), "conv_proj", "head.1", photograph=EVEN, signed=None, side=224, clips=True
-    ),
+    "mvit_v2_s": Network(_mvit_v2_s, "conv_proj", "head.1", photograph=EVEN, signed=None, side=224, clips=True),
     "swin3d_t": Network(_torchvision("swin3d_t"), "patch_embed.proj", "head", signed=None, clips=True),
 }
 

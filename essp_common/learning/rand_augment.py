@@ -2,7 +2,8 @@
 
 Cubuk et al., "RandAugment: Practical automated data augmentation with a reduced search space", NeurIPS 2020; the ranges
 of the strengths are those of its authors' table, as torchvision has them. All frames of a clip are treated alike. The
-operations are torchvision's; only what is drawn is drawn here, since theirs draws from torch's global generator.
+operations are torchvision's; only what is drawn is drawn here, since theirs draws from torch's global generator. Shears
+leave the middle of a picture where it is, the authors' its corner.
 """
 
 from __future__ import annotations

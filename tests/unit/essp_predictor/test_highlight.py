@@ -56,6 +56,25 @@ def test_contrast_finds_the_class_among_background(clips: int, seen: float) -> N
     assert highlighted >= plain + 20
 
 
+@pytest.mark.parametrize(("clips", "seen"), [(10, 0.4), (25, 0.4), (25, 0.25), (200, 0.25)])
+def test_a_learned_background_and_actionness_find_the_class_among_background(clips: int, seen: float) -> None:
+    plain = top1(None, clips, seen, 4.0, learned=False)
+    assert top1("actionness", clips, seen, 4.0, learned=True) >= plain + 20
+
+
+@pytest.mark.parametrize(
+    ("clips", "seen", "sure", "wins"),
+    [(25, 0.4, 1.0, 3), (25, 0.25, 1.0, 5), (200, 0.05, 1.5, 15), (200, 0.02, 2.0, 20)],
+)
+def test_actionness_adds_the_more_to_a_learned_background_the_less_is_seen(
+    clips: int, seen: float, sure: float, wins: int
+) -> None:
+    """The background class alone wins most: what shows nothing scores low in all classes of the mean."""
+    plain, highlighted = (top1(weight, clips, seen, sure, learned=True) for weight in (None, "actionness"))
+    assert plain < 90
+    assert highlighted >= plain + wins
+
+
 @pytest.mark.parametrize("weight", ["contrast", "actionness"])
 def test_a_learned_background_is_never_made_worse(weight: Weight) -> None:
     for clips, seen in ((10, 0.4), (25, 0.25)):

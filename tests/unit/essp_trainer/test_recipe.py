@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
+import numpy as np
 import pytest
 import safetensors.torch
 import torch
@@ -18,11 +19,13 @@ from essp_common.artifacts import checkpoint
 from essp_common.artifacts.checkpoint import MODEL_FILE, OPTIMIZER_FILE, TRAINED_FILE, Manifest
 from essp_common.errors import ConfigError
 from essp_common.job.feature_layout import COLOURS
-from essp_common.job.trainer_spec import OptimizerSpec, TrainerSpec
+from essp_common.job.trainer_spec import OptimizerSpec, ProbeSpec, TrainerSpec
+from essp_common.learning.augment import training_view
 from essp_common.learning.losses import loss
 from essp_common.learning.models import Classifier, build, load_state
 from essp_common.learning.networks import NETWORKS, Network
-from essp_common.pb.v1.messages_pb2 import Control, PhasePlan
+from essp_common.learning.randomness import seed_of
+from essp_common.pb.v1.messages_pb2 import TRAIN, Control, PhasePlan
 from essp_common.planning.position import Position
 from essp_trainer.model import training as training_module
 from essp_trainer.model.ema import Ema
@@ -30,7 +33,16 @@ from essp_trainer.model.optimiser import Optimiser
 from essp_trainer.model.schedule import learning_rate, rate_at
 from essp_trainer.model.step_result import Diverged
 from tests.harness.rounding import TOLERANCE, UNIT, distance
-from tests.harness.training_jobs import Running, Stage, files_of, job_spec, phase_plans, train
+from tests.harness.training_jobs import (
+    Running,
+    Stage,
+    clip_frames,
+    clip_ref,
+    files_of,
+    job_spec,
+    phase_plans,
+    train,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -285,6 +297,56 @@ def test_a_linear_probe_computes_the_features_of_each_clip_once_an_epoch(
     assert [sum(pictures for pictures, _ in epoch) for epoch in epochs] == [2 * 10, 2 * 10]
     assert [{backward for _, backward in epoch} for epoch in epochs] == [{False}, {frozen == 1}]
     assert sum(pictures for phase, pictures, _ in Counted.passed if phase == "evaluated") == 2 * (6 + 6 + 6)
+
+
+def test_a_probe_computes_the_features_of_each_clip_once_an_epoch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And none again where it is solved, at the end of the epoch. Two frames of each clip, four clips a batch."""
+    monkeypatch.setitem(cast("dict[str, Network]", NETWORKS), "small", Network(counted, "0", "5"))
+    monkeypatch.setattr(Counted, "passed", [])
+    spec = job_spec(tmp_path, epochs=2)
+    probe = TrainerSpec(stream="s", model="small", probe=ProbeSpec(), batch_size=4, threads=1, augment={"crop": 16})
+    train(Stage(spec.model_copy(update={"trainers": {"one": probe}}), phase_plans(2, train=10, validation=6, test=6)))
+    ten, six = [8, 8, 4], [8, 4]
+    assert [pictures for _, pictures, _ in Counted.passed] == [*ten, *six, *ten, *six, *six]
+    assert {(phase, backward) for phase, _, backward in Counted.passed} == {("evaluated", False)}
+
+
+@pytest.mark.usefixtures("double_precision")
+@pytest.mark.parametrize("decay_all", [True, False])
+def test_steps_with_adamw_are_those_of_torch(tmp_path: Path, decay_all: bool) -> None:
+    """Of a trainer, over two epochs, with a clip left out."""
+    own = {"kind": "adamw", "lr": 0.002, "betas": [0.8, 0.99], "weight_decay": 0.3, "decay_all": decay_all}
+    spec = job_spec(tmp_path, dropout=0, augment={"crop": 32}, optimizer=own, checkpoint={"keep": 9})
+    stage, left_out = Stage(spec, phase_plans(2)), 2
+    train(stage, skipped=[(0, left_out)])
+    step = checkpoint.steps(stage.store, "one")[-2]
+    manifest = checkpoint.read(stage.store, "one", step)
+    found = safetensors.torch.load(files_of(stage.store, manifest)[MODEL_FILE])
+
+    training = spec.trainers["one"]
+    model = build(manifest.model, seed_of("weights", 0)).train()
+    weights = [p for p in model.parameters() if decay_all or p.ndim > 1]
+    others = [p for p in model.parameters() if not decay_all and p.ndim <= 1]
+    groups = [{"params": weights, "weight_decay": 0.3}, {"params": others, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW([group for group in groups if group["params"]], lr=0.002, betas=(0.8, 0.99))
+    for plan in (plan for plan in stage.plans if plan.purpose == TRAIN):
+        for begin in range(0, plan.clips, 4):
+            indices = [i for i in range(begin, min(begin + 4, plan.clips)) if (plan.epoch, i) != (0, left_out)]
+            clips = [clip_ref(plan, index) for index in indices]
+            shown = [clip_frames(clip, "rgb")[[0, 2]] for clip in clips]
+            views = [
+                training_view(frames, training.augment, COLOURS, 0, clip.epoch, clip.index)
+                for clip, frames in zip(clips, shown, strict=True)
+            ]
+            logits = model(torch.from_numpy(np.stack(views))).logits
+            optimizer.zero_grad()
+            functional.cross_entropy(logits, torch.tensor([clip.class_id for clip in clips])).backward()  # type: ignore[no-untyped-call]
+            nn.utils.clip_grad_norm_(model.parameters(), training.optimizer.clip_grad_norm)
+            optimizer.step()
+    assert manifest.updates == 2 * 3
+    assert distance(found, {name: tensor for name, tensor in model.state_dict().items() if name in found}) < TOLERANCE
 
 
 def one_step(path: Path, ranks: int, recipe: str) -> dict[str, dict[str, Tensor]]:

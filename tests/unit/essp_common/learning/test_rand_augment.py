@@ -21,16 +21,27 @@ from essp_common.video.synthetic import texture
 
 Operation = Callable[[Image.Image], Image.Image]
 HALF = 0.5
+
+
+def moved(*matrix: float) -> Operation:
+    """`(a, b, c, d, e, f)`: the pixel at (x, y) comes from (ax + by + c, dx + ey + f)."""
+    return lambda p: p.transform(p.size, Image.Transform.AFFINE, matrix, fillcolor=(128,) * 3)
+
+
 OF_PILLOW: dict[str, Operation] = {
     "identity": lambda picture: picture,
     "brightness": lambda picture: ImageEnhance.Brightness(picture).enhance(1.45),
     "colour": lambda picture: ImageEnhance.Color(picture).enhance(1.45),
     "contrast": lambda picture: ImageEnhance.Contrast(picture).enhance(1.45),
+    "sharpness": lambda picture: ImageEnhance.Sharpness(picture).enhance(1.45),
     "posterize": lambda picture: ImageOps.posterize(picture, 6),
     "solarize": lambda picture: ImageOps.solarize(picture, 128),
     "autocontrast": ImageOps.autocontrast,
     "equalize": ImageOps.equalize,
-    "translate_x": lambda p: p.transform(p.size, Image.Transform.AFFINE, (1, 0, -9, 0, 1, 0), fillcolor=(128,) * 3),
+    "shear_x": moved(1, 0.15, -0.15 * 20, 0, 1, 0),  # the row in the middle stays
+    "shear_y": moved(1, 0, 0, 0.15, 1, -0.15 * 20),
+    "translate_x": moved(1, 0, -9, 0, 1, 0),
+    "translate_y": moved(1, 0, 0, 0, 1, -9),
     "rotate": lambda picture: picture.rotate(-15, fillcolor=(128,) * 3),
 }
 """What half of the strongest is in Pillow's words, of pictures of 40 pixels."""
@@ -49,6 +60,10 @@ def test_an_operation_is_that_of_pillow(name: str) -> None:
     off = np.abs(found.astype(int) - expected.astype(int)).max(axis=-1)
     # Both round, of sums of a few numbers; turned pixels may come from the neighbour at a border between two.
     assert np.quantile(off, 0.97) <= 2
+
+
+def test_all_operations_are_compared() -> None:
+    assert set(OF_PILLOW) == set(rand_augment._OPERATIONS)
 
 
 def clips(augment: AugmentSpec, count: int, frames: NDArray[Any], layout: Any = COLOURS) -> list[NDArray[Any]]:
