@@ -55,14 +55,15 @@ def one_telling_clip(videos: int, seed: int, classes: int = 10, clips: int = 20)
 
 
 def any_clips(videos: int, classes: int, seed: int, most_clips: int = 7) -> ClipScores:
-    """Of videos of different length, which tell their class more or less."""
+    """Of videos of different length, which tell their class more or less, with features of 6 numbers."""
     random = np.random.Generator(np.random.Philox(seed))
     labels = np.random.Generator(np.random.Philox(videos)).integers(0, classes, videos)
     counts = random.integers(1, most_clips + 1, videos)
     skill = 2 * random.random()
     known = np.eye(classes)[labels]
     clips = [softmax(skill * known[v] + random.normal(0, 1, (n, classes))) for v, n in enumerate(counts.tolist())]
-    return scored_clips(clips, labels.tolist())
+    shown = np.random.Generator(np.random.Philox(seed, counter=1)).normal(0, 1, (counts.sum(), 6))
+    return replace(scored_clips(clips, labels.tolist()), features=shown.astype(np.float16))
 
 
 def reached(name: str, known: ClipScores, asked: ClipScores, **params: Any) -> float:
