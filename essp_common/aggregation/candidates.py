@@ -7,6 +7,7 @@ from itertools import product
 
 from essp_common.aggregation import registry
 from essp_common.aggregation.port import Aggregator
+from essp_common.artifacts.fused_model import label
 from essp_common.errors import ConfigError
 from essp_common.job.data_spec import Targets
 from essp_common.job.fields import ParamValue
@@ -20,6 +21,11 @@ class Candidate:
     name: str
     params: dict[str, ParamValue]
     aggregator: Aggregator
+
+    @property
+    def label(self) -> str:
+        """Its name with its parameters, for people."""
+        return label(self.name, self.params)
 
 
 def candidates(spec: AggregationSpec, targets: Targets = "class") -> tuple[Candidate, ...]:

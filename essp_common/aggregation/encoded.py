@@ -11,6 +11,7 @@ all of them, so strategies learn from validation videos alone.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterator
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -174,17 +175,18 @@ class BagOfWords(_WithCodebook):
         return bag_of_words(rows, book)
 
 
-def features_of(part: ClipScores) -> list[Floats]:
-    """`(T, D)` of each video."""
+def features_of(part: ClipScores) -> Iterator[Floats]:
+    """`(T, D)` of one video after the other: all of them in double precision would need much memory."""
     features = _features(part)
-    return [features[a:b].astype(np.float64) for a, b in zip(part.first[:-1], part.first[1:], strict=True)]
+    return (features[a:b].astype(np.float64) for a, b in zip(part.first[:-1], part.first[1:], strict=True))
 
 
-def sampled(part: ClipScores) -> Floats:
+def sampled(part: ClipScores) -> NDArray[np.float16]:
     """`(n, D)` features of clips of all videos, at most so many as a projection or a codebook needs."""
     sample = Subsample(_MOST_ROWS)
-    for video, rows in zip(part.means.video_id, features_of(part), strict=True):
-        sample.add(video, rows)
+    features = _features(part)
+    for video, a, b in zip(part.means.video_id, part.first[:-1], part.first[1:], strict=True):
+        sample.add(video, features[a:b])
     return sample.rows()
 
 

@@ -3,8 +3,8 @@
     features of all clips ─▶ PCA, one scale ─▶ LSTM over the clips of a video ─▶ its last state ─▶ classifier
 
 It tells apart what has the same clips in another order, such as sitting down and standing up; every other strategy of
-ESSP makes the same of both. It has many more weights than they have, so it needs many validation videos. "Beyond short
-snippets" (Ng et al., CVPR 2015) reads features of a network so.
+features makes the same of both. It has many more weights than they have, so it needs many validation videos. "Beyond
+short snippets" (Ng et al., CVPR 2015) reads features of a network so.
 """
 
 from __future__ import annotations

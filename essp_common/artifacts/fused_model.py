@@ -61,6 +61,11 @@ class Member(_Section):
     epoch: int
 
 
+def label(name: str, params: Mapping[str, ParamValue]) -> str:
+    """A strategy with its parameters, for people."""
+    return " ".join([name, *(f"{key}={value}" for key, value in params.items())])
+
+
 class Strategy(_Section):
     """One way of fusing, as it did on the validation split."""
 
@@ -81,7 +86,7 @@ class Strategy(_Section):
     @property
     def label(self) -> str:
         """Its name with its parameters, for people."""
-        return " ".join([self.name, *(f"{name}={value}" for name, value in self.params.items())])
+        return label(self.name, self.params)
 
 
 class StateFile(_Section):
@@ -152,7 +157,7 @@ class FusedModel(_Section):
     @property
     def label(self) -> str:
         """The strategy with its parameters, for people."""
-        return " ".join([self.strategy, *(f"{name}={value}" for name, value in self.params.items())])
+        return label(self.strategy, self.params)
 
     @property
     def doubt(self) -> str:

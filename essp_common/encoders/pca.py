@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
+
+_AT_ONCE = 2**22
+"""Numbers that are in memory in double precision together."""
 
 
 @dataclass(frozen=True)
@@ -21,16 +25,28 @@ class Pca:
 
     def __call__(self, rows: NDArray[np.floating]) -> Floats:
         """`(N, D)` -> `(N, k)`."""
-        projected: Floats = (rows - self.mean) @ self.axes.T
+        projected: Floats = np.concatenate([(part - self.mean) @ self.axes.T for part in _parts(rows)])
         return projected
 
 
-def fitted_pca(rows: Floats, components: int) -> Pca:
-    """The projection of `(N, D)` rows. Raises `ValueError` for more components than rows or numbers of a row."""
+def fitted_pca(rows: NDArray[np.floating], components: int) -> Pca:
+    """The projection of `(N, D)` rows, which may have less than double precision.
+
+    Raises `ValueError` for more components than rows or numbers of a row.
+    """
     if not 1 <= components <= min(rows.shape):
         raise ValueError(f"{rows.shape[0]} rows of {rows.shape[1]} numbers have no {components} principal components")
-    mean = rows.mean(axis=0)
-    _, _, axes = np.linalg.svd(rows - mean, full_matrices=False)
-    axes = axes[:components]
+    mean = rows.mean(axis=0, dtype=np.float64)
+    # The triangle of a QR decomposition has the axes of all rows, and part after part it is exact and small.
+    triangle = np.zeros((0, rows.shape[1]))
+    for part in _parts(rows):
+        triangle = np.asarray(np.linalg.qr(np.concatenate([triangle, part - mean]), mode="r"))
+    axes = np.linalg.svd(triangle, full_matrices=False)[2][:components]
     largest = axes[np.arange(components), np.abs(axes).argmax(axis=1)]
     return Pca(mean, axes * np.sign(largest)[:, None])
+
+
+def _parts(rows: NDArray[np.floating]) -> Iterator[NDArray[np.floating]]:
+    """Some rows after the other; of no rows one part without any."""
+    step = max(1, _AT_ONCE // rows.shape[1])
+    return (rows[begin : begin + step] for begin in range(0, max(1, len(rows)), step))

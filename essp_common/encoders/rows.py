@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-
 
 def descriptors_of(feature: NDArray[Any], facts: int) -> NDArray[Any]:
     """`(N, C - facts)` descriptors of a feature `(..., C)`: without its facts, and without rows that have none.
@@ -124,17 +122,17 @@ class Subsample:
         self._sample = Sample(most)
 
     def add(self, video: str, rows: NDArray[Any]) -> None:
-        """The `(N, D)` rows of one video. Raises `ValueError` if they have another width than those before."""
+        """The `(N, D)` rows of one video, which keep their precision. Raises `ValueError` if they have another width
+        than those before."""
         drawn = tickets(f"{self._seed}/{video}", len(rows))
         try:
-            self._sample.add(Entries(drawn, np.zeros(len(rows), np.int64), rows.astype(np.float64)))
+            self._sample.add(Entries(drawn, np.zeros(len(rows), np.int64), rows))
         except ValueError as error:
             raise ValueError(f"{video}: {error}") from error
 
-    def rows(self) -> Floats:
+    def rows(self) -> NDArray[Any]:
         """The sample, `(n, D)`, in a random order. Raises `ValueError` if nothing was added."""
         entries = self._sample.entries()
         if entries is None:
             raise ValueError("there are no descriptors to learn from")
-        rows: Floats = entries.rows
-        return rows
+        return entries.rows

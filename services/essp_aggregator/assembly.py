@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from essp_aggregator.fusion import Fitted, align, evaluate, try_candidates
+from essp_aggregator.fusion import Fitted, Try, align, evaluate, in_turn, try_candidates
 from essp_common.aggregation import registry
 from essp_common.aggregation.candidates import candidates
 from essp_common.aggregation.means import stored
@@ -52,9 +52,16 @@ def final_checkpoints(store: ObjectStore, spec: JobSpec) -> dict[str, Manifest] 
 
 
 def assemble(
-    store: ObjectStore, cache: FrameCache, job: str, spec: JobSpec, finals: Mapping[str, Manifest]
+    store: ObjectStore,
+    cache: FrameCache,
+    job: str,
+    spec: JobSpec,
+    finals: Mapping[str, Manifest],
+    attempt: Try = in_turn,
 ) -> FusedModel:
     """Fuse the trainers of a job and write the model; then free the features of clips that it has read.
+
+    `attempt`: tries the candidates.
 
     What was fused before from the same checkpoints, by the same candidates, is returned as it is: trainers that end at
     once set it off once each, and features are gone by then. Raises `PermanentError` if the scores of the trainers do
@@ -66,7 +73,7 @@ def assemble(
         return before
     if not spec.aggregation.features:
         validation, test = (_scores(store, finals, purpose) for purpose in ("validation", "test"))
-        return _assembled(store, job, spec, members, validation, test)
+        return _assembled(store, job, spec, members, validation, test, attempt)
     found = {purpose: _tables(store, finals, purpose) for purpose in ("embed", "test")}
     if not found["embed"]:
         raise PermanentError(f"the trainers of {job} have kept no features; give the job an epoch more")
@@ -77,7 +84,7 @@ def assemble(
         }
         for purpose, tables in found.items()
     }
-    model = _assembled(store, job, spec, members, parts["embed"], parts["test"])
+    model = _assembled(store, job, spec, members, parts["embed"], parts["test"], attempt)
     for purpose, tables in found.items():
         for name, table in tables.items():
             release_features(cache, job, name, purpose, table)
@@ -126,13 +133,14 @@ def _assembled(
     members: Mapping[str, Manifest],
     validation: Mapping[str, ClipScores],
     test: Mapping[str, ClipScores],
+    attempt: Try,
 ) -> FusedModel:
     """Fuse `members`; the figures are those of all trainers."""
     one = next(iter(members.values()))
     try:
         chosen_from = {name: validation[name] for name in members} if validation else {}
         wanted = candidates(spec.aggregation, spec.data.targets)
-        best, tried = try_candidates(wanted, chosen_from) if chosen_from else (_equal(members), [])
+        best, tried = try_candidates(wanted, chosen_from, attempt) if chosen_from else (_equal(members), [])
         chosen = best.evidence
         model = FusedModel(
             format=2 if chosen.rule is None else 1,

@@ -4,13 +4,12 @@ The strategies are those of `essp_common.aggregation`. The choice goes by log lo
 fitted always does a little better on the videos that it was fitted to, and one right video more may be chance. All
 functions are pure and use no random numbers: equal scores give an equal choice.
 
-The candidates are tried one after the other in this process. Fits take milliseconds, and most of the rest is NumPy
-going through the scores of the clips once for each candidate, so other processes would mostly be sent scores.
+What comes of a candidate depends on nothing but the scores, so each may be tried in a process of its own (`search.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +19,7 @@ from essp_common.aggregation import weights
 from essp_common.aggregation.candidates import Candidate
 from essp_common.aggregation.fused import Fuse
 from essp_common.aggregation.port import Aggregator, Parts, State, labels_of, truth_of
-from essp_common.artifacts.figures import Labels, figures, log_losses
+from essp_common.artifacts.figures import Figures, Labels, figures, log_losses
 from essp_common.artifacts.fused_model import Evaluation, Strategy
 from essp_common.artifacts.scores import ClipScores, VideoScores
 
@@ -60,6 +59,37 @@ class Fitted:
     evidence: Strategy
 
 
+@dataclass(frozen=True)
+class Trial:
+    """What came of one candidate."""
+
+    losses: Floats | None
+    """`(V,)` log loss of each video after learning from others; None: there is one video."""
+    state: State
+    """What it has learned from all videos."""
+    weights: dict[str, float]
+    """Trainer -> its share."""
+    validation: Figures
+    """On these very videos."""
+
+
+Try = Callable[[Sequence[Candidate], Aligned], Sequence[Trial]]
+"""What came of each candidate, in their order."""
+
+
+def in_turn(candidates: Sequence[Candidate], scores: Aligned) -> list[Trial]:
+    """Try one candidate after the other, here."""
+    return [tried(scores, one.aggregator) for one in candidates]
+
+
+def tried(scores: Aligned, aggregator: Aggregator) -> Trial:
+    """Try one strategy. Raises `ValueError` if it gives no probabilities."""
+    losses = held_out_losses(scores, aggregator) if len(scores.truth) > 1 else None
+    state = aggregator.fit(scores.parts)
+    fused = _probabilities(aggregator, scores.parts, state, sum_to_1=scores.truth.ndim == 1)
+    return Trial(losses, state, aggregator.shares(state), figures(scores.truth, fused))
+
+
 def align(parts: Mapping[str, ClipScores]) -> Aligned:
     """Keep the videos that every trainer scored and whose label is known.
 
@@ -80,19 +110,20 @@ def align(parts: Mapping[str, ClipScores]) -> Aligned:
     return Aligned(chosen, tuple(sorted(everything.difference(common))))
 
 
-def try_candidates(candidates: Sequence[Candidate], parts: Mapping[str, ClipScores]) -> tuple[Fitted, list[Strategy]]:
+def try_candidates(
+    candidates: Sequence[Candidate], parts: Mapping[str, ClipScores], attempt: Try = in_turn
+) -> tuple[Fitted, list[Strategy]]:
     """The best candidate on the validation scores, and the evidence of all that were tried.
 
     The best is the one with the lowest log loss on videos that it was not fitted to: each fifth of the videos is scored
     after learning from the other four. Of equal ones the first is chosen, and so it is if there is one video only. The
     chosen one then learns from all videos.
     """
-    scores = align(parts)
-    losses = [held_out_losses(scores, one.aggregator) if len(scores.truth) > 1 else None for one in candidates]
-    means = [0.0 if own is None else _comparable(own.mean()) for own in losses]
+    trials = attempt(candidates, align(parts))
+    means = [0.0 if trial.losses is None else _comparable(trial.losses.mean()) for trial in trials]
     chosen = int(np.argmin(means))
-    tried = [_fitted(scores, one, own, losses[chosen]) for one, own in zip(candidates, losses, strict=True)]
-    return tried[chosen], [one.evidence for one in tried]
+    evidence = [_evidence(one, trial, trials[chosen]) for one, trial in zip(candidates, trials, strict=True)]
+    return Fitted(candidates[chosen].aggregator, trials[chosen].state, evidence[chosen]), evidence
 
 
 def held_out_losses(scores: Aligned, aggregator: Aggregator) -> Floats:
@@ -128,22 +159,18 @@ def _folds(labels: NDArray[np.int32]) -> Iterator[NDArray[np.bool_]]:
     return (fold == number for number in range(folds))
 
 
-def _fitted(scores: Aligned, candidate: Candidate, losses: Floats | None, of_chosen: Floats | None) -> Fitted:
-    state = candidate.aggregator.fit(scores.parts)
-    evidence = Strategy(
+def _evidence(candidate: Candidate, trial: Trial, chosen: Trial) -> Strategy:
+    return Strategy(
         name=candidate.name,
         params=candidate.params,
         rule=candidate.aggregator.rule,
-        weights=candidate.aggregator.shares(state),
-        validation=figures(scores.truth, _fused_by(candidate, scores, state)),
-        held_out_log_loss=None if losses is None else float(losses.mean()),
-        uncertainty=None if losses is None or of_chosen is None else _standard_error(losses - of_chosen),
+        weights=trial.weights,
+        validation=trial.validation,
+        held_out_log_loss=None if trial.losses is None else float(trial.losses.mean()),
+        uncertainty=None
+        if trial.losses is None or chosen.losses is None
+        else _standard_error(trial.losses - chosen.losses),
     )
-    return Fitted(candidate.aggregator, state, evidence)
-
-
-def _fused_by(candidate: Candidate, scores: Aligned, state: State) -> Floats:
-    return _probabilities(candidate.aggregator, scores.parts, state, sum_to_1=scores.truth.ndim == 1)
 
 
 def _probabilities(aggregator: Aggregator, parts: Parts, state: State, *, sum_to_1: bool) -> Floats:

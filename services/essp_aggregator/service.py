@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from essp_aggregator.assembly import assemble, final_checkpoints
 from essp_aggregator.config import AggregatorSettings
+from essp_aggregator.search import Search
 from essp_common import topics
 from essp_common.artifacts import layout
 from essp_common.artifacts.fused_model import Evaluation, FusedModel
@@ -27,6 +28,7 @@ from essp_common.messages.control import ControlFeed
 from essp_common.messages.parsing import BadMessage, parsed, refuse, shortened
 from essp_common.pb.v1.messages_pb2 import AGGREGATOR, ERROR, CheckpointReady, ClipRef, Failed, Finished, Progress
 from essp_common.runtime import ids
+from essp_common.runtime.process import cpu_count
 from essp_common.runtime.retry import Outage
 from essp_common.wiring import Adapters
 
@@ -137,7 +139,8 @@ class Aggregator:
                 "job %s: %s is done; waiting for its other trainers", checkpoint.job, checkpoint.trainer, extra=about
             )
             return
-        model = assemble(store, self._cache, checkpoint.job, spec, finals)
+        search = Search(self._settings.aggregator_processes or cpu_count(), checkpoint.job)
+        model = assemble(store, self._cache, checkpoint.job, spec, finals, search)
         finished = Finished(
             job=checkpoint.job,
             stage=AGGREGATOR,

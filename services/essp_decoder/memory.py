@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import tempfile
 import weakref
 from collections import defaultdict
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from essp_common.errors import Unavailable
+from essp_common.runtime.memory_file import memory_file
 
 _PAGE = 4096
 _CLASSES_PER_DOUBLING = 8
@@ -38,7 +38,7 @@ class SharedMemory:
     """Slots in memory behind a file descriptor. Used from one thread; views may be dropped by any."""
 
     def __init__(self) -> None:
-        self.fd = _anonymous_file()
+        self.fd = memory_file("essp-clips")
         self.size = 0
         """Bytes that are mapped, most of them perhaps not in use; it only grows."""
         self._mapped = mmap.mmap(-1, _PAGE)
@@ -100,11 +100,3 @@ def _size_class(size: int) -> int:
     """Round up to one of few sizes, so that slots can be reused; at most an eighth is wasted."""
     step = max(_PAGE, (1 << (size - 1).bit_length()) // 2 // _CLASSES_PER_DOUBLING)
     return -(-size // step) * step
-
-
-def _anonymous_file() -> int:
-    """A file descriptor of memory that another process can map; without `memfd_create`, of a temporary file."""
-    if hasattr(os, "memfd_create"):
-        return os.memfd_create("essp-clips", os.MFD_CLOEXEC)
-    with tempfile.TemporaryFile() as file:
-        return os.dup(file.fileno())

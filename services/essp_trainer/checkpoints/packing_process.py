@@ -31,9 +31,9 @@ from essp_common.errors import PermanentError, TransientError
 from essp_common.job.trainer_spec import CheckpointSpec
 from essp_common.objects.port import ObjectStore
 from essp_common.tensors.packed import Packing
+from essp_common.tensors.places import Place
 from essp_trainer.checkpoints.packer import BaseFile
 from essp_trainer.checkpoints.packing import StatePacking, described, str_of
-from essp_trainer.checkpoints.places import Place
 from essp_trainer.checkpoints.state_memory import Moving, StateMemory, Tensors
 
 _MODULE = "essp_trainer.checkpoints.packing_child"

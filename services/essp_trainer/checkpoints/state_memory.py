@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import tempfile
 from collections.abc import Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -26,8 +25,9 @@ import torch
 from torch import Tensor
 
 from essp_common.errors import Unavailable
+from essp_common.runtime.memory_file import memory_file
 from essp_common.tensors.packed import Array
-from essp_trainer.checkpoints.places import Place, arrays_at
+from essp_common.tensors.places import Place, arrays_at
 
 _ALIGNMENT = 64
 _PAGE = 4096
@@ -130,7 +130,7 @@ class StateMemory:
             return
         self._unpin()
         try:
-            self.fd = _anonymous_file() if self.fd < 0 else self.fd
+            self.fd = memory_file("essp-state") if self.fd < 0 else self.fd
             os.ftruncate(self.fd, size)
             self._memory = mmap.mmap(self.fd, size, mmap.MAP_SHARED | _TOUCHED)
         except OSError as error:
@@ -206,11 +206,3 @@ def _strides(tensor: Tensor) -> tuple[int, ...]:
     if tensor.is_contiguous() or (tensor.ndim == 4 and tensor.is_contiguous(memory_format=torch.channels_last)):
         return tuple(tensor.stride())
     return torch.empty(tensor.shape, device="meta").stride()
-
-
-def _anonymous_file() -> int:
-    """A file descriptor of memory that another process can map; without `memfd_create`, of a temporary file."""
-    if hasattr(os, "memfd_create"):
-        return os.memfd_create("essp-state", os.MFD_CLOEXEC)
-    with tempfile.TemporaryFile() as file:
-        return os.dup(file.fileno())

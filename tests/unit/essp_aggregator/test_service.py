@@ -136,6 +136,24 @@ def test_trainers_that_end_at_once_are_fused_once(job: FinishedJob, monkeypatch:
     assert len(tried) == 1
 
 
+@pytest.mark.processes
+def test_a_long_search_in_processes_makes_the_same_model(
+    job: FinishedJob, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    fuse(job)
+    expected = {info.key: job.store.get(info.key) for info in job.store.list("model/")}
+    for key in expected:
+        job.store.delete(key)
+    monkeypatch.setattr("essp_aggregator.search._WORTH", 0)
+    bench = AggregatorBench(job)
+    with bench.aggregator():
+        bench.checkpoint_ready("flow")
+        assert bench.answer().finished.job == JOB
+    assert {info.key: job.store.get(info.key) for info in job.store.list("model/")} == expected
+    assert "tries 5 candidates" in caplog.text
+
+
 def test_jobs_that_there_are_not_hold_up_none_that_there_is(job: FinishedJob, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("essp_aggregator.service._CONTROL_S", 1e6)
     bench = AggregatorBench(job)

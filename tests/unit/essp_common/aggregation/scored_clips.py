@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
+from essp_common.aggregation import registry
+from essp_common.artifacts.figures import top_k
 from essp_common.artifacts.scores import ClipScores, ScoreTable, clips_by_video
+from essp_common.tensors.packed import pack, unpack
 
 
 def scored_clips(clips: Sequence[np.ndarray], labels: Sequence[int], videos: Sequence[str] | None = None) -> ClipScores:
@@ -23,6 +28,14 @@ def scored_clips(clips: Sequence[np.ndarray], labels: Sequence[int], videos: Seq
             classes=tuple(f"class{number}" for number in range(rows.shape[1])),
         )
     )
+
+
+def with_features(
+    features: Sequence[np.ndarray], labels: Sequence[int], clips: Sequence[np.ndarray] | None = None
+) -> ClipScores:
+    """Of videos with features `(T, D)` each; without `clips`, their scores of 3 classes tell nothing."""
+    scores = clips or [np.full((len(own), 3), 1 / 3) for own in features]
+    return replace(scored_clips(scores, labels), features=np.concatenate(features).astype(np.float16))
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
@@ -42,11 +55,20 @@ def one_telling_clip(videos: int, seed: int, classes: int = 10, clips: int = 20)
 
 
 def any_clips(videos: int, classes: int, seed: int, most_clips: int = 7) -> ClipScores:
-    """Of videos of different length, which tell their class more or less."""
+    """Of videos of different length, which tell their class more or less, with features of 6 numbers."""
     random = np.random.Generator(np.random.Philox(seed))
     labels = np.random.Generator(np.random.Philox(videos)).integers(0, classes, videos)
     counts = random.integers(1, most_clips + 1, videos)
     skill = 2 * random.random()
     known = np.eye(classes)[labels]
     clips = [softmax(skill * known[v] + random.normal(0, 1, (n, classes))) for v, n in enumerate(counts.tolist())]
-    return scored_clips(clips, labels.tolist())
+    shown = np.random.Generator(np.random.Philox(seed, counter=1)).normal(0, 1, (counts.sum(), 6))
+    return replace(scored_clips(clips, labels.tolist()), features=shown.astype(np.float16))
+
+
+def reached(name: str, known: ClipScores, asked: ClipScores, **params: Any) -> float:
+    """The share of videos that a strategy is right about, by what it has learned from other ones."""
+    strategy = registry.create(name, params)
+    state = unpack(pack(strategy.fit({"rgb": known})))
+    found = strategy.predict({"rgb": asked.unlabelled()}, state).probabilities
+    return top_k(asked.means.class_id, found, 1)

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
-
 import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
 from essp_common.aggregation import registry
-from essp_common.artifacts.figures import top_k
 from essp_common.artifacts.scores import ClipScores
 from essp_common.encoders.classifier import fitted_classifier
-from essp_common.tensors.packed import pack, unpack
-from tests.unit.essp_common.aggregation.scored_clips import scored_clips
+from essp_common.tensors.packed import pack
+from tests.unit.essp_common.aggregation.scored_clips import reached, with_features
 
 OF_FEATURES = ("feature_linear", "fisher_vector", "vlad", "bag_of_words", "compact_bilinear")
 CLIPS = 12
@@ -30,12 +26,6 @@ def test_the_classifier_is_that_of_scikit_learn(videos: int, width: int) -> None
     found = fitted_classifier(vectors, labels, 3, penalty)
     np.testing.assert_allclose(found(vectors), other.predict_proba(vectors), atol=1e-4)
     np.testing.assert_allclose(found.weights, other.coef_.T, atol=1e-3)
-
-
-def with_features(features: list[np.ndarray], labels: list[int]) -> ClipScores:
-    """Scores that tell nothing, of clips with these features."""
-    part = scored_clips([np.full((len(own), 3), 1 / 3) for own in features], labels)
-    return replace(part, features=np.concatenate(features).astype(np.float16))
 
 
 def by_mean(videos: int, seed: int) -> ClipScores:
@@ -54,13 +44,6 @@ def by_spread(videos: int, seed: int) -> ClipScores:
     spread = 0.2 + np.diag([2.8, 2.0, 1.4, 0, 0, 0, 0, 0])
     features = [spread[label] * random.choice([-1.0, 1.0], (CLIPS, 8)) for label in labels.tolist()]
     return with_features(features, labels.tolist())
-
-
-def reached(name: str, known: ClipScores, asked: ClipScores, **params: Any) -> float:
-    strategy = registry.create(name, params)
-    state = unpack(pack(strategy.fit({"rgb": known})))
-    found = strategy.predict({"rgb": asked.unlabelled()}, state).probabilities
-    return top_k(asked.means.class_id, found, 1)
 
 
 @pytest.mark.parametrize("name", OF_FEATURES)

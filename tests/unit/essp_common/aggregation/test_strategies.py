@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from essp_common.artifacts.scores import ClipScores
 from essp_common.tensors.packed import pack, unpack
 from tests.unit.essp_common.aggregation.scored_clips import any_clips, one_telling_clip, scored_clips
 
-STRATEGIES: tuple[tuple[str, dict[str, Any]], ...] = (
+OF_SCORES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("average", {}),
     ("product", {}),
     ("best", {}),
@@ -30,6 +31,15 @@ STRATEGIES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("linear", {"parts": 3}),
     ("attention", {"weights": "fitted", "rule": "product"}),
 )
+OF_FEATURES: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("feature_linear", {"weights": "fitted"}),
+    ("fisher_vector", {"pca": 4, "centres": 2, "rule": "product"}),
+    ("vlad", {"pca": 4, "centres": 3}),
+    ("bag_of_words", {"pca": 4, "centres": 3, "weights": "fitted", "rule": "product"}),
+    ("compact_bilinear", {"size": 16}),
+    ("lstm", {"pca": 4, "hidden": 3, "steps": 5, "weights": "fitted"}),
+)
+STRATEGIES = OF_SCORES + OF_FEATURES
 CLOSE = 1e-12
 """Scores are added in double precision, some hundred of them."""
 STORED = 8 * 2.0**-24
@@ -167,7 +177,7 @@ cases = st.tuples(st.sampled_from(STRATEGIES), st.integers(2, 12), st.integers(2
 
 
 @given(cases)
-@settings(max_examples=40)
+@settings(max_examples=60)
 def test_what_holds_for_any_scores(case: tuple[tuple[str, dict[str, Any]], int, int, int]) -> None:
     (name, params), videos, classes, seed = case
     parts = {"rgb": any_clips(videos, classes, seed), "flow": any_clips(videos, classes, seed + 1)}
@@ -204,7 +214,23 @@ def test_a_stream_that_could_not_score_a_video_leaves_it_to_the_others(name: str
     np.testing.assert_allclose(found.probabilities[19], last.probabilities[0], rtol=1e-9)
 
 
+def backwards(part: ClipScores) -> ClipScores:
+    """The clips of each video in the opposite order."""
+    rows = np.concatenate([np.arange(a, b)[::-1] for a, b in zip(part.first[:-1], part.first[1:], strict=True)])
+    assert part.features is not None
+    return replace(part, clips=part.clips[rows], features=part.features[rows])
+
+
 @pytest.mark.parametrize(("name", "params"), STRATEGIES)
+def test_the_order_of_clips_makes_a_difference_where_a_strategy_says_so(name: str, params: dict[str, Any]) -> None:
+    part = any_clips(20, 4, 14)
+    strategy = registry.create(name, params)
+    state = strategy.fit({"rgb": part})
+    forth, back = (strategy.predict({"rgb": each}, state).probabilities for each in (part, backwards(part)))
+    assert np.allclose(forth, back, rtol=1e-9) == (strategy.io == "random")
+
+
+@pytest.mark.parametrize(("name", "params"), OF_SCORES)
 def test_of_a_video_of_one_clip_its_score_remains(name: str, params: dict[str, Any]) -> None:
     """As the predictor asks about places in time, where each clip is a video."""
     strategy = registry.create(name, params)

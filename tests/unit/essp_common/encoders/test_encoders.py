@@ -106,7 +106,10 @@ def test_too_few_rows_are_refused(make: object) -> None:
         make(np.zeros((2, 5)), 3)  # type: ignore[operator]
 
 
-def test_principal_components_are_those_of_scikit_learn() -> None:
+@pytest.mark.parametrize("at_once", [2**22, 60, 1])
+def test_principal_components_are_those_of_scikit_learn(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether all rows are in memory together, ten of them, or one."""
+    monkeypatch.setattr("essp_common.encoders.pca._AT_ONCE", at_once)
     rows = rows_of(5)
     found, reference = fitted_pca(rows, 3), PCA(3, svd_solver="full").fit(rows)
     signs = np.sign((found.axes * reference.components_).sum(axis=1))

@@ -1,4 +1,4 @@
-"""Where the arrays of a training's copy lie in memory that two processes share."""
+"""Where arrays lie in memory that two processes share."""
 
 from __future__ import annotations
 

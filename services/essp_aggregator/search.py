@@ -1,0 +1,233 @@
+"""Where candidates are tried: in this process, or in child processes if that takes long.
+
+    this process    scores ─▶ memory that all children map; the next candidate ─▶ a child that is free
+    a child         learns six times (five folds, all videos) ─▶ losses, state and figures
+
+What decides is how much there is to read, not how many cores there are, and each child computes with one thread. So the
+same job gives the same numbers, to the last bit, with any number of processes.
+
+A child that dies, for lack of memory as a rule, loses its candidate, which is tried once more when the others are done,
+with the machine to itself. If that fails too, so does the search: to leave the candidate out could change the choice.
+Children end with this process, however that ends.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from multiprocessing import Pipe
+from multiprocessing.connection import wait
+
+from essp_aggregator.fusion import Aligned, Trial, in_turn
+from essp_aggregator.search_child import unpacked
+from essp_aggregator.shared_scores import SharedScores
+from essp_common.aggregation.candidates import Candidate
+from essp_common.errors import PermanentError, Unavailable
+
+log = logging.getLogger(__name__)
+
+_MODULE = "essp_aggregator.search_child"
+_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+_WORTH = 10**8
+"""Numbers; candidates that read fewer are done before children have started and several have helped."""
+_OF_A_FEATURE = 20
+"""Numbers of scores that are read in the time in which one of a feature is learned from."""
+_SAID_S = 10.0
+"""Seconds between two lines of progress."""
+_GONE_S = 5.0
+"""Until a child that has closed its connection is gone."""
+
+
+def work(candidate: Candidate, scores: Aligned) -> int:
+    """What a candidate reads, in numbers of scores."""
+    parts = scores.parts.values()
+    features = sum(part.features.size for part in parts if part.features is not None)
+    own = _OF_A_FEATURE * features if candidate.aggregator.needs == "features" else 0
+    return sum(part.clips.size for part in parts) + own
+
+
+class Search:
+    """Tries the candidates of one job."""
+
+    def __init__(self, processes: int, job: str, now: Callable[[], float] = time.monotonic) -> None:
+        """`processes`: the most children at a time."""
+        self._processes = processes
+        self._job = job
+        self._now = now
+
+    def __call__(self, candidates: Sequence[Candidate], scores: Aligned) -> list[Trial]:
+        """What came of each candidate, in their order.
+
+        Raises what a candidate has raised; of a child, `ValueError` for scores that do not fit together, and
+        `PermanentError` for what else it has raised, or for one that died twice. Raises `Unavailable` if no child can
+        be started.
+        """
+        amounts = [work(candidate, scores) for candidate in candidates]
+        if len(candidates) < 2 or sum(amounts) < _WORTH:
+            return in_turn(candidates, scores)
+        processes = min(self._processes, len(candidates))
+        about = {"job_id": self._job}
+        log.info("job %s: tries %d candidates, %d at a time", self._job, len(candidates), processes, extra=about)
+        with SharedScores(scores) as shared:
+            pool = _Pool(candidates, shared, Progress(self._job, amounts, self._now))
+            pool.hand_out(range(len(candidates)), processes)
+            for number, fate in tuple(pool.fates.items()):
+                label = candidates[number].label
+                log.warning("job %s: the process that tried %s %s; trying again", self._job, label, fate, extra=about)
+                pool.hand_out([number], 1)
+                if number not in pool.trials:
+                    raise PermanentError(
+                        f"strategy {label}: the process that tried it {pool.fates[number]}, also when it was alone. If "
+                        "memory has run out, give the aggregator more, or take that strategy out of "
+                        "aggregation.strategies"
+                    )
+        return [pool.trials[number] for number in range(len(candidates))]
+
+
+class Progress:
+    """Says how many candidates are done and how long the others may take, at most every ten seconds."""
+
+    def __init__(self, job: str, amounts: Sequence[int], now: Callable[[], float]) -> None:
+        """`amounts`: the work of each candidate."""
+        self._job = job
+        self._left = dict(enumerate(amounts))
+        self._all = sum(amounts)
+        self._count = len(amounts)
+        self._now = now
+        self._begun_s = self._said_s = now()
+
+    def done(self, number: int) -> None:
+        """One candidate is done."""
+        del self._left[number]
+        now_s = self._now()
+        if not self._left or now_s - self._said_s < _SAID_S:
+            return
+        self._said_s = now_s
+        left, taken_s = sum(self._left.values()), now_s - self._begun_s
+        log.info(
+            "job %s: tried %d of %d candidates in %.0f s; about %.0f s to go",
+            self._job,
+            self._count - len(self._left),
+            self._count,
+            taken_s,
+            taken_s * left / (self._all - left),
+            extra={"job_id": self._job},
+        )
+
+
+class _Pool:
+    """Children, as many as there is work for, and what came of it."""
+
+    def __init__(self, candidates: Sequence[Candidate], shared: SharedScores, progress: Progress) -> None:
+        self._candidates = candidates
+        self._shared = shared
+        self._progress = progress
+        self.trials: dict[int, Trial] = {}
+        self.fates: dict[int, str] = {}
+        """Candidate -> how the child ended that died while it tried it."""
+
+    def hand_out(self, numbers: Sequence[int], processes: int) -> None:
+        """Try the candidates with these numbers, so many at a time. Leaves no child."""
+        waiting = deque(numbers)
+        children: list[_Child] = []
+        try:
+            while waiting or children:
+                while waiting and len(children) < processes:
+                    children.append(_Child(self._shared))
+                    self._ask(children[-1], waiting.popleft())
+                ready = wait([child.connection for child in children])
+                for child in [child for child in children if child.connection in ready]:
+                    if self._is_lost(child) or not waiting:
+                        children.remove(child)
+                        child.end()
+                    else:
+                        self._ask(child, waiting.popleft())
+        finally:
+            for child in children:
+                child.end()
+
+    def _ask(self, child: _Child, number: int) -> None:
+        child.ask(number, self._candidates[number])
+
+    def _is_lost(self, child: _Child) -> bool:
+        """Take a child's answer, if it gives one."""
+        number = child.number
+        try:
+            self.trials[number] = child.answer()
+        except (EOFError, OSError):
+            self.fates[number] = child.end(_GONE_S)
+            return True
+        except _Failed as failed:
+            raise failed.named(self._candidates[number].label) from None
+        self._progress.done(number)
+        return False
+
+
+class _Child:
+    """One child process and the candidate that it tries."""
+
+    def __init__(self, shared: SharedScores) -> None:
+        self.number = -1
+        self.connection, theirs = Pipe()
+        words = [shared.fd, shared.size, theirs.fileno()]
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", _MODULE, *map(str, words)],
+                stdin=subprocess.DEVNULL,
+                pass_fds=[shared.fd, theirs.fileno()],
+                process_group=0,  # Ctrl-C is for the parent; of the same session, so that niceness counts
+                env=os.environ | _ONE_THREAD,
+            )
+        except OSError as error:
+            self.connection.close()
+            raise Unavailable(f"a process that tries candidates cannot be started: {error}") from error
+        finally:
+            theirs.close()
+
+    def ask(self, number: int, candidate: Candidate) -> None:
+        """Let it try a candidate. That it is dead shows when its answer is read."""
+        self.number = number
+        with suppress(OSError):
+            self.connection.send_bytes(json.dumps({"name": candidate.name, "params": candidate.params}).encode())
+
+    def answer(self) -> Trial:
+        """What came of it. Raises `EOFError` or `OSError` if it has died, and `_Failed` for what it has raised."""
+        said = json.loads(self.connection.recv_bytes())
+        if "error" in said:
+            raise _Failed(said["error"], said["type"], said["trace"])
+        return unpacked(said, self.connection.recv_bytes())
+
+    def end(self, patience_s: float = 0.0) -> str:
+        """Make sure that it is gone; how it ended, if it did so by itself in this time. Idempotent."""
+        self.connection.close()
+        try:
+            code = self._process.wait(patience_s)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            code = self._process.wait()
+        return f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
+
+
+class _Failed(Exception):
+    """A candidate has raised something in its child."""
+
+    def __init__(self, message: str, kind: str, trace: str) -> None:
+        super().__init__(message)
+        self._kind = kind
+        self._trace = trace
+
+    def named(self, label: str) -> Exception:
+        """What this process raises for it."""
+        if self._kind == ValueError.__name__:
+            return ValueError(str(self))
+        log.error("strategy %s failed:\n%s", label, self._trace)
+        return PermanentError(
+            f"strategy {label} failed: {self._kind}: {self}; take it out of aggregation.strategies, or have it mended"
+        )

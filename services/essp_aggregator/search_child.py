@@ -1,0 +1,83 @@
+"""Tries candidates for `search.py`: `python -m essp_aggregator.search_child MEMORY SIZE CONNECTION`.
+
+    to it      {"name", "params"}                     try this candidate on the scores that lie in MEMORY
+    from it    {"weights", "validation"}, then arrays its shares and figures, then its losses and state (`packed`)
+               {"error", "type", "trace"}             or what it raised
+
+It holds no credentials and touches neither bus nor store. It ends at once when its parent is gone, also in the middle
+of a candidate. It ignores SIGINT and SIGTERM, which may come to all processes of a terminal or of a container: the
+parent decides when it is done.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any
+
+from essp_aggregator.fusion import Aligned, Trial, tried
+from essp_aggregator.shared_scores import scores_at
+from essp_common.aggregation import registry
+from essp_common.tensors.packed import Array, Packing, pack, unpack
+
+_RAW = Packing(codec="none", planes=False)
+_LOSSES, _STATE = "losses", "state/"
+
+
+def answer(request: dict[str, Any], scores: Aligned) -> Iterator[bytes]:
+    """The messages that answer a request."""
+    try:
+        trial = tried(scores, registry.create(request["name"], request["params"]))
+        yield from packed(trial)
+    except Exception as error:  # noqa: BLE001  raised again by the parent
+        said = {"error": str(error), "type": type(error).__name__, "trace": traceback.format_exc()}
+        yield json.dumps(said).encode()
+
+
+def packed(trial: Trial) -> tuple[bytes, bytes]:
+    """A trial as two messages."""
+    arrays: dict[str, Array] = {_STATE + name: array for name, array in trial.state.items()}
+    if trial.losses is not None:
+        arrays[_LOSSES] = trial.losses
+    said = {"weights": trial.weights, "validation": trial.validation}
+    return json.dumps(said).encode(), pack(arrays, _RAW)
+
+
+def unpacked(said: dict[str, Any], data: bytes) -> Trial:
+    """The inverse of `packed`."""
+    arrays = unpack(data)
+    losses = arrays.pop(_LOSSES, None)
+    state = {name.removeprefix(_STATE): array for name, array in arrays.items()}
+    return Trial(losses, state, said["weights"], said["validation"])
+
+
+def main() -> None:
+    """Answer until the parent is gone."""
+    for ignored in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(ignored, signal.SIG_IGN)
+    memory, size, connection = map(int, sys.argv[1:])
+    parent, requests = Connection(connection), SimpleQueue[bytes]()
+    Thread(target=_listen, args=(parent, requests), daemon=True).start()
+    scores = scores_at(memory, size)
+    while True:
+        for message in answer(json.loads(requests.get()), scores):
+            parent.send_bytes(message)
+
+
+def _listen(parent: Connection, requests: SimpleQueue[bytes]) -> None:
+    try:
+        while True:
+            requests.put(parent.recv_bytes())
+    except (EOFError, OSError):
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

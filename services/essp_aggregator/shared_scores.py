@@ -1,0 +1,89 @@
+"""The scores of a search in memory that processes share: written once, mapped by each process that tries candidates.
+
+arrays of all trainers, one after the other │ JSON: where they lie, the names of videos and classes
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from essp_aggregator.fusion import Aligned
+from essp_common.artifacts.scores import ClipScores, VideoScores
+from essp_common.errors import Unavailable
+from essp_common.runtime.memory_file import memory_file
+from essp_common.tensors.packed import Array
+from essp_common.tensors.places import Place, arrays_at
+
+_ALIGNMENT = 64
+
+
+class SharedScores:
+    """The memory. A context manager: it is given back at the end, and by each process when that ends."""
+
+    def __init__(self, scores: Aligned) -> None:
+        """Raises `Unavailable` if the machine has no memory for a copy."""
+        self.fd = memory_file("essp-scores")
+        try:
+            with os.fdopen(self.fd, "wb", closefd=False) as file:
+                places = []
+                for trainer, part in scores.parts.items():
+                    for name, array in _arrays(part).items():
+                        file.write(bytes(-file.tell() % _ALIGNMENT))
+                        places.append(Place(trainer, name, file.tell(), str(array.dtype), array.shape, array.strides))
+                        array.tofile(file)
+                self.size = file.tell()
+                """Bytes of the arrays; the rest is JSON."""
+                means = next(iter(scores.parts.values())).means
+                names = {"places": places, "videos": means.video_id, "classes": means.classes}
+                file.write(json.dumps(names).encode())
+        except OSError as error:
+            self.close()
+            raise Unavailable(f"no memory for a copy of the scores of all clips: {error}") from error
+
+    def __enter__(self) -> SharedScores:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the memory back. Processes that have mapped it keep it."""
+        os.close(self.fd)
+
+
+def scores_at(fd: int, size: int) -> Aligned:
+    """The scores in this memory, whose arrays are not copied and cannot be written to."""
+    memory = mmap.mmap(fd, 0, prot=mmap.PROT_READ)
+    names = json.loads(memory[size:])
+    arrays = arrays_at(memory, [Place(*place) for place in names["places"]])
+    return Aligned({trainer: _part(own, names) for trainer, own in arrays.items()}, ())
+
+
+def _arrays(part: ClipScores) -> dict[str, Array]:
+    means = part.means
+    found = {
+        "class_id": means.class_id,
+        "means": means.probabilities,
+        "labels": means.labels,
+        "clips": part.clips,
+        "first": part.first,
+        "features": part.features,
+    }
+    return {name: np.ascontiguousarray(array) for name, array in found.items() if array is not None}
+
+
+def _part(arrays: Mapping[str, Array], names: Mapping[str, Any]) -> ClipScores:
+    means = VideoScores(
+        video_id=tuple(names["videos"]),
+        class_id=arrays["class_id"],
+        probabilities=arrays["means"],
+        classes=tuple(names["classes"]),
+        labels=arrays.get("labels"),
+    )
+    return ClipScores(means, arrays["clips"], arrays["first"], arrays.get("features"))
