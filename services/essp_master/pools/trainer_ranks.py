@@ -59,7 +59,8 @@ class TrainerRanks:
         failed = self._driver.failed()
         found = {key: demand for key, demand in wanted.items() if key not in failed}
         epochs = {key: len(trainer.losses) for key, (_, trainer) in found.items()}
-        rows = {key: row_for(trainer.model, self._rows()) for key, (_, trainer) in wanted.items()}
+        registered = self._rows()
+        rows = {key: row_for(trainer.model, registered) for key, (_, trainer) in wanted.items()}
         begun = {job.job: job.created for job, _ in wanted.values()}
         adopted = self._adopt(rows, begun, failed, known)
         self._end_former(begun)
