@@ -1,5 +1,8 @@
 """What packages register under an entry-point group: classes, such as features (`essp.extractors`), networks, losses.
 
+Where a job may name code by its path (`our_package.nets:TINY`), no registration is needed; but the package has to be
+one of those that the owner of the machine allows.
+
 Another package adds one with one line of its `pyproject.toml`. It is imported only when it is used. If the import
 fails, the others still work, and the error names the package. Parameters are checked against the class's `Params`, so
 the classes need no code for it; the `ConfigError` names the wrong parameter and the existing ones.
@@ -9,7 +12,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -45,12 +48,19 @@ class Group:
         """All names, sorted. Some may fail to load."""
         return sorted({*self.own, *(entry.name for entry in _installed(self.group))})
 
-    def load(self, name: str) -> Any:
-        """What is registered under this name. Raises `ConfigError` if there is none or it does not load."""
-        entry = self._entry(name)
+    def load(self, name: str, code: Sequence[str] = ()) -> Any:
+        """What is registered under this name, or has this path in one of the packages of `code`.
+
+        Raises `ConfigError` if there is none or it does not load."""
+        entry = EntryPoint(self.allowed(name, code), name, self.group) if is_path(name) else self._entry(name)
         try:
             found = entry.load()
         except Exception as error:  # code of another package may raise any error
+            if is_path(name):
+                raise ConfigError(
+                    f"{self.noun} {name!r} cannot be loaded: {type(error).__name__}: {error}; its package has to be "
+                    "installed, or be on PYTHONPATH, wherever trainers and predictors run"
+                ) from error
             raise ConfigError(
                 f"{self.noun} {name!r} of {_package(entry)} cannot be loaded ({entry.value}): "
                 f"{type(error).__name__}: {error}"
@@ -60,6 +70,20 @@ class Group:
             lacks = f"lacks {', '.join(missing)}" if missing else f"is not a {self.kind}"
             raise ConfigError(f"{self.noun} {name!r} of {_package(entry)} ({entry.value}) {lacks}; see {self.port}")
         return found
+
+    def allowed(self, path: str, code: Sequence[str]) -> str:
+        """Return a path, `package.module:NAME`. Raises `ConfigError` if it leads into none of the packages, or modules,
+        of `code`. Nothing is imported."""
+        module = path.partition(":")[0]
+        if not any(f"{module}.".startswith(f"{package}.") for package in code):
+            allows = f"allows {', '.join(code)} alone" if code else "allows none"
+            package = module.partition(".")[0]
+            raise ConfigError(
+                f"{self.noun} {path!r} is code of a package that is not allowed here: ESSP_CODE {allows}. If you trust "
+                f"it, set ESSP_CODE='[\"{package}\"]' wherever master, trainers and predictors run, or have the "
+                f"package register the {self.noun} under {self.group}"
+            )
+        return path
 
     def checked(self, name: str, kind: type[P], params: Mapping[str, Any]) -> P:
         """The parameters of a class. Raises `ConfigError` for unknown ones, wrong types and values out of range."""
@@ -95,6 +119,11 @@ class Group:
         if not parameter:
             return f"{name}: {needed}"
         return f"{name}: parameter {parameter} = {found['input']!r}: {needed}; see `essp {self.noun} describe {name}`"
+
+
+def is_path(name: str) -> bool:
+    """Whether a name is the path of something in a package, and no name under which it is registered."""
+    return ":" in name
 
 
 def _installed(group: str) -> EntryPoints:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from essp_common.job.feature_layout import FeatureLayout
 from essp_common.learning.augment import Evaluated, evaluation_view
 from essp_common.learning.head_inputs import HeadInputs
 from essp_common.learning.models import AnyClassifier, built, load_state
+from essp_common.objects.port import ObjectStore
 from essp_common.runtime.config import Settings
 from essp_common.wiring import Stores
 
@@ -70,7 +71,7 @@ class StreamModel:
     def embed(self, feature: NDArray[Any]) -> NDArray[np.float16]:
         """`(D,)` what the last layer reads of one clip, from its feature `(T, H, W, C)`: the mean over frames and
         views. A model that learned from features (`Model.reads_features`) is asked with these beside the scores."""
-        inputs = HeadInputs(self.module, self.network)
+        inputs = HeadInputs(self.module)
         try:
             self.score(feature)
             features: NDArray[np.float16] = inputs.of(1)[0]
@@ -154,11 +155,13 @@ def load_model(uri: str | Path, *, device: str = "cpu") -> Model:
         scores = rgb.score(essp.compute_feature(clip, rgb.feature, **rgb.params))  # (K,), in the order of model.classes
 
     device: where the networks are put, as torch names it.
-    Raises `NotFound` when there is no model, `PermanentError` for weights that are not those of its manifest.
+    Raises `NotFound` when there is no model, `PermanentError` for weights that are not those of its manifest, and
+    `ConfigError` for a network that is not installed here, or is named by a path that `ESSP_CODE` does not allow.
     """
-    store, found = open_model(Stores(Settings().stores), as_uri(str(uri)))
+    settings = Settings()
+    store, found = open_model(Stores(settings.stores), as_uri(str(uri)))
     streams = {
-        member.trainer: _loaded(member, found.streams[member.stream], member_weights(store, member), device)
+        member.trainer: _loaded(member, found.streams[member.stream], store, device, settings.code)
         for member in found.deciding
     }
     fusion = fusion_of(store, found)
@@ -183,9 +186,9 @@ def _with_features(name: str, part: ClipScores, features: NDArray[Any]) -> ClipS
     return replace(part, features=rows)
 
 
-def _loaded(member: Member, stream: StreamSpec, weights: bytes, device: str) -> StreamModel:
-    module = built(member.model)
-    load_state(module, weights)
+def _loaded(member: Member, stream: StreamSpec, store: ObjectStore, device: str, code: Sequence[str]) -> StreamModel:
+    module = built(member.model, code)
+    load_state(module, member_weights(store, member))
     return StreamModel(
         trainer=member.trainer,
         stream=member.stream,

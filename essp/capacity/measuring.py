@@ -25,6 +25,7 @@ from essp_common.runtime import ids
 from essp_common.runtime.config import Settings
 from essp_common.wiring import Stores
 from essp_master.job.preflight import Preflight, preflight
+from essp_master.registrations import Declared
 
 _LOOK_S = 0.2
 _PATIENCE = 6
@@ -67,7 +68,7 @@ def measure(spec: JobSpec, settings: Settings, seconds: float, tell: Tell = lamb
         memory = {"bus": "memory://", "cache": "memory://", "stores": (*settings.stores, f"file://{folder}")}
         settings = settings.model_copy(update=memory)
         spec = spec.model_copy(update={"output": f"file://{folder}/run"})
-        found = preflight(spec, Stores(settings.stores), fresh=True)
+        found = preflight(spec, Stores(settings.stores), True, Declared(code=settings.code))
         with Embedded(found.spec, settings, EmbeddedOptions(checked=found)) as job:
             made = job.adapters.bus.subscribe([topics.PROGRESS], None)
             try:

@@ -22,6 +22,7 @@ from essp_common.job.status import JobState, JobStatus
 from essp_common.runtime.process import EXIT_INTERRUPTED
 from essp_common.wiring import Stores
 from essp_master.job.preflight import Preflight, preflight
+from essp_master.registrations import Declared
 
 Splits = Annotated[
     str | None,
@@ -50,12 +51,12 @@ def option_of(splits: str | None, folds: str | None) -> str:
     return f" --folds {folds}" if splits is None else f" --splits {splits}"
 
 
-def checked(divisions: Sequence[Division], stores: Stores, fresh: bool) -> list[Preflight]:
+def checked(divisions: Sequence[Division], stores: Stores, fresh: bool, declared: Declared) -> list[Preflight]:
     """What is known of each job before any begins. Raises as `preflight`, naming the division."""
     found = []
     for division in divisions:
         try:
-            found.append(preflight(division.spec, stores, fresh))
+            found.append(preflight(division.spec, stores, fresh, declared))
         except ConfigError as error:
             raise ConfigError(f"{division.name}: {error}") from error
     return found
@@ -64,15 +65,16 @@ def checked(divisions: Sequence[Division], stores: Stores, fresh: bool) -> list[
 def run_all(
     job: JobSpec,
     divisions: Sequence[Division],
+    ready: Sequence[Preflight],
     stores: Stores,
     fresh: bool,
     as_json: bool,
     again: str,
     run: Callable[[JobSpec], JobStatus],
 ) -> None:
-    """Run the jobs that have not ended, one after the other; then the figures of all. `again`: the command to go on
-    with. Leaves as `essp run` does where a job was interrupted or has failed."""
-    ready = checked(divisions, stores, fresh)
+    """Run the jobs that have not ended, one after the other; then the figures of all. `ready`: what is known of
+    each (`checked`). `again`: the command to go on with. Leaves as `essp run` does where a job was interrupted or has
+    failed."""
     for number, (division, found) in enumerate(zip(divisions, ready, strict=True), 1):
         ended = not fresh and has_ended(division, found.resume.manifests, stores)
         typer.echo(f"{number} of {len(divisions)}: {division.name}{', which has ended' if ended else ''}", err=True)

@@ -26,6 +26,7 @@ from essp_common.runtime.config import Settings
 from essp_common.runtime.process import cpu_count, set_up_logging
 from essp_common.wiring import Stores
 from essp_master.job.preflight import preflight
+from essp_master.registrations import Declared
 
 
 def main(
@@ -82,7 +83,8 @@ def _measured(spec: JobSpec, seconds: float) -> Costs:
 
 
 def _epoch_clips(spec: JobSpec) -> int:
-    return preflight(spec, Stores(Settings().stores), fresh=True).phases.plans[0].clips
+    settings = Settings()
+    return preflight(spec, Stores(settings.stores), True, Declared(code=settings.code)).phases.plans[0].clips
 
 
 def _bytes(text: str, option: str) -> float:

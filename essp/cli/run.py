@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from essp.cli.divisions import Folds, Splits, command_again, divisions_of, option_of, run_all
+from essp.cli.divisions import Folds, Splits, checked, command_again, divisions_of, option_of, run_all
 from essp.cli.doctor import failing, not_ready
 from essp.cli.interrupt import interruptible
 from essp.cli.job_file import Epochs, load_job
@@ -23,6 +23,7 @@ from essp_common.runtime.config import Settings
 from essp_common.runtime.process import EXIT_INTERRUPTED, set_up_logging
 from essp_common.wiring import Stores
 from essp_master.job.preflight import preflight
+from essp_master.registrations import Declared
 
 _LOOK_S = 0.25
 
@@ -49,12 +50,14 @@ def main(
     if serve:  # said now, not when all the rest of the job has been loaded
         for library in ("fastapi", "uvicorn"):
             require("essp run --serve", library)
-    spec, stores, options = load_job(job, epochs), Stores(Settings().stores), EmbeddedOptions(fresh=fresh, serve=serve)
+    settings, options = Settings(), EmbeddedOptions(fresh=fresh, serve=serve)
+    spec, stores = load_job(job, epochs), Stores(settings.stores)
     if divisions := divisions_of(spec, splits, folds, stores):
         again = command_again(job, option_of(splits, folds), epochs)
         run_all(
             spec,
             divisions,
+            checked(divisions, stores, fresh, Declared(code=settings.code)),
             stores,
             fresh,
             as_json,
@@ -80,17 +83,17 @@ def run_watched(spec: JobSpec, view: View, options: EmbeddedOptions, verbose: bo
     settings = Settings()
     set_up_logging(settings if verbose else settings.model_copy(update={"log_level": "ERROR"}))
     stores = Stores(settings.stores)
-    checked = preflight(spec, stores, options.fresh)
+    found = preflight(spec, stores, options.fresh, Declared(code=settings.code))
     check_devices(spec)
     if problems := failing(settings):
         raise not_ready(problems)
-    if spec.trainers and all(name in checked.resume.ended for name in spec.trainers):
-        stopped = ", ".join(sorted(checked.resume.stops))
+    if spec.trainers and all(name in found.resume.ended for name in spec.trainers):
+        stopped = ", ".join(sorted(found.resume.stops))
         but = f"; {stopped} stopped early, and would want a larger stop.patience, too" if stopped else ""
         more = f"more epochs train them on, as in --epochs {2 * spec.epochs}"
         typer.echo(f"all trainers are done; {more}{but}", err=True)
     with Claim(spec.output, stores):
-        status = _watched(checked.spec, view, settings, replace(options, checked=checked))
+        status = _watched(found.spec, view, settings, replace(options, checked=found))
         if status.state == JobState.COMPLETED and spec.predictor is None:
             # Drawing takes a few seconds and another library; only now is it known to be wanted.
             from essp.report.facts import read_run

@@ -26,6 +26,7 @@ from essp_common.quantities import counted, size
 from essp_common.runtime.config import Settings
 from essp_common.wiring import Stores, open_cache
 from essp_master.job.preflight import Preflight, preflight
+from essp_master.registrations import Declared
 
 _SHARED = 1.05
 """Clips that each decode feeds, from which on they are said to be shared."""
@@ -47,7 +48,8 @@ def main(
     settings = Settings()
     spec, stores = load_job(job, epochs), Stores(settings.stores)
     divisions = divisions_of(spec, splits, folds, stores)
-    found = checked(divisions, stores, fresh) if divisions else [preflight(spec, stores, fresh)]
+    declared = Declared(code=settings.code)
+    found = checked(divisions, stores, fresh, declared) if divisions else [preflight(spec, stores, fresh, declared)]
     if settings.bus.startswith("memory:"):  # else the trainers may be on other machines
         check_devices(spec)
     failing = servers_failing(settings)

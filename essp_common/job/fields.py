@@ -38,8 +38,27 @@ def plain_name(name: str) -> str:
     return name
 
 
+def name_or_path(name: str) -> str:
+    """Return the name of a network or a loss, or the path of one in a package. Raises `ValueError` for anything else.
+
+    Whether a path may be imported is for the settings to say (`essp_common.job.registered`).
+    """
+    if ":" not in name and "." not in name:
+        return plain_name(name)
+    if len(name) > _LONGEST_PATH or not re.fullmatch(_PATH, name):
+        raise ValueError(f"{name[:_LONGEST_PATH]!r} is not a path; write package.module:NAME")
+    return name
+
+
 _NAME = r"^[a-z0-9]([-a-z0-9_]{0,61}[a-z0-9])?$"
+_PATH = r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*$"
+_LONGEST_PATH = 200
 Name = Annotated[str, AfterValidator(plain_name), WithJsonSchema({"type": "string", "pattern": _NAME})]
+NameOrPath = Annotated[
+    str,
+    AfterValidator(name_or_path),
+    WithJsonSchema({"type": "string", "pattern": f"{_NAME}|{_PATH}", "maxLength": _LONGEST_PATH}),
+]
 Uri = Annotated[str, AfterValidator(checked_uri)]
 """A URI without query, fragment, `..` or encoded parts; in a job file also a path."""
 Label = Annotated[str, Field(max_length=200)]

@@ -1,5 +1,5 @@
-"""The names of networks, encoders and losses that a job may give: those of ESSP, and those that installed packages
-register.
+"""The names of networks, encoders and losses that a job may give: those of ESSP, those that installed packages
+register, and paths in packages that the settings allow (`ESSP_CODE`).
 
 Only names are looked at, so a job is checked without torch and without code of another package.
 `essp_common.learning.networks` and `essp_common.learning.losses` load what has the name. docs/networks.md says how a
@@ -8,8 +8,10 @@ package registers one.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from essp_common.errors import ConfigError
-from essp_common.plugins import Group
+from essp_common.plugins import Group, is_path
 from essp_common.validation import suggested
 
 MODELS = (
@@ -26,23 +28,27 @@ MODELS_OF_PACKAGES = Group("essp.models", "model", ("make", "stem", "head"), "do
 LOSSES_OF_PACKAGES = Group("essp.losses", "loss", (), "docs/networks.md", kind="function")
 
 
-def known_model(name: str) -> str:
+def known_model(name: str, code: Sequence[str] = ()) -> str:
     """Return the name. Raises `ConfigError` if neither a network of this name is installed here, nor an encoder is
-    called so."""
-    return _known(name, "model", (*MODELS, *ENCODERS), MODELS_OF_PACKAGES)
+    called so, and for a path in none of the packages of `code`."""
+    return _known(name, (*MODELS, *ENCODERS), MODELS_OF_PACKAGES, code)
 
 
-def known_loss(name: str) -> str:
-    """Return the name. Raises `ConfigError` if no such loss is installed here."""
-    return _known(name, "loss", LOSSES, LOSSES_OF_PACKAGES)
+def known_loss(name: str, code: Sequence[str] = ()) -> str:
+    """Return the name. Raises `ConfigError` if no such loss is installed here, and for a path in none of the packages
+    of `code`."""
+    return _known(name, LOSSES, LOSSES_OF_PACKAGES, code)
 
 
-def _known(name: str, noun: str, own: tuple[str, ...], group: Group) -> str:
-    installed = group.names()
+def _known(name: str, own: tuple[str, ...], group: Group, code: Sequence[str]) -> str:
+    if is_path(name):
+        return group.allowed(name, code)
+    installed, noun = group.names(), group.noun
     if name not in own and name not in installed:
         raise ConfigError(
             f"no {noun} {name!r}; {suggested(name, (*own, *installed))}. One of a package has to be registered under "
-            f"{group.group}, and the package installed wherever master, trainers and predictors run"
+            f"{group.group}, and the package installed wherever master, trainers and predictors run; what an image "
+            "of its own has for trainers, a row of the master says (`essp registry put trainers`)"
         )
     if name in own and name in installed:
         raise ConfigError(f"a package registers a {noun} {name!r}, which is the name of one of ESSP; uninstall it")

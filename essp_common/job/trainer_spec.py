@@ -11,7 +11,7 @@ from pydantic import (
     model_validator,
 )
 
-from essp_common.job.fields import MOST_EPOCHS, MOST_READERS, Grid, Label, Name, Section, Uri
+from essp_common.job.fields import MOST_EPOCHS, MOST_READERS, Grid, Label, NameOrPath, Section, Uri
 from essp_common.job.registered import ENCODERS, MODELS
 from essp_common.validation import suggested
 
@@ -248,11 +248,12 @@ class TrainerSpec(Section):
     stream: str
     """The stream to learn from, one of `streams`. Networks learn from pictures, encoders from descriptors (`hog`,
     `hof`, `mbh`, `trajectories`, `improved_trajectories`)."""
-    model: Name = "small"
+    model: NameOrPath = "small"
     """`small` (CPU), or a torchvision name: vgg19, resnet18/50/101/152, resnext50_32x4d, inception_v3, densenet121,
     alexnet, mobilenet_v3_small; or `efficientnet_lite0` with weights from its package. They see one frame at a time.
     Networks of clips see all frames of an rgb stream (`params.frames`) at once: r3d_18, mc3_18, r2plus1d_18, s3d,
-    mvit_v2_s, swin3d_t. Or the name of a network that an installed package registers; see [networks](networks.md).
+    mvit_v2_s, swin3d_t. Or the name of a network that an installed package registers, or its path in a package that
+    `ESSP_CODE` allows, as in `our_package.nets:TINY`; see [networks](networks.md#a-network-of-your-own).
     Or an encoder of descriptors with a linear classifier: fisher_vector, vlad, bag_of_words; see
     [descriptors](descriptors.md)."""
     encoder: EncoderSpec = EncoderSpec()
@@ -279,9 +280,10 @@ class TrainerSpec(Section):
     memory, take longer, and their gradients add up to those of the batch; only batch normalisation sees so few."""
     dropout: float = Field(0.5, ge=0, lt=1)
     """Dropout before the classifier."""
-    loss: Name = "cross_entropy"
-    """What training makes small: `cross_entropy`, or a loss that an installed package registers; see
-    [networks](networks.md#a-loss-of-your-own). The figures of evaluations are those of cross entropy all the same."""
+    loss: NameOrPath = "cross_entropy"
+    """What training makes small: `cross_entropy`, or a loss that an installed package registers, or its path, as for
+    `model`; see [networks](networks.md#a-loss-of-your-own). The figures of evaluations are those of cross
+    entropy all the same."""
     label_smoothing: float = Field(0.0, ge=0, lt=1)
     """Share of each label's weight that is spread over all classes (Szegedy et al., 2016); 0.1 is common."""
     class_weights: dict[Label, Annotated[float, Field(ge=0, le=1000)]] = Field({}, max_length=100_000)

@@ -7,8 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from essp_common.learning.models import AnyClassifier, Classifier
-from essp_common.learning.networks import network
+from essp_common.learning.models import AnyClassifier
 
 _MOST = float(np.finfo(np.float16).max)
 
@@ -16,14 +15,8 @@ _MOST = float(np.finfo(np.float16).max)
 class HeadInputs:
     """Keeps what the last layer of a classifier reads, batch by batch, until closed."""
 
-    def __init__(self, classifier: AnyClassifier, model: str) -> None:
-        """`model`: the name of its network."""
-        head: nn.Module
-        if isinstance(classifier, Classifier):
-            head = classifier.backbone.get_submodule(network(model).head)
-        else:
-            head = classifier.head
-        self._hook = head.register_forward_pre_hook(self._take)
+    def __init__(self, classifier: AnyClassifier) -> None:
+        self._hook = classifier.head.register_forward_pre_hook(self._take)
         self._taken: Tensor | None = None
 
     def of(self, clips: int) -> NDArray[np.float16]:

@@ -13,7 +13,7 @@ It has to be installed where master and trainers run.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from torch import Tensor
@@ -27,16 +27,24 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 clips; B may be 0. Of the sums of all ranks the mean over the batch is made."""
 
 
-def loss(name: str, smoothing: float = 0.0, weights: Tensor | None = None, *, independent: bool = False) -> Loss:
+def loss(
+    name: str,
+    smoothing: float = 0.0,
+    weights: Tensor | None = None,
+    *,
+    independent: bool = False,
+    code: Sequence[str] = (),
+) -> Loss:
     """The loss called `name`. That of a package gives `(B,)`, one number a clip.
 
     Raises `ConfigError` if there is none, if it does not load, and, when it is called, if it gives anything else.
 
     `smoothing`: share of each label's weight that cross entropy spreads over all classes, or over both answers to each
     label. `weights`: `(K,)`, what a clip of each class, or with each label, counts in it; the sum is not divided by
-    them. `independent`: labels are learned, each by itself.
+    them. `independent`: labels are learned, each by itself. `code`: packages in which `name` may be a path
+    (`ESSP_CODE`).
     """
-    if known_loss(name) == "cross_entropy" and independent:
+    if known_loss(name, code) == "cross_entropy" and independent:
 
         def binary(logits: Tensor, target: Tensor) -> Tensor:
             smooth = target * (1 - smoothing) + smoothing / 2
@@ -44,9 +52,9 @@ def loss(name: str, smoothing: float = 0.0, weights: Tensor | None = None, *, in
             return each.mean(dim=1).sum()
 
         return binary
-    if known_loss(name) == "cross_entropy":
+    if name == "cross_entropy":
         return partial(functional.cross_entropy, weight=weights, reduction="sum", label_smoothing=smoothing)
-    of_package: Loss = LOSSES_OF_PACKAGES.load(name)
+    of_package: Loss = LOSSES_OF_PACKAGES.load(name, code)
 
     def total(logits: Tensor, target: Tensor) -> Tensor:
         of_clips = of_package(logits, target)

@@ -9,7 +9,7 @@ contains its random generator for dropout, so trainers in one process do not inf
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Any, NamedTuple
 
@@ -54,13 +54,16 @@ class Classifier(nn.Module):
         side: int | None,
         clip_frames: int | None = None,
         independent: bool = False,
+        *,
+        head: str,
     ) -> None:
         """`clip_frames`: how many frames the network sees at once; None: each alone. `independent`: its outputs are
-        labels, of which any number may hold, not classes."""
+        labels, of which any number may hold, not classes. `head`: the path of the last layer."""
         super().__init__()
         self.backbone = backbone
         self.dropout = DropoutGenerator()
         self._side = side
+        self._head = head
         self.clip_frames = clip_frames
         self.independent = independent
         self.register_buffer("mean", _repeated(scale.mean, channels), persistent=False)
@@ -70,6 +73,11 @@ class Classifier(nn.Module):
     def device(self) -> torch.device:
         """Where it is."""
         return self.mean.device
+
+    @property
+    def head(self) -> nn.Module:
+        """The last layer, which may have dropout before it."""
+        return self.backbone.get_submodule(self._head)
 
     @property
     def channels(self) -> int:
@@ -113,19 +121,24 @@ AnyClassifier = Classifier | DescriptorClassifier
 """What scores clips: a network, or an encoder of descriptors."""
 
 
-def built(description: ModelDescription) -> AnyClassifier:
-    """The classifier of a description, whose weights are still to be loaded."""
-    return build(description, seed=0) if description.encoder is None else DescriptorClassifier(description)
+def built(description: ModelDescription, code: Sequence[str] = ()) -> AnyClassifier:
+    """The classifier of a description, whose weights are still to be loaded. `code`: see `build`."""
+    if description.encoder is not None:
+        return DescriptorClassifier(description)
+    return build(description, seed=0, code=code)
 
 
-def build(description: ModelDescription, seed: int, weights: StateDict | None = None) -> Classifier:
+def build(
+    description: ModelDescription, seed: int, weights: StateDict | None = None, code: Sequence[str] = ()
+) -> Classifier:
     """A network whose initial weights are drawn with `seed`, or taken from `weights` for all layers but the last.
 
     If `weights` have another number of input channels, the first layer's weights are averaged over the channels and the
-    average is repeated ("cross-modality initialisation", Wang et al., ECCV 2016). Raises `ConfigError` for an unknown
-    model, for weights of another network, and for values that the network cannot read.
+    average is repeated ("cross-modality initialisation", Wang et al., ECCV 2016). `code`: packages of which the network
+    may be named by its path (`ESSP_CODE`). Raises `ConfigError` for an unknown model, for weights of another network,
+    and for values that the network cannot read.
     """
-    entry = network(description.name)
+    entry = network(description.name, code)
     scale = entry.photograph if description.layout.values == "colours" else entry.signed
     if scale is None:
         raise ConfigError(f"{description.name} sees photographs alone, and {description.feature} are none")
@@ -142,7 +155,9 @@ def build(description: ModelDescription, seed: int, weights: StateDict | None = 
     if weights is not None:
         _load_backbone(backbone, entry, weights, description)
     frames = description.frames if entry.clips else None
-    classifier = Classifier(backbone, scale, description.channels, entry.side, frames, description.independent)
+    classifier = Classifier(
+        backbone, scale, description.channels, entry.side, frames, description.independent, head=entry.head
+    )
     _seed_dropout(classifier, entry, description.dropout)
     _channels_last(classifier)
     return classifier
@@ -177,9 +192,11 @@ def starting_weights(stores: Stores, uri: str | None) -> StartingWeights | None:
     return StartingWeights(read_state(data, name), Origin(uri=uri, sha256=sha256(data).hexdigest()))
 
 
-def restore(store: ObjectStore, manifest: Manifest) -> AnyClassifier:
-    """The classifier of a checkpoint. Raises `BadCheckpoint` if its weights differ from those that were saved."""
-    classifier = built(manifest.model)
+def restore(store: ObjectStore, manifest: Manifest, code: Sequence[str] = ()) -> AnyClassifier:
+    """The classifier of a checkpoint. `code`: see `build`.
+
+    Raises `BadCheckpoint` if its weights differ from those that were saved."""
+    classifier = built(manifest.model, code)
     load_tensors(classifier, as_tensors(load_arrays(store, manifest, [MODEL_FILE])[MODEL_FILE]))
     return classifier
 

@@ -11,7 +11,7 @@ where `TINY` is a `Network`. It has to be installed where master, trainers and p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -175,16 +175,17 @@ NETWORKS: Mapping[str, Network] = {
 }
 
 
-def network(name: str) -> Network:
-    """The network called `name`, of ESSP or of an installed package.
+def network(name: str, code: Sequence[str] = ()) -> Network:
+    """The network called `name`, of ESSP or of an installed package; or the one of this path, if it is in one of the
+    packages of `code` (`ESSP_CODE`).
 
-    Raises `ConfigError`, with the existing names, if there is none, and if what a package has registered is no network.
+    Raises `ConfigError`, with the existing names, if there is none, and if what a package has there is no network.
     """
-    if known_model(name) in NETWORKS:
+    if known_model(name, code) in NETWORKS:
         return NETWORKS[name]
-    found = MODELS_OF_PACKAGES.load(name)
+    found = MODELS_OF_PACKAGES.load(name, code)
     if not isinstance(found, Network):
-        raise ConfigError(f"model {name!r}: the package has registered a {type(found).__name__}, no essp.Network")
+        raise ConfigError(f"model {name!r}: the package has a {type(found).__name__} there, no essp.Network")
     return found
 
 

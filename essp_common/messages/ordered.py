@@ -15,6 +15,8 @@ Guarantees:
 - A message for a clip that was taken before is acked again and dropped: delivery is at least once, and a clip that was
   made again for another consumer still waits for this one's ack. If the clip was released, that is reported again, so
   that a new master learns how far this consumer is.
+- Of several messages for one clip that of the latest run counts: the master hears of missing bytes of its own run
+  alone, since those of the runs before it are made again anyway.
 - Bytes that are gone (`CacheMiss`) are reported as LOST. The master issues the same seed again, and `take` continues
   with that index when its message arrives. The same becomes of bytes that `read` finds damaged (`BadFrames`), and
   `request_rebuild` does it for those that the consumer finds so.
@@ -327,7 +329,8 @@ class OrderedIntake:
             if arrival.fence <= self._options.fence:
                 self._drop(arrival, ack=True)
             return  # of the next run, perhaps: it is delivered again, to the intake of that one
-        outcome, other = self._buffer.put(Position(phase_index, arrival.clip.index), arrival.clip.attempt, arrival)
+        version = (arrival.clip.attempt, arrival.fence)
+        outcome, other = self._buffer.put(Position(phase_index, arrival.clip.index), version, arrival)
         match outcome:
             case Put.PASSED:
                 if not arrival.skipped:
@@ -337,7 +340,7 @@ class OrderedIntake:
             case Put.HELD:
                 self._drop(arrival, ack=True)
             case Put.REPLACED if other is not None:
-                self._drop(other, ack=True)
+                self._drop(other, ack=arrival.key != other.key)
             case Put.DUPLICATE if other is not None:
                 self._drop(arrival, ack=arrival.key != other.key)
 

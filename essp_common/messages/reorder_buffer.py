@@ -1,6 +1,6 @@
 """Puts items that arrive in any order into the order of the plan. Pure: no bus, no cache, no clock.
 
-    put(position, attempt, item) ──▶ items by position ──take──▶ item 0, item 1, ..., end of phase, item 0, ...
+    put(position, version, item) ──▶ items by position ──take──▶ item 0, item 1, ..., end of phase, item 0, ...
 
 The buffer awaits one position at a time, from `start` on, and of each phase only the indices that this rank owns.
 
@@ -8,7 +8,7 @@ Guarantees:
 
 - Items come once each and in order; between the last item of a phase and the first of the next comes `end_phase`, also
   for a phase of which this rank owns nothing.
-- Of several items for one position the one with the highest attempt stays; `put` returns the one that has to go.
+- Of several items for one position the one with the highest version stays; `put` returns the one that has to go.
 - An item for a position that was passed is refused, and `put` says whether its user still holds what was taken there.
 
 The buffer holds what was put and not taken, and the positions that were taken and not released.
@@ -23,6 +23,8 @@ from typing import Generic, TypeVar
 from essp_common.planning.position import Position
 
 T = TypeVar("T")
+Version = tuple[int, int]
+"""Attempt and fence: of one attempt, the item that was made for the later run, or by the later master."""
 
 
 class Put(Enum):
@@ -31,9 +33,9 @@ class Put(Enum):
     STORED = auto()
     """It waits for its turn."""
     REPLACED = auto()
-    """It waits in place of one with a lower attempt."""
+    """It waits in place of one with a lower version."""
     DUPLICATE = auto()
-    """One with the same or a higher attempt waits already."""
+    """One with the same or a higher version waits already."""
     PASSED = auto()
     """Its position was passed, and released or never taken from this buffer."""
     HELD = auto()
@@ -47,7 +49,7 @@ class ReorderBuffer(Generic[T]):
         """`sizes`: clips of each phase. `start`: the first position that is wanted. `owns`: the indices to await."""
         self._sizes = sizes
         self._owns = owns
-        self._waiting: dict[Position, tuple[int, T]] = {}
+        self._waiting: dict[Position, tuple[Version, T]] = {}
         self._held: set[Position] = set()
         self._next = self._owned_from(start)
 
@@ -65,14 +67,14 @@ class ReorderBuffer(Generic[T]):
         """Every phase is over."""
         return self._next.phase_index >= len(self._sizes)
 
-    def put(self, position: Position, attempt: int, item: T) -> tuple[Put, T | None]:
+    def put(self, position: Position, version: Version, item: T) -> tuple[Put, T | None]:
         """An item has arrived; what became of it, and the item at the same position, if another one was there."""
         if position < self._next:
             return (Put.HELD if position in self._held else Put.PASSED), None
         present = self._waiting.get(position)
-        if present is not None and present[0] >= attempt:
+        if present is not None and present[0] >= version:
             return Put.DUPLICATE, present[1]
-        self._waiting[position] = (attempt, item)
+        self._waiting[position] = (version, item)
         return (Put.STORED, None) if present is None else (Put.REPLACED, present[1])
 
     def peek(self) -> T | None:

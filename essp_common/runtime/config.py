@@ -29,6 +29,7 @@ def _checked_tenant(name: str) -> str:
 
 
 Tenant = Annotated[str, Field(pattern=r"^([a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?)?$"), AfterValidator(_checked_tenant)]
+Package = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$")]
 
 
 class Settings(BaseSettings):
@@ -50,6 +51,9 @@ class Settings(BaseSettings):
     stores: tuple[str, ...] = ("file:///",)
     """Roots under which videos are read and results written: `file:///dir`, `s3://bucket?endpoint=http://host:port`;
     to read from, also `gs://bucket`, `az://container`, `hdfs://host:port`, `https://host` and others of fsspec."""
+    code: tuple[Package, ...] = ()
+    """Packages, or modules of them, of which jobs may name networks and losses by path (`our_package.nets:TINY`). Their
+    code then runs in trainers and predictors for everybody who may start a job. Empty: none. See docs/networks.md."""
     worker: str = ""
     """This process's name in messages and logs (default: host name and process id)."""
     log_level: str = "INFO"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +26,7 @@ from essp_master.pools.reconciler import Reconciler
 from essp_master.pools.rules import PoolRules
 from essp_master.pools.trainer_ranks import TrainerRanks
 from essp_master.pools.worker_registry import WorkerRegistry
-from essp_master.registrations import Registrations
+from essp_master.registrations import Declared, Registrations
 from essp_master.service import Master, build
 
 if TYPE_CHECKING:
@@ -101,7 +103,7 @@ class MasterProcess:
         settings, adapters = self._settings, self._adapters
         state = adapters.stores.under(settings.state) if settings.state else None
         tables = Registrations(state, settings.images) if state is not None else None
-        declared = tables.declared if tables else dict
+        declared = partial(_declared, tables, images_run=not (settings.pools == "processes" and settings.ranks))
         master: Master = build(adapters, settings, self._worker, recovers=True, declared=declared)
         driver = open_driver(settings, master.worker_registry, self._program)
         trainer_ranks = (
@@ -136,6 +138,12 @@ class MasterProcess:
         election = Election(kubernetes_api(), namespace_of(self._settings), self._settings.lease, url)
         self._front.app = self._standby(lambda: election.leader, url)
         return election
+
+
+def _declared(tables: Registrations | None, images_run: bool) -> Declared:
+    """What is registered. `images_run`: whether trainers run in the images of their rows, as far as this master knows:
+    those that it does not start may."""
+    return replace(tables.declared() if tables else Declared(), images_run=images_run)
 
 
 class _Part:

@@ -18,6 +18,7 @@ import json
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Annotated, Literal, TypeVar
 
@@ -85,7 +86,9 @@ class TrainerRow(_Row):
     image: str
     """`registry/name@sha256:...`."""
     models: tuple[str, ...] = Field(min_length=1)
-    """The models (`trainers.*.model` of a job) that it is for."""
+    """The models (`trainers.*.model` of a job) that it is for. They need not be installed beside the master."""
+    losses: tuple[str, ...] = ()
+    """Losses (`trainers.*.loss`) that it has beside ESSP's, and that need not be installed beside the master."""
     resources: Resources = Resources(cpu="4", memory="16Gi", gpus=1)
     max_ranks: int = Field(8, ge=1, le=1024)
     environment: Mapping[VariableName, VariableValue] = {}
@@ -93,6 +96,28 @@ class TrainerRow(_Row):
 
 Row = ExtractorRow | TrainerRow
 RowType = TypeVar("RowType", ExtractorRow, TrainerRow)
+
+
+def row_for(model: str, rows: Mapping[str, TrainerRow]) -> TrainerRow | None:
+    """The row in whose image a trainer of this model runs; None: in that of all others."""
+    return next((row for row in rows.values() if model in row.models), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """What a job may name although its code is not installed beside the master."""
+
+    features: Mapping[str, DeclaredFeature] = field(default_factory=dict)
+    """What registered extractors make, by feature."""
+    trainers: Mapping[str, TrainerRow] = field(default_factory=dict)
+    """The registered trainers, by name."""
+    code: tuple[str, ...] = ()
+    """Packages of which networks and losses are named by path (`ESSP_CODE`)."""
+    images_run: bool = True
+    """Whether trainers run in the images of their rows."""
+
+
+NOTHING = Declared()
 
 
 class Change(_Row):
@@ -150,12 +175,13 @@ class Registrations:
         numbers = self._log.numbers()
         return [_parse(self._log.read(number), f"registration {number}").change for number in numbers]
 
-    def declared(self) -> dict[str, DeclaredFeature]:
-        """What registered extractors make, by feature."""
-        return {
+    def declared(self) -> Declared:
+        """What the rows let a job name."""
+        features = {
             row.name: DeclaredFeature(row.name, row.frames_needed, row.output, row.layout)
             for row in self.extractors().values()
         }
+        return Declared(features, self.trainers())
 
     # --- changing ---
 

@@ -43,7 +43,6 @@ from essp_common.errors import (
     TransientError,
     Unavailable,
 )
-from essp_common.features.declared import DeclaredFeature
 from essp_common.job.changes import EPOCHS, gains, next_run, of_next_run
 from essp_common.job.lifecycle import change
 from essp_common.job.spec import JobSpec, stored_spec
@@ -87,6 +86,7 @@ from essp_master.pools.pool_watch import PoolWatch
 from essp_master.pools.worker_registry import WorkerRegistry
 from essp_master.queue.admission import Admission
 from essp_master.queue.plan import Contender
+from essp_master.registrations import Declared
 from essp_master.tracking.mlflow import MLflow
 from essp_master.tracking.tensorboard import TensorBoard
 from essp_master.tracking.tracking import Tracker, Tracking
@@ -146,11 +146,11 @@ class Master:
         worker: str,
         recovers: bool = False,
         clock: Callable[[], float] = time.monotonic,
-        declared: Callable[[], Mapping[str, DeclaredFeature]] = dict,
+        declared: Callable[[], Declared] = Declared,
         trackers: Sequence[Tracker] = (),
     ) -> None:
-        """`recovers`: takes over the jobs that were under way. `declared`: features that are registered, and whose
-        code is not installed here. `trackers`: who gets the figures of trainings."""
+        """`recovers`: takes over the jobs that were under way. `declared`: what is registered, and not
+        installed here. `trackers`: who gets the figures of trainings."""
         self._bus = adapters.bus
         self._cache_watch = CacheWatch(adapters.cache)
         self._previews = Previews(adapters.cache)
@@ -309,7 +309,7 @@ class Master:
         """What `start` would check, and nothing of what it would do. Raises `ConfigError`."""
         if self._admission is not None:
             self._admission.check(spec, team)
-        return preflight(spec, self._stores, fresh, self._declared())
+        return self._preflight(spec, fresh)
 
     def pause(self, name: str) -> JobStatus:
         """Issue nothing more until `resume`. Raises `NotFound`, `Conflict`."""
@@ -450,6 +450,10 @@ class Master:
 
     # --- the state of jobs ---
 
+    def _preflight(self, spec: JobSpec, fresh: bool = False, continues: bool = False) -> Preflight:
+        declared = replace(self._declared(), code=self._settings.code)
+        return preflight(spec, self._stores, fresh, declared, continues)
+
     def _start(
         self, spec: JobSpec, fresh: bool, checked: Preflight | None, command: Control | None = None, team: str = ""
     ) -> None:
@@ -458,7 +462,7 @@ class Master:
             present = self._jobs.reserve(spec.name)
         try:
             events = present.reporter.log if present is not None else EventLog()
-            found = checked or preflight(spec, self._stores, fresh, self._declared(), command is not None)
+            found = checked or self._preflight(spec, fresh, continues=command is not None)
             goal = None
             if command is None:
                 state = JobState.QUEUED if self._has_to_wait(found.spec, team) else JobState.RUNNING
@@ -468,7 +472,7 @@ class Master:
                 origin = Origin.of_command(command)
                 if ends_for_next(command):
                     wanted = stored_spec(command.next_spec_json, f"job {command.job}")
-                    goal = preflight(wanted, self._stores, declared=self._declared())
+                    goal = self._preflight(wanted)
             job = self._run_of(found, origin, events)
             if goal is not None:
                 job.extend(goal, self._clock())
@@ -881,7 +885,7 @@ def build(
     settings: MasterSettings,
     worker: str,
     recovers: bool = False,
-    declared: Callable[[], Mapping[str, DeclaredFeature]] = dict,
+    declared: Callable[[], Declared] = Declared,
 ) -> Master:
     """A master over these adapters; with `recovers` it takes over the jobs of the previous one."""
     if settings.bus == "memory://" and recovers:

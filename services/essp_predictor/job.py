@@ -92,7 +92,7 @@ class PredictionJob:
         streams: list[StreamPhase] = []
         try:
             for stream in spec.streams:
-                scorer = StreamScorer(model_store, model, stream, device)
+                scorer = StreamScorer(model_store, model, stream, device, self._settings.code)
                 intake = self._intake(stream, scorer, partial_scores.stop(stream, clips))
                 options = StreamOptions(stream, clips, self._settings.batch_clips, model.classes)
                 streams.append(StreamPhase(intake, scorer, partial_scores, options))

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from essp_common.artifacts.fused_model import FusedModel, Member, member_weights
 from essp_common.colour import pictures
-from essp_common.errors import DeviceLost, OutOfMemory
+from essp_common.errors import ConfigError, DeviceLost, OutOfMemory
 from essp_common.job.feature_layout import FeatureLayout
 from essp_common.learning.augment import Evaluated, evaluation_view
 from essp_common.learning.head_inputs import HeadInputs
@@ -27,13 +27,19 @@ View = tuple[Evaluated, FeatureLayout]
 class StreamScorer:
     """The members of a fused model that see one stream and have a weight. They score on one thread."""
 
-    def __init__(self, store: ObjectStore, model: FusedModel, stream: str, device: torch.device) -> None:
-        """Load the members from the model's folder. Raises `PermanentError` for weights of another model."""
+    def __init__(
+        self, store: ObjectStore, model: FusedModel, stream: str, device: torch.device, code: Sequence[str] = ()
+    ) -> None:
+        """Load the members from the model's folder. `code`: packages of which their networks may be named by path.
+
+        Raises `PermanentError` for weights of another model, `ConfigError` for a network that is not installed here or
+        not allowed."""
         self._device = device
+        self._code = code
         self._members = [member for member in model.deciding if member.stream == stream]
         self._classifiers = {member.trainer: self._load(store, member) for member in self._members}
         self._head_inputs = {
-            member.trainer: HeadInputs(self._classifiers[member.trainer], member.model.name)
+            member.trainer: HeadInputs(self._classifiers[member.trainer])
             for member in (self._members if model.features else ())
         }
 
@@ -74,7 +80,10 @@ class StreamScorer:
             }
 
     def _load(self, store: ObjectStore, member: Member) -> AnyClassifier:
-        classifier = built(member.model)
+        try:
+            classifier = built(member.model, self._code)
+        except ConfigError as error:
+            raise ConfigError(f"the predictor cannot make the network of trainer {member.trainer}: {error}") from error
         load_state(classifier, member_weights(store, member))
         return classifier.to(self._device).eval()
 

@@ -37,9 +37,11 @@ class Assignment:
     phases: tuple[PhasePlan, ...]
     versions: dict[str, str]
     fence: int
+    code: tuple[str, ...] = ()
+    """Packages of which the job may name the network and the loss by path."""
 
     @classmethod
-    def of(cls, command: Control, trainer: str) -> Self:
+    def of(cls, command: Control, trainer: str, code: tuple[str, ...] = ()) -> Self:
         """The training named `trainer` of a job. Raises `ConfigError` if the job has none of that name."""
         snapshot = command.snapshot
         spec = stored_spec(snapshot.spec_json, f"job {command.job}")
@@ -60,6 +62,7 @@ class Assignment:
             phases=tuple(snapshot.phases),
             versions=dict(snapshot.versions),
             fence=command.fence,
+            code=code,
         )
 
     @property

@@ -94,9 +94,8 @@ class Learner:
         """Score this rank's clips of one batch by the present weights, or by those of the `best` checkpoint."""
         if self._evaluation is None:
             model = self.training.evaluated if best is None else self._checkpoint_store.best_model(best)
-            network = self._assignment.training.model if self._assignment.embeds(batch.plan) else None
-            alone = self._assignment.spec.data.targets == "spans"
-            self._evaluation = Evaluation(model, self._device, self._assignment.classes, network, each_alone=alone)
+            embeds, alone = self._assignment.embeds(batch.plan), self._assignment.spec.data.targets == "spans"
+            self._evaluation = Evaluation(model, self._device, self._assignment.classes, embeds, each_alone=alone)
         return self._evaluation.add(batch)
 
     def finish_evaluation(self) -> ScoreTable | None:
@@ -117,11 +116,12 @@ class Learner:
     def _network(self, model: ModelDescription) -> Training:
         network, ema = self._classifier(model), None
         if decay := self._assignment.training.ema:
-            twin = build(model, seed=0)
+            twin = build(model, seed=0, code=self._assignment.code)
             twin.load_state_dict(network.state_dict())
             ema = Ema(twin.to(self._device), decay)
         return Training(network, ema, self._assignment, self._device, self._ranks, self.rates)
 
     def _classifier(self, model: ModelDescription) -> Classifier:
         tensors = None if self._weights is None else self._weights.tensors
-        return build(model, seed_of("weights", self._assignment.seed), tensors).to(self._device)
+        seed = seed_of("weights", self._assignment.seed)
+        return build(model, seed, tensors, self._assignment.code).to(self._device)

@@ -124,7 +124,7 @@ class Trainer:
     def _run(self, started: Control) -> bool:
         """Train in a run of the job. False: this rank was drained, and may not be in step with the others."""
         command = retry_transient(lambda: completed(started, self._adapters.stores), self._leaving)
-        assignment = Assignment.of(command, self._config.trainer)
+        assignment = Assignment.of(command, self._config.trainer, self._config.settings.code)
         interval_s = self._config.settings.report_interval_s
         reporter = Reporter(self._adapters.bus, assignment, self._config.worker, interval_s, self._clock)
         self._over = False
@@ -241,8 +241,10 @@ class Trainer:
         checkpoint_store = CheckpointStore(self._adapters.stores.under(assignment.spec.output), assignment, burst)
         self._checkpoint_store = checkpoint_store
         if not training.is_encoder:
-            network(training.model)  # refuse an unknown name now, not when the first clip shows the input's shape
-        loss(training.loss)
+            network(
+                training.model, settings.code
+            )  # refuse an unknown name now, not when the first clip shows the input's shape
+        loss(training.loss, code=settings.code)
         found = self._claim(checkpoint_store)
         latest = found.manifest
         if latest is not None and latest.final:

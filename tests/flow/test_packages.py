@@ -1,4 +1,5 @@
-"""A network and a loss of another package, by name: from a job to predictions, and what is wrong with them in words."""
+"""A network and a loss of another package, by name or by path: from a job to predictions, and what is wrong with them
+in words."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from typer.testing import CliRunner
 from essp.api.models import load_model
 from essp.cli.main import app
 from essp.embedded.composition import Embedded
-from essp_common.errors import ConfigError
+from essp_common.errors import ConfigError, EsspError
 from essp_common.job.registered import known_loss, known_model
 from essp_common.job.spec import JobSpec
 from essp_common.job.status import JobState
@@ -29,8 +30,11 @@ from essp_common.learning.networks import network
 from essp_common.runtime.config import Settings
 from essp_common.wiring import Stores
 from essp_master.job.preflight import preflight
+from essp_master.registrations import Declared
 from tests.flow.conftest import MakeJob
+from tests.harness.journeys import weights_of
 
+STORES = Stores(("file:///",))
 NETS = """
 import torch
 from torch import nn
@@ -122,6 +126,78 @@ def test_they_train_in_a_job_and_its_model_predicts(make_job: MakeJob, videos: P
     assert len(json.loads(done.stdout)["videos"]) == 4
 
 
+def test_by_path_they_are_the_same_and_only_who_allows_their_package_trains_and_predicts(
+    make_job: MakeJob, videos: Path
+) -> None:
+    by_name = using(make_job("by-name", epochs=1), model="tiny", loss="focal")
+    by_path = using(make_job("by-path", epochs=1), model="acme_nets:TINY", loss="acme_nets:focal")
+    for spec, code in ((by_name, ()), (by_path, ("acme_nets",))):
+        with Embedded(spec, Settings(code=code)) as job:
+            while not job.ended(0.05):
+                pass
+            assert job.status().state is JobState.COMPLETED, job.status().reason
+    assert weights_of(STORES, by_path.output) == weights_of(STORES, by_name.output)
+    predict = ["predict", str(videos / "test"), "--model", by_path.output, "--json"]
+    done = CliRunner().invoke(app, predict, env={"ESSP_CODE": '["acme_nets"]'})
+    assert done.exit_code == 0, done.output
+    assert {found["error"] for found in json.loads(done.stdout)["videos"]} == {None}
+    with pytest.raises(
+        EsspError, match=r"network of trainer (rgb|flow): model 'acme_nets:TINY' .*ESSP_CODE allows none"
+    ):
+        CliRunner().invoke(app, predict, catch_exceptions=False)
+    with pytest.raises(ConfigError, match=r"model 'acme_nets:TINY' is code of a package that is not allowed here"):
+        load_model(by_path.output)
+
+
+@pytest.mark.parametrize("code", [(), ("acme",), ("acme_nets.more",), ("acme_nets_too", "essp")])
+def test_a_path_into_no_package_that_is_allowed_is_refused_and_nothing_of_it_imported(
+    make_job: MakeJob, code: tuple[str, ...]
+) -> None:
+    allows = f"ESSP_CODE allows {', '.join(code)} alone" if code else "ESSP_CODE allows none"
+    for field, path in (("model", "acme_nets:TINY"), ("loss", "acme_nets:focal")):
+        with pytest.raises(
+            ConfigError, match=rf"trainers\.rgb\.{field}: {field} '{path}' is code .* {allows}\..*register"
+        ):
+            preflight(using(make_job(), **{field: path}), STORES, declared=Declared(code=code))
+    with pytest.raises(ConfigError, match=allows):
+        network("acme_nets:TINY", code)
+    with pytest.raises(ConfigError, match=allows):
+        loss("acme_nets:focal", code=code)
+    assert "acme_nets" not in sys.modules
+
+
+def test_the_master_imports_no_code_of_a_path(make_job: MakeJob) -> None:
+    spec = using(make_job(), model="acme_nets:TINY", loss="acme_nets:focal")
+    assert preflight(spec, STORES, declared=Declared(code=("acme_nets",))).spec.trainers == spec.trainers
+    assert "acme_nets" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        (
+            "acme_nets:ABSENT",
+            r"model 'acme_nets:ABSENT' cannot be loaded: AttributeError.*installed, or be on PYTHONPATH",
+        ),
+        ("acme_nets.more:TINY", r"cannot be loaded: ModuleNotFoundError"),
+        ("acme_nets:make", r"lacks make, stem, head; see docs/networks\.md"),
+    ],
+)
+def test_a_path_that_leads_to_no_network_is_named(path: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        network(path, ("acme_nets",))
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["acme_nets.TINY", "acme_nets:", ":TINY", "acme nets:TINY", "acme_nets:TINY.make", "a:b:c", "os:x()", "a/b:c"],
+)
+def test_what_is_neither_a_name_nor_a_path_is_refused(path: str) -> None:
+    for field in ("model", "loss"):
+        with pytest.raises(ValueError, match=r"is not a path; write package\.module:NAME"):
+            TrainerSpec.model_validate({"stream": "rgb", field: path})
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -133,7 +209,7 @@ def test_a_job_that_names_none_is_refused_before_it_begins(
     make_job: MakeJob, changes: dict[str, str], said: str
 ) -> None:
     with pytest.raises(ConfigError, match=said):
-        preflight(using(make_job(), **changes), Stores(("file:///",)))
+        preflight(using(make_job(), **changes), STORES)
 
 
 @pytest.mark.parametrize(

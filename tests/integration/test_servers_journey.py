@@ -6,13 +6,17 @@ The reference is the same job in this process over folders. Clips and weights ha
 from __future__ import annotations
 
 import json
+import os
+import sys
 import uuid
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Unpack
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from kafka import KafkaProducer
@@ -25,7 +29,8 @@ from essp_common.artifacts import layout
 from essp_common.artifacts.checkpoint import read_latest
 from essp_common.bus.kafka_clients import connected
 from essp_common.bus.kafka_options import KafkaOptions
-from essp_common.job.spec import parse_spec
+from essp_common.job.changes import next_run
+from essp_common.job.spec import JobSpec, parse_spec
 from essp_common.job.status import JobState, JobStatus
 from essp_common.objects.port import ObjectStore
 from essp_common.planning.position import Position
@@ -34,7 +39,8 @@ from essp_common.wiring import Stores, open_bus
 from tests.adversary.records import SAMPLES, TOPICS, Sent, foreign
 from tests.adversary.storms import storm
 from tests.conftest import BUCKET
-from tests.harness.journeys import IssuedSeed, job_text, make_videos, seeds_in, weights_of
+from tests.harness import own_package
+from tests.harness.journeys import IssuedSeed, JobOptions, job_text, make_videos, seeds_in, weights_of
 from tests.integration.fleet import Api, Fleet, Process
 
 pytestmark = pytest.mark.integration
@@ -42,6 +48,9 @@ pytestmark = pytest.mark.integration
 BUDGET = "256KiB"
 """Room for about 9 clips: without all of its trainers no job gets further."""
 BATCH = 4
+UPDATES = 3
+"""Of an epoch: 12 clips, 4 at once."""
+RATE = "trainers.rgb.optimizer.lr"
 TOKEN = "a-secret"
 
 
@@ -67,10 +76,10 @@ class Deployment:
     bus_url: str
     decoders: list[Process]
 
-    def job(self, name: str) -> str:
+    def job(self, name: str, **options: Unpack[JobOptions]) -> str:
         """A job file of the small set, all of it on S3."""
-        output, catalog = f"{self.root}/runs/{name}", f"{self.root}/catalog.parquet"
-        return job_text(name, output=output, catalog=catalog, budget=BUDGET)
+        given: JobOptions = {"budget": BUDGET, **options}
+        return job_text(name, output=self.output(name), catalog=f"{self.root}/catalog.parquet", **given)
 
     def output(self, name: str) -> str:
         return f"{self.root}/runs/{name}"
@@ -78,12 +87,12 @@ class Deployment:
     def trainer(self, job: str, name: str) -> Process:
         return self.fleet.start("trainer", "--job", job, "--trainer", name)
 
-    def completed(self, job: str) -> JobStatus:
+    def completed(self, job: str, trainers: tuple[str, ...] = ("rgb", "flow")) -> JobStatus:
         """The job, once it is complete; every clip was trained once by every trainer, and the cache is empty."""
         status = self.api.until(job, "has ended", lambda status: status.state.ended)
         assert status.state is JobState.COMPLETED, status.reason
         for passed in status.phases:
-            assert passed.done == {"trainer.rgb": passed.clips, "trainer.flow": passed.clips}
+            assert passed.done == {f"trainer.{name}": passed.clips for name in trainers}
         assert status.counts.failed == status.counts.skipped == 0
         self.empty_cache()
         return status
@@ -118,14 +127,24 @@ def videos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def expected(videos: Path, tmp_path_factory: pytest.TempPathFactory) -> Expected:
-    """The job run in this process, over folders and memory."""
-    folder = tmp_path_factory.mktemp("embedded")
-    catalog, output = f"file://{folder}/catalog.parquet", f"file://{folder}/run"
-    build(f"file://{videos}", catalog, ("file:///",), BuildOptions("folders"))
-    spec = parse_spec(job_text("whole", output=output, catalog=catalog, budget=BUDGET))
+def catalog(videos: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The URI of the catalog in a folder."""
+    uri = f"file://{tmp_path_factory.mktemp('catalog')}/catalog.parquet"
+    build(f"file://{videos}", uri, ("file:///",), BuildOptions("folders"))
+    return uri
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder in which the package of somebody else is installed; nothing of it stays imported."""
+    yield own_package.installed(tmp_path_factory.mktemp("package"))
+    sys.modules.pop(own_package.NAME, None)
+
+
+def embedded(spec: JobSpec, settings: Settings = Settings()) -> Expected:  # noqa: B008
+    """What comes of a job in this process, over folders and memory."""
     seeds: list[IssuedSeed] = []
-    with Embedded(spec, Settings()) as job:
+    with Embedded(spec, settings) as job:
         subscription = job.adapters.bus.subscribe([topics.SEEDS], group=None)
         while not job.ended(0.05):
             pass
@@ -133,14 +152,25 @@ def expected(videos: Path, tmp_path_factory: pytest.TempPathFactory) -> Expected
         while records := subscription.poll(1000, 0.0):
             seeds += seeds_in(records, spec.name)
         subscription.close()
-    return Expected(sorted(seeds), weights_of(Stores(("file:///",)), output))
+    return Expected(sorted(seeds), weights_of(Stores(("file:///",)), spec.output))
+
+
+@pytest.fixture(scope="module")
+def expected(catalog: str, tmp_path_factory: pytest.TempPathFactory) -> Expected:
+    output = f"file://{tmp_path_factory.mktemp('embedded')}/run"
+    return embedded(parse_spec(job_text("whole", output=output, catalog=catalog, budget=BUDGET)))
 
 
 @pytest.fixture(scope="module")
 def deployment(
-    videos: Path, s3_server: S3Server, redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory
+    videos: Path,
+    package: Path,
+    s3_server: S3Server,
+    redis_server: RedisServer,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Deployment]:
-    """Servers, the small set on S3, and every service but the trainers, which belong to a job."""
+    """Servers, the small set on S3, and every service but the trainers, which belong to a job. All have the package of
+    somebody else on their path."""
     folder = tmp_path_factory.mktemp("fleet")
     prefix = uuid.uuid4().hex[:10]
     store_url = s3_server.store(BUCKET, prefix)
@@ -157,6 +187,8 @@ def deployment(
             "ESSP_API_TOKEN": TOKEN,
             "ESSP_DECODER_PROCESSES": "1",
             "ESSP_READY_S": "0",  # some tests begin without the trainers
+            "ESSP_CODE": json.dumps([own_package.NAME]),
+            "PYTHONPATH": os.pathsep.join([str(package), *filter(None, [os.environ.get("PYTHONPATH")])]),
         }
         with Fleet(environment, folder) as fleet:
             master = fleet.start("master", "--port", "0")
@@ -197,6 +229,78 @@ def test_a_job_comes_to_the_same_over_real_servers(deployment: Deployment, expec
     answer = json.loads(deployment.fleet.run("predict", video, "--model", deployment.output("whole"), "--json"))
     assert [(found["video"], found["error"]) for found in answer["videos"]] == [(video, None)]
     assert answer["videos"][0]["class"] in ("left", "right")
+
+
+def test_a_network_of_a_package_of_its_own_trains_by_name_and_by_path(
+    deployment: Deployment, catalog: str, package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`rgb` by the name that the package registers, `flow` by its path."""
+
+    def own(text: str) -> str:
+        document = yaml.safe_load(text)
+        document["trainers"]["rgb"] |= {"model": "tiny", "loss": "focal"}
+        document["trainers"]["flow"] |= {"model": f"{own_package.NAME}:TINY", "loss": f"{own_package.NAME}:focal"}
+        return json.dumps(document)
+
+    trainers = [deployment.trainer("own", "rgb"), deployment.trainer("own", "flow")]
+    assert deployment.api.start(own(deployment.job("own", epochs=1))) == 202
+    deployment.completed("own")
+    for trainer in trainers:
+        deployment.fleet.ended(trainer)
+    monkeypatch.syspath_prepend(str(package))
+    here = job_text("own", output=f"file://{tmp_path}/run", catalog=catalog, budget=BUDGET, epochs=1)
+    whole = embedded(parse_spec(own(here)), Settings(code=(own_package.NAME,)))
+    assert weights_of(deployment.stores, deployment.output("own")) == whole.weights
+    video = f"{deployment.root}/videos/test/left/0.mp4"
+    (answer,) = json.loads(deployment.fleet.run("predict", video, "--model", deployment.output("own"), "--json"))[
+        "videos"
+    ]
+    assert (answer["error"], answer["class"] in ("left", "right")) == (None, True)
+
+
+def test_a_job_that_is_changed_and_whose_trainers_die_comes_to_what_it_would_have_been(
+    deployment: Deployment, catalog: str, tmp_path: Path
+) -> None:
+    """Another rate, one more epoch, one more trainer; then two trainers are killed."""
+    api, fleet, options = deployment.api, deployment.fleet, JobOptions(checkpoint=BATCH)
+    late = {"stream": "rgb", "batch_size": BATCH, "threads": 1, "augment.crop": 32, "augment.flip": False}
+    more = {"epochs": 3, **{f"trainers.late.{field}": value for field, value in late.items()}}
+
+    def change(**fields: object) -> None:
+        fleet.run("job", "set", "changed", *(f"{f}={json.dumps(v)}" for f, v in fields.items()), "--server", api.url)
+
+    assert api.start(deployment.job("changed", **options)) == 202
+    rgb = deployment.trainer("changed", "rgb")
+    # Without `flow` it comes to a halt by itself, before the end.
+    api.until("changed", "has trained a batch", lambda status: trained(status, "rgb") >= BATCH)
+    change(**{RATE: 0.001})
+    change(**more)
+    flow = deployment.trainer("changed", "flow")
+    before = api.until("changed", "goes on with the third trainer", lambda s: len(s.trainers) == 3 and not s.reason)
+    fleet.kill(flow)
+    trainers = [deployment.trainer("changed", "late")]
+    api.until("changed", "trains on", lambda status: trained(status, "rgb") > trained(before, "rgb"))
+    fleet.kill(rgb)
+    trainers += [deployment.trainer("changed", name) for name in ("rgb", "flow")]
+    status = deployment.completed("changed", ("rgb", "flow", "late"))
+    for trainer in trainers:
+        fleet.ended(trainer)
+    audit = json.loads(fleet.run("audit", deployment.output("changed"), "--json"))
+    assert [found for found in audit["findings"] if not found["holds"]] == []
+
+    (place,) = [change.places["rgb"] for change in status.changes]
+    spec = parse_spec(job_text("changed", output=f"file://{tmp_path}/run", catalog=catalog, budget=BUDGET, **options))
+    optimizer = spec.trainers["rgb"].optimizer
+    scheduled = {
+        "unit": "updates",
+        "steps": (place.epoch * UPDATES + place.clip // BATCH,),
+        "gamma": 0.001 / optimizer.lr,
+    }
+    assert 0 < place.epoch * UPDATES + place.clip // BATCH < 3 * UPDATES, "within the training"
+    rgb_spec = spec.trainers["rgb"].model_copy(update={"optimizer": optimizer.model_copy(update=scheduled)})
+    spec = next_run(spec, more)
+    spec = spec.model_copy(update={"trainers": {**spec.trainers, "rgb": rgb_spec}})
+    assert weights_of(deployment.stores, deployment.output("changed")) == embedded(spec).weights
 
 
 def test_a_paused_job_issues_nothing_and_goes_on_when_resumed(deployment: Deployment, expected: Expected) -> None:

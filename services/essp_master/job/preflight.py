@@ -20,7 +20,6 @@ from essp_common.catalog.label_sets import COLUMN as LABELS
 from essp_common.catalog.label_sets import label_names
 from essp_common.catalog.table import HANDED, PLANNED, Catalog
 from essp_common.errors import ConfigError, NotFound
-from essp_common.features.declared import DeclaredFeature
 from essp_common.job.changes import changeable
 from essp_common.job.feature_layout import FeatureLayout
 from essp_common.job.spec import JobSpec, stored_spec
@@ -42,6 +41,7 @@ from essp_master.job.sizing import bounds_of, enough_budget, parts_of, unit_clip
 from essp_master.job.trainer_checks import check_needs, check_trainers, layouts_of
 from essp_master.ledger.instructions import IssueUnits
 from essp_master.ledger.parts import ClipParts
+from essp_master.registrations import NOTHING, Declared
 
 _NO_EFFECT = ("device", "threads", "checkpoint", "epochs", "priority", "stop")
 """Fields that, like all `limits`, do not change what a job computes, but for how long it trains; of epochs there may be
@@ -92,15 +92,15 @@ def preflight(
     spec: JobSpec,
     stores: Stores,
     fresh: bool = False,
-    declared: Mapping[str, DeclaredFeature] | None = None,
+    declared: Declared = NOTHING,
     continues: bool = False,
 ) -> Preflight:
     """Check a job, and complete what a predict job takes from its model.
 
     Raises `ConfigError`, which names the field and the remedy, and `BadCheckpoint`.
 
-    `fresh`: the job is to begin anew, whatever its output holds. `declared`: features that are registered, and whose
-    code is not installed here. `continues`: a run that another master began goes on.
+    `fresh`: the job is to begin anew, whatever its output holds. `declared`: what it may name although its code is not
+    installed here. `continues`: a run that another master began goes on.
     """
     spec = with_versions(with_inputs_of_model(spec, stores), stores, fresh)
     _check_size(spec)
@@ -113,11 +113,11 @@ def preflight(
         candidates(spec.aggregation, spec.data.targets)
     phases = Phases(spec, catalog)
     classes = _names_of(spec, catalog)
-    layouts = layouts_of(spec, declared)
-    check_needs(spec, declared)
+    layouts = layouts_of(spec, declared.features)
+    check_needs(spec, declared.features)
     check_trainers(phases, classes, layouts, declared)
     parts = parts_of(spec)
-    bounds = bounds_of(phases, parts, declared)
+    bounds = bounds_of(phases, parts, declared.features)
     clips = unit_clips(spec, bounds)
     output = _output_of(spec, stores)
     if trouble := output.unwritable():

@@ -6,7 +6,7 @@ mirror, the network and the batch. Errors name the field to change.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
 
 from essp_common.errors import ConfigError
@@ -17,10 +17,12 @@ from essp_common.job.feature_layout import FeatureLayout
 from essp_common.job.network_limits import limits_of
 from essp_common.job.registered import ENCODERS, known_loss, known_model
 from essp_common.job.spec import JobSpec
+from essp_common.job.trainer_spec import TrainerSpec
 from essp_common.pb.v1.messages_pb2 import TRAIN
 from essp_common.planning.phases import Phases
 from essp_common.validation import suggested
 from essp_master.job.sizing import decoded_clips
+from essp_master.registrations import Declared, row_for
 
 _AXES = 4
 """Of a picture: `(T, H, W, C)`."""
@@ -62,17 +64,17 @@ def check_trainers(
     phases: Phases,
     classes: Sequence[str],
     layouts: Mapping[str, FeatureLayout],
-    declared: Mapping[str, DeclaredFeature] | None = None,
+    declared: Declared,
 ) -> None:
     """Raises `ConfigError` for a trainer whose settings contradict its stream or its network. `classes`: names of what
-    the job learns, be they labels."""
+    the job learns, be they labels. `declared`: what is not installed here, and may be named all the same."""
     spec = phases.spec
     clips = {clip for _, view in phases.views for clip in decoded_clips(spec, view)}
     for name, trainer in spec.trainers.items():
-        _check_names(spec, name)
+        _check_names(trainer, name, declared)
         _check_classes(spec, classes, name)
         stream = spec.streams[trainer.stream]
-        made = [output_of(stream.feature, stream.params, clip, declared, spec.clip.snippets) for clip in clips]
+        made = [output_of(stream.feature, stream.params, clip, declared.features, spec.clip.snippets) for clip in clips]
         if trainer.is_encoder:
             _check_descriptors(spec, name, layouts[trainer.stream], made)
             continue
@@ -91,15 +93,27 @@ def alike(spec: JobSpec) -> list[tuple[str, str]]:
     return [(one, other) for one, other in combinations(what, 2) if what[one] == what[other]]
 
 
-def _check_names(spec: JobSpec, name: str) -> None:
-    try:
-        known_model(spec.trainers[name].model)
-    except ConfigError as error:
-        raise ConfigError(f"trainers.{name}.model: {error}") from error
-    try:
-        known_loss(spec.trainers[name].loss)
-    except ConfigError as error:
-        raise ConfigError(f"trainers.{name}.loss: {error}") from error
+def _check_names(trainer: TrainerSpec, name: str, declared: Declared) -> None:
+    row = row_for(trainer.model, declared.trainers)
+    models, losses = (row.models, row.losses) if row is not None else ((), ())
+    fields: tuple[tuple[str, str, Sequence[str], Callable[[str, Sequence[str]], str]], ...] = (
+        ("model", trainer.model, models, known_model),
+        ("loss", trainer.loss, losses, known_loss),
+    )
+    for field, named, in_image, known in fields:
+        if named in in_image and declared.images_run:
+            continue
+        try:
+            known(named, declared.code)
+        except ConfigError as error:
+            where = f"trainers.{name}.{field}"
+            if row is None or named not in in_image:
+                raise ConfigError(f"{where}: {error}") from error
+            raise ConfigError(
+                f"{where}: {named} is in the image of the registered trainer {row.name}, and this master starts "
+                "trainers as processes of its own machine, where it is not installed (ESSP_POOLS=processes); install "
+                "its package here, too, or have a master in Kubernetes train the job (ESSP_POOLS=kubernetes)"
+            ) from error
 
 
 def _check_classes(spec: JobSpec, classes: Sequence[str], name: str) -> None:

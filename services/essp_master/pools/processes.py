@@ -4,7 +4,7 @@ They inherit the master's environment, so they reach the same servers. A worker 
 several of a pool end one after the other as soon as they are started, the next one is started after a while, which
 doubles each time, and people are told (`troubles`). A worker counts as up once it has lived for a moment. One that is
 to leave gets SIGTERM and finishes what it has in hand; when the master ends, all leave. Registered extractors need
-their entry point to be installed here: images are for Kubernetes.
+their entry point to be installed here, and the models of registered trainers their package: images are for Kubernetes.
 """
 
 from __future__ import annotations
@@ -187,8 +187,16 @@ class ProcessDriver:
         with self._lock:
             if name in self._pools and self._pools[name].arguments != arguments:
                 self.remove(name)
-            if ranks:
-                self._pools.setdefault(name, _Pool(arguments, 1))
+            if ranks and name not in self._pools:
+                self._pools[name] = _Pool(arguments, 1)
+                if row is not None:
+                    log.warning(
+                        "trainer %s of job %s runs as a process of this machine, with what is installed here: image, "
+                        "resources and environment of the registered trainer %s are for Kubernetes (ESSP_POOLS)",
+                        trainer,
+                        job,
+                        row.name,
+                    )
         self.repair()
 
     def close(self) -> None:

@@ -21,7 +21,7 @@ from datetime import datetime
 from essp_master.job.pool_demand import PoolDemand, TrainerDemand
 from essp_master.pools.gpus import SCALING, TrainerForecast, allocate
 from essp_master.pools.port import PoolDriver, TrainingKey
-from essp_master.registrations import TrainerRow
+from essp_master.registrations import TrainerRow, row_for
 
 _STARVED = 0.3
 """A trainer that waits for more than this share of its time could not use more ranks."""
@@ -59,7 +59,8 @@ class TrainerRanks:
         failed = self._driver.failed()
         found = {key: demand for key, demand in wanted.items() if key not in failed}
         epochs = {key: len(trainer.losses) for key, (_, trainer) in found.items()}
-        rows = {key: self._row(job, trainer) for key, (job, trainer) in wanted.items()}
+        registered = self._rows()
+        rows = {key: row_for(trainer.model, registered) for key, (_, trainer) in wanted.items()}
         begun = {job.job: job.created for job, _ in wanted.values()}
         adopted = self._adopt(rows, begun, failed, known)
         self._end_former(begun)
@@ -145,10 +146,6 @@ class TrainerRanks:
             max=min(self._ranks, row.max_ranks if row else self._ranks),
             starved=(trainer.data_wait_ratio or 0.0) > _STARVED,
         )
-
-    def _row(self, job: PoolDemand, trainer: TrainerDemand) -> TrainerRow | None:
-        """The registered image for a trainer's model, if there is one."""
-        return next((row for row in self._rows().values() if trainer.model in row.models), None)
 
 
 def _name(key: TrainingKey) -> str:

@@ -149,7 +149,8 @@ class CheckpointStore:
 
     def best_model(self, best: Best) -> AnyClassifier:
         """The model with the best validation."""
-        return restore(self._store, checkpoint.read(self._store, self._assignment.trainer, best.step))
+        found = checkpoint.read(self._store, self._assignment.trainer, best.step)
+        return restore(self._store, found, self._assignment.code)
 
     def prepare(self, training: Trainable) -> None:
         """Have ready what the first snapshot needs, so that no step waits for it. Only on rank 0."""

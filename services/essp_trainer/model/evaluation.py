@@ -33,16 +33,16 @@ class Evaluation:
         model: AnyClassifier,
         device: torch.device,
         classes: tuple[str, ...],
-        network: str | None = None,
+        embeds: bool = False,
         *,
         each_alone: bool = False,
     ) -> None:
-        """`network`: the name of the model, whose features of the clips are kept, too; None: they are not.
+        """`embeds`: the features of the clips are kept, too.
         `each_alone`: clips of one video have labels of their own, so each stands for itself."""
         self._model = model.to(device)
         self._device = device
         self._classes = classes
-        self._head_inputs = None if network is None else HeadInputs(model, network)
+        self._head_inputs = HeadInputs(model) if embeds else None
         self._independent = isinstance(model, Classifier) and model.independent
         self._each_alone = each_alone
         self._features: list[NDArray[np.float16]] = []

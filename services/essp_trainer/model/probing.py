@@ -19,7 +19,6 @@ from essp_common.encoders.classifier import LinearClassifier, fitted_classifier
 from essp_common.errors import PermanentError
 from essp_common.learning.head_inputs import HeadInputs
 from essp_common.learning.models import Classifier
-from essp_common.learning.networks import network
 from essp_common.learning.randomness import Share
 from essp_trainer.assignment import Assignment
 from essp_trainer.data.device import enough_memory, half_type
@@ -42,7 +41,7 @@ class Probing(Fitted[Classifier]):
         self._spec = training.probe
         super().__init__(model, _last(model, training.model), assignment, "probe", ranks, {CLIPS: self._spec.clips})
         model.requires_grad_(False)
-        self._inputs = HeadInputs(model, training.model)
+        self._inputs = HeadInputs(model)
         self._device = device
         self._half = half_type(training.amp, device)
 
@@ -88,8 +87,7 @@ class Probing(Fitted[Classifier]):
 
 def _last(model: Classifier, name: str) -> Head:
     """The layer that is learned, which may have dropout before it."""
-    head = model.backbone.get_submodule(network(name).head)
-    layer = head[-1] if isinstance(head, nn.Sequential) else head
+    layer = model.head[-1] if isinstance(model.head, nn.Sequential) else model.head
     if not isinstance(layer, Head):
         raise TypeError(f"the last layer of {name} is a {type(layer).__name__}")
     return layer

@@ -24,7 +24,6 @@ from essp_common.artifacts.checkpoint import MODEL_FILE, OPTIMIZER_FILE, TRAINED
 from essp_common.learning.losses import loss
 from essp_common.learning.mixing import blend_of
 from essp_common.learning.models import Classifier, load_tensors
-from essp_common.learning.networks import network
 from essp_common.learning.normalisation import AnyBatchNorm, take_any_batch
 from essp_common.learning.randomness import Share, seed_of
 from essp_common.learning.scores import Scores
@@ -77,6 +76,7 @@ class Training:
             self._spec.label_smoothing,
             class_weights(assignment, device),
             independent=assignment.learns_labels,
+            code=assignment.code,
         )
         self._rates = rates
         self._seed = assignment.seed
@@ -87,7 +87,7 @@ class Training:
         self._half = half_type(self._spec.amp, device)
         self._launches = launches(device)
         self._wait: Callable[[], None] | None = None
-        self._head = model.backbone.get_submodule(network(self._spec.model).head)
+        self._head = model.head
         self._frozen = False
         """Only the head learns."""
         self.optimiser = Optimiser(

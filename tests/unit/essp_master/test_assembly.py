@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -19,8 +20,9 @@ from essp_master.main import own_command
 from essp_master.pools.observe_only import ObserveOnlyDriver
 from essp_master.pools.processes import ProcessDriver
 from essp_master.pools.worker_registry import WorkerRegistry
+from tests.harness.fleet import make_job
 from tests.harness.kubernetes_api import ApiServer
-from tests.harness.kubernetes_objects import deployment
+from tests.harness.kubernetes_objects import IMAGE, deployment
 from tests.harness.running import running
 from tests.harness.waiting import LONGEST_S, until
 
@@ -65,6 +67,25 @@ def test_the_next_master_keeps_pools_as_people_have_set_them(
         (pool,) = second.get("/v1/pools").json()
         assert (pool["replicas"], pool["rule"]["replicas"]) == (4, 4)
         assert second.delete("/v1/pools/decoder").status_code == 204
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"), [({}, 200), ({"pools": "processes", "pool_sizes": {}, "ranks": 1}, 422)], ids=["none", "own"]
+)
+def test_a_network_that_only_a_registered_image_has_is_trained_unless_trainers_are_processes_of_the_master(
+    adapters: Adapters, tmp_path: Path, changes: dict[str, Any], code: int
+) -> None:
+    state = {"state": f"{tmp_path.as_uri()}/state", "images": ("registry.example/",)}
+    row = {"name": "own", "image": IMAGE, "models": ["ownnet"]}
+    own = {"stream": "rgb", "model": "ownnet", "batch_size": 4, "augment": {"crop": 16}}
+    job = make_job(tmp_path, trainers={"own": own}).model_dump_json()
+    with client_of(adapters, SETTINGS.model_copy(update=state | changes), "one") as client:
+        until(lambda: client.get("/readyz").status_code == 200)
+        assert client.post("/v1/jobs:validate", content=job).status_code == 422, "nobody has it"
+        assert client.put("/v1/trainers/own", json=row, headers={"If-None-Match": "*"}).status_code == 200
+        answer = client.post("/v1/jobs:validate", content=job)
+        assert answer.status_code == code, answer.text
+        assert ("image of the registered trainer own" in answer.text) == (code == 422)
 
 
 def test_a_standby_passes_requests_on_and_says_who_leads(adapters: Adapters, cluster: ApiServer) -> None:

@@ -14,9 +14,10 @@ from essp_common.errors import ConfigError, NotFound, PreconditionFailed
 from essp_common.features.declared import DeclaredFeature, DeclaredOutput
 from essp_common.features.port import ArraySpec
 from essp_common.job.feature_layout import FeatureLayout
+from essp_common.job.spec import JobSpec
 from essp_common.wiring import Stores, open_store
 from essp_master.job.preflight import preflight
-from essp_master.registrations import ExtractorRow, Registrations, TrainerRow
+from essp_master.registrations import Declared, ExtractorRow, Registrations, TrainerRow
 from tests.harness.fleet import make_job
 
 DIGEST = "registry.example/team/depth@sha256:" + "0f" * 32
@@ -155,7 +156,31 @@ def test_a_job_may_ask_for_a_feature_whose_code_is_elsewhere(tmp_path: Path) -> 
         preflight(job, stores)
     plain = FeatureLayout(mirrored="plain")
     declared = {"depth": DeclaredFeature("depth", 2, DeclaredOutput(shape=(1, "H", "W", "2*T"), dtype="uint8"), plain)}
-    assert preflight(job, stores, declared=declared).spec == job
+    assert preflight(job, stores, declared=Declared(declared)).spec == job
     greedy = {"depth": DeclaredFeature("depth", 4, OUTPUT, plain)}
     with pytest.raises(ConfigError, match="needs clips of 4 frames"):
-        preflight(job, stores, declared=greedy)
+        preflight(job, stores, declared=Declared(greedy))
+
+
+def test_a_job_may_name_a_network_and_a_loss_that_only_the_image_of_a_row_has(tmp_path: Path) -> None:
+    stores = Stores([f"file://{tmp_path}"])
+    row = TrainerRow(name="own", image=DIGEST, models=("ownnet",), losses=("ownloss",))
+
+    def found(declared: Declared, **changes: str) -> JobSpec:
+        one = {"stream": "rgb", "batch_size": 4, "augment": {"crop": 16}, **changes}
+        return preflight(make_job(tmp_path, trainers={"one": one}), stores, declared=declared).spec
+
+    with pytest.raises(ConfigError, match=r"trainers\.one\.model: no model 'ownnet'; .*essp registry put trainers"):
+        found(Declared(), model="ownnet")
+    rows = Declared(trainers={"own": row})
+    assert found(rows, model="ownnet", loss="ownloss").trainers["one"].model == "ownnet"
+    with pytest.raises(ConfigError, match=r"trainers\.one\.loss: no loss 'otherloss'"):
+        found(rows, model="ownnet", loss="otherloss")
+    with pytest.raises(ConfigError, match=r"trainers\.one\.loss: no loss 'ownloss'"):
+        found(rows, model="small", loss="ownloss")  # which runs in another image
+    here = Declared(trainers={"own": row}, images_run=False)
+    with pytest.raises(
+        ConfigError, match=r"one\.model: ownnet is in the image of the registered trainer own.*=processes"
+    ):
+        found(here, model="ownnet")
+    assert found(here, model="small").trainers["one"].model == "small"

@@ -10,11 +10,13 @@ import torch
 
 from essp_common import topics
 from essp_common.artifacts import layout
+from essp_common.artifacts.fused_model import read_model, write_model
 from essp_common.artifacts.predictions import Prediction
 from essp_common.errors import DeviceLost
 from essp_common.job.spec import JobSpec
 from essp_common.learning.models import Classifier
 from essp_common.learning.scores import Scores
+from essp_common.objects.directory import DirectoryStore
 from essp_common.pb.v1.messages_pb2 import (
     LOST,
     MEMORY,
@@ -98,6 +100,20 @@ def test_bytes_are_freed_before_a_batch_is_full(bench: PredictorBench) -> None:
         progress = next(bench.reports())
         assert (progress.trained.consumer, list(progress.trained.indices)) == ("predictor.rgb", [0])
         assert bench.cache.usage().keys == 0
+
+
+def test_a_network_that_is_not_installed_here_fails_the_job_by_name(tmp_path: Path) -> None:
+    """As where its trainer ran in an image of its own."""
+    uri = model_at(tmp_path)
+    store = DirectoryStore.from_url(f"file://{tmp_path}")
+    found = read_model(DirectoryStore.from_url(uri))
+    members = [m.model_copy(update={"model": m.model.model_copy(update={"name": "ownnet"})}) for m in found.members]
+    write_model(store, found.model_copy(update={"members": tuple(members)}))
+    bench = PredictorBench(tmp_path)
+    with bench.predictor():
+        failed = bench.ending().failed
+    assert failed.reason.startswith("the predictor cannot make the network of trainer rgb: no model 'ownnet'; ")
+    assert "wherever master, trainers and predictors run" in failed.reason
 
 
 @pytest.mark.usefixtures("double_precision")

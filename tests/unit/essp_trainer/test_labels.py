@@ -123,10 +123,10 @@ def test_a_loss_of_a_package_gives_one_number_a_clip(monkeypatch: pytest.MonkeyP
         return (logits.sigmoid() - target).square().mean(dim=1)
 
     def named(function: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> Loss:
-        monkeypatch.setattr(losses, "LOSSES_OF_PACKAGES", SimpleNamespace(load=lambda name: function))
+        monkeypatch.setattr(losses, "LOSSES_OF_PACKAGES", SimpleNamespace(load=lambda name, code: function))
         return losses.loss("of_a_package", independent=True)
 
-    monkeypatch.setattr(losses, "known_loss", lambda name: name)
+    monkeypatch.setattr(losses, "known_loss", lambda name, code: name)
     logits, target = torch.tensor([[0.0, 9.0], [0.0, -9.0]]), torch.tensor([[1.0, 1.0], [0.0, 0.0]])
     assert float(named(squared)(logits, target)) == pytest.approx(0.25, abs=1e-3)
     with pytest.raises(ConfigError, match=r"gave \(2, 2\) for 2 clips"):

@@ -150,7 +150,7 @@ def test_the_last_layers_of_networks(tmp_path: Path, model: str, frames: int, cr
         running.join()
     assert running.error is None
     sample, network = held(stage), model_of(stage)
-    inputs = HeadInputs(network, model)
+    inputs = HeadInputs(network)
     with torch.inference_mode():
         logits = network(torch.from_numpy(np.stack([pictures[index] for index in range(3)]))).logits.numpy()
     vectors = inputs.means(3).numpy()

@@ -428,6 +428,28 @@ def test_a_gpu_that_is_not_there_fails_the_job_with_the_field_and_the_worker(
     assert failed.reason.endswith("worker w")
 
 
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {"model": "ownnet"},
+            "no model 'ownnet'; .*the package installed wherever master, trainers and predictors run",
+        ),
+        ({"model": "own_nets:TINY"}, "model 'own_nets:TINY' is code of a package that is not allowed here: ESSP_CODE"),
+        ({"loss": "own_nets:focal"}, "loss 'own_nets:focal' is code of a package that is not allowed here: ESSP_CODE"),
+    ],
+)
+def test_a_network_or_a_loss_that_is_not_here_fails_the_job_by_name(
+    tmp_path: Path, changes: dict[str, str], said: str
+) -> None:
+    """As where it is in an image of its own, and this is another one."""
+    stage = Stage(job_spec(tmp_path, **changes), phase_plans(2))
+    with pytest.raises(ConfigError, match=said) as raised:
+        train(stage)
+    [failed] = stage.reports("failed")
+    assert str(raised.value) in failed.reason
+
+
 def test_a_trainer_whose_job_does_not_start_says_what_it_waits_for(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from essp.cli.divisions import command_again, divisions_of, option_of, run_all
+from essp.cli.divisions import checked, command_again, divisions_of, option_of, run_all
 from essp_common.catalog.table import Catalog, VideoRow, write_catalog
 from essp_common.errors import ConfigError
 from essp_common.job.spec import JobSpec
@@ -15,6 +15,7 @@ from essp_common.job.status import JobState, JobStatus
 from essp_common.objects.directory import DirectoryStore
 from essp_common.runtime.process import EXIT_INTERRUPTED
 from essp_common.wiring import Stores
+from essp_master.registrations import NOTHING
 from tests.harness.statuses import status
 
 STORES = Stores(("file:///",))
@@ -51,7 +52,7 @@ def run(job: JobSpec, states: list[JobState]) -> list[str]:
 
     folds = divisions_of(job, None, "group", STORES)
     with pytest.raises(typer.Exit) as left:
-        run_all(job, folds, STORES, False, False, AGAIN, one)
+        run_all(job, folds, checked(folds, STORES, False, NOTHING), STORES, False, False, AGAIN, one)
     begun.append(f"exit {left.value.exit_code}")
     return begun
 

@@ -21,6 +21,7 @@ from essp_common.wiring import Stores
 from essp_master.api.app import create_app
 from essp_master.config import MasterSettings
 from essp_master.job.preflight import Preflight, preflight
+from essp_master.registrations import Declared
 from tests.harness.command_line import essp
 from tests.harness.fleet import adapters_in, make_job, master_over
 from tests.harness.serving import served
@@ -233,7 +234,7 @@ def test_a_registered_feature_is_mirrored_only_if_it_says_what_it_becomes(tmp_pa
         shape = ("T", "H", "W", channels)[4 - axes :]
         declared = {"depth": DeclaredFeature("depth", 1, DeclaredOutput(shape=shape), layout)}
         settings = trainer(augment={"crop": 16} | augment) | {"streams": {"rgb": {"feature": "depth"}}}
-        return preflight(make_job(tmp_path, **settings), stores, declared=declared)
+        return preflight(make_job(tmp_path, **settings), stores, declared=Declared(declared))
 
     with pytest.raises(ConfigError, match=r"trainers.one.augment.flip: what depth .* becomes in a mirror is not known"):
         found(FeatureLayout())

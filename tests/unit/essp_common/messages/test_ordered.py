@@ -230,6 +230,31 @@ def test_the_master_learns_which_runs_bytes_are_missed(bench: OrderedBench, told
     assert [(p.failed.kind, p.fence) for p in bench.progress()] == [(LOST, reported)]
 
 
+def test_of_two_messages_for_a_clip_that_of_this_run_is_what_the_master_hears_of(bench: OrderedBench) -> None:
+    """Both are delivered again to a consumer whose state is older: it has trained with the first one and died."""
+    phases = [plan(TRAIN, 0, 1)]
+    for fence in (2, 3):
+        key = bench.feature(phases[0], 0, fence=fence)
+    bench.cache.purge(key)
+    with bench.intake(phases) as intake:
+        assert intake.take(0) is None
+        assert [(p.failed.kind, p.fence) for p in bench.progress()] == [(LOST, 3)]
+        bench.feature(phases[0], 0, fence=3)
+        assert places(take_all(intake)) == [(0, 0), (0, "end")]
+
+
+def test_a_message_that_takes_the_place_of_another_one_keeps_its_bytes(bench: OrderedBench) -> None:
+    phases = [plan(TRAIN, 0, 1)]
+    for fence in (2, 3):
+        bench.feature(phases[0], 0, fence=fence)
+    with bench.intake(phases) as intake:
+        taken, _ = take_all(intake)
+        assert isinstance(taken, Delivery)
+        assert bytes(taken.value) == b"1.0.0.0"
+        intake.finish([taken])
+    assert (bench.cache.usage().keys, bench.backlog()) == (0, 0)
+
+
 def test_lost_bytes_are_reported_and_waited_for(bench: OrderedBench) -> None:
     phases = [plan(TRAIN, 0, 2)]
     key = bench.feature(phases[0], 0)

@@ -33,62 +33,70 @@ def drained(buffer: ReorderBuffer[str]) -> list[str]:
 
 def test_items_wait_until_it_is_their_turn() -> None:
     buffer = buffer_of(3)
-    assert buffer.put(Position(0, 2), 0, "c") == (Put.STORED, None)
-    assert buffer.put(Position(0, 1), 0, "b") == (Put.STORED, None)
+    assert buffer.put(Position(0, 2), (0, 0), "c") == (Put.STORED, None)
+    assert buffer.put(Position(0, 1), (0, 0), "b") == (Put.STORED, None)
     assert (drained(buffer), len(buffer), buffer.next) == ([], 2, Position(0, 0))
-    buffer.put(Position(0, 0), 0, "a")
+    buffer.put(Position(0, 0), (0, 0), "a")
     assert drained(buffer) == ["a", "b", "c", "end 0"]
     assert buffer.finished
 
 
 def test_the_end_of_a_phase_comes_also_where_a_rank_owns_nothing() -> None:
     buffer = buffer_of(1, 0, 2, ranks=2, rank=1)
-    buffer.put(Position(2, 1), 0, "b")
+    buffer.put(Position(2, 1), (0, 0), "b")
     assert drained(buffer) == ["end 0", "end 1", "b", "end 2"]
     assert buffer.end_phase() is None
 
 
 def test_the_highest_attempt_stays() -> None:
     buffer = buffer_of(1)
-    buffer.put(Position(0, 0), 1, "second")
-    assert buffer.put(Position(0, 0), 0, "first") == (Put.DUPLICATE, "second")
-    assert buffer.put(Position(0, 0), 1, "second again") == (Put.DUPLICATE, "second")
-    assert buffer.put(Position(0, 0), 2, "third") == (Put.REPLACED, "second")
+    buffer.put(Position(0, 0), (1, 0), "second")
+    assert buffer.put(Position(0, 0), (0, 0), "first") == (Put.DUPLICATE, "second")
+    assert buffer.put(Position(0, 0), (1, 0), "second again") == (Put.DUPLICATE, "second")
+    assert buffer.put(Position(0, 0), (2, 0), "third") == (Put.REPLACED, "second")
     assert drained(buffer) == ["third", "end 0"]
+
+
+def test_of_one_attempt_that_of_the_latest_run_stays() -> None:
+    buffer = buffer_of(1)
+    buffer.put(START, (0, 1), "of the run before")
+    assert buffer.put(START, (0, 2), "of this run") == (Put.REPLACED, "of the run before")
+    assert buffer.put(START, (0, 1), "of the run before, again") == (Put.DUPLICATE, "of this run")
+    assert buffer.peek() == "of this run"
 
 
 def test_what_was_taken_is_held_until_it_is_released() -> None:
     buffer = buffer_of(2)
-    buffer.put(START, 0, "a")
+    buffer.put(START, (0, 0), "a")
     taken = buffer.take()
-    assert buffer.put(START, 0, "a") == (Put.HELD, None)
+    assert buffer.put(START, (0, 0), "a") == (Put.HELD, None)
     buffer.release(taken)
-    assert buffer.put(START, 0, "a") == (Put.PASSED, None)
+    assert buffer.put(START, (0, 0), "a") == (Put.PASSED, None)
 
 
 def test_what_lies_before_the_start_was_passed() -> None:
     buffer = buffer_of(2, 2, start=Position(1, 1))
-    assert buffer.put(Position(0, 1), 0, "a") == (Put.PASSED, None)
-    assert buffer.put(Position(1, 0), 0, "b") == (Put.PASSED, None)
-    assert buffer.put(Position(1, 1), 0, "c") == (Put.STORED, None)
+    assert buffer.put(Position(0, 1), (0, 0), "a") == (Put.PASSED, None)
+    assert buffer.put(Position(1, 0), (0, 0), "b") == (Put.PASSED, None)
+    assert buffer.put(Position(1, 1), (0, 0), "c") == (Put.STORED, None)
 
 
 def test_an_item_that_is_discarded_is_awaited_again() -> None:
     buffer = buffer_of(2)
-    buffer.put(START, 0, "lost")
+    buffer.put(START, (0, 0), "lost")
     buffer.discard()
     assert (buffer.peek(), buffer.next) == (None, START)
-    assert buffer.put(START, 0, "made again") == (Put.STORED, None)
+    assert buffer.put(START, (0, 0), "made again") == (Put.STORED, None)
     assert drained(buffer) == ["made again"]
 
 
 def test_an_item_that_was_taken_can_be_awaited_again() -> None:
     buffer = buffer_of(2)
-    buffer.put(START, 0, "damaged")
-    buffer.put(Position(0, 1), 0, "b")
+    buffer.put(START, (0, 0), "damaged")
+    buffer.put(Position(0, 1), (0, 0), "b")
     buffer.await_again(buffer.take())
     assert buffer.peek() is None
-    assert buffer.put(START, 0, "made again") == (Put.STORED, None)
+    assert buffer.put(START, (0, 0), "made again") == (Put.STORED, None)
     assert drained(buffer) == ["made again", "b", "end 0"]
 
 
@@ -153,7 +161,7 @@ def test_any_arrival_order_gives_the_order_of_the_plan(case: Case, data: st.Data
                 return
 
     for position, attempt in case.arrivals:
-        outcome, other = buffer.put(position, attempt, (position, attempt))
+        outcome, other = buffer.put(position, (attempt, 0), (position, attempt))
         passed = position in dict(taken) or position < case.start
         assert (outcome in (Put.PASSED, Put.HELD)) == passed
         gone += outcome is not Put.STORED

@@ -17,7 +17,12 @@ def test_the_environment_sets_them(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("name", "value", "said"),
-    [("ESSP_STORES", "file:///data", '"stores".*JSON'), ("ESSP_DRAIN_S", "soon", "ESSP_DRAIN_S: .*number")],
+    [
+        ("ESSP_STORES", "file:///data", '"stores".*JSON'),
+        ("ESSP_DRAIN_S", "soon", "ESSP_DRAIN_S: .*number"),
+        ("ESSP_CODE", '[""]', "ESSP_CODE_0: "),
+        ("ESSP_CODE", '["our_package:nets"]', "ESSP_CODE_0: "),
+    ],
 )
 def test_a_value_that_makes_no_sense_is_named(
     monkeypatch: pytest.MonkeyPatch, name: str, value: str, said: str

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ from essp_common.runtime.troubles import Kind
 from essp_master.pools.kubernetes import KubernetesDriver
 from essp_master.pools.manifests import RANKS_PER_NODE, ranks_per_node, training_job, training_name
 from essp_master.pools.port import PoolSize
-from essp_master.registrations import TrainerRow
+from essp_master.pools.trainer_ranks import TrainerRanks
+from essp_master.registrations import Resources, TrainerRow
 from tests.harness.kubernetes_api import Cluster, Refusal
 from tests.harness.kubernetes_objects import (
     DEMO_RGB,
@@ -33,6 +35,7 @@ from tests.harness.kubernetes_objects import (
     template,
 )
 from tests.harness.waiting import until
+from tests.unit.essp_master.pools.test_reconciler import job, training
 
 
 def test_a_training_moves_to_another_number_of_ranks(api: client.ApiClient, driver: KubernetesDriver) -> None:
@@ -52,6 +55,22 @@ def test_a_training_moves_to_another_number_of_ranks(api: client.ApiClient, driv
     driver.train("demo", "rgb", 0, None)
     repaired(driver, lambda: driver.sizes() == {})
     assert client.BatchV1Api(api).list_namespaced_job(NAMESPACE).items == []
+
+
+def test_a_trainer_runs_in_the_image_of_the_row_that_has_its_model(
+    api: client.ApiClient, driver: KubernetesDriver
+) -> None:
+    """With the resources and the settings of the row; a trainer of another model in that of the chart."""
+    resources, environment = Resources(cpu="2", memory="3Gi"), {"OMP_NUM_THREADS": "2"}
+    row = TrainerRow(name="own", image=IMAGE, models=("ownnet",), resources=resources, environment=environment)
+    own = replace(training("rgb", 0.0), model="ownnet")
+    TrainerRanks(driver, 2, lambda: {"own": row}).step([job(trainers=(own, training("flow", 0.0)))])
+    repaired(driver, lambda: len(driver.sizes()) == 2)
+    rgb, flow = (job_of(api, training_name("demo", name)).spec.template.spec.containers[0] for name in ("rgb", "flow"))
+    assert (rgb.image, flow.image) == (IMAGE, "none")
+    assert (rgb.resources.limits, flow.resources.limits["cpu"]) == ({"cpu": "2", "memory": "3Gi"}, "1500m")
+    assert ({e.name for e in rgb.env} - {e.name for e in flow.env}) == {"OMP_NUM_THREADS"}
+    assert rgb.args == ["trainer", "--job=demo", "--trainer=rgb"]
 
 
 def test_a_successor_waits_for_the_pods_of_the_one_before(cluster: Cluster, driver: KubernetesDriver) -> None:

@@ -470,6 +470,17 @@ def test_a_training_moves_to_another_number_of_ranks(processes: ProcessDriver) -
 
 
 @pytest.mark.processes
+def test_a_process_says_that_it_has_no_image(processes: ProcessDriver, caplog: pytest.LogCaptureFixture) -> None:
+    row = TrainerRow(name="own", image=IMAGE, models=("small",))
+    for _ in range(2):
+        processes.train("demo", "rgb", 1, row)
+    processes.train("demo", "flow", 1, None)
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert said.startswith("trainer rgb of job demo runs as a process of this machine, with what is installed here")
+    assert "registered trainer own" in said
+
+
+@pytest.mark.processes
 def test_every_pool_of_the_default_settings_can_be_started() -> None:
     sizes = MasterSettings().pool_sizes
     assert {"decoder", "extractor", "aggregator"} <= set(sizes)
