@@ -262,7 +262,7 @@ def test_a_job_that_is_changed_and_whose_trainers_die_comes_to_what_it_would_hav
     deployment: Deployment, catalog: str, tmp_path: Path
 ) -> None:
     """Another rate, one more epoch, one more trainer; then two trainers are killed."""
-    api, fleet, options = deployment.api, deployment.fleet, JobOptions(checkpoint=BATCH)
+    api, fleet, options = deployment.api, deployment.fleet, JobOptions(checkpoint=BATCH, budget=BUDGET)
     late = {"stream": "rgb", "batch_size": BATCH, "threads": 1, "augment.crop": 32, "augment.flip": False}
     more = {"epochs": 3, **{f"trainers.late.{field}": value for field, value in late.items()}}
 
@@ -289,7 +289,7 @@ def test_a_job_that_is_changed_and_whose_trainers_die_comes_to_what_it_would_hav
     assert [found for found in audit["findings"] if not found["holds"]] == []
 
     (place,) = [change.places["rgb"] for change in status.changes]
-    spec = parse_spec(job_text("changed", output=f"file://{tmp_path}/run", catalog=catalog, budget=BUDGET, **options))
+    spec = parse_spec(job_text("changed", output=f"file://{tmp_path}/run", catalog=catalog, **options))
     optimizer = spec.trainers["rgb"].optimizer
     scheduled = {
         "unit": "updates",
