@@ -440,7 +440,7 @@ def test_a_gpu_that_is_not_there_fails_the_job_with_the_field_and_the_worker(
     ],
 )
 def test_a_network_or_a_loss_that_is_not_here_fails_the_job_by_name(
-    tmp_path: Path, changes: dict[str, str], said: str
+    tmp_path: Path, changes: dict[str, Any], said: str
 ) -> None:
     """As where it is in an image of its own, and this is another one."""
     stage = Stage(job_spec(tmp_path, **changes), phase_plans(2))
