@@ -38,7 +38,8 @@ from essp_master.job.model_inputs import with_inputs_of_model
 from essp_master.job.record_versions import with_versions
 from essp_master.job.resume import ResumePoints, resume_points
 from essp_master.job.sizing import bounds_of, enough_budget, parts_of, unit_clips
-from essp_master.job.trainer_checks import check_needs, check_trainers, layouts_of
+from essp_master.job.stream_outputs import layouts_of
+from essp_master.job.trainer_checks import check_needs, check_trainers
 from essp_master.ledger.instructions import IssueUnits
 from essp_master.ledger.parts import ClipParts
 from essp_master.registrations import NOTHING, Declared

@@ -21,7 +21,6 @@ from essp_common.catalog.table import CatalogView
 from essp_common.errors import ConfigError
 from essp_common.features.declared import DeclaredFeature
 from essp_common.features.port import ArraySpec
-from essp_common.features.registry import output_of
 from essp_common.job.clip_spec import CodecSpec
 from essp_common.job.spec import JobSpec
 from essp_common.messages.recipe import recipe_of
@@ -30,6 +29,7 @@ from essp_common.planning.phases import Phases
 from essp_common.quantities import size
 from essp_common.video.codec import max_encoded_bytes
 from essp_common.video.geometry import GRAY, frame_shape, output_size
+from essp_master.job.stream_outputs import stream_output
 from essp_master.ledger.parts import ClipParts
 
 _UNIT_CLIPS, _UNIT_FRAMES = 32, 512
@@ -200,10 +200,7 @@ def _bounds(
 ) -> list[int]:
     bounds = [0] * (1 + len(streams))
     for clip, stored in _decoded(spec, view).items():
-        outputs = {
-            name: output_of(stream.feature, stream.params, clip, declared, spec.clip.snippets)
-            for name, stream in spec.streams.items()
-        }
+        outputs = {name: stream_output(spec, name, clip, declared) for name in spec.streams}
         made = [_max_bytes(stored, spec.clip.codec)]
         made += [_max_bytes(outputs[name], spec.streams[name].codec) for name in streams]
         bounds = [max(known, new) for known, new in zip(bounds, made, strict=True)]

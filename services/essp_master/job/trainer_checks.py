@@ -12,7 +12,7 @@ from itertools import combinations
 from essp_common.errors import ConfigError
 from essp_common.features.declared import DeclaredFeature
 from essp_common.features.port import ArraySpec
-from essp_common.features.registry import frames_of, layout_of, needs_of, output_of
+from essp_common.features.registry import needs_of
 from essp_common.job.feature_layout import FeatureLayout
 from essp_common.job.network_limits import limits_of
 from essp_common.job.registered import ENCODERS, known_loss, known_model
@@ -22,6 +22,7 @@ from essp_common.pb.v1.messages_pb2 import TRAIN
 from essp_common.planning.phases import Phases
 from essp_common.validation import suggested
 from essp_master.job.sizing import decoded_clips
+from essp_master.job.stream_outputs import stream_frames, stream_output
 from essp_master.registrations import Declared, row_for
 
 _AXES = 4
@@ -31,11 +32,6 @@ _MULTIPLE = {"colours": 3, "horizontal_motion": 2}
 """What the number of channels has to be a multiple of."""
 
 
-def layouts_of(spec: JobSpec, declared: Mapping[str, DeclaredFeature] | None = None) -> dict[str, FeatureLayout]:
-    """Stream -> how its values are read. Raises `ConfigError` for features that are not known."""
-    return {name: layout_of(stream.feature, declared) for name, stream in spec.streams.items()}
-
-
 def check_needs(spec: JobSpec, declared: Mapping[str, DeclaredFeature] | None = None) -> None:
     """Raises `ConfigError` for a stream that needs several frames where clips are records, or colours where clips have
     none.
@@ -43,7 +39,7 @@ def check_needs(spec: JobSpec, declared: Mapping[str, DeclaredFeature] | None = 
     A loop of the user's own may take grey frames as they are; networks here take photographs in colour.
     """
     for name, stream in spec.streams.items() if spec.data.records else ():
-        if (frames := frames_of(stream.feature, stream.params, declared)) > 1:
+        if (frames := stream_frames(spec, name, declared)) > 1:
             field = "params.frames" if stream.feature == "rgb" else "feature"
             raise ConfigError(
                 f"streams.{name}.{field}: {stream.feature} needs clips of {frames} frames, and a record (data.records) "
@@ -73,8 +69,7 @@ def check_trainers(
     for name, trainer in spec.trainers.items():
         _check_names(trainer, name, declared)
         _check_classes(spec, classes, name)
-        stream = spec.streams[trainer.stream]
-        made = [output_of(stream.feature, stream.params, clip, declared.features, spec.clip.snippets) for clip in clips]
+        made = [stream_output(spec, trainer.stream, clip, declared.features) for clip in clips]
         if trainer.is_encoder:
             _check_descriptors(spec, name, layouts[trainer.stream], made)
             continue

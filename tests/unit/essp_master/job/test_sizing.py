@@ -11,6 +11,7 @@ from essp_common.job.spec import JobSpec
 from essp_common.pb.v1.messages_pb2 import PREDICT, TEST, TRAIN, VALIDATION
 from essp_common.planning.phases import Phases
 from essp_master.job.sizing import bounds_of, catch_up_bytes, catch_up_window, lead_clips, parts_of, unit_clips
+from essp_master.job.stream_outputs import layouts_of
 from essp_master.job.trainer_checks import check_needs
 
 
@@ -141,6 +142,15 @@ def test_the_lead_is_counted_in_passes_and_holds_back_no_phase() -> None:
 def test_clips_too_short_for_a_feature_are_refused() -> None:
     spec = job(clip={"frames": 5, "resize": {"height": 32, "width": 32}})
     with pytest.raises(ConfigError, match=r"clip\.frames"):
+        bounds_of(Phases(spec, catalog("train")), parts_of(spec))
+
+
+@pytest.mark.parametrize(("feature", "said"), [("rgb", "'length'"), ("hog", "length 10 does not"), ("huff", "'huff'")])
+def test_what_is_wrong_with_a_feature_names_its_stream(feature: str, said: str) -> None:
+    """Two streams may have the same feature."""
+    spec = job(streams={"rgb": {}, "flow": {"feature": feature, "params": {"length": 10}}})
+    with pytest.raises(ConfigError, match=rf"^streams\.flow: .*{said}"):
+        layouts_of(spec)
         bounds_of(Phases(spec, catalog("train")), parts_of(spec))
 
 
