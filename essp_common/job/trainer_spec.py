@@ -176,6 +176,9 @@ class ProbeSpec(Section):
     penalty: float = Field(1.0, gt=0, le=1e6)
     """On the squares of its weights, beside the mean log loss of these clips, where each number that it reads is taken
     in units of its spread. Try several, as in `sweep: {probe.penalty: [0.1, 1, 10]}`."""
+    augment: bool = False
+    """False: clips are learned from as evaluation sees them. True: as `augment` says, so that each epoch adds other
+    views; with few epochs random crops and mirrors cost more than they give."""
 
 
 class CheckpointSpec(Section):
@@ -369,6 +372,12 @@ class TrainerSpec(Section):
         if self.augment.mixup or self.augment.cutmix:
             blend = "mixup" if self.augment.mixup else "cutmix"
             raise ValueError(f"augment.{blend}: a probe learns one class of each clip, not of two; leave it out")
+        for name in () if self.probe.augment else ("scales", "flip", "erase", "rand_augment"):
+            if getattr(self.augment, name) != AugmentSpec.model_fields[name].default:
+                raise ValueError(
+                    f"augment.{name}: a probe sees clips as evaluation does; leave it out, or set probe: "
+                    "{augment: true}"
+                )
         if self.checkpoint.bits:
             raise ValueError(
                 "checkpoint.bits: would round the network that a resumed probe goes on with; leave it out, and round "

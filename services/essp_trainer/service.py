@@ -405,12 +405,14 @@ def _command(control: Control) -> str:
 
 
 def _view(assignment: Assignment) -> Callable[[ClipRef, Frames], Frames]:
-    """What the model sees of a clip: a random crop while training, fixed crops otherwise."""
+    """What the model sees of a clip: a random crop while training, unless it is a probe; fixed crops otherwise."""
     augment, layout = assignment.training.augment, assignment.layout
+    probe = assignment.training.probe
+    varied = probe is None or probe.augment
     evaluated = Evaluated(augment.crop, augment.evaluation_scale, augment.evaluation_crops)
 
     def view(clip: ClipRef, frames: Frames) -> Frames:
-        if clip.purpose != TRAIN:
+        if clip.purpose != TRAIN or not varied:
             return evaluation_view(frames, evaluated, layout)
         return training_view(frames, augment, layout, assignment.seed, clip.epoch, clip.index)
 

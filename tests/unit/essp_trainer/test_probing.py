@@ -37,7 +37,7 @@ def job(path: Path, epochs: int = 2, model: str = "small", frames: int = 2, **tr
     own = {
         "stream": "s",
         "model": model,
-        "probe": {"penalty": 0.1},
+        "probe": {"penalty": 0.1, "augment": True},
         "batch_size": 4,
         "threads": 1,
         "augment": {"crop": CROP, "scales": [1.0], "evaluation_scale": 0.8, "flip": False},
@@ -112,6 +112,18 @@ def test_the_network_stays_as_it_was_to_the_bit(tmp_path: Path) -> None:
     assert [len(after[name]) for name in learned] == [len(CLASSES)] * 2
 
 
+def test_clips_are_learned_from_as_evaluation_sees_them_unless_other_views_are_asked_for(tmp_path: Path) -> None:
+    def seen(name: str, probe: dict[str, Any], **views: Any) -> np.ndarray:
+        stage = trained(job(tmp_path / name, 1, probe=probe, augment={"crop": CROP, **views}))
+        return np.asarray(held(stage)["clips.rows"])
+
+    varied = {"augment": True}
+    whole = seen("whole", {}, evaluation_scale=1.0)
+    assert np.array_equal(whole, seen("same", varied, scales=[1.0], flip=False))
+    assert not np.array_equal(whole, seen("part", {}, evaluation_scale=0.5))
+    assert not np.array_equal(whole, seen("mirrored", varied, scales=[1.0], flip=True))
+
+
 @pytest.mark.parametrize("epochs", [1, 2])
 def test_it_learns_and_scores_every_clip(tmp_path: Path, epochs: int) -> None:
     stage = trained(job(tmp_path, epochs))
@@ -160,7 +172,7 @@ def test_the_last_layers_of_networks(tmp_path: Path, model: str, frames: int, cr
 
 
 def test_it_holds_no_more_clips_than_it_may(tmp_path: Path) -> None:
-    stage = trained(job(tmp_path, epochs=3, probe={"clips": 7}))
+    stage = trained(job(tmp_path, epochs=3, probe={"clips": 7, "augment": True}))
     assert len(held(stage)["clips.rows"]) == 7
     assert held(stage)["clips.seen"].tolist() == [36]
 
@@ -213,6 +225,9 @@ def test_numbers_that_are_not_finite_end_the_training_with_the_field(tmp_path: P
         ({"ema": 0.9}, "ema: is for networks that learn step by step"),
         ({"augment": {"mixup": 0.2}}, "augment.mixup: a probe learns one class"),
         ({"augment": {"cutmix": 1}}, "augment.cutmix: a probe learns one class"),
+        ({"probe": {}, "augment": {"flip": False}}, "augment.flip: a probe sees clips as evaluation does"),
+        ({"probe": {}, "augment": {"erase": 0.2}}, "augment.erase: a probe sees clips as evaluation does"),
+        ({"probe": {}, "augment": {"rand_augment": {}}}, "augment.rand_augment: a probe sees clips as evaluation does"),
         ({"checkpoint": {"bits": 8}}, "checkpoint.bits: would round the network"),
         ({"model": "vlad", "augment": {}}, "probe: is for networks, and vlad is an encoder"),
     ],
