@@ -56,6 +56,10 @@ OWN: Object = {
 }
 
 
+CPUS = {"decoder": "4", "extractor": "4", "aggregator": "2"}
+"""Limits that are there without being asked for: these pools have as many processes."""
+
+
 @pytest.mark.parametrize("pool", POOLS)
 def test_each_pool_can_be_changed_and_no_other_changes(helm: Helm, pool: str) -> None:
     before, after = helm.render(), helm.render(pools={pool: OWN})
@@ -66,7 +70,7 @@ def test_each_pool_can_be_changed_and_no_other_changes(helm: Helm, pool: str) ->
     spec = pod["spec"]
     assert container["image"] == "example.com/mine:7"
     assert container["resources"]["limits"] == {"memory": "9Gi", "amd.com/gpu": "2"} | (
-        {"cpu": "4"} if pool in ("decoder", "extractor") else {}
+        {"cpu": CPUS[pool]} if pool in CPUS else {}
     )
     assert spec["nodeSelector"] == {"disk": "ssd", "amd.com/gpu.product": "MI300X"}
     assert spec["tolerations"] == [

@@ -107,7 +107,7 @@ def test_it_fuses_a_job_and_its_model_predicts(make_job: MakeJob, videos: Path, 
 
 
 def test_essp_lists_and_explains_it() -> None:
-    shown = CliRunner().invoke(app, ["aggregator", "ls"])
+    shown = CliRunner().invoke(app, ["aggregator", "ls"], env={"COLUMNS": "200"})  # in one line
     assert "A quantile of the clip scores of each class." in shown.output
     explained = CliRunner().invoke(app, ["aggregator", "describe", "quantile"])
     assert "0.5: the median." in explained.output
