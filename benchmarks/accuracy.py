@@ -7,8 +7,7 @@ Trains the job file with several seeds in each of these ways, all else as in the
     yuv420       as one by one, frames as YUV 4:2:0
 
 Prints the accuracy of the last epochs on the validation videos, mean and standard error over the seeds, writes
-`accuracy.json` and draws `accuracy.png` to `--dir`. Running it again goes on where it stopped. docs/pixels.md
-has a run.
+`accuracy.json` and draws `accuracy.png` to `--dir`. Running it again goes on where it stopped.
 """
 
 from __future__ import annotations
