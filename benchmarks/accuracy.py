@@ -3,7 +3,7 @@
 Trains the job file with several seeds in each of these ways, all else as in the file:
 
     one by one   `kind: class_balanced`, frames as RGB
-    pooled       8 clips of each video that is drawn, made by one decode, mixed within a window
+    pooled       `kind: pooled`, 8 clips a visit, mixed within a window
     yuv420       as one by one, frames as YUV 4:2:0
 
 Prints the accuracy of the last epochs on the validation videos, mean and standard error over the seeds, writes
@@ -22,25 +22,28 @@ import numpy as np
 import typer
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from essp.embedded.composition import Embedded, EmbeddedOptions
 from essp.job_file import read_job
 from essp.report.plots import LIGHT
-from essp_common.errors import EsspError
+from essp_common.errors import ConfigError, EsspError
 from essp_common.job.spec import JobSpec, parse_spec
 from essp_common.job.status import JobState
 from essp_common.runtime.config import Settings
 from essp_common.wiring import Stores
 from essp_master.job.preflight import preflight
 
-_RGB, _ONE_BY_ONE = {"pixels": "rgb"}, {"kind": "class_balanced", "clips_per_visit": 8, "window": 512}
-_WAYS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
-    "one by one": {"clip": _RGB, "sampling": _ONE_BY_ONE},
-    "pooled": {"clip": _RGB, "sampling": {"kind": "pooled", "clips_per_visit": 8}},
-    "yuv420": {"clip": {"pixels": "yuv420"}, "sampling": _ONE_BY_ONE},
+_WAYS: Mapping[str, tuple[str, str]] = {
+    "one by one": ("rgb", "class_balanced"),
+    "pooled": ("rgb", "pooled"),
+    "yuv420": ("yuv420", "class_balanced"),
 }
-"""Name -> section -> its fields."""
+"""Name -> `clip.pixels` and `sampling.kind`."""
+_PER_VISIT = 8
+_KEPT = ("clips_per_epoch", "clips_per_video", "background")
+"""Fields of `sampling` that are as the file has them."""
 _LAST = 3
 """Epochs whose mean is the figure: single ones of few videos jump."""
 
@@ -57,7 +60,11 @@ def main(
     """Train the job in each way with several seeds, and compare."""
     given, file = read_job(job), directory / "accuracy.json"
     directory.mkdir(parents=True, exist_ok=True)
-    curves: Curves = json.loads(file.read_text()) if file.exists() else {}
+    asked = {"window": window, "job": given.model_dump(mode="json")}
+    held: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {"asked": asked, "curves": {}}
+    if held["asked"] != asked:
+        raise ConfigError(f"{file} holds results of another job or window; name another --dir")
+    curves: Curves = held["curves"]
     for seed in range(seeds):
         for way in _WAYS:
             if all(len(curves.get(f"{way}/{name}", ())) > seed for name in given.trainers):
@@ -65,7 +72,7 @@ def main(
             spec = _changed(given, way, seed, window, directory)
             for name, curve in _trained(spec).items():
                 curves.setdefault(f"{way}/{name}", []).append(curve)
-            file.write_text(json.dumps(curves))
+            file.write_text(json.dumps(held))
             typer.echo(f"seed {seed}, {way}: done", err=True)
     for name in given.trainers:
         for way in _WAYS:
@@ -75,17 +82,17 @@ def main(
 
 
 def _changed(given: JobSpec, way: str, seed: int, window: int, directory: Path) -> JobSpec:
-    document = given.model_dump(mode="json", exclude_unset=True)
-    for section, fields in _WAYS[way].items():
-        document[section] = {**document.get(section, {}), **fields}
-    sampling = document["sampling"]
-    if sampling["kind"] == "pooled":
-        sampling["window"] = window
-    else:
-        del sampling["window"], sampling["clips_per_visit"]
-    sampling["seed"] = seed
-    name = f"{way.replace(' ', '-')}-{seed}"
-    return parse_spec(json.dumps({**document, "name": name, "output": f"file://{directory.resolve()}/{name}"}))
+    pixels, kind = _WAYS[way]
+    document, name = given.model_dump(mode="json", exclude_unset=True), f"{way.replace(' ', '-')}-{seed}"
+    visits = {"clips_per_visit": _PER_VISIT, "window": window} if kind == "pooled" else {}
+    kept = {field: document["sampling"][field] for field in _KEPT if field in document.get("sampling", {})}
+    own: dict[str, Any] = {
+        "name": name,
+        "output": f"file://{directory.resolve()}/{name}",
+        "clip": {**document.get("clip", {}), "pixels": pixels},
+        "sampling": {**kept, "kind": kind, "seed": seed, **visits},
+    }
+    return parse_spec(json.dumps({**document, **own}))
 
 
 def _trained(spec: JobSpec) -> dict[str, list[float]]:
@@ -123,6 +130,7 @@ def _picture(curves: Curves, trainers: Sequence[str]) -> bytes:
             error = values.std(axis=0, ddof=1) / np.sqrt(len(values))
             axes.plot(epochs, mean, color=colour, label=way)
             axes.fill_between(epochs, mean - error, mean + error, color=colour, alpha=0.2, linewidth=0)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.grid(color=LIGHT.faint)
         axes.legend(frameon=False)
     file = BytesIO()

@@ -177,7 +177,7 @@ FEW = """\
 
 name: {name}                  # names the job in messages, cache keys and the API
 output: {output}   # checkpoints, fused model and report go below this URI
-epochs: 3                     # of one clip a video each: another place of it
+epochs: 3                     # each shows one clip of every video, from another part of it
 
 data:
   catalog: {catalog}
@@ -193,7 +193,7 @@ clip:
 
 sampling:
   kind: uniform               # all videos alike, at places at even distances
-  clips_per_video: 3          # as many as epochs; evaluation: scores averaged by video
+  clips_per_video: 3          # training shows one of them an epoch, evaluation all; scores are averaged by video
 
 streams:
   rgb: {{feature: rgb, params: {{frames: 8}}}}

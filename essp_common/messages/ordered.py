@@ -329,7 +329,7 @@ class OrderedIntake:
             if arrival.fence <= self._options.fence:
                 self._drop(arrival, ack=True)
             return  # of the next run, perhaps: it is delivered again, to the intake of that one
-        version = (arrival.clip.attempt, arrival.fence)
+        version = (arrival.fence, arrival.clip.attempt)
         outcome, other = self._buffer.put(Position(phase_index, arrival.clip.index), version, arrival)
         match outcome:
             case Put.PASSED:

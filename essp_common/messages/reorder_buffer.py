@@ -24,7 +24,7 @@ from essp_common.planning.position import Position
 
 T = TypeVar("T")
 Version = tuple[int, int]
-"""Attempt and fence: of one attempt, the item that was made for the later run, or by the later master."""
+"""Fence and attempt: the run, or the master, that asked for an item last decides which attempt is right."""
 
 
 class Put(Enum):

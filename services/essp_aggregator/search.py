@@ -144,11 +144,11 @@ class _Pool:
                     self._ask(children[-1], waiting.popleft())
                 ready = wait([child.connection for child in children])
                 for child in [child for child in children if child.connection in ready]:
-                    if self._is_lost(child) or not waiting:
+                    if self._take_answer(child) and waiting:
+                        self._ask(child, waiting.popleft())
+                    else:
                         children.remove(child)
                         child.end()
-                    else:
-                        self._ask(child, waiting.popleft())
         finally:
             for child in children:
                 child.end()
@@ -156,18 +156,18 @@ class _Pool:
     def _ask(self, child: _Child, number: int) -> None:
         child.ask(number, self._candidates[number])
 
-    def _is_lost(self, child: _Child) -> bool:
-        """Take a child's answer, if it gives one."""
+    def _take_answer(self, child: _Child) -> bool:
+        """Whether a child has given one; else it is dead."""
         number = child.number
         try:
             self.trials[number] = child.answer()
         except (EOFError, OSError):
             self.fates[number] = child.end(_GONE_S)
-            return True
+            return False
         except _Failed as failed:
             raise failed.named(self._candidates[number].label) from None
         self._progress.done(number)
-        return False
+        return True
 
 
 class _Child:

@@ -4,7 +4,7 @@
     from it    {"weights", "validation"}, then arrays its shares and figures, then its losses and state (`packed`)
                {"error", "type", "trace"}             or what it raised
 
-It holds no credentials and touches neither bus nor store. It ends at once when its parent is gone, also in the middle
+It touches neither bus nor store. It ends at once when its parent is gone, also in the middle
 of a candidate. It ignores SIGINT and SIGTERM, which may come to all processes of a terminal or of a container: the
 parent decides when it is done.
 """

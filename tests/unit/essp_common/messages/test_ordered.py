@@ -243,6 +243,18 @@ def test_of_two_messages_for_a_clip_that_of_this_run_is_what_the_master_hears_of
         assert places(take_all(intake)) == [(0, 0), (0, "end")]
 
 
+def test_of_two_attempts_that_of_this_run_is_taken_though_the_run_before_needed_more(bench: OrderedBench) -> None:
+    """A video could not be decoded, was replaced, and is sound again. The bytes of both are gone."""
+    phases = [plan(TRAIN, 0, 1)]
+    for attempt, fence in ((1, 2), (0, 3)):
+        bench.cache.purge(bench.feature(phases[0], 0, attempt=attempt, fence=fence))
+    with bench.intake(phases) as intake:
+        assert intake.take(0) is None
+        assert [(p.failed.clip.attempt, p.fence) for p in bench.progress()] == [(0, 3)]
+        bench.feature(phases[0], 0, fence=3)
+        assert places(take_all(intake)) == [(0, 0), (0, "end")]
+
+
 def test_a_message_that_takes_the_place_of_another_one_keeps_its_bytes(bench: OrderedBench) -> None:
     phases = [plan(TRAIN, 0, 1)]
     for fence in (2, 3):

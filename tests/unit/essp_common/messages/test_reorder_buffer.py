@@ -50,18 +50,19 @@ def test_the_end_of_a_phase_comes_also_where_a_rank_owns_nothing() -> None:
 
 def test_the_highest_attempt_stays() -> None:
     buffer = buffer_of(1)
-    buffer.put(Position(0, 0), (1, 0), "second")
+    buffer.put(Position(0, 0), (0, 1), "second")
     assert buffer.put(Position(0, 0), (0, 0), "first") == (Put.DUPLICATE, "second")
-    assert buffer.put(Position(0, 0), (1, 0), "second again") == (Put.DUPLICATE, "second")
-    assert buffer.put(Position(0, 0), (2, 0), "third") == (Put.REPLACED, "second")
+    assert buffer.put(Position(0, 0), (0, 1), "second again") == (Put.DUPLICATE, "second")
+    assert buffer.put(Position(0, 0), (0, 2), "third") == (Put.REPLACED, "second")
     assert drained(buffer) == ["third", "end 0"]
 
 
-def test_of_one_attempt_that_of_the_latest_run_stays() -> None:
+@pytest.mark.parametrize("attempt", [0, 1])
+def test_what_the_latest_run_made_stays_whatever_the_attempt(attempt: int) -> None:
     buffer = buffer_of(1)
-    buffer.put(START, (0, 1), "of the run before")
-    assert buffer.put(START, (0, 2), "of this run") == (Put.REPLACED, "of the run before")
-    assert buffer.put(START, (0, 1), "of the run before, again") == (Put.DUPLICATE, "of this run")
+    buffer.put(START, (1, attempt), "of the run before")
+    assert buffer.put(START, (2, 0), "of this run") == (Put.REPLACED, "of the run before")
+    assert buffer.put(START, (1, attempt), "of the run before, again") == (Put.DUPLICATE, "of this run")
     assert buffer.peek() == "of this run"
 
 
@@ -161,7 +162,7 @@ def test_any_arrival_order_gives_the_order_of_the_plan(case: Case, data: st.Data
                 return
 
     for position, attempt in case.arrivals:
-        outcome, other = buffer.put(position, (attempt, 0), (position, attempt))
+        outcome, other = buffer.put(position, (0, attempt), (position, attempt))
         passed = position in dict(taken) or position < case.start
         assert (outcome in (Put.PASSED, Put.HELD)) == passed
         gone += outcome is not Put.STORED

@@ -149,9 +149,14 @@ def test_clips_too_short_for_a_feature_are_refused() -> None:
 def test_what_is_wrong_with_a_feature_names_its_stream(feature: str, said: str) -> None:
     """Two streams may have the same feature."""
     spec = job(streams={"rgb": {}, "flow": {"feature": feature, "params": {"length": 10}}})
-    check = layouts_of if feature == "huff" else lambda spec: bounds_of(Phases(spec, catalog("train")), parts_of(spec))
+    phases, parts = Phases(spec, catalog("train")), parts_of(spec)
     with pytest.raises(ConfigError, match=rf"^streams\.flow: .*{said}"):
-        check(spec)
+        bounds_of(phases, parts)
+
+
+def test_a_feature_that_nobody_has_names_its_stream() -> None:
+    with pytest.raises(ConfigError, match=r"^streams\.rgb: no extractor 'huff'"):
+        layouts_of(job(streams={"rgb": {"feature": "huff"}, "flow": {}}))
 
 
 def test_a_budget_holds_twice_as_many_clips_of_yuv_and_three_times_as_many_of_luma() -> None:
