@@ -38,7 +38,7 @@ class Reporter:
         self.clock = clock
         self._last_s = -math.inf
 
-    def step(self, plan: PhasePlan, meter: Meter, clips_done: int, queue: int) -> None:
+    def step(self, plan: PhasePlan, meter: Meter, queue: int) -> None:
         """Report live numbers, unless the last report is more recent than the interval."""
         if self.clock() - self._last_s < self._interval_s:
             return
@@ -47,7 +47,7 @@ class Reporter:
             trainer=self._assignment.trainer,
             purpose=plan.purpose,
             epoch=plan.epoch,
-            clips_done=clips_done,
+            clips_done=meter.place,
             loss=meter.loss if meter.clips else 0.0,
             top1=meter.top1 if meter.clips else 0.0,
             data_wait_ratio=meter.data_wait_ratio,

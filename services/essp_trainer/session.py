@@ -147,7 +147,7 @@ class Session:
                     self._save()
             else:
                 self._meter.waited_s += waited_s
-                self._report_step()
+                self._report_step(self._assignment.phases[self._state.position.phase_index])
         self._checkpointer.finish(self._learner.training, self._state)
 
     @property
@@ -194,14 +194,14 @@ class Session:
         began_s = self._clock()
         if batch.plan.purpose == TRAIN:
             if agreement.share.clips:
-                self._meter.add(self._learner.train(batch, agreement.share, agreement.shape))
+                self._meter.add(self._learner.train(batch, agreement.share, agreement.shape), batch.stop)
             self._state.position = batch.position
             self._state.epoch = batch.plan.epoch
             self._state.digest = joined([self._state.digest, batch.digest()])
         elif agreement.share.clips:
             best = self._state.best if batch.plan.purpose != VALIDATION else None
             result = self._retry(lambda: self._learner.evaluate(batch, best))
-            self._meter.add(self._of_all_ranks(result))
+            self._meter.add(self._of_all_ranks(result), batch.stop)
             self._evaluated = joined([self._evaluated, batch.digest()])
         failpoint("trainer.trained")
         if tracing.traces():
@@ -210,8 +210,7 @@ class Session:
                 tracing.span(name, item.clip, self._clock() - began_s, trainer=self._assignment.trainer)
         self._checkpointer.defer_commit(batch.items)
         self._releases.release(batch.items)
-        if self._ranks.is_rank_zero:
-            self._reporter.step(batch.plan, self._meter, batch.stop, self._device_feed.queued)
+        self._report_step(batch.plan)
         if batch.plan.purpose == TRAIN and self._many_unsaved() and self._between_batches():
             self._begin_save()
 
@@ -227,6 +226,7 @@ class Session:
 
     def _end_phase(self, plan: PhasePlan) -> None:
         self._meter.settle()
+        self._report_step(plan)
         metrics = self._end_training(plan) if plan.purpose == TRAIN else self._end_evaluation(plan)
         # Times differ between ranks; all take those of rank 0.
         metrics = json.loads(self._ranks.broadcast(json.dumps(metrics | self._meter.pace()).encode()))
@@ -307,10 +307,9 @@ class Session:
         self._state.running = self._meter.sums() if self._state.position.index else {}
         return self._state
 
-    def _report_step(self) -> None:
+    def _report_step(self, plan: PhasePlan) -> None:
         if self._ranks.is_rank_zero:
-            plan = self._assignment.phases[self._state.position.phase_index]
-            self._reporter.step(plan, self._meter, self._meter.clips, self._device_feed.queued)
+            self._reporter.step(plan, self._meter, self._device_feed.queued)
 
     def _of_all_ranks(self, result: StepResult) -> StepResult:
         sums = torch.tensor([result.loss * result.clips, result.correct, result.clips], dtype=torch.float64)

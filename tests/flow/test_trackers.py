@@ -36,9 +36,7 @@ def test_tensorboard_and_mlflow_have_the_figures_of_the_page(
         shown: Figures = {}
         for point in curve.points:
             for name, value in (("loss", point.loss), ("top1", point.top1)):
-                place = (12 * point.epoch + point.clips_done, value)
-                if place not in shown.setdefault(f"train/{name}", []):
-                    shown[f"train/{name}"].append(place)
+                shown.setdefault(f"train/{name}", []).append((12 * point.epoch + point.clips_done, value))
         for report in trainer.reports:
             clips = 24 if report.purpose == "test" else 12 * (report.epoch + 1)
             for name, value in report.metrics.items():

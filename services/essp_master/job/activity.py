@@ -96,7 +96,7 @@ class Activity:
         self.trainers = {name: TrainerActivity(stream, model) for name, (stream, model) in trainers.items()}
         self._closed = Rate()
         self.listener: Callable[[Progress], None] | None = None
-        """Gets the reports of trainings, too."""
+        """Gets the reports of trainings, too, but none of a training that waits where it was."""
 
     def closed(self, clips: int, now_s: float) -> None:
         """All consumers are done with so many more clips."""
@@ -124,9 +124,11 @@ class Activity:
         match progress.WhichOneof("event"):
             case "step":
                 if training := self.trainers.get(progress.step.trainer):
+                    waits = training.step is not None and _place(training.step) == _place(progress.step)
                     training.step = progress.step
-                    training.curve.add(progress.step)
-                    self._pass_on(progress)
+                    if not waits:
+                        training.curve.add(progress.step)
+                        self._pass_on(progress)
             case "phase_report":
                 if training := self.trainers.get(progress.phase_report.trainer):
                     training.reports.append(_report(progress.phase_report))
@@ -192,6 +194,10 @@ def _pool(name: str, pool: _Pool, queue: int, now_s: float) -> status.PoolStatus
         seconds_per_clip=pool.seconds.amount / pool.clips.amount if pool.clips.amount else None,
         queue=queue,
     )
+
+
+def _place(step: StepReport) -> tuple[int, int, int]:
+    return step.purpose, step.epoch, step.clips_done
 
 
 def _trainer(

@@ -23,6 +23,8 @@ class Meter:
     loss_sum: float = 0.0
     correct: int = 0
     clips: int = 0
+    place: int = 0
+    """Clips of the phase up to which it has counted; those that were skipped are among them."""
     waited_s: float = 0.0
     """Time the model waited for clips to come, and for those it was done with to be released."""
     earlier_s: float = 0.0
@@ -30,7 +32,7 @@ class Meter:
 
     def __post_init__(self) -> None:
         self._started = self.clock()
-        self._launched: LaunchedStep | None = None
+        self._launched: tuple[LaunchedStep, int] | None = None
 
     @classmethod
     def of(cls, sums: dict[str, float], clock: Clock) -> Meter:
@@ -40,28 +42,32 @@ class Meter:
             loss_sum=sums.get("loss_sum", 0.0),
             correct=round(sums.get("correct", 0)),
             clips=round(sums.get("clips", 0)),
+            place=round(sums.get("place", 0)),
             waited_s=sums.get("waited_s", 0.0),
             earlier_s=sums.get("seconds", 0.0),
         )
 
-    def add(self, result: StepResult | LaunchedStep) -> None:
-        """Count one batch; one that is only launched is counted when the next one comes. Raises `Diverged`."""
+    def add(self, result: StepResult | LaunchedStep, place: int) -> None:
+        """Count one batch, which ends at `place`; one that is only launched is counted when the next one comes. Raises
+        `Diverged`."""
         self.settle()
         if isinstance(result, LaunchedStep):
-            self._launched = result
+            self._launched = result, place
         else:
-            self._count(result)
+            self._count(result, place)
 
     def settle(self) -> None:
         """Wait for the last batch, and count it. All ranks do so at the same places. Raises `Diverged`."""
         launched, self._launched = self._launched, None
         if launched is not None:
-            self._count(launched.result())
+            step, place = launched
+            self._count(step.result(), place)
 
-    def _count(self, result: StepResult) -> None:
+    def _count(self, result: StepResult, place: int) -> None:
         self.loss_sum += result.loss * result.clips
         self.correct += result.correct
         self.clips += result.clips
+        self.place = place
 
     def leave_out(self, seconds: float) -> None:
         """Leave a pause out of the time of the phase."""
@@ -98,6 +104,7 @@ class Meter:
             "loss_sum": self.loss_sum,
             "correct": float(self.correct),
             "clips": float(self.clips),
+            "place": float(self.place),
             "waited_s": self.waited_s,
             "seconds": self.seconds,
         }

@@ -164,15 +164,16 @@ def test_adamw_is_the_recurrence(decay_all: bool) -> None:
 
 def test_a_meter_counts_a_launched_step_with_the_next() -> None:
     meter = Meter(lambda: 1.0)
-    for loss in (1.0, 2.0):
-        meter.add(launched(loss))
-    assert (meter.loss, meter.clips) == (1.0, 4)
+    for loss, place in ((1.0, 4), (2.0, 9)):  # a clip of the second batch was skipped
+        meter.add(launched(loss), place)
+    assert (meter.loss, meter.clips, meter.place) == (1.0, 4, 4)
     meter.settle()
     meter.settle()
-    assert (meter.loss, meter.clips, meter.correct) == (1.5, 8, 6)
-    meter.add(StepResult(3.0, 1, 8))
-    assert meter.loss == 2.25
-    meter.add(launched(float("nan")))
+    assert (meter.loss, meter.clips, meter.correct, meter.place) == (1.5, 8, 6, 9)
+    assert Meter.of(meter.sums(), meter.clock) == meter
+    meter.add(StepResult(3.0, 1, 8), 17)
+    assert (meter.loss, meter.place) == (2.25, 17)
+    meter.add(launched(float("nan")), 21)
     with pytest.raises(Diverged, match="loss nan"):
         meter.settle()
 
