@@ -2,7 +2,8 @@
 takes.
 
 The limit is the host's own work on a clip (decode the wanted frames, crop, resize, mirror, stack), on every core at
-once. What else a clip costs is transport: the socket, Redis itself, messages, acks.
+once. What else a clip costs is transport: the socket, Redis itself, messages, acks. `.device` leaves crop, resize and
+mirror to the device, which only takes.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ from essp_common.features.sampling import evenly_spaced
 from essp_common.job.clip_spec import ClipSpec, CodecSpec
 from essp_common.job.feature_layout import COLOURS, MOTION, FeatureLayout
 from essp_common.job.trainer_spec import AugmentSpec
-from essp_common.learning.augment import training_view
+from essp_common.learning.augment import Cut, training_cut, training_view
 from essp_common.learning.wanted import reading
-from essp_common.messages.ordered import Delivery, IntakeOptions, OrderedIntake, PhaseEnd
+from essp_common.messages.ordered import IntakeOptions, OrderedIntake, PhaseEnd
 from essp_common.pb.v1.messages_pb2 import (
     TRAIN,
     ClipReady,
@@ -48,7 +49,8 @@ from essp_common.video import codec
 from essp_common.wiring import open_cache
 from essp_trainer.config import TrainerSettings
 from essp_trainer.data.device_feed import DeviceFeed
-from essp_trainer.data.prefetch import Prefetch, PrefetchOptions, seeing
+from essp_trainer.data.device_views import on_device
+from essp_trainer.data.prefetch import Prefetch, PrefetchOptions, View, on_host
 from essp_trainer.data.releases import Releases
 
 _AIM = Aim(least=0.8)
@@ -92,17 +94,22 @@ def intake(scale: Scale) -> Iterator[Figure]:
     with tempfile.TemporaryDirectory() as folder, RedisServer(folder, maxmemory_bytes=2**29) as server:
         for stream in _STREAMS:
             values = _values(stream)
-            shares, cpu_shares, rates = [], [], []
+            by_host, by_device = _views(stream)
+            shares, cpu_shares, rates, gains = [], [], [], []
             for _ in range(scale.rounds):
                 host_s = _host_s(stream, values, clips)
                 with closing(open_cache(server.url)) as cache:
-                    wall_s, cpu_s = _taken_s(stream, values, clips, cache, _Clock(server.url))
+                    taken = _Taken(stream, values, clips, cache, _Clock(server.url))
+                    wall_s, cpu_s = taken.seconds(by_host)
+                    _, left_cpu_s = taken.seconds(by_device)
                 shares.append(host_s / cpu_count() / wall_s)
                 cpu_shares.append(host_s / cpu_s)
                 rates.append(1 / wall_s)
+                gains.append(cpu_s / left_cpu_s)
             detail: dict[str, float | str] = {"clips_s": round(max(rates)), "host_clips_s_a_core": round(1 / host_s)}
             yield Figure.of(stream.figure, spread(shares), stream.aim, detail)
             yield Figure.of(f"{stream.figure}.cpu", spread(cpu_shares), None, {})
+            yield Figure.of(f"{stream.figure}.device", spread(gains), None, {})
 
 
 def _values(stream: _Stream) -> list[Buffer]:
@@ -132,20 +139,37 @@ def _view(stream: _Stream, index: int, frames: NDArray[np.uint8]) -> NDArray[np.
     return training_view(frames, _AUGMENT, stream.layout, 0, 0, index)
 
 
-def _taken_s(
-    stream: _Stream, values: Sequence[Buffer], clips: int, cache: FrameCache, redis_cpu_s: _Clock
-) -> tuple[float, float]:
-    """Wall and CPU seconds of a clip, that of Redis included, from Redis to the device and acked."""
-    bus = MemoryBus()
-    with closing(bus):
-        for index in range(clips):
-            _publish(stream, bus, cache, index, values[index % len(values)])
-        begin_cpu_s, begin_s = time.process_time() + redis_cpu_s(), time.monotonic()
-        _take(stream, bus, cache, clips)
-        wall_s, cpu_s = time.monotonic() - begin_s, time.process_time() + redis_cpu_s() - begin_cpu_s
-    if left := cache.usage().keys:
-        raise RuntimeError(f"{left} clips were not acked")
-    return wall_s / clips, cpu_s / clips
+def _views(stream: _Stream) -> tuple[View, View]:
+    """Made by the host, and left to the device."""
+
+    def cuts(clip: ClipRef, height: int, width: int) -> list[Cut]:
+        return [training_cut(height, width, _AUGMENT, 0, 0, clip.index)]
+
+    return on_host(lambda clip, frames: _view(stream, clip.index, frames)), on_device(cuts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """Clips of a stream, taken from Redis."""
+
+    stream: _Stream
+    values: Sequence[Buffer]
+    clips: int
+    cache: FrameCache
+    redis_cpu_s: _Clock
+
+    def seconds(self, view: View) -> tuple[float, float]:
+        """Wall and CPU seconds of a clip, that of Redis included, from Redis to the device and acked."""
+        bus = MemoryBus()
+        with closing(bus):
+            for index in range(self.clips):
+                _publish(self.stream, bus, self.cache, index, self.values[index % len(self.values)])
+            begin_cpu_s, begin_s = time.process_time() + self.redis_cpu_s(), time.monotonic()
+            _take(self.stream, bus, self.cache, self.clips, view)
+            wall_s, cpu_s = time.monotonic() - begin_s, time.process_time() + self.redis_cpu_s() - begin_cpu_s
+        if left := self.cache.usage().keys:
+            raise RuntimeError(f"{left} clips were not acked")
+        return wall_s / self.clips, cpu_s / self.clips
 
 
 def _publish(stream: _Stream, bus: MemoryBus, cache: FrameCache, index: int, value: Buffer) -> None:
@@ -167,7 +191,7 @@ def _publish(stream: _Stream, bus: MemoryBus, cache: FrameCache, index: int, val
     bus.publish(topic, str(index).encode(), message, partition=index % topics.DATA_PARTITIONS)
 
 
-def _take(stream: _Stream, bus: MemoryBus, cache: FrameCache, clips: int) -> None:
+def _take(stream: _Stream, bus: MemoryBus, cache: FrameCache, clips: int, view: View) -> None:
     """What a trainer does with them, but for the model."""
     settings = TrainerSettings()
     phases = [PhasePlan(purpose=TRAIN, clips=clips)]
@@ -182,7 +206,7 @@ def _take(stream: _Stream, bus: MemoryBus, cache: FrameCache, clips: int) -> Non
         feature=stream.feature,
         fetches=cpu_count(),
         read=read,
-        prepare=seeing(lambda clip, frames: _view(stream, clip.index, frames)),
+        prepare=view,
         set_up_thread=one_thread,
     )
     taking = OrderedIntake(bus, cache, options, phases, Position(0, 0))
@@ -194,9 +218,6 @@ def _take(stream: _Stream, bus: MemoryBus, cache: FrameCache, clips: int) -> Non
         name=_TRAINER,
         set_up_loader=one_thread,
     )
-
-    def view(item: Delivery, frames: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        return _view(stream, item.clip.index, frames)
 
     start = Position(0, 0)
     with (

@@ -23,7 +23,7 @@ from typing import Any, Literal, Self
 import numpy as np
 import torch
 
-from essp.api.arguments import Frames, Transform, device_of, rendezvous_of
+from essp.api.arguments import Transform, device_of, rendezvous_of
 from essp.api.epochs import Batch, Epochs, closed_when_abandoned
 from essp.api.loader_job import (
     ARGUMENTS,
@@ -42,15 +42,19 @@ from essp.loops.feed import Feed, FeedOptions
 from essp.loops.source import ClusterSource, OwnSource, Source
 from essp.uris import as_uri
 from essp_common.catalog.table import ById, meta_of
+from essp_common.colour import pictures
 from essp_common.errors import ConfigError, EsspError
 from essp_common.job.clip_spec import ClipSpec
 from essp_common.job.data_spec import SamplingSpec
-from essp_common.messages.ordered import Delivery, PhaseEnd
+from essp_common.learning.wanted import Decoded
+from essp_common.messages.ordered import PhaseEnd
+from essp_common.pb.v1.messages_pb2 import ClipRef
 from essp_common.planning.position import Position
 from essp_common.runtime.config import Settings
 from essp_common.validation import suggested
 from essp_trainer.config import Rendezvous
 from essp_trainer.data.prefetch import Batch as PreparedBatch
+from essp_trainer.data.prefetch import Seen
 
 
 @dataclass(frozen=True, slots=True)
@@ -405,10 +409,10 @@ class Loader(Epochs):
             if goes_on and feed.position.phase_index < self._source.spec.epochs:
                 return feed
             self.close()
-        view = _View(self._transform, self._source.spec.sampling)
-        on_device = self._transform is None and self._device.type != "cpu"
+        convert = self._transform is not None or self._device.type == "cpu"
+        view = _View(self._transform, self._source.spec.sampling, convert)
         job, membership = self._source.join(self._consumer, start)
-        options = FeedOptions(self._consumer, view, self._device, convert=not on_device)
+        options = FeedOptions(self._consumer, view, self._device)
         self._feed = feed = Feed(job, membership, options)
         if self._late:
             self._epoch, self._late = feed.position.phase_index, False
@@ -427,7 +431,7 @@ class Loader(Epochs):
             "first_frame": [item.clip.first_frame for item in items],
             "last_frame": [item.clip.last_frame for item in items],
             "epoch": [item.clip.epoch for item in items],
-            "index": [_index_of(item, self._source.spec.sampling) for item in items],
+            "index": [_index_of(item.clip, self._source.spec.sampling) for item in items],
         }
         further = [meta_of(rows.text("id", place), rows.text("extra", place)) for place in places]
         for name in sorted({name for columns in further for name in columns}):
@@ -454,14 +458,19 @@ class _View:
 
     transform: Transform | None
     sampling: SamplingSpec
+    convert: bool
+    """Clips in YUV 4:2:0 become pictures here; False: on the device."""
 
-    def __call__(self, item: Delivery, frames: Frames) -> Frames:
+    def __call__(self, clip: ClipRef, decoded: Decoded) -> Seen:
+        if not self.convert:
+            return Seen(*decoded)
+        frames = pictures(*decoded)
         if self.transform is None:
-            return frames
-        identity = (self.sampling.seed, item.clip.epoch, _index_of(item, self.sampling))
-        return self.transform(frames, np.random.default_rng(identity))
+            return Seen(frames)
+        identity = (self.sampling.seed, clip.epoch, _index_of(clip, self.sampling))
+        return Seen(self.transform(frames, np.random.default_rng(identity)))
 
 
-def _index_of(item: Delivery, sampling: SamplingSpec) -> int:
+def _index_of(clip: ClipRef, sampling: SamplingSpec) -> int:
     """Of a clip, in the epoch of all ranks."""
-    return item.clip.index * sampling.ranks + sampling.rank
+    return clip.index * sampling.ranks + sampling.rank

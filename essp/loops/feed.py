@@ -42,8 +42,6 @@ class FeedOptions:
     view: View
     """What the caller sees of a clip; runs in a thread."""
     device: torch.device
-    convert: bool = True
-    """Clips in YUV 4:2:0 become pictures before `view` sees them; False: on the device, after it."""
 
 
 class Feed:
@@ -124,7 +122,6 @@ class Feed:
                 loaders=settings.loaders,
                 wanted_frames=wanted_frames(job.spec.clip, stream),
                 name=options.consumer,
-                convert=options.convert,
             ),
         )
 

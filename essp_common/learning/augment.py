@@ -40,14 +40,14 @@ _PLACES: dict[int, Callable[[int, int], Sequence[tuple[int, int]]]] = {
     _TEN: lambda height, width: _CORNERS,
 }
 """Number of views in evaluation -> their positions, in halves of the free space, by height and width of the frame."""
-_HORIZONTAL = slice(0, None, 2)
+HORIZONTAL = slice(0, None, 2)
 """The channels of horizontal motion: dx, dy, dx, dy, ..."""
 _ERASED = (0.02, 1 / 3)
 """Share of a picture that is erased, the least and the most."""
 _LONGEST = float(np.log(1 / 0.3))
 """Of its height to its width, or the other way round; the logarithm."""
-_NOTHING = 128
-"""What is put there: grey, or no motion."""
+NOTHING = 128
+"""What is put there: grey, or no motion. 0 if the values are floats."""
 _COLOUR_CHANNELS = 4
 """torch has a vectorised uint8 resize for up to this many channels. For more, float is three times faster."""
 
@@ -70,21 +70,47 @@ class Evaluated(NamedTuple):
         return cls(model.crop, model.evaluation_scale, model.views)
 
 
+class Cut(NamedTuple):
+    """What a view shows of each frame of a clip; it is resized to a square."""
+
+    rows: slice
+    columns: slice
+    mirrored: bool = False
+    erased: tuple[slice, slice] | None = None
+    """Rows and columns of the square in which nothing is seen."""
+
+
 def training_view(clip: Frames, augment: AugmentSpec, layout: FeatureLayout, *identity: object) -> Frames:
     """A random region of `clip`, `(T, crop, crop, C)`. `identity`: seed of the training, epoch, index."""
     if layout.values == "descriptor":
         return clip  # there is nothing to cut
     random = counter_generator("augment", *identity)
-    rows, columns = _region(clip.shape[1], clip.shape[2], augment.scales, random)
-    mirrored = augment.flip and random.random() < 0.5
-    view = resized(clip[:, rows, columns], augment.crop)
-    view = _mirror(view, layout) if mirrored else view
+    cut = _region(clip.shape[1], clip.shape[2], augment, random)
+    view = resized(clip[:, cut.rows, cut.columns], augment.crop)
+    view = _mirror(view, layout) if cut.mirrored else view
     if augment.rand_augment is not None:
         view = rand_augmented(view, augment.rand_augment, random)
-    if augment.erase and random.random() < augment.erase:
-        rows, columns = _rectangle(augment.crop, random)
-        view[:, rows, columns] = _NOTHING if view.dtype == np.uint8 else 0
+    if (erased := _erased(augment, random)) is not None:
+        view[:, erased[0], erased[1]] = NOTHING if view.dtype == np.uint8 else 0
     return view
+
+
+def training_cut(height: int, width: int, augment: AugmentSpec, *identity: object) -> Cut:
+    """What `training_view` shows of a clip with frames of this size, for who cuts on a device.
+
+    Raises `ValueError` with RandAugment, which changes more than is in a `Cut`.
+    """
+    if augment.rand_augment is not None:
+        raise ValueError("RandAugment is computed on the host")
+    random = counter_generator("augment", *identity)
+    return _region(height, width, augment, random)._replace(erased=_erased(augment, random))
+
+
+def evaluation_cuts(height: int, width: int, seen: Evaluated) -> list[Cut]:
+    """What `evaluation_view` shows of a clip with frames of this size, view by view."""
+    side, places = squares(height, width, seen)
+    cuts = [Cut(slice(top, top + side), slice(left, left + side)) for top, left in places]
+    return cuts + [cut._replace(mirrored=True) for cut in cuts] if mirrors(seen) else cuts
 
 
 def evaluation_view(clip: Frames, seen: Evaluated, layout: FeatureLayout) -> Frames:
@@ -135,15 +161,21 @@ def _tensor(frames: Frames) -> torch.Tensor:
     return torch.from_numpy(frames if frames.flags.writeable else frames.copy())
 
 
-def _region(height: int, width: int, scales: tuple[float, ...], random: np.random.Generator) -> tuple[slice, slice]:
-    """Rows and columns of a random region."""
+def _region(height: int, width: int, augment: AugmentSpec, random: np.random.Generator) -> Cut:
+    """A random region, mirrored or not."""
     short = min(height, width)
-    sides = [_side(short, scale) for scale in scales]
+    sides = [_side(short, scale) for scale in augment.scales]
     pairs = [(i, j) for i in range(len(sides)) for j in range(len(sides)) if abs(i - j) <= 1]
     i, j = pairs[random.integers(len(pairs))]
     down, right = _CORNERS[random.integers(len(_CORNERS))]
     top, left = (height - sides[i]) * down // 2, (width - sides[j]) * right // 2
-    return slice(top, top + sides[i]), slice(left, left + sides[j])
+    mirrored = augment.flip and random.random() < 0.5
+    return Cut(slice(top, top + sides[i]), slice(left, left + sides[j]), mirrored)
+
+
+def _erased(augment: AugmentSpec, random: np.random.Generator) -> tuple[slice, slice] | None:
+    """Rows and columns of what is erased of a view."""
+    return _rectangle(augment.crop, random) if augment.erase and random.random() < augment.erase else None
 
 
 def _rectangle(side: int, random: np.random.Generator) -> tuple[slice, slice]:
@@ -167,6 +199,6 @@ def _mirror(frames: Frames, layout: FeatureLayout) -> Frames:
         raise ValueError("this feature does not say what it becomes in a mirror; the preflight refuses such jobs")
     mirrored = np.ascontiguousarray(frames[:, :, ::-1])
     if layout.mirrored == "horizontal_motion":
-        horizontal = mirrored[..., _HORIZONTAL]
-        mirrored[..., _HORIZONTAL] = negate(horizontal) if mirrored.dtype == np.uint8 else -horizontal
+        horizontal = mirrored[..., HORIZONTAL]
+        mirrored[..., HORIZONTAL] = negate(horizontal) if mirrored.dtype == np.uint8 else -horizontal
     return mirrored

@@ -6,7 +6,7 @@ The job says what to train and how. The number of ranks is not part of it: it ch
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self, TypeAlias
 
 from pydantic import AfterValidator, Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -25,6 +25,9 @@ def _checked_burst(url: str) -> str:
     return url
 
 
+ViewPlace: TypeAlias = Literal["auto", "host", "device"]
+
+
 class TrainerSettings(Settings):
     """What a trainer process needs to know."""
 
@@ -35,6 +38,10 @@ class TrainerSettings(Settings):
     cache in memory need none."""
     loaders: int = Field(1, ge=1)
     """Threads that crop, resize and mirror clips which no thread had to fetch."""
+    views: ViewPlace = "auto"
+    """Who crops, resizes and mirrors clips. `host`: the threads above. `device`: the one that trains, out of whole
+    frames. `auto`: a GPU does, if frames have one size and there is no `rand_augment`; a CPU does not, and then results
+    are the same to the bit on all machines."""
     report_interval_s: float = Field(0.25, gt=0)
     """Minimum time between two reports of live numbers."""
     local_trainers: int = Field(1, ge=1)

@@ -18,7 +18,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 
@@ -29,7 +29,6 @@ from essp_common.artifacts.checkpoint import Found, Manifest
 from essp_common.artifacts.staging import parse_burst
 from essp_common.errors import ConfigError, DeviceLost, EsspError, Fenced, TransientError
 from essp_common.features.sampling import wanted_frames
-from essp_common.learning.augment import Evaluated, evaluation_view, training_view
 from essp_common.learning.losses import loss
 from essp_common.learning.models import starting_weights
 from essp_common.learning.networks import network
@@ -37,7 +36,7 @@ from essp_common.learning.wanted import in_flight
 from essp_common.messages.control import ENDED, ControlFeed, ends_for_next, run_of
 from essp_common.messages.ordered import IntakeOptions, OrderedIntake
 from essp_common.messages.snapshot import completed
-from essp_common.pb.v1.messages_pb2 import TRAIN, Change, ClipRef, Control, Progress, TrainerLeft
+from essp_common.pb.v1.messages_pb2 import Change, Control, Progress, TrainerLeft
 from essp_common.planning.position import Position
 from essp_common.runtime import ids
 from essp_common.runtime.process import cpu_count
@@ -49,9 +48,9 @@ from essp_trainer.checkpoints.checkpoint_store import CheckpointStore
 from essp_trainer.checkpoints.checkpointer import Checkpointer, SavePolicy, Unsaved
 from essp_trainer.checkpoints.owner_watch import OwnerWatch
 from essp_trainer.config import TrainerConfig
-from essp_trainer.data.device import Frames, choose_device
+from essp_trainer.data.device import choose_device
 from essp_trainer.data.device_feed import DeviceFeed
-from essp_trainer.data.prefetch import Prefetch, PrefetchOptions, seeing
+from essp_trainer.data.prefetch import Prefetch, PrefetchOptions, View
 from essp_trainer.data.releases import Releases
 from essp_trainer.distributed.consensus import Consensus, ControlSignal
 from essp_trainer.distributed.ranks import RankLost, Ranks, SingleRank
@@ -59,6 +58,7 @@ from essp_trainer.learner import Learner
 from essp_trainer.model.meter import Clock
 from essp_trainer.reporter import Reporter
 from essp_trainer.session import Session
+from essp_trainer.views import views
 
 log = logging.getLogger(__name__)
 
@@ -277,14 +277,16 @@ class Trainer:
         if latest is not None:
             start = assignment.begins_at(latest)
             self._tell_of_stop(assignment, reporter, latest)
-        intake = OrderedIntake(
-            self._adapters.bus, self._adapters.cache, self._intake_options(assignment), assignment.phases, start
-        )
+        view, device_views = views(assignment, settings.views, device)
+        options = self._intake_options(assignment, view)
+        intake = OrderedIntake(self._adapters.bus, self._adapters.cache, options, assignment.phases, start)
         if damaged is not None:
             intake.request_rebuild_range(start, damaged)
         policy = SavePolicy(settings.save_retry_s, settings.final_save_timeout_s)
         with (
-            closing(DeviceFeed(self._prefetch(assignment, intake, start), device, assignment.trainer)) as device_feed,
+            closing(
+                DeviceFeed(self._prefetch(assignment, intake, start, view), device, assignment.trainer, device_views)
+            ) as device_feed,
             closing(Releases(intake, self._leaving, assignment.trainer)) as releases,
             closing(
                 Checkpointer(checkpoint_store, releases, reporter, self._ranks, policy, self._leaving, self._clock)
@@ -361,7 +363,7 @@ class Trainer:
         command = self._control.latest(self._config.job)
         return () if command is None else command.changes
 
-    def _intake_options(self, assignment: Assignment) -> IntakeOptions:
+    def _intake_options(self, assignment: Assignment, view: View) -> IntakeOptions:
         settings = self._config.settings
         fetches, read = in_flight(assignment.spec.clip, assignment.stream, settings.cache, settings.fetches)
         return IntakeOptions(
@@ -375,12 +377,12 @@ class Trainer:
             world_size=self._ranks.world_size,
             fetches=fetches,
             read=read,
-            prepare=seeing(_view(assignment)) if fetches else None,
+            prepare=view if fetches else None,
             set_up_thread=partial(torch.set_num_threads, 1),
             fits=assignment.fits,
         )
 
-    def _prefetch(self, assignment: Assignment, intake: OrderedIntake, start: Position) -> Prefetch:
+    def _prefetch(self, assignment: Assignment, intake: OrderedIntake, start: Position, view: View) -> Prefetch:
         settings = self._config.settings
         batch_size = assignment.training.batch_size
         options = PrefetchOptions(
@@ -391,8 +393,7 @@ class Trainer:
             name=assignment.trainer,
             set_up_loader=partial(torch.set_num_threads, 1),
         )
-        view = _view(assignment)
-        return Prefetch(intake, assignment.phases, start, lambda item, frames: view(item.clip, frames), options)
+        return Prefetch(intake, assignment.phases, start, view, options)
 
 
 def build(config: TrainerConfig, adapters: Adapters, control: ControlFeed, ranks: Ranks | None = None) -> Trainer:
@@ -402,18 +403,3 @@ def build(config: TrainerConfig, adapters: Adapters, control: ControlFeed, ranks
 
 def _command(control: Control) -> str:
     return Control.Command.Name(control.command)
-
-
-def _view(assignment: Assignment) -> Callable[[ClipRef, Frames], Frames]:
-    """What the model sees of a clip: a random crop while training, unless it is a probe; fixed crops otherwise."""
-    augment, layout = assignment.training.augment, assignment.layout
-    probe = assignment.training.probe
-    varied = probe is None or probe.augment
-    evaluated = Evaluated(augment.crop, augment.evaluation_scale, augment.evaluation_crops)
-
-    def view(clip: ClipRef, frames: Frames) -> Frames:
-        if clip.purpose != TRAIN or not varied:
-            return evaluation_view(frames, evaluated, layout)
-        return training_view(frames, augment, layout, assignment.seed, clip.epoch, clip.index)
-
-    return view

@@ -17,6 +17,7 @@ import torch
 from essp_common.messages.ordered import PhaseEnd
 from essp_common.runtime.retry import retry_transient
 from essp_trainer.data.device import OfPlanes, enough_memory, transfer_to
+from essp_trainer.data.device_views import DeviceViews
 from essp_trainer.data.prefetch import Batch, Prefetch
 
 _NEXT_S = 0.1
@@ -25,9 +26,17 @@ _NEXT_S = 0.1
 class DeviceFeed:
     """The batches of a training, in order. `next` is used from one thread."""
 
-    def __init__(self, prefetch: Prefetch, device: torch.device, name: str, finish_sent: bool = False) -> None:
+    def __init__(
+        self,
+        prefetch: Prefetch,
+        device: torch.device,
+        name: str,
+        views: DeviceViews | None = None,
+        finish_sent: bool = False,
+    ) -> None:
         """Takes over `prefetch` and closes it.
 
+        `views`: cuts those that `prefetch` has left to the device.
         `finish_sent`: give clips back as soon as the device's batch holds them, for a consumer that keeps no account
         of what it learned from them; clips are then not released elsewhere.
         """
@@ -35,6 +44,7 @@ class DeviceFeed:
         self._prefetch = prefetch
         self._device = device
         self._transfer = transfer_to(device)
+        self._views = views
         self._waiting: Batch | PhaseEnd | None = None
         self._failure: BaseException | None = None
         self._changed = threading.Condition()
@@ -90,6 +100,8 @@ class DeviceFeed:
                 sent = self._transfer(item.frames)
                 if item.colours:
                     sent = OfPlanes(sent, item.colours, item.frames[0].ndim)
+                if item.cuts and self._views is not None:
+                    sent = self._views.of(sent, item.cuts)
                 item = replace(item, frames=(), input=sent)
         if self._finish_sent:
             retry_transient(partial(self._prefetch.finish, item.items), lambda: self._closing)

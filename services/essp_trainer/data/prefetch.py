@@ -1,13 +1,13 @@
 """Clips for the model, ready before it asks: taken in order, decoded, augmented, collected into batches.
 
-    intake ──take──▶ decode ──▶ crop, resize, mirror (pool of loaders) ──▶ queue ──next──▶ batches
+    intake ──take──▶ decode ──▶ view: crop, resize, mirror (pool of loaders) ──▶ queue ──next──▶ batches
 
 Batch b of a phase holds the indices `[b * size, (b + 1) * size)`. A skipped index makes its batch smaller, and the last
 batch of a phase has the rest. So the contents of a batch depend on the job alone, and a training that stops between two
 batches resumes with the same batches. A rank gets its share of each batch, which may be empty.
 
 Clips are decoded by the threads that fetch them (`essp_common/learning/wanted.py`), or else by the one that takes them.
-With `seeing`, the threads that fetch them make the view, too, and loaders have nothing to do.
+If these threads make the view, too (`IntakeOptions.prepare`), loaders have nothing to do.
 
 At most `ahead` clips are held beyond the batch being collected. Damaged bytes in the cache count as lost: the clip is
 rebuilt. An error of the thread is raised by `next`.
@@ -29,8 +29,9 @@ from numpy.typing import NDArray
 
 from essp_common.colour import Colour, pictures
 from essp_common.errors import BadFrames
+from essp_common.learning.augment import Cut
 from essp_common.learning.wanted import Decoded, Decoding
-from essp_common.messages.ordered import Delivery, OrderedIntake, PhaseEnd, Prepare
+from essp_common.messages.ordered import Delivery, OrderedIntake, PhaseEnd
 from essp_common.pb.v1.messages_pb2 import ClipRef, PhasePlan
 from essp_common.planning.digest import joined, ref_digest
 from essp_common.planning.position import Position
@@ -38,26 +39,29 @@ from essp_common.runtime.retry import retry_transient
 from essp_trainer.data.device import Frames, Input
 
 T = TypeVar("T")
-View = Callable[[Delivery, Frames], Frames]
-"""What the model sees of a clip: `(T, H, W, C)` -> `(T, crop, crop, C)`."""
 
 _TAKE_S = 0.1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Seen:
-    """What the model sees of a clip."""
+    """What the model sees of a clip, or what the device makes that of."""
 
     frames: Frames
+    """`(T, H, W, C)`, or in the colours of their video."""
+    colour: Colour | None = None
+    """The device makes pictures of the frames."""
+    cuts: tuple[Cut, ...] = ()
+    """The device cuts these views."""
 
 
-def seeing(view: Callable[[ClipRef, Frames], Frames]) -> Prepare:
-    """For `IntakeOptions.prepare`: make the view where the clip was decoded. `view` has to be thread-safe."""
+View = Callable[[ClipRef, Decoded], Seen]
+"""What the model sees of a clip. Has to be thread-safe."""
 
-    def prepare(clip: ClipRef, decoded: Decoded) -> Seen:
-        return Seen(view(clip, pictures(*decoded)))
 
-    return prepare
+def on_host(view: Callable[[ClipRef, Frames], Frames]) -> View:
+    """A view of pictures that leaves nothing to the device: `(T, H, W, C)` -> `(T, crop, crop, C)`."""
+    return lambda clip, decoded: Seen(view(clip, pictures(*decoded)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,6 +80,8 @@ class Batch:
     """What the model sees of each clip that was not skipped; empty once they are sent to the device."""
     colours: tuple[Colour, ...] = ()
     """Of `frames`, if they are still in the colours of their videos."""
+    cuts: tuple[tuple[Cut, ...], ...] = ()
+    """Of `frames`, if views of them are still to be cut."""
     input: Input | None = None
     """The clips on the device; None: this rank has no clip of the batch."""
 
@@ -108,17 +114,14 @@ class Batch:
 @dataclass(frozen=True, slots=True, eq=False)
 class _Prepared:
     item: Delivery
-    frames: Future[Frames] | None
+    seen: Future[Seen] | None
     """None: skipped."""
-    colour: Colour | None = None
-    """Of frames that stay in the colours of their video."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Ready:
     item: Delivery
-    frames: Frames | None
-    colour: Colour | None
+    seen: Seen | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +136,6 @@ class PrefetchOptions:
     wanted_frames: int | None
     """How many evenly spaced frames of each clip to decode (None: all)."""
     name: str
-    convert: bool = True
-    """Loaders make pictures of clips in YUV 4:2:0 or luma, before the view sees them. False: the device does."""
     set_up_loader: Callable[[], None] | None = None
     """Called once in each loader, before its first clip."""
 
@@ -210,10 +211,12 @@ class Prefetch:
 
     def _cut(self, plan: PhasePlan, stop: int) -> Batch:
         items = tuple(ready.item for ready in self._partial)
-        frames = tuple(ready.frames for ready in self._partial if ready.frames is not None)
-        colours = tuple(ready.colour for ready in self._partial if ready.colour is not None)
+        seen = [ready.seen for ready in self._partial if ready.seen is not None]
+        frames = tuple(each.frames for each in seen)
+        colours = tuple(each.colour for each in seen if each.colour is not None)
+        cuts = tuple(each.cuts for each in seen if each.cuts)
         begin, self._begin, self._partial = self._begin, stop, []
-        return Batch(self._phase_index, plan, begin, stop, items, frames, colours)
+        return Batch(self._phase_index, plan, begin, stop, items, frames, colours, cuts)
 
     def _pop(self, deadline: float) -> _Ready | PhaseEnd | None:
         """The head of the queue once it is ready."""
@@ -227,14 +230,13 @@ class Prefetch:
         ready: _Ready | PhaseEnd
         if isinstance(head, PhaseEnd):
             ready = head
-        elif head.frames is None:
-            ready = _Ready(head.item, None, None)
+        elif head.seen is None:
+            ready = _Ready(head.item, None)
         else:
             try:
-                frames = head.frames.result(max(0.0, deadline - time.monotonic()))
+                ready = _Ready(head.item, head.seen.result(max(0.0, deadline - time.monotonic())))
             except FutureTimeoutError:
                 return None
-            ready = _Ready(head.item, frames, head.colour)
         with self._changed:
             self._queue.popleft()
             self._changed.notify_all()
@@ -261,23 +263,18 @@ class Prefetch:
             return item
         if item.skipped:
             return _Prepared(item, None)
+        light = replace(item, value=b"")  # the decoded view keeps the bytes alive as long as it needs them
         if isinstance(item.value, Seen):
-            ready: Future[Frames] = Future()
-            ready.set_result(item.value.frames)
-            return _Prepared(replace(item, value=b""), ready)
+            ready: Future[Seen] = Future()
+            ready.set_result(item.value)
+            return _Prepared(light, ready)
         try:
-            frames, colour = item.value if isinstance(item.value, Decoded) else self._decoded(item.value)
+            decoded = item.value if isinstance(item.value, Decoded) else self._decoded(item.value)
         except BadFrames as error:
             reason = f"{item.key}: {error}"
             self._retry(lambda: self._intake.request_rebuild(item, reason))
             return None
-        light = replace(item, value=b"")  # the decoded view keeps the bytes alive as long as it needs them
-        if not self._options.convert:
-            return _Prepared(light, self._pool.submit(self._view, light, frames), colour)
-        return _Prepared(light, self._pool.submit(self._seen, light, frames, colour))
-
-    def _seen(self, item: Delivery, frames: Frames, colour: Colour | None) -> Frames:
-        return self._view(item, pictures(frames, colour))
+        return _Prepared(light, self._pool.submit(self._view, item.clip, decoded))
 
     def _retry(self, call: Callable[[], T]) -> T:
         return retry_transient(call, self._closing.is_set, self._closing.wait)

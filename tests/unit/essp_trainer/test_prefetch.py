@@ -22,7 +22,7 @@ from essp_common.messages.ordered import IntakeOptions, OrderedIntake, PhaseEnd
 from essp_common.pb.v1.messages_pb2 import TRAIN, ClipReady, ClipRef, FrameCodec, PhasePlan, Recipe, StreamRequest
 from essp_common.planning.position import Position
 from essp_common.video import codec
-from essp_trainer.data.prefetch import Prefetch, PrefetchOptions, seeing
+from essp_trainer.data.prefetch import Prefetch, PrefetchOptions, on_host
 
 CONSUMER = "trainer.t"
 CLIPS, BATCH = 12, 5
@@ -51,14 +51,14 @@ def batches(fused: bool) -> tuple[list[NDArray[np.uint8]], list[int], set[str]]:
         return training_view(frames, AUGMENT, layout_of("rgb"), 3, clip.epoch, clip.index)
 
     read = reading(ClipSpec(frames=5, codec=CodecSpec(name="zstd")), 2)
-    taking: dict[str, Any] = {"fetches": 2, "prepare": seeing(view)} if fused else {}
+    taking: dict[str, Any] = {"fetches": 2, "prepare": on_host(view)} if fused else {}
     options = IntakeOptions("job", CONSUMER, "t", "rgb", read=read, **taking)
     phases, start = [PhasePlan(purpose=TRAIN, clips=CLIPS)], Position(0, 0)
     prepared = PrefetchOptions(batch_size=BATCH, ahead=BATCH, loaders=1, wanted_frames=2, name="t")
     intake = OrderedIntake(bus, cache, options, phases, start)
     found: list[NDArray[np.uint8]] = []
     indices: list[int] = []
-    with closing(Prefetch(intake, phases, start, lambda item, frames: view(item.clip, frames), prepared)) as prefetch:
+    with closing(Prefetch(intake, phases, start, on_host(view), prepared)) as prefetch:
         while not isinstance(batch := prefetch.next(10.0), PhaseEnd):
             assert batch is not None
             found += batch.frames

@@ -1,0 +1,128 @@
+"""Views that the device cuts out of whole frames, all clips of a batch at once.
+
+What is cut is drawn on the host, from the random numbers of `essp_common.learning.augment`; the pixels are left to the
+device, where they cost next to nothing. The host then only decodes. Bilinear as there, and between the same pixels:
+floats are equal but for their last bits, and bytes differ by one level at most, since the host interpolates colours
+in whole numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from essp_common.job.clip_spec import ClipSpec
+from essp_common.job.feature_layout import FeatureLayout
+from essp_common.job.trainer_spec import AugmentSpec
+from essp_common.learning.augment import HORIZONTAL, NOTHING, Cut
+from essp_common.learning.wanted import Decoded
+from essp_common.pb.v1.messages_pb2 import ClipRef
+from essp_trainer.data.device import ClipShape, Frames, Input, sent
+from essp_trainer.data.prefetch import Seen, View
+
+_MOST_FLOATS = 2**25
+"""Of whole frames at once: 128 MiB."""
+
+
+def can_cut(clip: ClipSpec, augment: AugmentSpec, layout: FeatureLayout) -> bool:
+    """Whether the device can: of pictures of one size, which no operation of the host changes before."""
+    one_size = clip.resize.mode in ("exact", "crop")
+    return one_size and augment.rand_augment is None and layout.values != "descriptor"
+
+
+def on_device(cuts: Callable[[ClipRef, int, int], Sequence[Cut]]) -> View:
+    """Whole frames, of which the device makes the views. `cuts`: of a clip with frames of this height and width."""
+
+    def view(clip: ClipRef, decoded: Decoded) -> Seen:
+        frames, colour = decoded
+        height, width = _size(frames)
+        return Seen(frames, colour, tuple(cuts(clip, height, width)))
+
+    return view
+
+
+def _size(frames: Frames) -> tuple[int, int]:
+    """Height and width of decoded frames; YUV 4:2:0, `(T, 3H/2, W)`, has half as many rows again."""
+    height, width = frames.shape[1:3]
+    return (height, width) if frames.ndim == 4 else (2 * height // 3, width)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceViews:
+    """Cuts views on the device."""
+
+    side: int
+    """Of the squares that the model sees."""
+    layout: FeatureLayout
+
+    def of(self, clips: Input, cuts: Sequence[Sequence[Cut]]) -> Input:
+        """The views of a batch, cut when the model asks. `cuts`: as many of each clip."""
+        return _Viewed(self, clips, cuts)
+
+    def __call__(self, clips: Tensor, cuts: Sequence[Sequence[Cut]]) -> Tensor:
+        """`(B, T, H, W, C)`, uint8 or floats -> `(B, V * T, side, side, C)`, of the same type on the same device.
+
+        `cuts`: `B` times `V`.
+        """
+        return torch.cat([self._view(clips, of_all) for of_all in zip(*cuts, strict=True)], dim=1)
+
+    def _view(self, clips: Tensor, cuts: Sequence[Cut]) -> Tensor:
+        """One view of each clip."""
+        grid = _grid(cuts, self.side, clips)
+        at_once = max(1, _MOST_FLOATS // (len(clips) * clips[0, 0].numel()))
+        parts = [clips[:, begin : begin + at_once] for begin in range(0, clips.shape[1], at_once)]
+        view = torch.cat([_sampled(frames, grid) for frames in parts], dim=1)
+        if self.layout.mirrored == "horizontal_motion" and any(cut.mirrored for cut in cuts):
+            mirrored = sent(torch.tensor([cut.mirrored for cut in cuts]), clips.device)[:, None, None, None, None]
+            motion = view[..., HORIZONTAL]
+            view[..., HORIZONTAL] = torch.where(mirrored, -motion, motion)  # bytes: modulo 256, as `negate`
+        for clip, cut in zip(view, cuts, strict=True):
+            if cut.erased is not None:
+                clip[:, cut.erased[0], cut.erased[1]] = 0 if view.is_floating_point() else NOTHING
+        return view
+
+
+class _Viewed:
+    """Clips of which the model sees views."""
+
+    def __init__(self, views: DeviceViews, clips: Input, cuts: Sequence[Sequence[Cut]]) -> None:
+        self._views = views
+        self._clips = clips
+        self._cuts = cuts
+        self.shape: ClipShape = clips.shape._replace(frames=len(cuts[0]) * clips.shape.frames)
+
+    def here(self) -> Tensor:
+        return self._views(self._clips.here(), self._cuts)
+
+
+def _grid(cuts: Sequence[Cut], side: int, clips: Tensor) -> Tensor:
+    """Where each pixel of the squares is taken from, `(B, side, side, 2)`, for `grid_sample`."""
+    height, width = clips.shape[2:4]
+    rows = np.stack([_places(cut.rows, height, side) for cut in cuts])
+    columns = np.stack([_places(cut.columns, width, side)[:: -1 if cut.mirrored else 1] for cut in cuts])
+    y, x = (sent(torch.from_numpy(places.astype(np.float32)), clips.device) for places in (rows, columns))
+    shape = (len(cuts), side, side)
+    return torch.stack([x[:, None, :].expand(shape), y[:, :, None].expand(shape)], dim=-1)
+
+
+def _places(cut: slice, length: int, side: int) -> NDArray[np.float64]:
+    """Of the pixels of a square along one edge, for an edge of frames from -1 to 1. Nothing beyond the cut is seen."""
+    size = cut.stop - cut.start
+    inside = ((np.arange(side) + 0.5) * (size / side) - 0.5).clip(0, size - 1)
+    places: NDArray[np.float64] = (2 * (cut.start + inside) + 1) / length - 1
+    return places
+
+
+def _sampled(frames: Tensor, grid: Tensor) -> Tensor:
+    """`(B, T, H, W, C)` at the places of a grid."""
+    count, times, height, width, channels = frames.shape
+    planes = frames.permute(0, 1, 4, 2, 3).reshape(count, times * channels, height, width).float()
+    made = functional.grid_sample(planes, grid, mode="bilinear", padding_mode="border", align_corners=False)
+    made = made.reshape(count, times, channels, *grid.shape[1:3]).permute(0, 1, 3, 4, 2)
+    return made.to(frames.dtype) if frames.is_floating_point() else made.round().to(frames.dtype)

@@ -1,0 +1,68 @@
+"""What a training sees of its clips: a random crop while it trains, unless it is a probe; fixed crops otherwise.
+
+The host makes it, or leaves the pixels to the device (`data/device_views.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from essp_common.errors import ConfigError
+from essp_common.learning.augment import (
+    Cut,
+    Evaluated,
+    evaluation_cuts,
+    evaluation_view,
+    training_cut,
+    training_view,
+)
+from essp_common.pb.v1.messages_pb2 import TRAIN, ClipRef
+from essp_trainer.assignment import Assignment
+from essp_trainer.config import ViewPlace
+from essp_trainer.data.device import Frames
+from essp_trainer.data.device_views import DeviceViews, can_cut, on_device
+from essp_trainer.data.prefetch import View, on_host
+
+
+def views(assignment: Assignment, place: ViewPlace, device: torch.device) -> tuple[View, DeviceViews | None]:
+    """What is done with a clip on the host, and what is left to the device: None, if nothing is.
+
+    Raises `ConfigError` if all has to be left to a device that cannot do it.
+    """
+    seen = _Seen(assignment)
+    if place == "host" or (place == "auto" and device.type == "cpu"):
+        return on_host(seen.view), None
+    augment, layout = assignment.training.augment, assignment.layout
+    if can_cut(assignment.spec.clip, augment, layout):
+        return on_device(seen.cuts), DeviceViews(augment.crop, layout)
+    if place == "device":
+        raise ConfigError(
+            f"ESSP_VIEWS=device: trainer {assignment.trainer} needs views of the host, since it has rand_augment, "
+            f"descriptors, or frames that are not of one size (clip.resize.mode); use ESSP_VIEWS=auto"
+        )
+    return on_host(seen.view), None
+
+
+class _Seen:
+    """What the model sees of each clip: as pixels, or as what is to be cut."""
+
+    def __init__(self, assignment: Assignment) -> None:
+        probe, augment = assignment.training.probe, assignment.training.augment
+        self._augment, self._layout, self._seed = augment, assignment.layout, assignment.seed
+        self._varied = probe is None or probe.augment
+        self._evaluated = Evaluated(augment.crop, augment.evaluation_scale, augment.evaluation_crops)
+
+    def view(self, clip: ClipRef, frames: Frames) -> Frames:
+        if self._is_varied(clip):
+            return training_view(frames, self._augment, self._layout, self._seed, clip.epoch, clip.index)
+        return evaluation_view(frames, self._evaluated, self._layout)
+
+    def cuts(self, clip: ClipRef, height: int, width: int) -> Sequence[Cut]:
+        if self._is_varied(clip):
+            return [training_cut(height, width, self._augment, self._seed, clip.epoch, clip.index)]
+        return evaluation_cuts(height, width, self._evaluated)
+
+    def _is_varied(self, clip: ClipRef) -> bool:
+        return clip.purpose == TRAIN and self._varied
