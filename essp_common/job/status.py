@@ -86,7 +86,7 @@ class ProgressStatus(_Model):
     done: int
     total: int
     clips_per_s: float
-    """Clips that all consumers are done with, over the last seconds."""
+    """Clips that all consumers are done with, over the last minute."""
     eta_s: float | None
     """Null: not known yet, paused or ended."""
     current: int

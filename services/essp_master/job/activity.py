@@ -13,6 +13,8 @@ from essp_common.runtime import ids
 from essp_master.job.curve import Curve
 
 WINDOW_S = 10.0
+_CLOSED_WINDOW_S = 60.0
+"""Clips that take long end in lumps: all of a batch, of the slowest consumer."""
 _ALIVE_S = 30.0
 """A worker that was silent for so long is not counted any more."""
 
@@ -94,16 +96,21 @@ class Activity:
         }
         self._pools: dict[str, _Pool] = {}
         self.trainers = {name: TrainerActivity(stream, model) for name, (stream, model) in trainers.items()}
-        self._closed = Rate()
+        self._closed = Rate(_CLOSED_WINDOW_S)
         self.listener: Callable[[Progress], None] | None = None
         """Gets the reports of trainings, too, but none of a training that waits where it was."""
+
+    def goes_on(self, now_s: float) -> None:
+        """The job runs from now on; what it did before a pause is no rate."""
+        self._closed = Rate(_CLOSED_WINDOW_S)
+        self._closed.add(0, now_s)
 
     def closed(self, clips: int, now_s: float) -> None:
         """All consumers are done with so many more clips."""
         self._closed.add(clips, now_s)
 
     def clips_per_s(self, now_s: float) -> float:
-        """Clips that all consumers got done with, a second."""
+        """Clips that all consumers got done with, a second, over the last minute of running."""
         return self._closed.per_s(now_s)
 
     def made(self, stream: str, clips: int, seconds: float, worker: str, now_s: float) -> None:

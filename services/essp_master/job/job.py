@@ -174,6 +174,8 @@ class Job:
         if wanted.ended:
             self.extension, self.handed_on = None, False
         self._stall_watch.restarted(now_s)
+        if wanted is JobState.RUNNING:
+            self.activity.goes_on(now_s)
         self.recorder.entered(wanted, reason, _now_ms())
         self.reporter.entered(wanted, reason)
         self.place = None

@@ -1,0 +1,5 @@
+"""`python -m essp`: the command, for an interpreter whose scripts are not on the path."""
+
+from essp.cli.main import main
+
+main()

@@ -1,0 +1,34 @@
+"""How fast a job goes, as people see it."""
+
+from __future__ import annotations
+
+import pytest
+
+from essp_master.job.activity import Activity
+
+
+def activity() -> Activity:
+    return Activity({"rgb": "rgb"}, {"one": ("rgb", "tiny")})
+
+
+def test_clips_that_end_in_lumps_have_a_rate_between_them() -> None:
+    """A batch of eight each half minute is neither 8 clips/s nor 0."""
+    job = activity()
+    job.goes_on(100.0)
+    assert job.clips_per_s(120.0) == 0
+    job.closed(8, 130.0)
+    assert job.clips_per_s(130.5) == pytest.approx(8 / 30.5)
+    assert job.clips_per_s(150.0) == pytest.approx(8 / 50)
+    job.closed(8, 160.0)
+    assert job.clips_per_s(175.0) == pytest.approx(16 / 60)
+    assert job.clips_per_s(300.0) == 0
+
+
+def test_a_pause_is_no_part_of_the_rate() -> None:
+    job = activity()
+    job.goes_on(0.0)
+    job.closed(40, 10.0)
+    job.goes_on(600.0)
+    assert job.clips_per_s(605.0) == 0
+    job.closed(8, 604.0)
+    assert job.clips_per_s(608.0) == pytest.approx(1.0)
