@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -68,8 +68,8 @@ class _Stream:
 
     figure: str
     feature: str
-    shape: tuple[int, ...]
-    """Of a clip, or of its feature."""
+    shape: tuple[int, int, int, int]
+    """Of a clip, or of its feature: (T, H, W, C)."""
     codec: FrameCodec
     wanted: int | None
     """Frames of the clip; None: all."""
@@ -85,13 +85,15 @@ _STREAMS = (
     _Stream("intake_rgb.raw", "rgb", _CLIP, FrameCodec(name="raw"), 3, COLOURS, None),
     _Stream("intake_flow", "flow", (1, _SIDE, _SIDE, 20), FrameCodec(name="raw"), None, MOTION),
 )
+_SMALLEST = _Stream("intake_most", "rgb", (11, 64, 64, 3), FrameCodec(name="raw"), 1, COLOURS, None)
+"""Of which there is nearly nothing to copy."""
 
 
 def intake(scale: Scale) -> Iterator[Figure]:
     """Each stream in turns with the host's work on it."""
     torch.set_num_threads(1)
-    clips = 2 * _BATCH if scale.quick else 4 * _BATCH
-    with tempfile.TemporaryDirectory() as folder, RedisServer(folder, maxmemory_bytes=2**29) as server:
+    clips = 2 * _BATCH if scale.quick else 16 * _BATCH
+    with tempfile.TemporaryDirectory() as folder, RedisServer(folder, maxmemory_bytes=2**30) as server:
         for stream in _STREAMS:
             values = _values(stream)
             by_host, by_device = _views(stream)
@@ -110,12 +112,27 @@ def intake(scale: Scale) -> Iterator[Figure]:
             yield Figure.of(stream.figure, spread(shares), stream.aim, detail)
             yield Figure.of(f"{stream.figure}.cpu", spread(cpu_shares), None, {})
             yield Figure.of(f"{stream.figure}.device", spread(gains), None, {})
+        yield _most(server.url, scale)
+
+
+def _most(redis_url: str, scale: Scale) -> Figure:
+    """Clips that a trainer's process can take, if there are cores for everything else: it runs Python on one."""
+    values, (_, view) = _values(_SMALLEST), _views(_SMALLEST)
+    rates = []
+    for _ in range(scale.rounds):
+        with closing(open_cache(redis_url)) as cache:
+            taken = _Taken(_SMALLEST, values, 2 * _BATCH if scale.quick else 64 * _BATCH, cache, lambda: 0.0)
+            _, cpu_s = taken.seconds(view)
+        rates.append(1 / cpu_s)
+    found = spread(rates)
+    return Figure("intake_most", found.median, "clips/s", None, found.low, found.high)
 
 
 def _values(stream: _Stream) -> list[Buffer]:
     """Values of the cache, of pictures with detail."""
     random = np.random.default_rng(0)
-    coarse = random.integers(0, 256, (_DIFFERENT, *(side // 8 if side == _SIDE else side for side in stream.shape)))
+    frames, height, width, channels = stream.shape
+    coarse = random.integers(0, 256, (_DIFFERENT, frames, height // 8, width // 8, channels))
     smooth = coarse.repeat(8, axis=2).repeat(8, axis=3).astype(np.int16)
     noisy = (smooth + random.integers(-8, 9, smooth.shape, dtype=np.int16)).clip(0, 255).astype(np.uint8)
     return [codec.encode(clip, stream.codec) for clip in noisy]
@@ -156,7 +173,7 @@ class _Taken:
     values: Sequence[Buffer]
     clips: int
     cache: FrameCache
-    redis_cpu_s: _Clock
+    redis_cpu_s: Callable[[], float]
 
     def seconds(self, view: View) -> tuple[float, float]:
         """Wall and CPU seconds of a clip, that of Redis included, from Redis to the device and acked."""
