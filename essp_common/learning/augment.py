@@ -40,7 +40,7 @@ _PLACES: dict[int, Callable[[int, int], Sequence[tuple[int, int]]]] = {
     _TEN: lambda height, width: _CORNERS,
 }
 """Number of views in evaluation -> their positions, in halves of the free space, by height and width of the frame."""
-HORIZONTAL = slice(0, None, 2)
+_HORIZONTAL = slice(0, None, 2)
 """The channels of horizontal motion: dx, dy, dx, dy, ..."""
 _ERASED = (0.02, 1 / 3)
 """Share of a picture that is erased, the least and the most."""
@@ -194,11 +194,20 @@ def _side(short: int, scale: float) -> int:
     return min(short, max(1, round(short * scale)))
 
 
-def _mirror(frames: Frames, layout: FeatureLayout) -> Frames:
+def negated_in_mirror(layout: FeatureLayout) -> slice | None:
+    """The channels of a feature that change their sign in a mirror; None: none do.
+
+    Raises `ValueError` if the feature does not say.
+    """
     if layout.mirrored == "unknown":
         raise ValueError("this feature does not say what it becomes in a mirror; the preflight refuses such jobs")
+    return _HORIZONTAL if layout.mirrored == "horizontal_motion" else None
+
+
+def _mirror(frames: Frames, layout: FeatureLayout) -> Frames:
+    negated = negated_in_mirror(layout)
     mirrored = np.ascontiguousarray(frames[:, :, ::-1])
-    if layout.mirrored == "horizontal_motion":
-        horizontal = mirrored[..., HORIZONTAL]
-        mirrored[..., HORIZONTAL] = negate(horizontal) if mirrored.dtype == np.uint8 else -horizontal
+    if negated is not None:
+        channels = mirrored[..., negated]
+        mirrored[..., negated] = negate(channels) if mirrored.dtype == np.uint8 else -channels
     return mirrored

@@ -6,12 +6,16 @@ different colours.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 
 import torch
 from torch import Tensor
 
 from essp_common.colour import Colour, coefficients, height_of
+
+_MOST_PIXELS = 2**22
+"""At once, of clips that have as many: a pixel takes some twenty bytes on its way."""
 
 
 def pictures(frames: Tensor, colours: Sequence[Colour]) -> Tensor:
@@ -21,9 +25,26 @@ def pictures(frames: Tensor, colours: Sequence[Colour]) -> Tensor:
     """
     if len(colours) != len(frames):
         raise ValueError(f"{len(colours)} colours for {len(frames)} clips")
-    if len(set(colours)) == 1:
-        return _of_one_colour(frames, colours[0])
-    return torch.cat([_of_one_colour(clip[None], colour) for clip, colour in zip(frames, colours, strict=True)])
+    count, times, rows, width = frames.shape[:4]
+    shape = (
+        (count, times, rows, width, 1)
+        if frames.ndim == 5
+        else (count, times, height_of((times, rows, width)), width, 3)
+    )
+    made = torch.empty(shape, dtype=torch.uint8, device=frames.device)
+    for begin, stop in _alike(colours, max(1, _MOST_PIXELS // frames[0].numel())):
+        made[begin:stop] = _of_one_colour(frames[begin:stop], colours[begin])
+    return made
+
+
+def _alike(colours: Sequence[Colour], most: int) -> Iterator[tuple[int, int]]:
+    """Runs of at most so many clips of one colour, as first and next one."""
+    begin = 0
+    for _, run in groupby(colours):
+        stop = begin + len(list(run))
+        for first in range(begin, stop, most):
+            yield first, min(first + most, stop)
+        begin = stop
 
 
 def _of_one_colour(frames: Tensor, colour: Colour) -> Tensor:

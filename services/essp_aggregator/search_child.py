@@ -4,9 +4,8 @@
     from it    {"weights", "validation"}, then arrays its shares and figures, then its losses and state (`packed`)
                {"error", "type", "trace"}             or what it raised
 
-It touches neither bus nor store. It ends at once when its parent is gone, also in the middle
-of a candidate. It ignores SIGINT and SIGTERM, which may come to all processes of a terminal or of a container: the
-parent decides when it is done.
+It touches neither bus nor store. It ends at once when its parent is gone, also in the middle of a candidate. It ignores
+SIGINT and SIGTERM, which may come to all processes of a terminal or of a container: the parent decides when it is done.
 """
 
 from __future__ import annotations

@@ -32,16 +32,17 @@ class TrainerSettings(Settings):
     """What a trainer process needs to know."""
 
     prefetch_batches: int = Field(3, ge=1)
-    """Batches prepared ahead of the model; each keeps its cropped clips in host memory."""
+    """Batches prepared ahead of the model; each keeps its views, or whole frames of a device that cuts, in host
+    memory."""
     fetches: int = Field(0, ge=0, le=64)
-    """Threads that fetch clips from the cache, decode and crop them (0: one a CPU, at most 8). Uncompressed clips of a
-    cache in memory need none."""
+    """Threads that fetch clips from the cache, decode them and make views (0: one a CPU, at most 8). Uncompressed clips
+    of a cache in memory need none."""
     loaders: int = Field(1, ge=1)
-    """Threads that crop, resize and mirror clips which no thread had to fetch."""
+    """Threads that make views of clips which no thread had to fetch."""
     views: ViewPlace = "auto"
-    """Who crops, resizes and mirrors clips. `host`: the threads above. `device`: the one that trains, out of whole
-    frames. `auto`: a GPU does, if frames have one size and there is no `rand_augment`; a CPU does not, and then results
-    are the same to the bit on all machines."""
+    """Who makes views: crops, resizes and mirrors clips. `host`: the threads above. `device`: where the model is, out
+    of whole frames. `auto`: a GPU does if it can, which it cannot with `rand_augment` or frames of different sizes; for
+    a CPU the threads do."""
     report_interval_s: float = Field(0.25, gt=0)
     """Minimum time between two reports of live numbers."""
     local_trainers: int = Field(1, ge=1)

@@ -38,9 +38,12 @@ class Reporter:
         self.clock = clock
         self._last_s = -math.inf
 
-    def step(self, plan: PhasePlan, meter: Meter, queue: int) -> None:
-        """Report live numbers, unless the last report is more recent than the interval."""
-        if self.clock() - self._last_s < self._interval_s:
+    def step(self, plan: PhasePlan, meter: Meter, queue: int, last: bool = False) -> None:
+        """Report live numbers, unless the last report is more recent than the interval.
+
+        `last`: of the phase, which is reported always.
+        """
+        if not last and self.clock() - self._last_s < self._interval_s:
             return
         self._last_s = self.clock()
         report = StepReport(

@@ -192,6 +192,8 @@ class Session:
 
     def _process(self, batch: Batch, agreement: Agreement) -> None:
         began_s = self._clock()
+        if not agreement.share.clips:
+            self._meter.pass_over(batch.stop)
         if batch.plan.purpose == TRAIN:
             if agreement.share.clips:
                 self._meter.add(self._learner.train(batch, agreement.share, agreement.shape), batch.stop)
@@ -226,7 +228,7 @@ class Session:
 
     def _end_phase(self, plan: PhasePlan) -> None:
         self._meter.settle()
-        self._report_step(plan)
+        self._report_step(plan, last=True)
         metrics = self._end_training(plan) if plan.purpose == TRAIN else self._end_evaluation(plan)
         # Times differ between ranks; all take those of rank 0.
         metrics = json.loads(self._ranks.broadcast(json.dumps(metrics | self._meter.pace()).encode()))
@@ -307,9 +309,9 @@ class Session:
         self._state.running = self._meter.sums() if self._state.position.index else {}
         return self._state
 
-    def _report_step(self, plan: PhasePlan) -> None:
+    def _report_step(self, plan: PhasePlan, last: bool = False) -> None:
         if self._ranks.is_rank_zero:
-            self._reporter.step(plan, self._meter, self._device_feed.queued)
+            self._reporter.step(plan, self._meter, self._device_feed.queued, last)
 
     def _of_all_ranks(self, result: StepResult) -> StepResult:
         sums = torch.tensor([result.loss * result.clips, result.correct, result.clips], dtype=torch.float64)

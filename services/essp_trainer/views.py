@@ -22,7 +22,7 @@ from essp_common.pb.v1.messages_pb2 import TRAIN, ClipRef
 from essp_trainer.assignment import Assignment
 from essp_trainer.config import ViewPlace
 from essp_trainer.data.device import Frames
-from essp_trainer.data.device_views import DeviceViews, can_cut, on_device
+from essp_trainer.data.device_views import DeviceViews, left_to_host, on_device
 from essp_trainer.data.prefetch import View, on_host
 
 
@@ -35,13 +35,11 @@ def views(assignment: Assignment, place: ViewPlace, device: torch.device) -> tup
     if place == "host" or (place == "auto" and device.type == "cpu"):
         return on_host(seen.view), None
     augment, layout = assignment.training.augment, assignment.layout
-    if can_cut(assignment.spec.clip, augment, layout):
+    obstacle = left_to_host(assignment.spec.clip, augment, layout)
+    if not obstacle:
         return on_device(seen.cuts), DeviceViews(augment.crop, layout)
     if place == "device":
-        raise ConfigError(
-            f"ESSP_VIEWS=device: trainer {assignment.trainer} needs views of the host, since it has rand_augment, "
-            f"descriptors, or frames that are not of one size (clip.resize.mode); use ESSP_VIEWS=auto"
-        )
+        raise ConfigError(f"ESSP_VIEWS=device: not for trainer {assignment.trainer}: {obstacle}; use ESSP_VIEWS=auto")
     return on_host(seen.view), None
 
 

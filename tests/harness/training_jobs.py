@@ -118,6 +118,10 @@ class Stage:
 
     def command(self, command: Control.Command, epochs: int = 0) -> None:
         """Say something of the job on `essp.control`. `epochs`: it gets so many, in its next run; 0: none follows."""
+        self.bus.publish(topics.CONTROL, b"tiny", self.control(command, epochs).SerializeToString())
+
+    def control(self, command: Control.Command, epochs: int = 0) -> Control:
+        """What `command` publishes."""
         layout = layout_of(self.feature) if self.feature in names() else FeatureLayout(mirrored="plain")
         snapshot = JobSnapshot(
             spec_json=self.spec.model_dump_json(),
@@ -128,7 +132,7 @@ class Stage:
         then = self.spec.model_copy(update={"epochs": epochs}).model_dump_json() if epochs else ""
         control = Control(job="tiny", fence=self.fence, command=command, snapshot=snapshot, next_spec_json=then)
         control.changes.extend(self.changes)
-        self.bus.publish(topics.CONTROL, b"tiny", control.SerializeToString())
+        return control
 
     def every_position(self) -> list[ClipPosition]:
         """All clips of all phases, in order."""

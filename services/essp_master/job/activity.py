@@ -1,4 +1,4 @@
-"""Who works on a job and how fast, from the messages of the last seconds: for people, and for the sizes of pools."""
+"""Who works on a job and how fast, from its newest messages: for people, and for the sizes of pools."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class Activity:
         """Gets the reports of trainings, too, but none of a training that waits where it was."""
 
     def goes_on(self, now_s: float) -> None:
-        """The job runs from now on; what it did before a pause is no rate."""
+        """The job works from now on; what it did before a pause is no rate."""
         self._closed = Rate(_CLOSED_WINDOW_S)
         self._closed.add(0, now_s)
 

@@ -286,6 +286,7 @@ class Job:
         begins, lacking = self._handshake.look(up, self.ledger.finals, now_s), self.awaits
         if begins:
             self._handshake = None
+            self.activity.goes_on(now_s)
             self.reporter.begins(before, lacking)
             return self.resume()
         if lacking != before:

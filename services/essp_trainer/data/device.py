@@ -81,7 +81,7 @@ class ToGpu:
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def __call__(self, frames: Sequence[Frames]) -> Input:
-        kind = torch.from_numpy(frames[0][:0]).dtype
+        kind = torch.from_numpy(np.empty(0, frames[0].dtype)).dtype
         # Torch reuses pinned memory, but only after the copies out of it are done.
         pinned = torch.empty((len(frames), *frames[0].shape), dtype=kind, pin_memory=True)
         np.stack(frames, out=pinned.numpy())

@@ -100,7 +100,9 @@ class DeviceFeed:
                 sent = self._transfer(item.frames)
                 if item.colours:
                     sent = OfPlanes(sent, item.colours, item.frames[0].ndim)
-                if item.cuts and self._views is not None:
+                if item.cuts:
+                    if self._views is None:
+                        raise ValueError("there are views to be cut, and nothing that cuts them")
                     sent = self._views.of(sent, item.cuts)
                 item = replace(item, frames=(), input=sent)
         if self._finish_sent:

@@ -1,14 +1,13 @@
 """Views that the device cuts out of whole frames, all clips of a batch at once.
 
 What is cut is drawn on the host, from the random numbers of `essp_common.learning.augment`; the pixels are left to the
-device, where they cost next to nothing. The host then only decodes. Bilinear as there, and between the same pixels:
-floats are equal but for their last bits, and bytes differ by one level at most, since the host interpolates colours
-in whole numbers.
+device, and the host only decodes. Bilinear as there, and between the same pixels: floats are equal but for their last
+bits, and bytes differ by one level at most, since the host interpolates colours in whole numbers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,20 +19,25 @@ from torch.nn import functional
 from essp_common.job.clip_spec import ClipSpec
 from essp_common.job.feature_layout import FeatureLayout
 from essp_common.job.trainer_spec import AugmentSpec
-from essp_common.learning.augment import HORIZONTAL, NOTHING, Cut
+from essp_common.learning.augment import NOTHING, Cut, negated_in_mirror
 from essp_common.learning.wanted import Decoded
 from essp_common.pb.v1.messages_pb2 import ClipRef
 from essp_trainer.data.device import ClipShape, Frames, Input, sent
 from essp_trainer.data.prefetch import Seen, View
 
-_MOST_FLOATS = 2**25
-"""Of whole frames at once: 128 MiB."""
+_MOST_FLOATS = 2**23
+"""Of whole frames at once, 32 MiB: a batch may have hundreds of times as many."""
 
 
-def can_cut(clip: ClipSpec, augment: AugmentSpec, layout: FeatureLayout) -> bool:
-    """Whether the device can: of pictures of one size, which no operation of the host changes before."""
-    one_size = clip.resize.mode in ("exact", "crop")
-    return one_size and augment.rand_augment is None and layout.values != "descriptor"
+def left_to_host(clip: ClipSpec, augment: AugmentSpec, layout: FeatureLayout) -> str:
+    """Why the device cannot cut the views; empty: it can."""
+    if layout.values == "descriptor":
+        return "descriptors are no pictures"
+    if augment.rand_augment is not None:
+        return "augment.rand_augment is computed on the host"
+    if clip.resize.mode not in ("exact", "crop"):
+        return f"with clip.resize.mode: {clip.resize.mode}, frames of different videos may differ in size"
+    return ""
 
 
 def on_device(cuts: Callable[[ClipRef, int, int], Sequence[Cut]]) -> View:
@@ -66,26 +70,30 @@ class DeviceViews:
         return _Viewed(self, clips, cuts)
 
     def __call__(self, clips: Tensor, cuts: Sequence[Sequence[Cut]]) -> Tensor:
-        """`(B, T, H, W, C)`, uint8 or floats -> `(B, V * T, side, side, C)`, of the same type on the same device.
+        """`(B, T, H, W, C)` -> `(B, V * T, side, side, C)` on the same device, uint8 if they are, or else float32.
 
         `cuts`: `B` times `V`.
         """
-        return torch.cat([self._view(clips, of_all) for of_all in zip(*cuts, strict=True)], dim=1)
+        count, times, channels = len(clips), clips.shape[1], clips.shape[4]
+        kind = torch.uint8 if clips.dtype == torch.uint8 else torch.float32
+        shape = (count, len(cuts[0]), times, self.side, self.side, channels)
+        made = torch.empty(shape, dtype=kind, device=clips.device)
+        for number, of_all in enumerate(zip(*cuts, strict=True)):
+            self._cut(clips, of_all, made[:, number])
+        return made.flatten(1, 2)
 
-    def _view(self, clips: Tensor, cuts: Sequence[Cut]) -> Tensor:
-        """One view of each clip."""
+    def _cut(self, clips: Tensor, cuts: Sequence[Cut], view: Tensor) -> None:
+        """Make one view of each clip."""
         grid = _grid(cuts, self.side, clips)
-        at_once = max(1, _MOST_FLOATS // (len(clips) * clips[0, 0].numel()))
-        parts = [clips[:, begin : begin + at_once] for begin in range(0, clips.shape[1], at_once)]
-        view = torch.cat([_sampled(frames, grid) for frames in parts], dim=1)
-        if self.layout.mirrored == "horizontal_motion" and any(cut.mirrored for cut in cuts):
+        for part in _parts(clips):
+            view[part] = _sampled(clips[part], grid[part[0]])
+        if any(cut.mirrored for cut in cuts) and (negated := negated_in_mirror(self.layout)) is not None:
             mirrored = sent(torch.tensor([cut.mirrored for cut in cuts]), clips.device)[:, None, None, None, None]
-            motion = view[..., HORIZONTAL]
-            view[..., HORIZONTAL] = torch.where(mirrored, -motion, motion)  # bytes: modulo 256, as `negate`
+            motion = view[..., negated]
+            view[..., negated] = torch.where(mirrored, -motion, motion)  # bytes: modulo 256, as `negate`
         for clip, cut in zip(view, cuts, strict=True):
             if cut.erased is not None:
-                clip[:, cut.erased[0], cut.erased[1]] = 0 if view.is_floating_point() else NOTHING
-        return view
+                clip[:, cut.erased[0], cut.erased[1]] = NOTHING if view.dtype == torch.uint8 else 0
 
 
 class _Viewed:
@@ -99,6 +107,16 @@ class _Viewed:
 
     def here(self) -> Tensor:
         return self._views(self._clips.here(), self._cuts)
+
+
+def _parts(clips: Tensor) -> Iterator[tuple[slice, slice]]:
+    """Clips and frames that are cut together: all of several clips, or some of one."""
+    times = clips.shape[1]
+    frames = max(1, _MOST_FLOATS // clips[0, 0].numel())
+    rows = max(1, frames // times)
+    for row in range(0, len(clips), rows):
+        for time in range(0, times, frames):
+            yield slice(row, row + rows), slice(time, time + frames)
 
 
 def _grid(cuts: Sequence[Cut], side: int, clips: Tensor) -> Tensor:
@@ -120,9 +138,9 @@ def _places(cut: slice, length: int, side: int) -> NDArray[np.float64]:
 
 
 def _sampled(frames: Tensor, grid: Tensor) -> Tensor:
-    """`(B, T, H, W, C)` at the places of a grid."""
+    """`(B, T, H, W, C)` at the places of a grid; bytes in whole levels."""
     count, times, height, width, channels = frames.shape
     planes = frames.permute(0, 1, 4, 2, 3).reshape(count, times * channels, height, width).float()
     made = functional.grid_sample(planes, grid, mode="bilinear", padding_mode="border", align_corners=False)
-    made = made.reshape(count, times, channels, *grid.shape[1:3]).permute(0, 1, 3, 4, 2)
-    return made.to(frames.dtype) if frames.is_floating_point() else made.round().to(frames.dtype)
+    made = made.round_() if frames.dtype == torch.uint8 else made
+    return made.reshape(count, times, channels, *grid.shape[1:3]).permute(0, 1, 3, 4, 2)

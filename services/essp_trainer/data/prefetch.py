@@ -1,6 +1,8 @@
-"""Clips for the model, ready before it asks: taken in order, decoded, augmented, collected into batches.
+"""Clips for the model, ready before it asks: taken in order, decoded, seen, collected into batches.
 
-    intake ──take──▶ decode ──▶ view: crop, resize, mirror (pool of loaders) ──▶ queue ──next──▶ batches
+    intake ──take──▶ decode ──▶ view (pool of loaders) ──▶ queue ──next──▶ batches
+
+A view crops, resizes and mirrors a clip, or says what the device is to cut of it.
 
 Batch b of a phase holds the indices `[b * size, (b + 1) * size)`. A skipped index makes its batch smaller, and the last
 batch of a phase has the rest. So the contents of a batch depend on the job alone, and a training that stops between two

@@ -56,6 +56,11 @@ class Meter:
         else:
             self._count(result, place)
 
+    def pass_over(self, place: int) -> None:
+        """Go on to `place`: all clips before it were skipped. Raises `Diverged`."""
+        self.settle()
+        self.place = place
+
     def settle(self) -> None:
         """Wait for the last batch, and count it. All ranks do so at the same places. Raises `Diverged`."""
         launched, self._launched = self._launched, None

@@ -99,6 +99,24 @@ def test_seeds_go_out_when_each_pool_has_a_worker_and_not_before(bench: Bench) -
     assert bench.issued == sum(SIZES)
 
 
+def test_the_rate_of_a_job_counts_from_its_first_seeds(bench: Bench) -> None:
+    """Neither the wait for workers nor a pause is a part of it."""
+    master = bench.master_begins()
+    master.start(bench.fleet.job)
+    bench.pass_time(600.0)
+    bench.up(*ALL)
+    run_to_rest(master, bench.fleet)
+    bench.clock.now_s += 20.0
+    done = master.status("small").progress.done
+    assert master.status("small").progress.clips_per_s == done / 20.0
+    master.pause("small")
+    bench.clock.now_s += 20.0
+    assert master.status("small").progress.clips_per_s == 0
+    master.resume("small")
+    bench.clock.now_s += 10.0
+    assert master.status("small").progress.clips_per_s == 0
+
+
 def test_a_job_whose_workers_are_up_begins_at_once_and_nothing_is_said(bench: Bench) -> None:
     bench.master_begins()
     bench.up(*ALL)

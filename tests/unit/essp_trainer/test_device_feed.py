@@ -19,10 +19,14 @@ import torch
 
 from essp_common.colour import Colour, pictures
 from essp_common.errors import ConfigError, OutOfMemory
+from essp_common.job.feature_layout import COLOURS
+from essp_common.job.trainer_spec import AugmentSpec
+from essp_common.learning.augment import Cut, training_cut, training_view
 from essp_common.messages.ordered import Delivery, PhaseEnd
 from essp_common.pb.v1.messages_pb2 import TRAIN, ClipRef, PhasePlan
 from essp_trainer.data.device import ToGpu, ToHost, choose_device, half_type
 from essp_trainer.data.device_feed import DeviceFeed
+from essp_trainer.data.device_views import DeviceViews
 from essp_trainer.data.prefetch import Batch
 from tests.harness.waiting import until
 
@@ -62,8 +66,8 @@ def batch(number: int) -> Batch:
 
 
 @contextmanager
-def feeding(source: Source) -> Iterator[DeviceFeed]:
-    feed = DeviceFeed(source, CPU, "test")  # type: ignore[arg-type]
+def feeding(source: Source, views: DeviceViews | None = None) -> Iterator[DeviceFeed]:
+    feed = DeviceFeed(source, CPU, "test", views)  # type: ignore[arg-type]
     try:
         yield feed
     finally:
@@ -137,6 +141,31 @@ def test_clips_in_the_colours_of_their_videos_become_pictures_on_the_device() ->
                 assert np.array_equal(clip.numpy(), pictures(wanted, own))
 
 
+def test_views_are_cut_out_of_the_pictures_that_the_device_has_made() -> None:
+    planes = np.random.default_rng(0).integers(0, 256, (2, 3, 24, 20), dtype=np.uint8)
+    luma = planes[:, :, :16, :, None]
+    augment = AugmentSpec(crop=8)
+    for frames in (planes, luma):
+        colours = (Colour(), Colour("bt709", full=True))
+        source = Source(0)
+        cuts = tuple((training_cut(16, 20, augment, 0, 0, index),) for index in range(2))
+        source.batches = [replace(batch(0), frames=tuple(frames), colours=colours, cuts=cuts)]
+        with feeding(source, DeviceViews(8, COLOURS)) as feed:
+            item = feed.next(30)
+            assert isinstance(item, Batch)
+            assert item.input is not None
+            for index, made in enumerate(item.input.here().numpy()):
+                seen = training_view(pictures(frames[index], colours[index]), augment, COLOURS, 0, 0, index)
+                assert np.abs(made.astype(int) - seen.astype(int)).max() <= 1
+
+
+def test_views_that_nobody_cuts_are_an_error() -> None:
+    source = Source(0)
+    source.batches = [replace(batch(0), cuts=((Cut(slice(0, 2), slice(0, 2)),),) * 2)]
+    with feeding(source) as feed, pytest.raises(ValueError, match="nothing that cuts"):
+        feed.next(30)
+
+
 class Stream:
     """Records the calls."""
 
@@ -177,6 +206,8 @@ def test_a_gpu_copies_on_a_stream_of_its_own(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(torch.Tensor, "to", copy)
     monkeypatch.setattr(torch.Tensor, "record_stream", lambda self, s: log.append(f"kept for {s.name}"))
     frames = [np.full((2, 4, 4, 3), i, np.uint8) for i in range(3)]
+    for clip in frames:
+        clip.flags.writeable = False  # as a clip that lies in the cache
     sent = ToGpu(torch.device("cuda", 1))(frames)
     assert log == ["on side", "copy to cuda:1", "side records", "off side"]
     assert torch.equal(sent.here(), torch.from_numpy(np.stack(frames)))

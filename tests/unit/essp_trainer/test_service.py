@@ -57,7 +57,7 @@ from tests.harness.training_jobs import (
     phase_plans,
     train,
 )
-from tests.harness.waiting import until
+from tests.harness.waiting import LONGEST_S, until
 
 
 def test_a_job_ends_with_weights_scores_and_an_empty_cache(tmp_path: Path) -> None:
@@ -243,6 +243,18 @@ def test_a_stop_saves_and_leaves(tmp_path: Path) -> None:
     assert manifest.position == Position(0, 8)
 
 
+def test_each_phase_is_reported_up_to_its_end(tmp_path: Path) -> None:
+    """However short it was, and if its last batch was skipped, too."""
+    stage = Stage(job_spec(tmp_path, epochs=1), phase_plans(1))
+    stage.command(Control.START)
+    stage.feed(stage.every_position(), skipped=[(0, 8), (0, 9), (1, 4), (1, 5)])
+    with Running(stage, report_interval_s=LONGEST_S) as running:
+        running.join()
+    assert running.error is None
+    newest = {report.purpose: report.clips_done for report in stage.reports("step")}
+    assert newest == {plan.purpose: plan.clips for plan in stage.plans}
+
+
 def test_waiting_for_clips_is_measured(tmp_path: Path) -> None:
     stage = Stage(job_spec(tmp_path), phase_plans(1, test=0))
     positions = stage.every_position()
@@ -257,6 +269,7 @@ def test_waiting_for_clips_is_measured(tmp_path: Path) -> None:
     metrics = stage.reports("phase_report")[0].metrics
     assert 0 < metrics["data_wait_ratio"] <= 1
     waiting = [report.data_wait_ratio for report in stage.reports("step") if report.clips_done == 8]
+    assert len(waiting) > 1
     assert waiting == sorted(waiting)
 
 
