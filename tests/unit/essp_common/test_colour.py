@@ -98,14 +98,17 @@ def test_libswscale_agrees_to_a_level(colour: Colour) -> None:
         assert np.abs(ours.astype(int) - theirs).max() <= 1, (y, u, v)
 
 
-def test_clips_of_a_batch_may_have_different_colours() -> None:
-    frames = np.random.default_rng(1).integers(0, 256, (3, 2, 12, 10), dtype=np.uint8)
-    colours = [Colour(), Colour("bt709", full=True), Colour()]
+@pytest.mark.parametrize("at_once", [1, 500, 2**22])
+def test_clips_of_a_batch_may_have_different_colours(monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
+    """However many are converted at once."""
+    monkeypatch.setattr(on_device, "_MOST_PIXELS", at_once)
+    frames = np.random.default_rng(1).integers(0, 256, (6, 2, 12, 10), dtype=np.uint8)
+    colours = [Colour(), Colour(), Colour(), Colour("bt709", full=True), Colour(), Colour()]
     made = on_device.pictures(torch.from_numpy(frames), colours)
-    assert made.shape == (3, 2, 8, 10, 3)
+    assert made.shape == (6, 2, 8, 10, 3)
     for clip, own, wanted in zip(made, colours, frames, strict=True):
         assert np.array_equal(clip.numpy(), pictures(wanted, own))
-    with pytest.raises(ValueError, match="2 colours for 3 clips"):
+    with pytest.raises(ValueError, match="2 colours for 6 clips"):
         on_device.pictures(torch.from_numpy(frames), colours[:2])
 
 
