@@ -13,6 +13,7 @@ Prints the accuracy of the last epochs on the validation videos, mean and standa
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
@@ -139,4 +140,7 @@ def _picture(curves: Curves, trainers: Sequence[str]) -> bytes:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    try:
+        typer.run(main)
+    except EsspError as error:
+        sys.exit(f"accuracy: {error}")
