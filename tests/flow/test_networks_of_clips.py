@@ -19,6 +19,7 @@ from essp_common.job.trainer_spec import CheckpointSpec
 from essp_common.runtime.config import Settings
 from essp_common.wiring import Stores
 from tests.flow.conftest import MakeJob, asked_clips
+from tests.harness.embedded_jobs import finish
 
 FRAMES = 4
 """Of a clip, or of a snippet; the network sees half of them."""
@@ -48,9 +49,7 @@ def test_a_network_of_clips_is_trained_measured_and_predicts(make_job: MakeJob, 
     and the logits of all are averaged."""
     spec = of_clips(make_job(epochs=1, clips=4), snippets)
     with Embedded(spec, Settings()) as job:
-        while not job.ended(0.05):
-            pass
-        status = job.status()
+        status = finish(job)
         assert job.adapters.cache.usage().keys == 0
     assert status.state is JobState.COMPLETED, status.reason
     assert CliRunner().invoke(app, ["report", spec.output]).exit_code == 0
