@@ -10,10 +10,12 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import subprocess
 import uuid
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -164,6 +166,19 @@ def unused_port() -> Iterator[int]:
     with socket.socket() as reserved:
         reserved.bind(("127.0.0.1", 0))
         yield int(reserved.getsockname()[1])
+
+
+@pytest.fixture
+def forked_decoders(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The children of this test's decoders are forked from a process that has loaded what they import, which takes half
+    a second of each otherwise. That they start by their command is shown where they are tested themselves."""
+    from essp_decoder import sandbox
+    from tests.harness import launcher
+
+    def popen(command: Sequence[str], *, pass_fds: Sequence[int], env: Mapping[str, str], **_: Any) -> launcher.Forked:
+        return launcher.start_child(pass_fds, env)
+
+    monkeypatch.setattr(sandbox, "subprocess", SimpleNamespace(Popen=popen, DEVNULL=subprocess.DEVNULL))
 
 
 @pytest.fixture

@@ -94,18 +94,17 @@ class KafkaBus:
 
     def backlog(self, topic: str, group: str) -> int:
         with mapped(f"backlog of {topic}"), connected(KafkaAdminClient, **self._options.client()) as admin:
-            count = _partition_counts(admin, [topic]).get(topic)
-            if count is None:
-                raise NotFound(f"there is no topic {topic}; ensure_topics creates it")
-            slots = [TopicPartition(topic, number) for number in range(count)]
-            ends = admin.list_partition_offsets(dict.fromkeys(slots, OffsetSpec.LATEST))
-            starts = admin.list_partition_offsets(dict.fromkeys(slots, OffsetSpec.EARLIEST))
-            committed = admin.list_group_offsets({group: slots}).get(group, {})
+            held = _held(admin, topic)
+            committed = admin.list_group_offsets({group: list(held)}).get(group, {})
         total = 0
-        for slot in slots:
+        for slot, offsets in held.items():
             offset = committed[slot].offset if slot in committed else -1
-            total += max(0, ends[slot].offset - max(offset, starts[slot].offset))
+            total += max(0, offsets.stop - max(offset, offsets.start))
         return total
+
+    def held(self, topic: str) -> list[range]:
+        with mapped(f"extent of {topic}"), connected(KafkaAdminClient, **self._options.client()) as admin:
+            return list(_held(admin, topic).values())
 
     def troubles(self) -> Troubles:
         with self._lock:
@@ -133,6 +132,17 @@ class KafkaBus:
                     self._publisher = KafkaPublisher(self._options)
                 publisher = self._publisher
         return publisher
+
+
+def _held(admin: KafkaAdminClient, topic: str) -> dict[TopicPartition, range]:
+    """The offsets of each partition, by its number. Raises `NotFound`."""
+    count = _partition_counts(admin, [topic]).get(topic)
+    if count is None:
+        raise NotFound(f"there is no topic {topic}; ensure_topics creates it")
+    slots = [TopicPartition(topic, number) for number in range(count)]
+    ends = admin.list_partition_offsets(dict.fromkeys(slots, OffsetSpec.LATEST))
+    starts = admin.list_partition_offsets(dict.fromkeys(slots, OffsetSpec.EARLIEST))
+    return {slot: range(starts[slot].offset, ends[slot].offset) for slot in slots}
 
 
 def _partition_counts(admin: KafkaAdminClient, topics: Collection[str]) -> dict[str, int]:

@@ -131,6 +131,11 @@ class MemoryBus:
             committed = self._groups[group].committed if group in self._groups else {}
             return sum(log.end - committed.get((topic, n), log.start) for n, log in enumerate(self._logs(topic)))
 
+    def held(self, topic: str) -> list[range]:
+        with self.lock:
+            self._check_open()
+            return [range(log.start, log.end) for log in self._logs(topic)]
+
     def troubles(self) -> Troubles:
         return {}
 

@@ -116,6 +116,9 @@ class Bus(Protocol):
     def backlog(self, topic: str, group: str) -> int:
         """Records that the group has not committed, over all partitions. For people and scaling, not for logic."""
 
+    def held(self, topic: str) -> Sequence[range]:
+        """The offsets of what each partition holds now. Raises `NotFound`, and `Unavailable`."""
+
     def troubles(self) -> Troubles:
         """What keeps this bus from working, as far as this process can see; it is not asked for."""
 

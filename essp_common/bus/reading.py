@@ -10,9 +10,10 @@ from essp_common.bus.port import Bus, Record, Subscription
 from essp_common.runtime.retry import Outage
 
 _RECORDS = 2000
-_FIRST_S = 3.0
-"""How long the first message of a topic may take: a client of Kafka connects first."""
-_NEXT_S = 0.5
+_POLL_S = 0.5
+_SILENT_S = 5.0
+"""How long a record may take that is there: a client of Kafka connects first. What does not come for so long is none
+for people, such as the mark of a transaction, which takes an offset, too."""
 
 
 def batches(
@@ -30,24 +31,25 @@ def batches(
         yield records
 
 
-def read_all(
-    bus: Bus, topic: str, first_s: float | None = None, leaving: Callable[[], bool] = lambda: False
-) -> Iterator[Record]:
-    """What a topic holds now, from its beginning until no record has come for half a second.
+def read_all(bus: Bus, topic: str, leaving: Callable[[], bool] = lambda: False) -> Iterator[Record]:
+    """What a topic holds now, from its beginning; also some of what comes meanwhile.
 
-    `first_s`: how long the first record may take. Ends early once `leaving()`. Raises `Unavailable` if the bus does not
-    answer.
+    Ends early once `leaving()`. Raises `NotFound`, and `Unavailable` if the bus does not answer.
     """
     subscription = bus.subscribe([topic], group=None)
     try:
-        deadline = time.monotonic() + (_FIRST_S if first_s is None else first_s)
+        last = {number: offsets[-1] for number, offsets in enumerate(bus.held(topic)) if offsets}
+        deadline = time.monotonic() + _SILENT_S
         while not leaving():
-            left_s = deadline - time.monotonic()
-            records = subscription.poll(_RECORDS, max(0.0, min(_NEXT_S, left_s)))
+            # At the end, too: the broker of `essp servers` names an end that lies within its last batch.
+            records = subscription.poll(_RECORDS, _POLL_S if last else 0.0)
             yield from records
+            for record in records:
+                if record.offset >= last.get(record.partition, record.offset + 1):
+                    del last[record.partition]
             if records:
-                deadline = time.monotonic() + _NEXT_S
-            elif left_s <= 0:
+                deadline = time.monotonic() + _SILENT_S
+            elif not last or time.monotonic() >= deadline:
                 return
     finally:
         subscription.close()

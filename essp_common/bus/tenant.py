@@ -46,6 +46,10 @@ class TenantBus:
         """What the tenant's group has not committed of the tenant's topic."""
         return self._bus.backlog(self._whole(topic), self._whole(group))
 
+    def held(self, topic: str) -> Sequence[range]:
+        """What the tenant's topic holds."""
+        return self._bus.held(self._whole(topic))
+
     def troubles(self) -> Troubles:
         """Those of the bus below."""
         return self._bus.troubles()

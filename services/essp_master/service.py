@@ -99,8 +99,6 @@ _LOOK_S = 2.0
 """How often the master looks for what keeps ESSP from working."""
 _SWEEP_S = 2.0
 """How often stray bytes are looked for after the end of a job."""
-_LISTEN_S = 3.0
-"""How long a new master listens for jobs that were under way."""
 _LONGEST_WAIT_S = 5.0
 """Most seconds between two tries to take over what was under way."""
 _RECENT = timedelta(hours=1)
@@ -821,7 +819,7 @@ class Master:
             with outage:
                 try:
                     if commands is None:
-                        commands = last_commands(self._bus, _LISTEN_S, self._draining)
+                        commands = last_commands(self._bus, self._draining)
                         began_s = self._clock()  # a bus that was away takes nothing from the patience with stores
                     self._take_over_all(commands, self._clock() - began_s >= self._settings.takeover_s)
                 except TransientError as error:

@@ -12,6 +12,7 @@ import time
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 
 import pytest
 
@@ -374,6 +375,18 @@ class BusContract:
     def test_unknown_topic_is_not_found(self, bus: Bus, topic: str) -> None:
         with pytest.raises(NotFound, match="ensure_topics"):
             bus.subscribe([f"{topic}.unknown"], "g")
+
+    def test_what_a_topic_holds_is_known_by_partition(self, bus: Bus, topic: str) -> None:
+        assert [len(offsets) for offsets in bus.held(topic)] == [0] * PARTITIONS
+        for number in range(3):
+            bus.publish(topic, b"", str(number).encode(), 2)
+            bus.flush()  # after each: of a batch, the broker of these tests counts the first record alone
+        held = bus.held(topic)
+        assert [len(offsets) for offsets in held] == [0, 0, 3, 0]
+        with closing(bus.subscribe([topic], None)) as reader:
+            assert [record.offset for record in take(reader, 3)] == list(held[2])
+        with pytest.raises(NotFound, match=r"there is no topic .*nowhere; ensure_topics creates it"):
+            bus.held("nowhere")
 
     def test_backlog_falls_as_records_are_done(
         self, bus: Bus, topic: str, subscribe: Open, publish_numbers: Callable[..., None]

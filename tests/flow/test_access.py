@@ -13,11 +13,11 @@ from essp.embedded import composition
 from essp.embedded.composition import Embedded
 from essp_common import topics
 from essp_common.bus.port import Bus, Subscription
-from essp_common.job.status import JobState
 from essp_common.runtime.config import Settings
 from essp_common.wiring import Adapters
 from essp_trainer import service as trainer
 from tests.flow.conftest import MakeJob
+from tests.harness.embedded_jobs import complete
 
 pytestmark = pytest.mark.processes
 
@@ -80,9 +80,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> set[Use]:
 
 def test_services_use_the_topics_as_the_table_says(make_job: MakeJob, seen: set[Use]) -> None:
     with Embedded(make_job(epochs=1), Settings()) as job:
-        while not job.ended(0.05):
-            pass
-        assert job.status().state is JobState.COMPLETED, job.status().reason
+        complete(job)
     assert seen - ALLOWED == set()
     flow = {topics.SEEDS, topics.CLIPS, topics.features(""), topics.PROGRESS}
     own = {use for use in ALLOWED if use[0] in {"master", "decoder", "extractor", "aggregator", "trainer"}}

@@ -19,6 +19,7 @@ from essp_common.objects.numbered_log import numbered
 from essp_common.runtime.config import Settings
 from essp_common.wiring import Stores
 from tests.flow.conftest import MakeJob
+from tests.harness.embedded_jobs import complete
 
 
 def test_an_audit_finds_nothing_until_somebody_tampers(videos: Path, make_job: MakeJob, tmp_path: Path) -> None:
@@ -32,9 +33,7 @@ def test_an_audit_finds_nothing_until_somebody_tampers(videos: Path, make_job: M
         while not job.ended(0.01) and job.status().progress.done < 10:
             pass
     with Embedded(spec, Settings()) as job:
-        while not job.ended(0.05):
-            pass
-        assert job.status().state is JobState.COMPLETED, job.status().reason
+        complete(job)
         assert job.status().counts.replaced > 0
     output = str(tmp_path / "audited")
     sound = CliRunner().invoke(app, ["audit", output, "--json"])

@@ -13,10 +13,11 @@ from essp.embedded.composition import Embedded
 from essp_common.artifacts import checkpoint
 from essp_common.artifacts.fused_model import open_model
 from essp_common.job.spec import JobSpec
-from essp_common.job.status import JobState, JobStatus
+from essp_common.job.status import JobStatus
 from essp_common.runtime.config import Settings
 from essp_common.wiring import Stores
 from tests.flow.conftest import MakeJob
+from tests.harness.embedded_jobs import complete
 from tests.harness.journeys import weights_of
 
 LR, UPDATES = "trainers.rgb.optimizer.lr", 6
@@ -26,9 +27,7 @@ STORES = Stores(("file:///",))
 
 def completed(spec: JobSpec) -> JobStatus:
     with Embedded(spec, Settings()) as job:
-        while not job.ended(0.05):
-            pass
-        assert job.status().state is JobState.COMPLETED, job.status().reason
+        complete(job)
         return job.status()
 
 

@@ -24,6 +24,7 @@ from essp_common.runtime.config import Settings
 from essp_common.runtime.failpoints import VARIABLE
 from essp_common.wiring import Stores
 from tests.flow.conftest import MakeJob, asked_clips
+from tests.harness.embedded_jobs import complete, finish
 from tests.harness.journeys import weights_of
 
 STORES = Stores(("file:///",))
@@ -59,9 +60,7 @@ def test_descriptors_are_learned_from_fused_and_predicted(make_job: MakeJob, vid
     """Each clip is trained once by all, and whoever asks the model gets the answers that it was measured with."""
     spec = with_descriptors(make_job())
     with Embedded(spec, Settings()) as job:
-        while not job.ended(0.05):
-            pass
-        status = job.status()
+        status = finish(job)
         assert job.adapters.cache.usage().keys == 0
     assert status.state is JobState.COMPLETED, status.reason
     for passed in status.phases:
@@ -95,9 +94,7 @@ def test_strategies_learn_from_the_vectors_of_encoders_as_from_features(make_job
     asked = {"strategies": ["feature_linear"], "features": True}
     spec = with_descriptors(make_job(epochs=1), trainers=trainers, aggregation=asked)
     with Embedded(spec, Settings()) as job:
-        while not job.ended(0.05):
-            pass
-        assert job.status().state is JobState.COMPLETED, job.status().reason
+        complete(job)
     [answer] = essp.predict(videos / "test" / "right" / "1.avi", spec.output)
     assert answer.class_name == "right"
 
@@ -109,8 +106,7 @@ def test_a_job_that_is_killed_goes_on_to_the_weights_of_one_that_was_not(make_jo
         for name in ("whole", "parted")
     )
     with Embedded(whole, Settings()) as job:
-        while not job.ended(0.05):
-            pass
+        finish(job)
     path = tmp_path / "parted.json"
     path.write_text(parted.model_dump_json(exclude_unset=True), encoding="utf-8")
     arguments = [sys.executable, "-m", "essp.cli.main", "run", str(path)]
@@ -119,9 +115,7 @@ def test_a_job_that_is_killed_goes_on_to_the_weights_of_one_that_was_not(make_jo
     )
     assert "failpoint trainer.trained" in killed.stderr
     with Embedded(parted, Settings()) as job:
-        while not job.ended(0.05):
-            pass
-        assert job.status().state is JobState.COMPLETED, job.status().reason
+        complete(job)
     assert weights_of(STORES, parted.output) == weights_of(STORES, whole.output)
 
 

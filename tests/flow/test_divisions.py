@@ -18,6 +18,7 @@ from essp_common.objects.numbered_log import NumberedLog
 from essp_common.runtime.config import Settings
 from essp_common.wiring import Stores
 from tests.harness.command_line import essp
+from tests.harness.embedded_jobs import finish
 from tests.harness.journeys import job_text, weights_of
 
 STORES = Stores(("file:///",))
@@ -69,8 +70,7 @@ def test_the_figures_of_all_splits_are_one_table_and_nothing_is_done_twice(job: 
 
     whole = second.spec.model_copy(update={"output": f"file://{job.parent}/whole"})
     with Embedded(whole, Settings()) as running:
-        while not running.ended(0.05):
-            pass
+        finish(running)
     assert weights_of(STORES, second.spec.output) == weights_of(STORES, whole.output)
 
     starts = [NumberedLog(STORES.under(f"file://{root}/split-{n}"), layout.FENCES).newest() for n in (1, 2)]

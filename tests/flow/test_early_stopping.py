@@ -14,7 +14,8 @@ from essp_common.pb.v1.messages_pb2 import TEST, TRAIN
 from essp_common.runtime.config import Settings
 from essp_common.wiring import Stores
 from tests.flow.conftest import MakeJob
-from tests.flow.test_journey import finish, issued_by, run
+from tests.flow.test_journey import issued_by
+from tests.harness.embedded_jobs import finish, run
 from tests.harness.journeys import weights_of
 
 STORES = Stores(("file:///",))

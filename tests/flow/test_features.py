@@ -24,6 +24,7 @@ from essp_common.job.status import JobState, JobStatus
 from essp_common.runtime.config import Settings
 from essp_common.wiring import Stores
 from tests.flow.conftest import MakeJob
+from tests.harness.embedded_jobs import finish
 
 FISHER_VECTOR = {"name": "fisher_vector", "pca": 4, "centres": 2}
 
@@ -35,8 +36,7 @@ def asking(spec: JobSpec, strategy: object = FISHER_VECTOR, **changes: Any) -> J
 
 def run(spec: JobSpec) -> JobStatus:
     with Embedded(spec, Settings()) as job:
-        while not job.ended(0.05):
-            pass
+        finish(job)
         assert job.adapters.cache.usage().keys == 0, "features are freed once they are read"
         return job.status()
 

@@ -14,10 +14,10 @@ from essp.cli.main import app
 from essp.embedded.composition import Embedded
 from essp_common.artifacts.fused_model import open_model
 from essp_common.job.spec import AggregationSpec, JobSpec
-from essp_common.job.status import JobState
 from essp_common.runtime.config import Settings
 from essp_common.wiring import Stores
 from tests.flow.conftest import MakeJob
+from tests.harness.embedded_jobs import complete
 
 QUANTILE = '''
 import numpy as np
@@ -84,9 +84,7 @@ def trying(spec: JobSpec, *strategies: object) -> JobSpec:
 def test_it_fuses_a_job_and_its_model_predicts(make_job: MakeJob, videos: Path, package: Path) -> None:
     spec = trying(make_job(epochs=1), {"name": "quantile", "share": [0.25, 0.75]})
     with Embedded(spec, Settings()) as job:
-        while not job.ended(0.05):
-            pass
-        assert job.status().state is JobState.COMPLETED, job.status().reason
+        complete(job)
     _, model = open_model(Stores(("file:///",)), spec.output)
     assert (model.format, model.strategy, model.weights) == (2, "quantile", {"rgb": 0.5, "flow": 0.5})
     assert [tried.label for tried in model.strategies] == ["quantile share=0.25", "quantile share=0.75"]

@@ -13,9 +13,9 @@ from essp.embedded.composition import Embedded
 from essp_common.errors import ConfigError
 from essp_common.job.clip_spec import StreamSpec
 from essp_common.job.spec import JobSpec
-from essp_common.job.status import JobState
 from essp_common.runtime.config import Settings
 from tests.flow.conftest import MakeJob, asked_clips
+from tests.harness.embedded_jobs import complete
 
 
 def with_smaller_flow(spec: JobSpec, crop: int, **params: Any) -> JobSpec:
@@ -36,10 +36,7 @@ def with_smaller_flow(spec: JobSpec, crop: int, **params: Any) -> JobSpec:
 def test_a_model_is_asked_in_the_geometry_that_it_was_trained_in(make_job: MakeJob, videos: Path) -> None:
     spec = with_smaller_flow(make_job(epochs=1), 24, short_side=24, every=2)
     with Embedded(spec, Settings()) as job:
-        while not job.ended(0.05):
-            pass
-        status = job.status()
-    assert status.state is JobState.COMPLETED, status.reason
+        complete(job)
 
     model = essp.load_model(spec.output)
     video = videos / "test" / "left" / "0.mp4"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from essp.catalog.build import BuildOptions, build
-from essp.embedded.composition import Embedded, EmbeddedOptions
+from essp.embedded.composition import Embedded
 from essp_common import topics
 from essp_common.artifacts import checkpoint
 from essp_common.artifacts.fused_model import open_model
@@ -20,22 +20,10 @@ from essp_common.pb.v1.messages_pb2 import TRAIN, DecodeSeed
 from essp_common.runtime.config import Settings
 from essp_common.wiring import Stores
 from tests.flow.conftest import MakeJob
+from tests.harness.embedded_jobs import finish, run
 from tests.harness.journeys import IssuedSeed, seeds_in, weights_of
 
 STORES = Stores(("file:///",))
-
-
-def finish(job: Embedded) -> JobStatus:
-    """Wait until the job has ended."""
-    while not job.ended(0.05):
-        pass
-    return job.status()
-
-
-def run(spec: JobSpec, options: EmbeddedOptions | None = None) -> JobStatus:
-    """Run a job to its end."""
-    with Embedded(spec, Settings(), options or EmbeddedOptions()) as job:
-        return finish(job)
 
 
 def run_in_two(spec: JobSpec) -> JobStatus:

@@ -20,11 +20,11 @@ from essp_common.artifacts.fused_model import open_model
 from essp_common.catalog.table import read_catalog
 from essp_common.errors import ConfigError
 from essp_common.job.spec import JobSpec, parse_spec
-from essp_common.job.status import JobState
 from essp_common.runtime.config import Settings
 from essp_common.video.synthetic import Encoding, drifting, texture, write_video
 from essp_common.wiring import Stores
 from essp_master.job.preflight import preflight
+from tests.harness.embedded_jobs import complete
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes]
 
@@ -84,10 +84,7 @@ def job(catalog: str, output: Path, **fields: Any) -> JobSpec:
 
 def run(spec: JobSpec) -> None:
     with Embedded(spec, Settings()) as embedded:
-        while not embedded.ended(0.05):
-            pass
-        status = embedded.status()
-    assert status.state is JobState.COMPLETED, status.reason
+        complete(embedded)
 
 
 def test_each_label_is_learned_by_itself(catalog: str, tmp_path: Path) -> None:

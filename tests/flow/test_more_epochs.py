@@ -17,21 +17,16 @@ from essp_common.job.status import JobState
 from essp_common.runtime.config import Settings
 from essp_common.wiring import Stores
 from tests.flow.conftest import MakeJob
+from tests.harness.embedded_jobs import complete
 from tests.harness.journeys import weights_of
 
 STORES = Stores(("file:///",))
 CLIPS = 24
 
 
-def completed(job: Embedded) -> None:
-    while not job.ended(0.02):
-        pass
-    assert job.status().state is JobState.COMPLETED, job.status().reason
-
-
 def run(spec: JobSpec) -> None:
     with Embedded(spec, Settings()) as job:
-        completed(job)
+        complete(job)
 
 
 @pytest.mark.parametrize("paused", [False, True])
@@ -59,7 +54,7 @@ def test_a_job_that_gets_more_epochs_equals_one_that_had_them_from_the_start(
         if paused:
             assert status.state is JobState.PAUSED
             job.master.resume("more")
-        completed(job)
+        complete(job)
         assert [event.message for event in job.events(0) if event.kind == "change"] == [
             "job more: gets 3 epochs in place of 2 as soon as its trainers have saved",
             "job more: gets 4 epochs in place of 3 as soon as its trainers have saved",
@@ -86,7 +81,7 @@ def test_a_trainer_that_is_attached_learns_as_if_it_had_been_there_from_the_star
         while not job.ended(0.01) and job.status().progress.done < CLIPS // 2:
             pass
         assert job.master.change("late", late).reason.startswith("it gets the trainer late as soon as")
-        completed(job)
+        complete(job)
         assert [trainer.name for trainer in job.status().trainers] == ["rgb", "flow", "late"]
     whole = make_job("whole", clips=CLIPS)
     whole = next_run(whole, late).model_copy(update={"name": "whole"})
@@ -109,7 +104,7 @@ def test_a_trainer_that_was_done_goes_on(make_job: MakeJob) -> None:
         except Conflict:
             assert job.status().state is JobState.COMPLETED
             return
-        completed(job)
+        complete(job)
     whole = make_job("whole", clips=CLIPS, epochs=2)
     run(whole)
     assert weights_of(STORES, spec.output) == weights_of(STORES, whole.output)

@@ -32,6 +32,7 @@ from essp_common.wiring import Stores
 from essp_master.job.preflight import preflight
 from essp_master.registrations import Declared
 from tests.flow.conftest import MakeJob
+from tests.harness.embedded_jobs import complete, finish
 from tests.harness.journeys import weights_of
 
 STORES = Stores(("file:///",))
@@ -111,9 +112,7 @@ def test_they_train_in_a_job_and_its_model_predicts(make_job: MakeJob, videos: P
     torch.save({"epoch": 7, "state_dict": wrapped}, file)
     spec = using(make_job(epochs=1), model="tiny", loss="focal", weights=file.as_uri())
     with Embedded(spec, Settings()) as job:
-        while not job.ended(0.05):
-            pass
-        assert job.status().state is JobState.COMPLETED, job.status().reason
+        complete(job)
     shown = CliRunner().invoke(app, ["checkpoint", "show", spec.output, "--trainer", "flow", "--json"])
     origin = {"uri": file.as_uri(), "sha256": sha256(file.read_bytes()).hexdigest()}
     assert json.loads(shown.stdout)["origin"] == origin
@@ -133,9 +132,7 @@ def test_by_path_they_are_the_same_and_only_who_allows_their_package_trains_and_
     by_path = using(make_job("by-path", epochs=1), model="acme_nets:TINY", loss="acme_nets:focal")
     for spec, code in ((by_name, ()), (by_path, ("acme_nets",))):
         with Embedded(spec, Settings(code=code)) as job:
-            while not job.ended(0.05):
-                pass
-            assert job.status().state is JobState.COMPLETED, job.status().reason
+            complete(job)
     assert weights_of(STORES, by_path.output) == weights_of(STORES, by_name.output)
     predict = ["predict", str(videos / "test"), "--model", by_path.output, "--json"]
     done = CliRunner().invoke(app, predict, env={"ESSP_CODE": '["acme_nets"]'})
@@ -230,8 +227,7 @@ def test_what_is_registered_and_is_no_network_is_named(name: str, said: str) -> 
 )
 def test_a_network_that_cannot_be_made_fails_its_job_by_name(make_job: MakeJob, name: str, said: str) -> None:
     with Embedded(using(make_job(epochs=1), model=name), Settings()) as job:
-        while not job.ended(0.05):
-            pass
+        finish(job)
         assert job.status().state is JobState.FAILED
         assert f"model {name}: " in job.status().reason
         assert said in job.status().reason

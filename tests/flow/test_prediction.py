@@ -26,6 +26,7 @@ from essp_common.planning.position import Position
 from essp_common.runtime.config import Settings
 from essp_common.wiring import Stores
 from essp_master.job.preflight import preflight
+from tests.harness.embedded_jobs import complete, finish
 from tests.harness.journeys import job_text
 from tests.harness.rounding import STORED, TOLERANCE, in_double_precision
 
@@ -43,9 +44,7 @@ def trained(catalog: Path, tmp_path_factory: pytest.TempPathFactory) -> JobSpec:
     output = f"file://{tmp_path_factory.mktemp('trained')}"
     spec = parse_spec(job_text("tiny", output=output, catalog=f"file://{catalog}", epochs=1))
     with in_double_precision(), Embedded(spec, Settings()) as job:
-        while not job.ended(0.05):
-            pass
-        assert job.status().state is JobState.COMPLETED, job.status().reason
+        complete(job)
     return spec
 
 
@@ -144,8 +143,7 @@ def test_a_predict_job_that_names_its_model_alone_has_the_streams_of_it(
 def state_of(spec: JobSpec) -> JobState:
     """How a job ends."""
     with Embedded(spec, Settings()) as job:
-        while not job.ended(0.05):
-            pass
+        finish(job)
         return job.status().state
 
 

@@ -13,7 +13,6 @@ from essp.embedded.composition import Embedded, EmbeddedOptions
 from essp_common import topics
 from essp_common.bus.memory import MemoryBus
 from essp_common.job.spec import AggregationSpec, JobSpec
-from essp_common.job.status import JobState
 from essp_common.pb.v1.messages_pb2 import EMBED, TEST, TRAIN, VALIDATION, DecodeSeed
 from essp_common.planning import work_units
 from essp_common.runtime.config import Settings
@@ -21,6 +20,7 @@ from essp_common.runtime.metrics import FRAMES
 from essp_decoder.sandbox import Outcome, Sandbox
 from essp_master.job import sizing
 from tests.flow.conftest import MakeJob
+from tests.harness.embedded_jobs import complete
 
 FRAMES_OF_A_VIDEO, GROUP = 24, 8
 """In a video, and in each of its groups of pictures. Clips are of four frames."""
@@ -63,10 +63,7 @@ def traced(spec: JobSpec, monkeypatch: pytest.MonkeyPatch) -> Trace:
     monkeypatch.setattr(MemoryBus, "publish", published)
     monkeypatch.setattr(Sandbox, "decode", counted)
     with Embedded(spec, Settings(), EmbeddedOptions(decoders=1)) as job:
-        while not job.ended(0.05):
-            pass
-        status = job.status()
-    assert status.state is JobState.COMPLETED, status.reason
+        status = complete(job)
     assert status.counts.reissued == 0
     return trace
 

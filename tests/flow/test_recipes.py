@@ -18,6 +18,7 @@ from essp_common.job.spec import JobSpec
 from essp_common.job.status import JobState
 from essp_common.runtime.config import Settings
 from essp_common.wiring import Stores
+from tests.harness.embedded_jobs import finish
 
 STORES = Stores(("file:///",))
 SMALL: dict[str, Any] = {"model": "small", "weights": None, "batch_size": 8, "threads": 1}
@@ -35,8 +36,7 @@ def test_a_recipe_trains_both_streams_and_fuses_them(catalog: Path, tmp_path: Pa
         trainer |= SMALL | ({"micro_batch": 2} if recipe == "paper" else {})
         trainer["augment"] = trainer["augment"] | {"crop": 56}
     with Embedded(JobSpec.model_validate(document), Settings()) as job:
-        while not job.ended(0.05):
-            pass
+        finish(job)
     assert job.status().state == JobState.COMPLETED, job.status().reason
     model = read_model(STORES.under(f"file://{tmp_path}/out"), layout.MODEL_MANIFEST)
     assert {member.model.channels for member in model.members} == {3, 10 if recipe == "many" else 20}

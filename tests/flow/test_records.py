@@ -20,7 +20,8 @@ from essp_common.job.spec import JobSpec
 from essp_common.job.status import JobState
 from essp_common.planning.phases import Phases
 from essp_common.records.rows import open_data
-from tests.flow.test_journey import STORES, run, run_in_two
+from tests.flow.test_journey import STORES, run_in_two
+from tests.harness.embedded_jobs import run
 from tests.harness.journeys import weights_of
 from tests.harness.record_sets import CLASSES, make_records, png, raw, records_job
 

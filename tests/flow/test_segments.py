@@ -16,11 +16,11 @@ from essp_common.artifacts import partial_scores
 from essp_common.artifacts.fused_model import open_model
 from essp_common.errors import ConfigError
 from essp_common.job.spec import JobSpec
-from essp_common.job.status import JobState
 from essp_common.runtime.config import Settings
 from essp_common.video.synthetic import Encoding, texture, write_video
 from essp_common.wiring import Stores
 from tests.harness.command_line import essp as command
+from tests.harness.embedded_jobs import complete
 
 FPS, FRAMES = 25, 110
 SEEN = (40, 69)
@@ -82,9 +82,7 @@ def trained(untrimmed: Path) -> str:
         }
     )
     with Embedded(spec, Settings()) as job:
-        while not job.ended(0.05):
-            pass
-        assert job.status().state is JobState.COMPLETED, job.status().reason
+        complete(job)
     return spec.output
 
 

@@ -22,6 +22,7 @@ from essp_common.planning.plan import class_balanced, uniform
 from essp_common.runtime.config import Settings
 from essp_common.video.synthetic import Encoding, numbered, read_number, write_video
 from tests.flow.conftest import MakeJob, asked_clips
+from tests.harness.embedded_jobs import finish
 
 SNIPPETS = 3
 
@@ -69,9 +70,7 @@ def test_a_job_in_snippets_is_trained_measured_and_predicts(make_job: MakeJob, v
     """A model is asked with the same snippets as it was measured on, whoever computes them."""
     spec = in_snippets(make_job(epochs=1))
     with Embedded(spec, Settings()) as job:
-        while not job.ended(0.05):
-            pass
-        status = job.status()
+        status = finish(job)
         assert job.adapters.cache.usage().keys == 0
     assert status.state is JobState.COMPLETED, status.reason
     assert CliRunner().invoke(app, ["report", spec.output]).exit_code == 0

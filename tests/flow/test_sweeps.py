@@ -21,6 +21,7 @@ from essp_common.learning.randomness import seed_of
 from essp_common.runtime.config import Settings
 from essp_common.wiring import Stores
 from tests.flow.conftest import MakeJob
+from tests.harness.embedded_jobs import finish
 
 STORES = Stores(("file:///",))
 
@@ -35,8 +36,7 @@ def with_rgb(spec: JobSpec, **fields: Any) -> JobSpec:
 
 def run(spec: JobSpec) -> JobStatus:
     with Embedded(spec, Settings()) as job:
-        while not job.ended(0.05):
-            pass
+        finish(job)
         assert job.adapters.cache.usage().keys == 0
         status = job.status()
     assert status.state is JobState.COMPLETED, status.reason

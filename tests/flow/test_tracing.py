@@ -10,9 +10,9 @@ import pytest
 from essp.catalog.build import BuildOptions, build
 from essp.embedded.composition import Embedded
 from essp_common.job.spec import parse_spec
-from essp_common.job.status import JobState
 from essp_common.runtime.config import Settings
 from tests.harness.collector import collecting
+from tests.harness.embedded_jobs import complete
 from tests.harness.journeys import job_text, make_videos
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes]
@@ -24,10 +24,7 @@ def test_each_clip_of_a_job_has_its_whole_way(tmp_path: Path) -> None:
     build(f"file://{tmp_path}/videos", catalog, ("file:///",), BuildOptions("folders"))
     text = job_text("night", output=f"file://{tmp_path}/run", catalog=catalog, epochs=1, clips=8, budget="64MiB")
     with collecting() as collector, Embedded(parse_spec(text), Settings(traces=collector.url, trace_share=1.0)) as job:
-        while not job.ended(0.05):
-            pass
-        status = job.status()
-    assert status.state is JobState.COMPLETED, status.reason
+        status = complete(job)
     assert collector.services == {"essp-run"}
     traces = defaultdict(list)
     for span in collector.spans:

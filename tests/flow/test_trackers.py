@@ -10,6 +10,7 @@ from essp.embedded.composition import Embedded
 from essp_common.job.status import JobState
 from essp_common.runtime.config import Settings
 from tests.flow.conftest import MakeJob
+from tests.harness.embedded_jobs import finish
 
 GROUPS = {"train": "epoch", "validation": "validation", "test": "test"}
 """Phase -> what trackers call its figures."""
@@ -26,8 +27,7 @@ def test_tensorboard_and_mlflow_have_the_figures_of_the_page(
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     monkeypatch.setenv("ESSP_REPORT_INTERVAL_S", "1e-6")
     with Embedded(spec, Settings()) as job:
-        while not job.ended(0.05):
-            pass
+        finish(job)
         status, curves = job.status(), job.master.curves(spec.name)
     assert status.state is JobState.COMPLETED, status.reason
 

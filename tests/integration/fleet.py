@@ -21,8 +21,8 @@ from typing import Self, TypeVar
 import httpx
 
 from essp_common.job.status import JobStatus
+from tests.harness import launcher
 from tests.harness.waiting import LONGEST_S
-from tests.integration import launcher
 
 T = TypeVar("T")
 

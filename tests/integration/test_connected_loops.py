@@ -20,7 +20,7 @@ from essp_common.runtime.config import Settings
 from tests.harness.journeys import make_videos
 from tests.harness.waiting import until
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("forked_decoders")]
 
 EPOCHS, CLIPS = 6, 40
 

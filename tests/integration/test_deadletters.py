@@ -22,9 +22,10 @@ from essp_common.pb.v1.messages_pb2 import TRAIN, Control, DeadLetter, DecodeSee
 from essp_common.runtime.config import Settings
 from essp_common.video.synthetic import Encoding, numbered, write_video
 from essp_common.wiring import Stores, open_bus
+from tests.harness.embedded_jobs import finish
 from tests.harness.journeys import job_text
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("forked_decoders")]
 
 
 def essp(*arguments: str) -> str:
@@ -93,9 +94,7 @@ def test_too_many_dead_letters_fail_the_job_and_are_kept_with_its_output(
         path.unlink()
     spec = parse_spec(job_text("dead", output=output, catalog=catalog, clips=24))
     with Embedded(spec, Settings(), EmbeddedOptions(consumers=lambda *_: [])) as job:
-        while not job.ended(0.05):
-            pass
-        status = job.status()
+        status = finish(job)
     assert status.state is JobState.FAILED
     assert "could not be made, more than limits.dead_ratio (20%) allows" in status.reason
 

@@ -26,6 +26,7 @@ from essp_common.runtime.config import Settings
 from essp_common.runtime.failpoints import VARIABLE
 from essp_common.wiring import Stores
 from tests.conftest import BUCKET
+from tests.harness.embedded_jobs import complete
 from tests.harness.journeys import JobOptions, job_text, make_videos, weights_of
 from tests.harness.waiting import LONGEST_S
 from tests.integration.fleet import Api, Fleet, Process
@@ -87,9 +88,7 @@ def expected(videos: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str
     build(f"file://{videos}", catalog, ("file:///",), BuildOptions("folders"))
     text = job_text("whole", output=output, catalog=catalog, epochs=EPOCHS, clips=CLIPS, budget=BUDGET)
     with Embedded(parse_spec(text), Settings()) as job:
-        while not job.ended(0.05):
-            pass
-        assert job.status().state is JobState.COMPLETED, job.status().reason
+        complete(job)
     return weights_of(Stores(("file:///",)), output)
 
 
@@ -219,8 +218,6 @@ def test_a_change_of_a_running_job_outlives_trainer_and_master(
     schedule = {"unit": "updates", "steps": (update,), "gamma": lr / rgb.optimizer.lr}
     rgb = rgb.model_copy(update={"optimizer": rgb.optimizer.model_copy(update=schedule)})
     with Embedded(whole.model_copy(update={"trainers": {**whole.trainers, "rgb": rgb}}), Settings()) as reference:
-        while not reference.ended(0.05):
-            pass
-        assert reference.status().state is JobState.COMPLETED, reference.status().reason
+        complete(reference)
     assert rgb.optimizer.lr * rgb.optimizer.gamma == lr
     assert weights_of(failover.stores, output) == weights_of(Stores(("file:///",)), whole.output)

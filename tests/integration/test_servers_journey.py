@@ -40,6 +40,7 @@ from tests.adversary.records import SAMPLES, TOPICS, Sent, foreign
 from tests.adversary.storms import storm
 from tests.conftest import BUCKET
 from tests.harness import own_package
+from tests.harness.embedded_jobs import complete
 from tests.harness.journeys import IssuedSeed, JobOptions, job_text, make_videos, seeds_in, weights_of
 from tests.integration.fleet import Api, Fleet, Process
 
@@ -146,9 +147,7 @@ def embedded(spec: JobSpec, settings: Settings = Settings()) -> Expected:  # noq
     seeds: list[IssuedSeed] = []
     with Embedded(spec, settings) as job:
         subscription = job.adapters.bus.subscribe([topics.SEEDS], group=None)
-        while not job.ended(0.05):
-            pass
-        assert job.status().state is JobState.COMPLETED, job.status().reason
+        complete(job)
         while records := subscription.poll(1000, 0.0):
             seeds += seeds_in(records, spec.name)
         subscription.close()

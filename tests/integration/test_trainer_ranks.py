@@ -26,9 +26,9 @@ from essp_common.pb.v1.messages_pb2 import LOST, Control
 from essp_common.runtime.failpoints import VARIABLE
 from essp_common.wiring import open_bus, open_cache
 from essp_trainer.distributed.supervisor import EXIT_RANK_LOST
+from tests.harness import launcher
 from tests.harness.training_jobs import Stage, files_of, job_spec, phase_plans, train
 from tests.harness.waiting import LONGEST_S
-from tests.integration import launcher
 
 pytestmark = pytest.mark.integration
 

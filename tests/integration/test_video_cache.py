@@ -18,7 +18,7 @@ from essp_decoder.sandbox import Sandbox
 from essp_decoder.service import sandbox_options
 from tests.harness.decode_units import FRAMES, kinds, numbers, unit
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("forked_decoders")]
 
 _FILE_BYTES = 300_000
 

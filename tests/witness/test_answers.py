@@ -23,7 +23,6 @@ from essp_common.artifacts.predictions import Prediction, write_predictions
 from essp_common.artifacts.segments import Segment, write_segments
 from essp_common.catalog.table import Catalog, read_catalog
 from essp_common.job.spec import JobSpec
-from essp_common.job.status import JobState
 from essp_common.learning.models import restore
 from essp_common.objects.port import ObjectStore
 from essp_common.pb.v1.messages_pb2 import TEST, VALIDATION
@@ -33,6 +32,7 @@ from essp_common.runtime.config import Settings
 from essp_common.video.synthetic import Encoding, drifting, texture, write_video
 from essp_common.wiring import Stores
 from tests.harness.command_line import essp
+from tests.harness.embedded_jobs import complete
 from tests.harness.rounding import STORED, in_double_precision
 from tests.witness import answers, loop
 
@@ -168,10 +168,7 @@ def answered(tmp_path_factory: pytest.TempPathFactory) -> Answered:
     """All trainers, trained and evaluated in one job in double precision."""
     spec = job_on(tmp_path_factory.mktemp("answers"))
     with in_double_precision(), Embedded(spec, Settings()) as job:
-        while not job.ended(0.05):
-            pass
-        status = job.status()
-    assert status.state is JobState.COMPLETED, status.reason
+        complete(job)
     return Answered(spec)
 
 

@@ -16,7 +16,6 @@ from essp_common.artifacts.checkpoint import ModelDescription
 from essp_common.catalog.table import read_catalog
 from essp_common.features.registry import layout_of
 from essp_common.job.spec import JobSpec
-from essp_common.job.status import JobState
 from essp_common.learning import models
 from essp_common.learning.randomness import seed_of
 from essp_common.pb.v1.messages_pb2 import TRAIN, VALIDATION
@@ -25,6 +24,7 @@ from essp_common.runtime.config import Settings
 from essp_common.wiring import Stores
 from essp_trainer.model.step_result import LaunchedStep, StepResult
 from essp_trainer.model.training import Training
+from tests.harness.embedded_jobs import complete
 from tests.harness.journeys import make_videos
 from tests.harness.rounding import STORED, in_double_precision
 from tests.witness import answers, loop
@@ -131,10 +131,7 @@ def witnessed(tmp_path_factory: pytest.TempPathFactory) -> Witnessed:
     with pytest.MonkeyPatch.context() as patch, in_double_precision():
         patch.setattr(Training, "step", noted)
         with Embedded(spec, Settings()) as job:
-            while not job.ended(0.05):
-                pass
-            status = job.status()
-    assert status.state is JobState.COMPLETED, status.reason
+            status = complete(job)
     figures = {t.name: [r.metrics for r in t.reports if r.purpose == "validation"] for t in status.trainers}
     return Witnessed(spec, losses, figures)
 

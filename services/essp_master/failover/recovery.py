@@ -22,13 +22,13 @@ from essp_common.wiring import Stores
 _UNDER_WAY = (Control.START, Control.RESUME, Control.PAUSE)
 
 
-def last_commands(bus: Bus, listen_s: float, draining: threading.Event) -> list[Control]:
-    """The last command of each job; the first message is awaited for `listen_s`.
+def last_commands(bus: Bus, draining: threading.Event) -> list[Control]:
+    """The last command of each job.
 
     Raises `TransientError` if the bus does not answer: a job that is not known now would be lost to this master.
     """
     found: dict[str, Control] = {}
-    for record in read_all(bus, topics.CONTROL, first_s=listen_s, leaving=draining.is_set):
+    for record in read_all(bus, topics.CONTROL, draining.is_set):
         try:
             command = parsed(Control, record)
         except BadMessage as error:

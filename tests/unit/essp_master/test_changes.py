@@ -11,7 +11,6 @@ import pytest
 from essp.account import Account, account_of
 from essp.audit.invariants import check
 from essp_common.artifacts.history import History
-from essp_common.bus import reading
 from essp_common.errors import ConfigError, Conflict, NotFound
 from essp_common.job.changes import Place
 from essp_common.job.status import JobState
@@ -25,7 +24,6 @@ from essp_common.pb.v1.messages_pb2 import (
 )
 from essp_common.planning.position import Position
 from essp_common.wiring import Adapters
-from essp_master import service
 from essp_master.config import MasterSettings
 from essp_master.service import Master
 from tests.harness.fleet import Fleet, make_job, run_to_rest
@@ -43,10 +41,7 @@ def fleet(adapters: Adapters, tmp_path: Path) -> Iterator[Fleet]:
 def master_named(name: str, adapters: Adapters) -> Master:
     """A master that knows what was under way, and writes its history at every step."""
     made = Master(adapters, MasterSettings(history_s=0.0, ready_s=0.0), name, True)
-    with pytest.MonkeyPatch.context() as patched:  # a bus in memory has everything at once
-        patched.setattr(service, "_LISTEN_S", 0.0)
-        patched.setattr(reading, "_NEXT_S", 0.0)
-        made.recover()
+    made.recover()
     return made
 
 

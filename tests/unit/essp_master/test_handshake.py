@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from essp_common import topics
-from essp_common.bus import reading
 from essp_common.errors import PermanentError
 from essp_common.job.spec import JobSpec
 from essp_common.job.status import JobState
@@ -17,7 +16,6 @@ from essp_common.pb.v1.messages_pb2 import Heartbeat, Progress
 from essp_common.runtime.troubles import Kind
 from essp_common.wiring import Adapters
 from essp_common.worker.heartbeat import INTERVAL_S
-from essp_master import service
 from essp_master.config import MasterSettings
 from essp_master.job.handshake import Handshake, workers_of
 from essp_master.ledger.ledger import Ledger
@@ -44,10 +42,7 @@ class Bench:
         """A master that several share, as `essp master` starts it."""
         chosen = MasterSettings.model_validate({"history_s": 0.0, **settings})
         self.master = Master(self.adapters, chosen, name, recovers=True, clock=self.clock)
-        with pytest.MonkeyPatch.context() as patched:  # a bus in memory has everything at once
-            patched.setattr(service, "_LISTEN_S", 0.0)
-            patched.setattr(reading, "_NEXT_S", 0.0)
-            self.master.recover()
+        self.master.recover()
         return self.master
 
     def up(self, *pools: str) -> None:

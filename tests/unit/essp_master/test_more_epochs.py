@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from essp_common import topics
-from essp_common.bus import reading
 from essp_common.errors import ConfigError, Conflict, TransientError, Unavailable
 from essp_common.job.spec import JobSpec
 from essp_common.job.status import JobState, JobStatus
@@ -52,10 +51,7 @@ def master_named(name: str, adapters: Adapters, clock: Clock | None = None) -> M
     """A master that knows what was under way, and writes its history at every step."""
     settings = MasterSettings(history_s=0.0, ready_s=0.0)
     made = Master(adapters, settings, name, True) if clock is None else Master(adapters, settings, name, True, clock)
-    with pytest.MonkeyPatch.context() as patched:  # a bus in memory has everything at once
-        patched.setattr(service, "_LISTEN_S", 0.0)
-        patched.setattr(reading, "_NEXT_S", 0.0)
-        made.recover()
+    made.recover()
     return made
 
 

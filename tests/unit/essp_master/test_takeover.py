@@ -13,7 +13,6 @@ import pytest
 from essp.account import account_of
 from essp.audit.invariants import check
 from essp_common.artifacts.history import History
-from essp_common.bus import reading
 from essp_common.bus.port import Bus
 from essp_common.errors import Conflict, Fenced, Unavailable
 from essp_common.job.status import JobState
@@ -44,10 +43,7 @@ def master_named(name: str, adapters: Adapters, clock: Clock | None = None) -> M
     """A master that knows what was under way. Its history is written at every step."""
     settings = MasterSettings(history_s=0.0, ready_s=0.0)
     made = Master(adapters, settings, name, True) if clock is None else Master(adapters, settings, name, True, clock)
-    with pytest.MonkeyPatch.context() as patched:  # a bus in memory has everything at once
-        patched.setattr(service, "_LISTEN_S", 0.0)
-        patched.setattr(reading, "_NEXT_S", 0.0)
-        made.recover()
+    made.recover()
     return made
 
 
@@ -237,16 +233,15 @@ def test_a_server_that_is_away_during_a_take_over_is_waited_for(
         away()
         return get(store, key)
 
-    def listen(bus: Bus, listen_s: float, draining: threading.Event) -> list[Control]:
+    def listen(bus: Bus, draining: threading.Event) -> list[Control]:
         away()
-        return commands(bus, listen_s, draining)
+        return commands(bus, draining)
 
     if server == "store":
         monkeypatch.setattr(DirectoryStore, "get", read)
     else:
         monkeypatch.setattr(service, "last_commands", listen)
     monkeypatch.setattr(service, "_PATIENCE_S", 0.0)
-    monkeypatch.setattr(service, "_LISTEN_S", 0.0)
     second = Master(adapters, MasterSettings(history_s=0.0, ready_s=0.0), "m2", recovers=True)
     taking_over = threading.Thread(target=second.recover)
     taking_over.start()
@@ -282,7 +277,6 @@ def test_a_job_whose_store_stays_away_keeps_a_new_master_from_no_other(
         return get(store, key)
 
     monkeypatch.setattr(DirectoryStore, "get", read)
-    monkeypatch.setattr(service, "_LISTEN_S", 0.0)
     second = Master(adapters, MasterSettings(history_s=0.0, ready_s=0.0, takeover_s=0.0), "m2", recovers=True)
     second.recover()
     assert second.ready
@@ -306,15 +300,14 @@ def test_a_bus_that_was_away_takes_nothing_from_the_patience_with_stores(
             raise Unavailable("the store is away", 0.001)
         return get(store, key)
 
-    def listen(bus: Bus, listen_s: float, draining: threading.Event) -> list[Control]:
+    def listen(bus: Bus, draining: threading.Event) -> list[Control]:
         if len(once) == 2 and once.pop():
             clock.now_s += 3600
             raise Unavailable("the bus is away", 0.001)
-        return commands(bus, listen_s, draining)
+        return commands(bus, draining)
 
     monkeypatch.setattr(DirectoryStore, "get", read)
     monkeypatch.setattr(service, "last_commands", listen)
-    monkeypatch.setattr(service, "_LISTEN_S", 0.0)
     second = Master(adapters, MasterSettings(history_s=0.0, ready_s=0.0), "m2", recovers=True, clock=clock)
     second.recover()
     assert not once
@@ -348,7 +341,6 @@ def test_a_master_that_is_drained_waits_for_nobody(
         raise Unavailable("the store is away", 3600.0)
 
     monkeypatch.setattr(DirectoryStore, "get", away)
-    monkeypatch.setattr(service, "_LISTEN_S", 0.0)
     second = Master(adapters, MasterSettings(history_s=0.0, ready_s=0.0), "m2", recovers=True)
     second.run()
     assert not second.ready

@@ -1,9 +1,7 @@
-"""An encoder of descriptors that learns: against scikit-learn, in any order, on any number of ranks, stopped and
-resumed."""
+"""An encoder of descriptors that learns: against scikit-learn, on any number of ranks, stopped and resumed."""
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 from typing import Any
 
@@ -169,15 +167,6 @@ def test_a_single_epoch_that_leaves_descriptors_out_is_warned_of(
 ) -> None:
     trained(job(tmp_path, epochs=epochs, samples=samples))
     assert any("give the job 2 epochs, or raise samples" in message for message in caplog.messages) == said
-
-
-def test_the_order_of_arrival_does_not_matter(tmp_path: Path) -> None:
-    plain = trained(job(tmp_path / "plain"))
-    positions = plain.every_position()
-    random.Random(5).shuffle(positions)
-    mixed = trained(job(tmp_path / "mixed"), positions)
-    assert final_weights(mixed) == final_weights(plain)
-    assert last_training_state(mixed) == last_training_state(plain)
 
 
 @pytest.mark.parametrize("ranks", [2, 3])

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,13 +15,14 @@ from essp_common.job.feature_layout import COLOURS
 from essp_common.job.network_limits import limits_of
 from essp_common.job.spec import JobSpec
 from essp_common.learning.models import Classifier, build, restore
-from essp_common.learning.networks import NETWORKS, Network, network
+from essp_common.learning.networks import NETWORKS, network
 from essp_common.learning.normalisation import take_any_batch
 from essp_common.learning.randomness import Share, seed_of
 from essp_common.learning.torchvision_compat import torchvision
 from essp_common.pb.v1.messages_pb2 import Control
 from essp_trainer.distributed.ranks import SingleRank
 from tests.harness.rounding import TOLERANCE, distance
+from tests.harness.small_networks import small_mvit
 from tests.harness.training_jobs import Running, Stage, phase_plans
 
 pytestmark = pytest.mark.slow
@@ -32,15 +32,7 @@ OF_CLIPS = sorted(name for name, entry in NETWORKS.items() if entry.clips)
 
 @pytest.fixture(autouse=True)
 def fewer_places(monkeypatch: pytest.MonkeyPatch) -> None:
-    """mvit_v2_s takes one size alone. Made by torchvision for a smaller one, it has the same layers, and is as fast as
-    the others."""
-    make = torchvision.models.video.mvit._mvit
-    small = {"spatial_size": (64, 64)}
-    monkeypatch.setattr(
-        torchvision.models.video.mvit, "_mvit", lambda *args, **given: make(*args, **{**given, **small})
-    )
-    entry = replace(NETWORKS["mvit_v2_s"], side=64)
-    monkeypatch.setitem(cast("dict[str, Network]", NETWORKS), "mvit_v2_s", entry)
+    small_mvit(monkeypatch)
 
 
 def trained(path: Path, model: str, ranks: int = 1) -> Stage:

@@ -12,7 +12,6 @@ from essp.deadletters.replay import obstacle, publish_again, replay_state
 from essp.deadletters.sink import DeadLetterSink
 from essp.deadletters.store import BusEntryStore, OutputEntryStore
 from essp_common import topics
-from essp_common.bus import reading
 from essp_common.bus.memory import MemoryBus
 from essp_common.failures import kind_named
 from essp_common.objects.directory import DirectoryStore
@@ -42,13 +41,6 @@ def bus() -> Iterator[MemoryBus]:
     made.ensure_topics({t: topics.partitions(t) for t in (*topics.FIXED, FEATURES)})
     yield made
     made.close()
-
-
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A bus in memory has everything at once."""
-    monkeypatch.setattr(reading, "_FIRST_S", 0.0)
-    monkeypatch.setattr(reading, "_NEXT_S", 0.0)
 
 
 def unit(job: str = "j", index: int = 5, attempt: int = 0, fence: int = 3, purpose: Purpose = TRAIN) -> DecodeSeed:

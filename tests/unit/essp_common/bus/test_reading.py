@@ -56,8 +56,7 @@ def test_a_reader_that_is_stopping_polls_no_more() -> None:
 
 
 @pytest.fixture
-def bus(monkeypatch: pytest.MonkeyPatch) -> MemoryBus:
-    monkeypatch.setattr(reading, "_NEXT_S", 0.0)  # a bus in memory has everything at once
+def bus() -> MemoryBus:
     bus = MemoryBus()
     bus.ensure_topics({"topic": 3})
     return bus
@@ -67,13 +66,32 @@ def test_a_topic_is_read_whole(bus: MemoryBus) -> None:
     values = [str(number).encode() for number in range(5000)]
     for value in values:
         bus.publish("topic", value, value)
-    assert sorted(r.value for r in read_all(bus, "topic", 0.0)) == sorted(values)
+    assert sorted(r.value for r in read_all(bus, "topic")) == sorted(values)
 
 
 def test_an_empty_topic_has_nothing(bus: MemoryBus) -> None:
-    assert list(read_all(bus, "topic", 0.0)) == []
+    assert list(read_all(bus, "topic")) == []
 
 
 def test_reading_ends_when_the_reader_leaves(bus: MemoryBus) -> None:
     bus.publish("topic", b"key", b"value")
-    assert list(read_all(bus, "topic", 60.0, leaving=lambda: True)) == []
+    assert list(read_all(bus, "topic", leaving=lambda: True)) == []
+
+
+@pytest.fixture
+def slow(bus: MemoryBus, monkeypatch: pytest.MonkeyPatch) -> MemoryBus:
+    """A bus with two records, the second of which comes a few polls after the first one."""
+    for number in range(2):
+        bus.publish("topic", b"", str(number).encode(), 0)
+    polls = [[], [record(0)], [], [], [record(1)], []]
+    monkeypatch.setattr(bus, "subscribe", lambda *_, **__: Scripted(polls, threading.Event()))
+    return bus
+
+
+def test_a_record_that_is_there_is_waited_for(slow: MemoryBus) -> None:
+    assert [record.offset for record in read_all(slow, "topic")] == [0, 1]
+
+
+def test_what_does_not_come_in_time_is_not_waited_for(slow: MemoryBus, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "_SILENT_S", 0.0)
+    assert list(read_all(slow, "topic")) == [], "the first poll had nothing"

@@ -14,7 +14,6 @@ from essp.account import account_of
 from essp.audit.invariants import check
 from essp_common import topics
 from essp_common.artifacts.history import History
-from essp_common.bus import reading
 from essp_common.errors import ConfigError, Conflict, Unavailable
 from essp_common.job.spec import JobSpec
 from essp_common.job.status import JobState, JobSummary, QueueStatus
@@ -29,7 +28,6 @@ from essp_common.pb.v1.messages_pb2 import (
     Trained,
 )
 from essp_common.wiring import Adapters
-from essp_master import service
 from essp_master.config import MasterSettings
 from essp_master.service import Master
 from tests.harness.fleet import Clock, Fleet, make_job
@@ -89,10 +87,7 @@ class Bench:
         """Another master."""
         assert self._settings is not None
         self.master = Master(self._adapters, self._settings, next(self._names), True, self.clock)
-        with pytest.MonkeyPatch.context() as patched:  # a bus in memory has everything at once
-            patched.setattr(service, "_LISTEN_S", 0.0)
-            patched.setattr(reading, "_NEXT_S", 0.0)
-            self.master.recover()
+        self.master.recover()
         self.tick()
         return self.master
 

@@ -1,15 +1,15 @@
-"""Starts `essp ...` processes quickly, by forking a process that has loaded all that they import.
+"""Starts `essp ...` processes and children of decoders quickly, by forking a process that has loaded all they import.
 
-    test ──arguments, environment, log──▶ preloaded ──fork──▶ keeper ──fork──▶ essp ...
-      ▲                                                         │
-      └────────────────────── pid, exit status ─────────────────┘
+    test ──arguments, environment, files──▶ preloaded ──fork──▶ keeper ──fork──▶ essp ...
+      ▲                                                           │
+      └─────────────────────── pid, exit status ──────────────────┘
 
-Each started process has its own session, environment and log. Its keeper runs outside that session, and only waits for
-it to end.
+Each started process has its own session, environment and output. Its keeper runs outside that session, and only waits
+for it to end.
 
 What is imported may not depend on the environment, which a process gets after it was forked. Failpoints do, so they
-are armed then. There are two preloaded processes, with and without torch, because loading torch takes seconds and only
-some commands need it.
+are armed then. There are three preloaded processes: with torch, which takes seconds to load and which only some
+commands need, without it, and with what the children of decoders load and nothing else.
 
 When a test process ends, for any reason, all processes started for it end, too.
 """
@@ -63,12 +63,17 @@ _MODULES = (
     "uvicorn.loops.asyncio",
 )
 """What a process has imported at its end, or a module that imports it."""
-_WITH_TORCH = ("essp_predictor.main", "essp_trainer.distributed.ranks", "essp_trainer.service")
-_ESSP, RANK = "essp.cli.main:main", "essp_trainer.main:as_process"
+_PRELOADED = {
+    "plain": _MODULES,
+    "torch": (*_MODULES, "essp_predictor.main", "essp_trainer.distributed.ranks", "essp_trainer.service"),
+    "child": ("essp_decoder.child",),
+}
+_ESSP, RANK, _CHILD = "essp.cli.main:main", "essp_trainer.main:as_process", "essp_decoder.child:main"
 _TORCH_COMMANDS = frozenset({"trainer", "predictor", RANK})
 _ROOT = Path(__file__).parents[2]
 _PR_SET_PDEATHSIG = 1
 _LARGEST_REQUEST = 1 << 18
+_MOST_FILES = 8
 _NUMBER = struct.Struct("i")
 
 
@@ -120,24 +125,41 @@ class Forked:
 
 def start(arguments: Sequence[str], environment: Mapping[str, str], log: Path, entry: str = _ESSP) -> Forked:
     """Start `essp ARGUMENTS`, which writes to `log`; or another entry point: `RANK`."""
-    channel = _preloaded(not _TORCH_COMMANDS.isdisjoint((entry, arguments[0])))
-    request = json.dumps([list(arguments), dict(environment), entry]).encode()
-    read, write = os.pipe()
+    torch = not _TORCH_COMMANDS.isdisjoint((entry, arguments[0]))
     with log.open("wb") as output:
-        socket.send_fds(channel, [request], [output.fileno(), write])
+        return _forked("torch" if torch else "plain", entry, arguments, environment, [output.fileno()] * 2)
+
+
+def start_child(files: Sequence[int], environment: Mapping[str, str]) -> Forked:
+    """Start a decoder's child, which writes to where this process does, and gets these files."""
+    return _forked("child", _CHILD, (), environment, [1, 2], files)
+
+
+def _forked(
+    preloaded: str,
+    entry: str,
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    output: Sequence[int],
+    files: Sequence[int] = (),
+) -> Forked:
+    """`output`: stdout and stderr. The numbers that `files` have in the process are its last arguments."""
+    request = json.dumps([entry, list(arguments), dict(environment)]).encode()
+    read, write = os.pipe()
+    socket.send_fds(_preloaded(preloaded), [request], [write, *output, *files])
     os.close(write)
     return Forked(read)
 
 
 @cache
-def _preloaded(torch: bool) -> socket.socket:
+def _preloaded(name: str) -> socket.socket:
     """The way to a process that has loaded everything."""
     from tests.harness.leaks import lasting  # not at the top: the processes that are started import this module
 
     with lasting():
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _LARGEST_REQUEST)
-        command = [sys.executable, "-m", __name__, str(theirs.fileno()), *(["torch"] if torch else [])]
+        command = [sys.executable, "-m", __name__, str(theirs.fileno()), name]
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], cwd=_ROOT)
         theirs.close()
 
@@ -149,11 +171,11 @@ def _preloaded(torch: bool) -> socket.socket:
     return ours
 
 
-def _serve(channel: socket.socket) -> tuple[list[str], str] | None:
-    """Fork a process for each request until nobody can ask any more; its arguments and entry, in that process alone."""
+def _serve(channel: socket.socket) -> tuple[str, list[str]] | None:
+    """Fork a process for each request until nobody can ask any more; its entry and arguments, in that process alone."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for keepers
     while True:
-        request, descriptors, _, _ = socket.recv_fds(channel, _LARGEST_REQUEST, 2)
+        request, descriptors, _, _ = socket.recv_fds(channel, _LARGEST_REQUEST, _MOST_FILES)
         if not request:
             return None
         if os.fork() == 0:
@@ -161,29 +183,31 @@ def _serve(channel: socket.socket) -> tuple[list[str], str] | None:
             channel.close()
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             _keep(*descriptors)
-            arguments, environment, entry = json.loads(request)
+            entry, arguments, environment = json.loads(request)
             os.environ.clear()
             os.environ.update(environment)
             sys.path[1:1] = filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))
             failpoints.PROCESS.arm(environment.get(failpoints.VARIABLE, ""))
-            return arguments, entry
+            return entry, [*arguments, *map(str, descriptors[3:])]
         for descriptor in descriptors:
             os.close(descriptor)
 
 
-def _keep(log: int, status: int) -> None:
-    """Fork, and return in the child alone: in a session of its own, with nothing to read, and its output in the log."""
+def _keep(status: int, stdout: int, stderr: int, *files: int) -> None:
+    """Fork, and return in the child alone: in a session of its own, with nothing to read, and with this output."""
     pid = os.fork()
     if pid:
+        for file in (stdout, stderr, *files):
+            os.close(file)
         os.write(status, _NUMBER.pack(pid))
         os.write(status, _NUMBER.pack(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])))
         os._exit(0)
     _end_with_parent()
     os.setsid()
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-    os.close(log)
-    os.close(status)
+    os.dup2(stdout, 1)
+    os.dup2(stderr, 2)
+    for file in (stdout, stderr, status):
+        os.close(file)
 
 
 def _end_with_parent() -> None:
@@ -194,17 +218,18 @@ def _main() -> None:
     channel = socket.socket(fileno=int(sys.argv[1]))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for module in (*_MODULES, *(_WITH_TORCH if sys.argv[2:] else ())):
+        for module in _PRELOADED[sys.argv[2]]:
             import_module(module)
     gc.freeze()
     request = _serve(channel)
     if request is None:
         return
-    arguments, entry = request
+    entry, arguments = request
     module, _, function = entry.partition(":")
     sys.argv = [module, *arguments]
     sys.orig_argv = [sys.executable, "-m", module, *arguments]  # a master starts its workers likewise
-    getattr(import_module(module), function)()
+    main = getattr(import_module(module), function)
+    main(arguments) if entry == _CHILD else main()
 
 
 if __name__ == "__main__":
