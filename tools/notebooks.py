@@ -26,7 +26,7 @@ def main() -> None:
     """Run and rewrite each of them."""
     with tempfile.TemporaryDirectory() as folder:
         make_dataset(Path(folder) / "videos", videos_per_class=_VIDEOS_PER_CLASS)
-        build = [sys.executable, "-m", "essp.cli.main", "catalog", "build", "videos", "--out", "catalog.parquet"]
+        build = [sys.executable, "-m", "essp", "catalog", "build", "videos", "--out", "catalog.parquet"]
         subprocess.run(build, cwd=folder, check=True, env=_environment())
         for path in sorted((ROOT / "docs" / "examples").glob("*.ipynb")):
             run(path, Path(folder))

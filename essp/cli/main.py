@@ -138,7 +138,3 @@ def _need_a_folder() -> None:
         os.getcwd()
     except FileNotFoundError:
         raise ConfigError("the folder that you are in has been removed; go to another one (cd) and try again") from None
-
-
-if __name__ == "__main__":
-    main()

@@ -109,7 +109,7 @@ def test_a_job_that_is_killed_goes_on_to_the_weights_of_one_that_was_not(make_jo
         finish(job)
     path = tmp_path / "parted.json"
     path.write_text(parted.model_dump_json(exclude_unset=True), encoding="utf-8")
-    arguments = [sys.executable, "-m", "essp.cli.main", "run", str(path)]
+    arguments = [sys.executable, "-m", "essp", "run", str(path)]
     killed = subprocess.run(
         arguments, env=os.environ | {VARIABLE: "trainer.trained:14:kill"}, capture_output=True, text=True, check=False
     )

@@ -26,7 +26,7 @@ from tests.harness.waiting import LONGEST_S
 
 T = TypeVar("T")
 
-_COMMAND = [sys.executable, "-m", "essp.cli.main"]
+_COMMAND = [sys.executable, "-m", "essp"]
 _LOOK_S = 0.05
 _LOG_LINES = 40
 

@@ -2,7 +2,7 @@
 
     {"arguments": [...], "folder": "...", "environment": {...}, "stdout": "path", "stderr": "path"}  ->  exit status
 
-One request a line on stdin, one answer a line on stdout. A child differs from a fresh `python -m essp.cli.main` only in
+One request a line on stdin, one answer a line on stdout. A child differs from a fresh `python -m essp` only in
 the modules that are there already: required dependencies, and modules of ESSP that need no more than those. No library
 of an extra is among them, which is checked before the first request; so a child can be told to find one missing.
 """
@@ -80,8 +80,7 @@ def serve() -> None:
         if child == 0:
             signal.alarm(LIMIT_S)
             become(json.loads(line))
-            del sys.modules["essp.cli.main"]
-            runpy.run_module("essp.cli.main", run_name="__main__", alter_sys=True)
+            runpy.run_module("essp", run_name="__main__", alter_sys=True)
             return
         _, status = os.waitpid(child, 0)
         print(os.waitstatus_to_exitcode(status), flush=True)

@@ -103,7 +103,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for take in range(4):
             write_video(root / "videos" / name / f"{take}.mp4", numbered(12, 64, 48))
     build = ["catalog", "build", f"{root}/videos", "--out", f"{root}/catalog.parquet"]
-    subprocess.run([sys.executable, "-m", "essp.cli.main", *build], check=True, capture_output=True)
+    subprocess.run([sys.executable, "-m", "essp", *build], check=True, capture_output=True)
     (root / "job.yaml").write_text(
         job_text("tiny", output=f"file://{root}/out", catalog=f"file://{root}/catalog.parquet"), encoding="utf-8"
     )

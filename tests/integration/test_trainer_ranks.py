@@ -234,7 +234,7 @@ def test_ranks_are_started_again_when_one_is_killed(servers: Servers, tmp_path: 
     """Rank 1 dies between its first checkpoint and the next."""
     servers.stage.command(Control.START)
     servers.stage.feed(servers.stage.every_position()[:7])
-    command = ["-m", "essp.cli.main", "trainer", "--ranks", "2"]
+    command = ["-m", "essp", "trainer", "--ranks", "2"]
     with Launched(servers, command, tmp_path / "ranks.log") as launched:
         servers.until("a checkpoint was saved", lambda: bool(servers.stage.reports("checkpoint")))
         os.kill(launched.pids(1)[0], signal.SIGKILL)

@@ -27,7 +27,7 @@ def blocks(language: str) -> list[str]:
 def test_the_tutorial_word_by_word(tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     command = tmp_path / "bin" / "essp"
-    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m essp.cli.main "$@"\n')
+    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m essp "$@"\n')
     command.chmod(0o755)
     steps = [block for block in blocks("shell") if block != LONG]
     assert len(steps) == len(blocks("shell")) - 1

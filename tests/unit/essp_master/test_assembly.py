@@ -137,7 +137,7 @@ def test_the_driver_is_the_one_that_is_set(tmp_path: Path) -> None:
     ("started", "command"),
     [
         (["python", "/opt/bin/essp", "master", "--port", "0"], ["/opt/bin/essp"]),
-        (["python", "-I", "-m", "essp.cli.main", "master"], ["-I", "-m", "essp.cli.main"]),
+        (["python", "-I", "-m", "essp", "master"], ["-I", "-m", "essp"]),
     ],
 )
 def test_workers_are_started_by_the_command_that_started_the_master(

@@ -89,7 +89,7 @@ def test_what_is_wrong_with_a_call_is_said_on_stderr_with_exit_code_2() -> None:
 def test_output_that_cannot_be_written_is_no_defect() -> None:
     with open("/dev/full", "w") as full:
         done = subprocess.run(
-            [sys.executable, "-m", "essp.cli.main", "token", "ci"],
+            [sys.executable, "-m", "essp", "token", "ci"],
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,

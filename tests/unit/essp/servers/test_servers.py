@@ -103,7 +103,7 @@ def test_server_ends_with_a_killed_starter(tmp_path: Path) -> None:
 
 
 def up(*options: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "essp.cli.main", "servers", "up", *options]
+    command = [sys.executable, "-m", "essp", "servers", "up", *options]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
