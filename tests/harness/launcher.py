@@ -227,7 +227,8 @@ def _main() -> None:
     entry, arguments = request
     module, _, function = entry.partition(":")
     sys.argv = [module, *arguments]
-    sys.orig_argv = [sys.executable, "-m", module, *arguments]  # a master starts its workers likewise
+    # A master starts its workers likewise.
+    sys.orig_argv = [sys.executable, "-m", "essp" if entry == _ESSP else module, *arguments]
     main = getattr(import_module(module), function)
     main(arguments) if entry == _CHILD else main()
 
