@@ -49,7 +49,7 @@ from essp_common.video import codec
 from essp_common.wiring import open_cache
 from essp_trainer.config import TrainerSettings
 from essp_trainer.data.device_feed import DeviceFeed
-from essp_trainer.data.device_views import on_device
+from essp_trainer.data.device_views import DeviceViews, on_device
 from essp_trainer.data.prefetch import Prefetch, PrefetchOptions, View, on_host
 from essp_trainer.data.releases import Releases
 
@@ -93,7 +93,7 @@ def intake(scale: Scale) -> Iterator[Figure]:
     """Each stream in turns with the host's work on it."""
     torch.set_num_threads(1)
     clips = 2 * _BATCH if scale.quick else 16 * _BATCH
-    with tempfile.TemporaryDirectory() as folder, RedisServer(folder, maxmemory_bytes=2**30) as server:
+    with tempfile.TemporaryDirectory() as folder, RedisServer(folder, maxmemory_bytes=2**31) as server:
         for stream in _STREAMS:
             values = _values(stream)
             by_host, by_device = _views(stream)
@@ -237,8 +237,9 @@ def _take(stream: _Stream, bus: MemoryBus, cache: FrameCache, clips: int, view: 
     )
 
     start = Position(0, 0)
+    prefetch = Prefetch(taking, phases, start, view, prepared)
     with (
-        closing(DeviceFeed(Prefetch(taking, phases, start, view, prepared), torch.device("cpu"), _TRAINER)) as feed,
+        closing(DeviceFeed(prefetch, torch.device("cpu"), _TRAINER, DeviceViews(_AUGMENT.crop, stream.layout))) as feed,
         closing(Releases(taking, lambda: False, _TRAINER)) as releases,
     ):
         while not isinstance(batch := feed.next(10.0), PhaseEnd):
