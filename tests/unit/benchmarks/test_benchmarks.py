@@ -171,9 +171,12 @@ def test_real_clips_are_a_set_like_the_others(tmp_path: Path) -> None:
     assert all(row.error is None and row.lookahead for row in rows)
 
 
-def test_a_plot_is_drawn_where_there_are_ratios(tmp_path: Path) -> None:
-    draw([Figure("ms", 3.0, "ms")], tmp_path / "none.png")
-    draw([Figure("a", 1.5, "ratio", Aim(least=2), 1.4, 1.6), Figure("b", 1.0, "ratio")], tmp_path / "some.png")
+def test_a_plot_is_drawn_where_there_are_aims(tmp_path: Path) -> None:
+    draw(
+        [Figure("ms", 3.0, "ms"), Figure("b", 1.0, "ratio"), Figure("0", 0.0, "s", Aim(most=1))], tmp_path / "none.png"
+    )
+    missed = Figure("a", 1.5, "ratio", Aim(least=2), 1.4, 1.6)
+    draw([missed, Figure("c", 1.0, "ms", Aim(most=2)), Figure("d", 9.0, "s")], tmp_path / "some.png")
     assert [path.name for path in tmp_path.iterdir()] == ["some.png"]
 
 
