@@ -19,6 +19,8 @@ from essp_master.job.trainer_checks import alike
 _HIGH_FOR_ADAM = 5e-3
 _OFTEN = 4
 """Times that a group of pictures is decoded for neighbouring clips, from which on that is said."""
+_MIXED = 4
+"""Videos of a window for each clip of a batch, with which mixing cost no accuracy (docs/accuracy.md)."""
 _NAMED = 10
 """Most classes that are named."""
 
@@ -121,7 +123,7 @@ def _of_visits(phases: Phases) -> Iterator[str]:
             yield (
                 f"{name}.batch_size = {batch_size}: batches may hold several clips of one video, "
                 f"which are {max(1, apart)} clips apart; raise sampling.window to "
-                f"{2 * batch_size * sampling.clips_per_visit}"
+                f"{_MIXED * batch_size * sampling.clips_per_visit}"
             )
 
 

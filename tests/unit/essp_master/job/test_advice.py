@@ -84,7 +84,7 @@ def test_a_window_that_lets_clips_of_a_visit_into_one_batch(tmp_path: Path) -> N
     assert told(tmp_path, sampling=sampling) == ()
     [warning] = told(tmp_path, {"batch_size": 8}, sampling=sampling)
     assert warning.startswith("trainers.rgb.batch_size = 8: batches may hold several clips of one video, which are 2")
-    assert warning.endswith("raise sampling.window to 64")
+    assert warning.endswith("raise sampling.window to 128")
 
 
 def test_visits_that_are_much_shorter_than_a_group_of_pictures(tmp_path: Path) -> None:
