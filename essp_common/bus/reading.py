@@ -11,6 +11,8 @@ from essp_common.runtime.retry import Outage
 
 _RECORDS = 2000
 _POLL_S = 0.5
+_AFTER_S = 0.1
+"""At the end, too: the broker of `essp servers` names an end that lies within its last batch."""
 _SILENT_S = 5.0
 """How long a record may take that is there: a client of Kafka connects first. What does not come for so long is none
 for people, such as the mark of a transaction, which takes an offset, too."""
@@ -41,8 +43,7 @@ def read_all(bus: Bus, topic: str, leaving: Callable[[], bool] = lambda: False) 
         last = {number: offsets[-1] for number, offsets in enumerate(bus.held(topic)) if offsets}
         deadline = time.monotonic() + _SILENT_S
         while not leaving():
-            # At the end, too: the broker of `essp servers` names an end that lies within its last batch.
-            records = subscription.poll(_RECORDS, _POLL_S if last else 0.0)
+            records = subscription.poll(_RECORDS, _POLL_S if last else _AFTER_S)
             yield from records
             for record in records:
                 if record.offset >= last.get(record.partition, record.offset + 1):
