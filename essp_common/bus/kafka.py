@@ -138,7 +138,7 @@ def _held(admin: KafkaAdminClient, topic: str) -> dict[TopicPartition, range]:
     """The offsets of each partition, by its number. Raises `NotFound`."""
     count = _partition_counts(admin, [topic]).get(topic)
     if count is None:
-        raise NotFound(f"there is no topic {topic}; ensure_topics creates it")
+        raise NotFound(f"there is no topic {topic}; a master makes it when it starts")
     slots = [TopicPartition(topic, number) for number in range(count)]
     ends = admin.list_partition_offsets(dict.fromkeys(slots, OffsetSpec.LATEST))
     starts = admin.list_partition_offsets(dict.fromkeys(slots, OffsetSpec.EARLIEST))

@@ -167,7 +167,7 @@ class KafkaSubscription:
     def _slots(self, topic: str) -> list[TopicPartition]:
         numbers = self._consumer.partitions_for_topic(topic)
         if not numbers:
-            raise NotFound(f"there is no topic {topic}; ensure_topics creates it")
+            raise NotFound(f"there is no topic {topic}; a master makes it when it starts")
         return [TopicPartition(topic, number) for number in sorted(numbers)]
 
     def _run(self) -> None:

@@ -168,7 +168,7 @@ class MemoryBus:
         try:
             return self._topics[topic]
         except KeyError:
-            raise NotFound(f"there is no topic {topic}; ensure_topics creates it") from None
+            raise NotFound(f"there is no topic {topic}; a master makes it when it starts") from None
 
     def _check_open(self) -> None:
         if self.closed:

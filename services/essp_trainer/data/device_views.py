@@ -1,4 +1,4 @@
-"""Views that the device cuts out of whole frames, all clips of a batch at once.
+"""Views that the device cuts out of whole frames, many clips at once.
 
 What is cut is drawn on the host, from the random numbers of `essp_common.learning.augment`; the pixels are left to the
 device, and the host only decodes. Bilinear as there, and between the same pixels: floats are equal but for their last

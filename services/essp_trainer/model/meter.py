@@ -57,7 +57,7 @@ class Meter:
             self._count(result, place)
 
     def pass_over(self, place: int) -> None:
-        """Go on to `place`: all clips before it were skipped. Raises `Diverged`."""
+        """Count nothing of a batch that ends at `place`, since all of its clips were skipped. Raises `Diverged`."""
         self.settle()
         self.place = place
 
