@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.figures import Aim, Figure, Scale
-from benchmarks.measure import spread
+from benchmarks.measure import Cost, marginal, spread
 from essp.servers.servers import RedisServer
 from essp_common import topics
 from essp_common.bus.memory import MemoryBus
@@ -92,7 +92,7 @@ _SMALLEST = _Stream("intake_most", "rgb", (11, 64, 64, 3), FrameCodec(name="raw"
 def intake(scale: Scale) -> Iterator[Figure]:
     """Each stream in turns with the host's work on it."""
     torch.set_num_threads(1)
-    clips = 2 * _BATCH if scale.quick else 16 * _BATCH
+    clips = 2 * _BATCH if scale.quick else 8 * _BATCH
     with tempfile.TemporaryDirectory() as folder, RedisServer(folder, maxmemory_bytes=2**31) as server:
         for stream in _STREAMS:
             values = _values(stream)
@@ -102,12 +102,12 @@ def intake(scale: Scale) -> Iterator[Figure]:
                 host_s = _host_s(stream, values, clips)
                 with closing(open_cache(server.url)) as cache:
                     taken = _Taken(stream, values, clips, cache, _Clock(server.url))
-                    wall_s, cpu_s = taken.seconds(by_host)
-                    _, left_cpu_s = taken.seconds(by_device)
-                shares.append(host_s / cpu_count() / wall_s)
-                cpu_shares.append(host_s / cpu_s)
-                rates.append(1 / wall_s)
-                gains.append(cpu_s / left_cpu_s)
+                    cost = taken.cost(by_host)
+                    left = taken.cost(by_device)
+                shares.append(1000 * host_s / cpu_count() / cost.wall_ms)
+                cpu_shares.append(1000 * host_s / cost.cpu_ms)
+                rates.append(1000 / cost.wall_ms)
+                gains.append(cost.cpu_ms / left.cpu_ms)
             detail: dict[str, float | str] = {"clips_s": round(max(rates)), "host_clips_s_a_core": round(1 / host_s)}
             yield Figure.of(stream.figure, spread(shares), stream.aim, detail)
             yield Figure.of(f"{stream.figure}.cpu", spread(cpu_shares), None, {})
@@ -121,9 +121,8 @@ def _most(redis_url: str, scale: Scale) -> Figure:
     rates = []
     for _ in range(scale.rounds):
         with closing(open_cache(redis_url)) as cache:
-            taken = _Taken(_SMALLEST, values, 2 * _BATCH if scale.quick else 64 * _BATCH, cache, lambda: 0.0)
-            _, cpu_s = taken.seconds(view)
-        rates.append(1 / cpu_s)
+            taken = _Taken(_SMALLEST, values, 2 * _BATCH if scale.quick else 32 * _BATCH, cache, lambda: 0.0)
+            rates.append(1000 / taken.cost(view).cpu_ms)
     found = spread(rates)
     return Figure("intake_most", found.median, "clips/s", None, found.low, found.high)
 
@@ -175,18 +174,21 @@ class _Taken:
     cache: FrameCache
     redis_cpu_s: Callable[[], float]
 
-    def seconds(self, view: View) -> tuple[float, float]:
-        """Wall and CPU seconds of a clip, that of Redis included, from Redis to the device and acked."""
-        bus = MemoryBus()
-        with closing(bus):
-            for index in range(self.clips):
+    def cost(self, view: View) -> Cost:
+        """Of a clip, that of Redis included, from Redis to the device and acked; without the start."""
+        return marginal(self._whole(view, self.clips), self._whole(view, 3 * self.clips), 2 * self.clips)
+
+    def _whole(self, view: View, clips: int) -> Cost:
+        """Of so many clips."""
+        with closing(MemoryBus()) as bus:
+            for index in range(clips):
                 _publish(self.stream, bus, self.cache, index, self.values[index % len(self.values)])
             begin_cpu_s, begin_s = time.process_time() + self.redis_cpu_s(), time.monotonic()
-            _take(self.stream, bus, self.cache, self.clips, view)
+            _take(self.stream, bus, self.cache, clips, view)
             wall_s, cpu_s = time.monotonic() - begin_s, time.process_time() + self.redis_cpu_s() - begin_cpu_s
         if left := self.cache.usage().keys:
             raise RuntimeError(f"{left} clips were not acked")
-        return wall_s / self.clips, cpu_s / self.clips
+        return Cost(1000 * cpu_s, 1000 * wall_s)
 
 
 def _publish(stream: _Stream, bus: MemoryBus, cache: FrameCache, index: int, value: Buffer) -> None:
