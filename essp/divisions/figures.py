@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from essp.divisions.jobs import Division
-from essp.report.folder import PAGE
+from essp.report.page import PAGE
 from essp_common.artifacts import layout
 from essp_common.artifacts.checkpoint import Manifest
 from essp_common.artifacts.figures import Figures

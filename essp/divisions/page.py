@@ -7,8 +7,8 @@ from html import escape
 
 from essp.divisions.figures import FUSED, Outcomes
 from essp.pages.elements import Raw, document, percent, section, table, tiles
-from essp.report.folder import PAGE as REPORT
 from essp.report.page import FIGURES
+from essp.report.page import PAGE as REPORT
 from essp_common.artifacts.figures import Figures
 from essp_common.objects.port import ObjectStore
 

@@ -10,7 +10,7 @@ from essp.pages.elements import fact
 from essp.report import plots
 from essp.report.facts import Run, read_run
 from essp.report.notes import PastRun, notes, past_runs
-from essp.report.page import RUNS, render
+from essp.report.page import PAGE, RUNS, render
 from essp.report.plots import DARK, LIGHT
 from essp.report.samples import Sample, choose, code_shares, draw_samples, read_samples
 from essp.report.sweeps import standings
@@ -21,7 +21,6 @@ from essp_common.errors import NotFound
 from essp_common.objects.port import ObjectStore
 from essp_common.wiring import Stores
 
-PAGE = layout.REPORT + "report.html"
 _KEPT = layout.REPORT + "run-{}.html"
 """The page as it was after so many runs of the job."""
 

@@ -16,8 +16,10 @@ from essp.pages.elements import Raw, document, percent, section, table, tiles
 from essp.report.facts import Run
 from essp.report.notes import PastRun
 from essp.report.sweeps import standings
+from essp_common.artifacts import layout
 from essp_common.artifacts.figures import Figures, average_precisions, confusion, relevance
 
+PAGE = layout.REPORT + "report.html"
 FIGURES = {"top1": "top-1", "top5": "top-5", "mean_class": "mean class", "mAP": "mAP", "log_loss": "log loss"}
 _MISTAKES = 100
 """Misclassified videos listed; there is always a sentence with their number."""

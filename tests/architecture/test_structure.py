@@ -34,9 +34,12 @@ def test_process_runs_without_torch(service: str) -> None:
 
 
 @pytest.mark.processes
-def test_command_line_starts_light() -> None:
-    """`essp --help` loads neither torch nor any client library."""
-    code = "import essp.cli.main, sys; print(sorted({'torch', 'kafka', 'redis', 'boto3', 'cv2'} & sys.modules.keys()))"
+@pytest.mark.parametrize("module", ["main", "validate"])
+def test_command_line_starts_light(module: str) -> None:
+    """`essp --help` and `essp validate` load neither torch nor any client library, and nothing that draws or
+    decodes."""
+    heavy = {"torch", "kafka", "redis", "boto3", "cv2", "matplotlib", "av"}
+    code = f"import essp.cli.{module}, sys; print(sorted({heavy} & sys.modules.keys()))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
