@@ -16,6 +16,7 @@ from essp.cli.dashboard import percent
 from essp.divisions.figures import Outcomes, has_ended, outcomes
 from essp.divisions.jobs import Division, of_folds, of_splits
 from essp.divisions.page import write_page
+from essp_common.artifacts.figures import NAMES
 from essp_common.errors import ConfigError
 from essp_common.job.spec import JobSpec
 from essp_common.job.status import JobState, JobStatus
@@ -98,17 +99,18 @@ def run_all(
 
 
 def show(found: Outcomes, console: Console) -> None:
-    """The top-1 of each division, their mean and standard deviation."""
+    """The figure that each division is judged by, its mean and standard deviation."""
+    metric = found.judged_by
     table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
-    table.add_column(f"top-1, {found.split}", overflow="fold")
+    table.add_column(f"{NAMES[metric]}, {found.split}", overflow="fold")
     for name in ("videos", *found.columns):
         table.add_column(name, justify="right")
     for one in found.each:
-        table.add_row(one.label, str(one.videos), *(percent(one.figures[name]["top1"]) for name in found.columns))
+        table.add_row(one.label, str(one.videos), *(percent(one.figures[name][metric]) for name in found.columns))
     below = {"mean": found.mean(), "standard deviation": found.deviation(), "of all videos": found.of_all_videos()}
     for label, by_column in below.items():
         if by_column:
-            table.add_row(label, "", *(percent(by_column[name]["top1"]) for name in found.columns), style="bold")
+            table.add_row(label, "", *(percent(by_column[name][metric]) for name in found.columns), style="bold")
     console.print(table)
 
 

@@ -16,7 +16,7 @@ from essp.divisions.jobs import Division
 from essp.report.page import PAGE
 from essp_common.artifacts import layout
 from essp_common.artifacts.checkpoint import Manifest
-from essp_common.artifacts.figures import Figures
+from essp_common.artifacts.figures import Figures, judged_by
 from essp_common.artifacts.fused_model import Evaluation, FusedModel, read_model
 from essp_common.errors import NotFound, PermanentError
 from essp_common.objects.port import ObjectStore
@@ -56,6 +56,11 @@ class Outcomes:
         """Trainers, and fused, that all divisions have figures of."""
         return tuple(name for name in self.each[0].figures if all(name in one.figures for one in self.each))
 
+    @property
+    def judged_by(self) -> str:
+        """The metric that is shown of each."""
+        return judged_by(next(iter(self.each[0].figures.values())))
+
     def values(self, column: str, figure: str) -> list[float]:
         """A figure of each division."""
         return [one.figures[column][figure] for one in self.each]
@@ -77,8 +82,9 @@ class Outcomes:
         }
 
     def of_all_videos(self) -> dict[str, Figures]:
-        """By column: shares of the videos of all divisions; nothing if some were measured on several times."""
-        if not self.once:
+        """By column: shares of the videos of all divisions; nothing if some were measured on several times, nor of
+        labels, whose mAP is no share."""
+        if not self.once or self.judged_by not in _SHARES:
             return {}
         videos = [one.videos for one in self.each]
         return {

@@ -7,9 +7,8 @@ from html import escape
 
 from essp.divisions.figures import FUSED, Outcomes
 from essp.pages.elements import Raw, document, percent, section, table, tiles
-from essp.report.page import FIGURES
 from essp.report.page import PAGE as REPORT
-from essp_common.artifacts.figures import Figures
+from essp_common.artifacts.figures import NAMES, Figures
 from essp_common.objects.port import ObjectStore
 
 PAGE = "divisions.html"
@@ -28,9 +27,9 @@ def render(found: Outcomes) -> str:
     mean, deviation = found.mean().get(FUSED, {}), found.deviation().get(FUSED, {})
     shown = [("divisions", str(len(found.each)))]
     if mean:
-        shown = [(f"fused top-1, {found.split}, mean", percent(mean["top1"])), *shown]
+        shown = [(f"fused {NAMES[found.judged_by]}, {found.split}, mean", percent(mean[found.judged_by])), *shown]
     if deviation:
-        shown.insert(1, ("standard deviation", percent(deviation["top1"])))
+        shown.insert(1, ("standard deviation", percent(deviation[found.judged_by])))
     head = (
         f"<h1>{escape(found.job)}</h1>"
         f'<p class="quiet">One training for each division of the data set. Figures are by video, of the {found.split} '
@@ -39,7 +38,7 @@ def render(found: Outcomes) -> str:
     )
     parts = [
         head,
-        section("Top-1", _table(found, found.columns, "top1")),
+        section(NAMES[found.judged_by], _table(found, found.columns, found.judged_by)),
         *map(lambda name: _all(found, name), found.columns),
     ]
     return document(f"{found.job} · ESSP divisions", parts)
@@ -70,16 +69,16 @@ def _table(found: Outcomes, columns: tuple[str, ...], figure: str) -> str:
 def _all(found: Outcomes, column: str) -> str:
     """All figures of one column."""
     rows = [
-        ([Raw(_link(one.name, one.label)), *(_shown(name, one.figures[column]) for name in FIGURES)], False)
+        ([Raw(_link(one.name, one.label)), *(_shown(name, one.figures[column]) for name in NAMES)], False)
         for one in found.each
     ]
     below = {"mean": found.mean(), "standard deviation": found.deviation()}
     rows += [
-        ([label, *(_shown(name, by_column[column]) for name in FIGURES)], label == "mean")
+        ([label, *(_shown(name, by_column[column]) for name in NAMES)], label == "mean")
         for label, by_column in below.items()
         if by_column
     ]
-    return section(column, table(["division", *FIGURES.values()], rows, left=(0,)))
+    return section(column, table(["division", *NAMES.values()], rows, left=(0,)))
 
 
 def _link(name: str, label: str) -> str:

@@ -17,10 +17,9 @@ from essp.report.facts import Run
 from essp.report.notes import PastRun
 from essp.report.sweeps import standings
 from essp_common.artifacts import layout
-from essp_common.artifacts.figures import Figures, average_precisions, confusion, relevance
+from essp_common.artifacts.figures import NAMES, Figures, average_precisions, confusion, judged_by, relevance
 
 PAGE = layout.REPORT + "report.html"
-FIGURES = {"top1": "top-1", "top5": "top-5", "mean_class": "mean class", "mAP": "mAP", "log_loss": "log loss"}
 _MISTAKES = 100
 """Misclassified videos listed; there is always a sentence with their number."""
 _OPEN_CLASSES = 30
@@ -76,11 +75,13 @@ def _head(run: Run) -> str:
     evaluation = run.evaluation
     shown = [("labels" if run.model.independent else "classes", str(len(run.model.classes)))]
     if evaluation is not None:
-        best = max(figures["top1"] for figures in evaluation.members.values())
+        first = judged_by(evaluation.fused)
+        second = "mAP" if first == "top1" else "top1"
+        best = max(figures[first] for figures in evaluation.members.values())
         shown = [
-            (f"fused top-1, {run.split}", percent(evaluation.fused["top1"])),
+            (f"fused {NAMES[first]}, {run.split}", percent(evaluation.fused[first])),
             ("best single stream", percent(best)),
-            ("fused mAP", percent(evaluation.fused["mAP"])),
+            (f"fused {NAMES[second]}", percent(evaluation.fused[second])),
             (f"{run.split} videos", str(evaluation.videos)),
             *shown,
         ]
@@ -108,7 +109,7 @@ def _results(run: Run) -> str:
     stops = "".join(
         f'<p class="quiet">{escape(trainer)} {escape(stop.words)}.</p>' for trainer, stop in run.stops.items()
     )
-    head = ["trainer", "model", "weight", "epoch", "split", *FIGURES.values()]
+    head = ["trainer", "model", "weight", "epoch", "split", *NAMES.values()]
     return section("Results", table(head, rows, left=(1, 4)) + left_out + stops)
 
 
@@ -119,13 +120,13 @@ def _sweeps(run: Run) -> str:
             f"Sweep {sweep}",
             f"<p>Best on validation: {escape(members[0].label)}.</p>"
             + table(
-                ["", *map(escape, members[0].settings), *FIGURES.values()],
+                ["", *map(escape, members[0].settings), *NAMES.values()],
                 [
                     (
                         [
                             one.trainer,
                             *one.settings.values(),
-                            *(_figure(name, one.validation.get(name)) for name in FIGURES),
+                            *(_figure(name, one.validation.get(name)) for name in NAMES),
                         ],
                         one is members[0],
                     )
@@ -141,7 +142,7 @@ def _sweeps(run: Run) -> str:
 
 def _figures(row: tuple[Figures, Figures], split: str) -> list[str]:
     found = dict(zip(("validation", "test"), row, strict=True))[split]
-    return [_figure(name, found.get(name)) for name in FIGURES]
+    return [_figure(name, found.get(name)) for name in NAMES]
 
 
 def _figure(name: str, value: float | None) -> str:

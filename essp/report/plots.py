@@ -20,6 +20,7 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 from numpy.typing import NDArray
 
 from essp_common.artifacts.checkpoint import PhaseRecord, TakenChange
+from essp_common.artifacts.figures import NAMES
 
 _DPI = 110
 _LEGIBLE_CLASSES = 30
@@ -74,12 +75,19 @@ def loss(histories: Histories, theme: Theme, changes: Changes = NO_CHANGES) -> b
     return png(figure, theme)
 
 
-def accuracy(histories: Histories, best: Mapping[str, int], theme: Theme, changes: Changes = NO_CHANGES) -> bytes:
-    """Top-1 over the epochs: training dashed, validation solid, the chosen epoch marked."""
-    figure, axes = _over_epochs(histories, ("video_top1", "top1"), theme, changes)
+def accuracy(
+    histories: Histories,
+    best: Mapping[str, int],
+    theme: Theme,
+    changes: Changes = NO_CHANGES,
+    metric: str = "top1",
+) -> bytes:
+    """A metric over the epochs: training dashed, validation solid, the chosen epoch marked."""
+    names = (f"video_{metric}", metric)
+    figure, axes = _over_epochs(histories, names, theme, changes)
     for number, (trainer, history) in enumerate(histories.items()):
-        _mark(axes, history, best.get(trainer), theme.lines[number % len(theme.lines)])
-    axes.set_title("Top-1 (validation by video)")
+        _mark(axes, history, names, best.get(trainer), theme.lines[number % len(theme.lines)])
+    axes.set_title(f"{NAMES[metric]} (validation by video)")
     axes.set_ylim(0, 1.02)
     axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     return png(figure, theme)
@@ -123,7 +131,7 @@ def _over_epochs(histories: Histories, names: Sequence[str], theme: Theme, chang
 
 
 def sweeps(compared: Mapping[str, Sequence[tuple[str, float]]], theme: Theme) -> bytes:
-    """Sweep -> label and top-1 of each member, best first: a bar for each, that of the best one filled."""
+    """Sweep -> label and figure of each member, best first: a bar for each, that of the best one filled."""
     rows = sum(map(len, compared.values()))
     figure = Figure(figsize=(9, 0.8 * len(compared) + 0.3 * rows), dpi=_DPI, layout="constrained")
     heights = [len(members) + 1 for members in compared.values()]
@@ -209,8 +217,8 @@ def _line(
         axes.plot(epochs, values, style, color=colour, linewidth=1.7, label=label, **options)
 
 
-def _mark(axes: Axes, history: Sequence[PhaseRecord], epoch: int | None, colour: str) -> None:
-    epochs, values = _series(history, "validation", ("video_top1", "top1"))
+def _mark(axes: Axes, history: Sequence[PhaseRecord], names: Sequence[str], epoch: int | None, colour: str) -> None:
+    epochs, values = _series(history, "validation", names)
     if epoch is not None and epoch + 1 in epochs:
         axes.plot([epoch + 1], [values[epochs.index(epoch + 1)]], "o", color=colour, markersize=7, fillstyle="none")
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from essp.pages.elements import percent
 from essp.report.facts import Run
-from essp_common.artifacts.figures import Figures, rank
+from essp_common.artifacts.figures import NAMES, Figures, judged_by, rank
 from essp_common.job.sweeps import sweep_of, words
 
 
@@ -29,9 +29,20 @@ class Standing:
         """The member and its settings, as in `rgb-2 (optimizer.lr 0.03)`."""
         return f"{self.trainer} ({', '.join(f'{field} {value}' for field, value in self.settings.items())})"
 
+    @property
+    def judged_by(self) -> str:
+        """The metric that it is compared by."""
+        return judged_by(self.validation)
+
+    @property
+    def value(self) -> float:
+        """What that metric is."""
+        return self.validation[self.judged_by]
+
 
 def standings(run: Run) -> dict[str, tuple[Standing, ...]]:
-    """Sweep -> its members, by top-1 of the validation videos, of equal ones by log loss."""
+    """Sweep -> its members, best first: by top-1 of the validation videos, where labels are learned by mAP; of equal
+    ones by log loss."""
     if run.model.validation is None:
         return {}
     found: dict[str, list[Standing]] = {}
@@ -45,7 +56,7 @@ def standings(run: Run) -> dict[str, tuple[Standing, ...]]:
 def best_of_sweeps(run: Run) -> tuple[str, ...]:
     """A line for each sweep, which names its best member."""
     return tuple(
-        f"best of {len(members)} in sweep {sweep}: {members[0].label}, top-1 "
-        f"{percent(members[0].validation['top1'])} on validation"
+        f"best of {len(members)} in sweep {sweep}: {members[0].label}, {NAMES[members[0].judged_by]} "
+        f"{percent(members[0].value)} on validation"
         for sweep, members in standings(run).items()
     )

@@ -17,14 +17,21 @@ Classes = NDArray[np.integer[Any]]
 Scores = NDArray[np.floating[Any]]
 Figures = dict[str, float]
 """Metric -> value: `top1`, `top5`, `mean_class` (of classes alone), `mAP`, `log_loss`."""
+NAMES = {"top1": "top-1", "top5": "top-5", "mean_class": "mean class", "mAP": "mAP", "log_loss": "log loss"}
+"""Metric -> what people call it."""
 
 _MIN_PROBABILITY = 1e-12
 """Smaller probabilities count as this, so that the log loss stays finite."""
 
 
+def judged_by(found: Figures) -> str:
+    """The metric that says how good these are: of classes `top1`; of labels, which have no class accuracy, `mAP`."""
+    return "top1" if "mean_class" in found else "mAP"
+
+
 def rank(found: Figures) -> tuple[float, float]:
-    """A key by which the better figures come first: higher top-1, of equal ones lower log loss."""
-    return -found["top1"], found["log_loss"]
+    """A key by which the better figures come first: by what they are judged by, of equal ones by lower log loss."""
+    return -found[judged_by(found)], found["log_loss"]
 
 
 def top_k(labels: Labels, scores: Scores, k: int) -> float:

@@ -306,7 +306,7 @@ class TrainerSpec(Section):
     [sweeps](sweeps.md)."""
     keep: int = Field(0, ge=0, le=MOST_READERS)
     """Of a `sweep`: how many of its members are fused and go into the model, the best by top-1 of the validation
-    videos, of equal ones by log loss. 0: all."""
+    videos, or by mAP where labels are learned; of equal ones by log loss. 0: all."""
     optimizer: OptimizerSpec = OptimizerSpec()
     """The optimizer and its learning rate."""
     choose: Choice = "top1"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -23,7 +24,11 @@ def outcomes(counts: list[tuple[int, int]], once: bool = True) -> Outcomes:
     """`counts`: videos of each division, and how many were right."""
     each = tuple(
         Outcome(
-            f"fold-{n}", f"person {n} <&>", f"file:///o/fold-{n}", videos, {FUSED: {"top1": right / videos, "mAP": 0.5}}
+            f"fold-{n}",
+            f"person {n} <&>",
+            f"file:///o/fold-{n}",
+            videos,
+            {FUSED: {"top1": right / videos, "mean_class": 0.5, "mAP": 0.5}},
         )
         for n, (videos, right) in enumerate(counts)
     )
@@ -50,7 +55,7 @@ def test_of_videos_that_are_tested_on_several_times_there_is_no_share() -> None:
 
 def test_only_what_all_divisions_have_is_compared() -> None:
     first, second = outcomes([(4, 2), (4, 3)]).each
-    more = Outcome(second.name, "b", second.output, 4, {"rgb-1": {"top1": 0.5}, **second.figures})
+    more = Outcome(second.name, "b", second.output, 4, {"rgb-1": {"top1": 0.5, "mean_class": 0.5}, **second.figures})
     assert Outcomes("job", "test", (more, first), True).columns == (FUSED,)
 
 
@@ -61,3 +66,15 @@ def test_the_page_links_each_report_and_escapes_what_comes_from_the_data() -> No
     assert "28.3 %" in page, "their standard deviation"
     assert "78.6 %" in page, "11 of 14 videos"
     assert "<&>" not in page
+
+
+def test_divisions_that_learned_labels_are_shown_by_map() -> None:
+    first, second = outcomes([(4, 2), (4, 3)]).each
+    of_labels = [
+        replace(one, figures={FUSED: {"top1": 0.9, "mAP": value}}) for one, value in ((first, 0.25), (second, 0.5))
+    ]
+    found = Outcomes("job", "test", tuple(of_labels), True)
+    page = render(found)
+    assert found.of_all_videos() == {}
+    assert "fused mAP, test, mean" in page
+    assert "37.5 %" in page, "mean of 25 % and 50 %"

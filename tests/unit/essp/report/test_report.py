@@ -402,7 +402,8 @@ def test_scores_that_the_model_takes_and_that_are_lost_are_named(tmp_path: Path)
 
 
 def test_members_of_a_sweep_are_compared_and_the_best_is_named(run: Run) -> None:
-    """By top-1 on validation, of equal ones by log loss; a job without sweeps has no such part."""
+    """By top-1 on validation, of equal ones by log loss, and of labels by mAP; a job without sweeps has no such
+    part."""
     assert run.model.validation is not None
     document = run.spec.model_dump()
     document["trainers"]["lr"] = {"stream": "rgb", "sweep": {"optimizer.lr": [0.5, 0.25, 0.125]}}
@@ -424,6 +425,12 @@ def test_members_of_a_sweep_are_compared_and_the_best_is_named(run: Run) -> None
         ["lr-2", "0.25", percent(0.75)],
         ["lr-1", "0.5", percent(0.5)],
     ]
+    labels = {name: {"top1": top1, "mAP": 1 - top1, "log_loss": loss} for name, (top1, loss) in measured.items()}
+    validation = validation.model_copy(update={"members": {**validation.members, **labels}})
+    of_labels = replace(swept, model=model.model_copy(update={"validation": validation}))
+    assert best_of_sweeps(of_labels) == (
+        f"best of 3 in sweep lr: lr-1 (optimizer.lr 0.5), mAP {percent(0.5)} on validation",
+    )
     picture = plots.sweeps({"lr": [("lr-3", 0.75), ("lr-2", 0.75), ("lr-1", 0.5)]}, LIGHT)
     assert imread(io.BytesIO(picture)).std() > 0
     assert best_of_sweeps(run) == ()
