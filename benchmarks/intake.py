@@ -8,6 +8,7 @@ mirror to the device, which only takes.
 
 from __future__ import annotations
 
+import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -30,8 +31,9 @@ from essp_common.job.clip_spec import ClipSpec, CodecSpec
 from essp_common.job.feature_layout import COLOURS, MOTION, FeatureLayout
 from essp_common.job.trainer_spec import AugmentSpec
 from essp_common.learning.augment import Cut, training_cut, training_view
+from essp_common.learning.fetch_processes import FetchProcesses
 from essp_common.learning.wanted import reading
-from essp_common.messages.ordered import IntakeOptions, OrderedIntake, PhaseEnd
+from essp_common.messages.ordered import IntakeOptions, OrderedIntake, PhaseEnd, Read
 from essp_common.pb.v1.messages_pb2 import (
     TRAIN,
     ClipReady,
@@ -97,34 +99,38 @@ def intake(scale: Scale) -> Iterator[Figure]:
         for stream in _STREAMS:
             values = _values(stream)
             by_host, by_device = _views(stream)
-            shares, cpu_shares, rates, gains = [], [], [], []
+            shares, cpu_shares, rates, gains, apart_shares = [], [], [], [], []
             for _ in range(scale.rounds):
                 host_s = _host_s(stream, values, clips)
                 with closing(open_cache(server.url)) as cache:
-                    taken = _Taken(stream, values, clips, cache, _Clock(server.url))
+                    taken = _Taken(stream, values, clips, cache, server.url)
                     cost = taken.cost(by_host)
                     left = taken.cost(by_device)
+                    apart = taken.cost(by_host, processes=cpu_count())
                 shares.append(1000 * host_s / cpu_count() / cost.wall_ms)
                 cpu_shares.append(1000 * host_s / cost.cpu_ms)
                 rates.append(1000 / cost.wall_ms)
                 gains.append(cost.cpu_ms / left.cpu_ms)
+                apart_shares.append(1000 * host_s / cpu_count() / apart.wall_ms)
             detail: dict[str, float | str] = {"clips_s": round(max(rates)), "host_clips_s_a_core": round(1 / host_s)}
             yield Figure.of(stream.figure, spread(shares), stream.aim, detail)
             yield Figure.of(f"{stream.figure}.cpu", spread(cpu_shares), None, {})
             yield Figure.of(f"{stream.figure}.device", spread(gains), None, {})
-        yield _most(server.url, scale)
+            yield Figure.of(f"{stream.figure}.processes", spread(apart_shares), None, {})
+        yield from _most(server.url, scale)
 
 
-def _most(redis_url: str, scale: Scale) -> Figure:
+def _most(redis_url: str, scale: Scale) -> Iterator[Figure]:
     """Clips that a trainer's process can take, if there are cores for everything else: it runs Python on one."""
     values, (_, view) = _values(_SMALLEST), _views(_SMALLEST)
-    rates = []
-    for _ in range(scale.rounds):
-        with closing(open_cache(redis_url)) as cache:
-            taken = _Taken(_SMALLEST, values, 2 * _BATCH if scale.quick else 32 * _BATCH, cache, lambda: 0.0)
-            rates.append(1000 / taken.cost(view).cpu_ms)
-    found = spread(rates)
-    return Figure("intake_most", found.median, "clips/s", None, found.low, found.high)
+    for name, processes in (("intake_most", 0), ("intake_most.processes", cpu_count())):
+        rates = []
+        for _ in range(scale.rounds):
+            with closing(open_cache(redis_url)) as cache:
+                taken = _Taken(_SMALLEST, values, 2 * _BATCH if scale.quick else 32 * _BATCH, cache, redis_url)
+                rates.append(1000 / taken.own_ms(view, processes))
+        found = spread(rates)
+        yield Figure(name, found.median, "clips/s", None, found.low, found.high)
 
 
 def _values(stream: _Stream) -> list[Buffer]:
@@ -144,24 +150,24 @@ def _host_s(stream: _Stream, values: Sequence[Buffer], clips: int) -> float:
     for index in range(clips):
         value = values[index % len(values)]
         chosen = None if stream.wanted is None else evenly_spaced(stream.shape[0], stream.wanted)
-        frames.append(_view(stream, index, codec.decode(value, chosen)))
+        frames.append(_view(stream, ClipRef(index=index), codec.decode(value, chosen)))
         if len(frames) == _BATCH:
             torch.from_numpy(np.stack(frames))
             frames.clear()
     return (time.process_time() - begin) / clips
 
 
-def _view(stream: _Stream, index: int, frames: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    return training_view(frames, _AUGMENT, stream.layout, 0, 0, index)
+def _view(stream: _Stream, clip: ClipRef, frames: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    return training_view(frames, _AUGMENT, stream.layout, 0, 0, clip.index)
+
+
+def _cuts(clip: ClipRef, height: int, width: int) -> list[Cut]:
+    return [training_cut(height, width, _AUGMENT, 0, 0, clip.index)]
 
 
 def _views(stream: _Stream) -> tuple[View, View]:
     """Made by the host, and left to the device."""
-
-    def cuts(clip: ClipRef, height: int, width: int) -> list[Cut]:
-        return [training_cut(height, width, _AUGMENT, 0, 0, clip.index)]
-
-    return on_host(lambda clip, frames: _view(stream, clip.index, frames)), on_device(cuts)
+    return on_host(partial(_view, stream)), on_device(_cuts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,23 +178,54 @@ class _Taken:
     values: Sequence[Buffer]
     clips: int
     cache: FrameCache
-    redis_cpu_s: Callable[[], float]
+    redis_url: str
 
-    def cost(self, view: View) -> Cost:
-        """Of a clip, that of Redis included, from Redis to the device and acked; without the start."""
-        return marginal(self._whole(view, self.clips), self._whole(view, 3 * self.clips), 2 * self.clips)
+    def cost(self, view: View, processes: int = 0) -> Cost:
+        """Of a clip, that of Redis and of children included, from Redis to the device and acked; without the start.
 
-    def _whole(self, view: View, clips: int) -> Cost:
-        """Of so many clips."""
+        `processes`: that fetch, in place of threads.
+        """
+        less, more = (self._whole(view, clips, processes) for clips in (self.clips, 3 * self.clips))
+        return marginal(less.everything, more.everything, 2 * self.clips)
+
+    def own_ms(self, view: View, processes: int) -> float:
+        """CPU time of a clip in the trainer's process."""
+        less, more = (self._whole(view, clips, processes) for clips in (self.clips, 3 * self.clips))
+        return (more.own_ms - less.own_ms) / (2 * self.clips)
+
+    def _whole(self, view: View, clips: int, processes: int) -> _Run:
         with closing(MemoryBus()) as bus:
             for index in range(clips):
                 _publish(self.stream, bus, self.cache, index, self.values[index % len(self.values)])
-            begin_cpu_s, begin_s = time.process_time() + self.redis_cpu_s(), time.monotonic()
-            _take(self.stream, bus, self.cache, clips, view)
-            wall_s, cpu_s = time.monotonic() - begin_s, time.process_time() + self.redis_cpu_s() - begin_cpu_s
+            read = _reading(self.stream)
+            elsewhere = FetchProcesses.of(processes, self.redis_url, "", read, view)
+            if elsewhere is not None:
+                elsewhere.start()
+            clock = _Clock(self.redis_url, [] if elsewhere is None else elsewhere.pids)
+            ended: list[tuple[float, float, float]] = []
+            begin = time.monotonic(), time.process_time(), clock()
+            _take(
+                self.stream,
+                bus,
+                self.cache,
+                clips,
+                view,
+                elsewhere,
+                lambda: ended.append((time.monotonic(), time.process_time(), clock())),
+            )
+            wall_s, own_s, others_s = (b - a for a, b in zip(begin, ended[0], strict=True))
         if left := self.cache.usage().keys:
             raise RuntimeError(f"{left} clips were not acked")
-        return Cost(1000 * cpu_s, 1000 * wall_s)
+        return _Run(Cost(1000 * (own_s + others_s), 1000 * wall_s), 1000 * own_s)
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """What a number of clips cost."""
+
+    everything: Cost
+    own_ms: float
+    """CPU time of the trainer's process."""
 
 
 def _publish(stream: _Stream, bus: MemoryBus, cache: FrameCache, index: int, value: Buffer) -> None:
@@ -210,12 +247,18 @@ def _publish(stream: _Stream, bus: MemoryBus, cache: FrameCache, index: int, val
     bus.publish(topic, str(index).encode(), message, partition=index % topics.DATA_PARTITIONS)
 
 
-def _take(stream: _Stream, bus: MemoryBus, cache: FrameCache, clips: int, view: View) -> None:
-    """What a trainer does with them, but for the model."""
+def _take(
+    stream: _Stream,
+    bus: MemoryBus,
+    cache: FrameCache,
+    clips: int,
+    view: View,
+    elsewhere: FetchProcesses | None,
+    taken: Callable[[], object],
+) -> None:
+    """What a trainer does with them, but for the model. `taken`: called when it is through, before it closes."""
     settings = TrainerSettings()
     phases = [PhasePlan(purpose=TRAIN, clips=clips)]
-    clip = ClipSpec(frames=stream.shape[0], codec=CodecSpec(name=stream.codec.name))
-    read = reading(clip, stream.wanted)
     consumer = ids.trainer_consumer(_TRAINER)
     one_thread = partial(torch.set_num_threads, 1)
     options = IntakeOptions(
@@ -224,9 +267,10 @@ def _take(stream: _Stream, bus: MemoryBus, cache: FrameCache, clips: int, view: 
         stream=_TRAINER,
         feature=stream.feature,
         fetches=cpu_count(),
-        read=read,
+        read=_reading(stream),
         prepare=view,
         set_up_thread=one_thread,
+        elsewhere=elsewhere,
     )
     taking = OrderedIntake(bus, cache, options, phases, Position(0, 0))
     prepared = PrefetchOptions(
@@ -248,16 +292,29 @@ def _take(stream: _Stream, bus: MemoryBus, cache: FrameCache, clips: int, view: 
             if batch is not None:
                 releases.release(batch.items)
         releases.settle()
+        taken()
+
+
+def _reading(stream: _Stream) -> Read:
+    clip = ClipSpec(frames=stream.shape[0], codec=CodecSpec(name=stream.codec.name))
+    return reading(clip, stream.wanted)
 
 
 class _Clock:
-    """CPU seconds that a Redis has used."""
+    """CPU seconds that a Redis and other processes have used."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, pids: Sequence[int]) -> None:
         import redis
 
         self._client = redis.Redis.from_url(url)
+        self._pids = pids
 
     def __call__(self) -> float:
         used = self._client.info("cpu")
-        return float(used["used_cpu_user"] + used["used_cpu_sys"])
+        return float(used["used_cpu_user"] + used["used_cpu_sys"]) + sum(map(_cpu_s, self._pids))
+
+
+def _cpu_s(pid: int) -> float:
+    with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
+        user, system = map(int, file.read().rpartition(")")[2].split()[11:13])
+    return (user + system) / os.sysconf("SC_CLK_TCK")

@@ -20,6 +20,7 @@ import torch
 from essp.loops.membership import Membership
 from essp.loops.running_job import RunningJob
 from essp_common.features.sampling import wanted_frames
+from essp_common.learning.fetch_processes import FetchProcesses
 from essp_common.learning.wanted import in_flight
 from essp_common.messages.ordered import IntakeOptions, OrderedIntake, PhaseEnd
 from essp_common.planning.position import Position
@@ -94,7 +95,9 @@ class Feed:
         job, start, settings = self._job, self.position, TrainerSettings()
         consumer = job.spec.consumers[options.consumer]
         stream = job.spec.streams[consumer.stream]
-        fetches, read = in_flight(job.spec.clip, stream, job.cache_url, settings.fetches)
+        at_once = settings.fetch_processes or settings.fetches
+        fetches, read = in_flight(job.spec.clip, stream, job.cache_url, at_once)
+        processes = settings.fetch_processes if fetches else 0
         intake = OrderedIntake(
             job.adapters.bus,
             job.adapters.cache,
@@ -107,6 +110,7 @@ class Feed:
                 fence=job.fence,
                 fetches=fetches,
                 read=read,
+                elsewhere=FetchProcesses.of(processes, job.cache_url, settings.tenant, read),
             ),
             job.phases,
             start,

@@ -7,6 +7,8 @@ compressed clip only its header says where they lie; that would take a second re
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
@@ -65,17 +67,26 @@ def in_flight(clip: ClipSpec, stream: StreamSpec, cache_url: str, fetches: int) 
 
 def reading(clip: ClipSpec, wanted: int | None) -> Read:
     """How to read and decode clips of which `wanted` evenly spaced frames are needed (None: features, all of them)."""
-    decoded = Decoding(wanted)
     in_parts = wanted is not None and wanted < clip.frames and clip.codec.name == "raw"
     frames = evenly_spaced(clip.frames, wanted) if wanted is not None and in_parts else []
+    return _Reading(Decoding(wanted), clip.frames, frames)
 
-    def read(cache: FrameCache, key: str, size_bytes: int) -> Decoded:
-        if not in_parts:
-            return decoded(cache.get(key))
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """A function that another process can be given."""
+
+    decoded: Decoding
+    available: int
+    """Frames of a clip."""
+    frames: Sequence[int]
+    """Those to read; empty: the whole value."""
+
+    def __call__(self, cache: FrameCache, key: str, size_bytes: int) -> Decoded:
+        if not self.frames:
+            return self.decoded(cache.get(key))
         try:
-            parts = codec.raw_parts(size_bytes, clip.frames, frames)
+            parts = codec.raw_parts(size_bytes, self.available, self.frames)
         except BadFrames:  # the message is of another clip than the job's; who decodes the value says so
-            return decoded(cache.get(key))
-        return decoded(cache.get(key, parts))
-
-    return read
+            return self.decoded(cache.get(key))
+        return self.decoded(cache.get(key, parts))

@@ -5,7 +5,7 @@ next clips while the consumer works on this one. What failed ahead of its turn i
 are those that a consumer without this would get.
 
 Threads get several clips at once where several are there, since handing one from thread to thread takes Python as long
-as fetching it. At most `_WINDOW` values a thread are held, or on the way.
+as fetching it. At most twice as many values a thread are held, or on the way.
 """
 
 from __future__ import annotations
@@ -18,20 +18,26 @@ from essp_common.errors import EsspError
 
 A = TypeVar("A", bound=Hashable)
 
-_WINDOW = 4
-_TOGETHER = 2
-"""Clips that a thread gets at once; half of the window of all threads, so that they do not wait for more."""
-
 
 class Fetching(Generic[A]):
     """Values of arrivals, ahead of their turn. Used from one thread."""
 
     def __init__(
-        self, read: Callable[[A], Any], threads: int, name: str, set_up_thread: Callable[[], object] | None = None
+        self,
+        read: Callable[[A], Any],
+        read_ahead: Callable[[Sequence[A]], list[Any]],
+        threads: int,
+        together: int,
+        name: str,
+        set_up_thread: Callable[[], object] | None = None,
     ) -> None:
-        """`read`: from the cache, on any thread. `threads`: 0 reads when the value is asked for, on the same thread."""
+        """`read`: from the cache. `read_ahead`: several, on any thread; an `EsspError` in place of what it cannot
+        read. `threads`: 0 reads when the value is asked for, on the same thread. `together`: what a thread gets at
+        once; half of the window of all threads, so that they do not wait for more."""
         self._read = read
-        self._window = _WINDOW * threads
+        self._read_ahead = read_ahead
+        self._together = together
+        self._window = 2 * together * threads
         self._pool = ThreadPoolExecutor(threads, f"essp-fetch-{name}", set_up_thread) if threads else None
         self._running: dict[A, tuple[Future[list[Any]], int]] = {}
         """Arrival -> the work that has it, and its place in there."""
@@ -61,17 +67,7 @@ class Fetching(Generic[A]):
         for gone in self._running.keys() - set(near):
             del self._running[gone]
         new = [one for one in near if one not in self._running]
-        for begin in range(0, len(new), _TOGETHER):
-            some = new[begin : begin + _TOGETHER]
-            work = pool.submit(self._values, some)
+        for begin in range(0, len(new), self._together):
+            some = new[begin : begin + self._together]
+            work = pool.submit(self._read_ahead, some)
             self._running |= {one: (work, place) for place, one in enumerate(some)}
-
-    def _values(self, arrivals: Sequence[A]) -> list[Any]:
-        """The value or the error of each."""
-        values: list[Any] = []
-        for arrival in arrivals:
-            try:
-                values.append(self._read(arrival))
-            except EsspError as error:
-                values.append(error)
-        return values

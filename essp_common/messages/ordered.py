@@ -35,12 +35,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 from essp_common import topics
 from essp_common.bus.port import Bus, Record
 from essp_common.cache.port import Buffer, FrameCache
-from essp_common.errors import BadFrames, CacheMiss
+from essp_common.errors import BadFrames, CacheMiss, EsspError
 from essp_common.failures import stage_named
 from essp_common.messages.fetching import Fetching
 from essp_common.messages.parsing import BadMessage, parsed, refuse
@@ -61,6 +61,8 @@ from essp_common.planning.position import Position
 from essp_common.runtime import ids
 
 _POLL_RECORDS = 256
+_TOGETHER, _TOGETHER_ELSEWHERE = 2, 4
+"""Clips that a thread gets at once to read, and to have read in another process."""
 
 
 Read = Callable[[FrameCache, str, int], Any]
@@ -73,6 +75,25 @@ Prepare = Callable[[ClipRef, Any], Any]
 def whole(cache: FrameCache, key: str, size_bytes: int) -> Buffer:
     """Read all of a value."""
     return cache.get(key)
+
+
+class Stored(NamedTuple):
+    """A clip, and where its bytes lie."""
+
+    clip: ClipRef
+    key: str
+    size_bytes: int
+
+
+class Elsewhere(Protocol):
+    """Reads and prepares clips in other processes. Thread-safe, but for `close`."""
+
+    def values(self, clips: Sequence[Stored]) -> list[Any] | None:
+        """What `IntakeOptions.read` and `prepare` make of each, an `EsspError` in place of what cannot be made; None:
+        make them here, this time."""
+
+    def close(self) -> None:
+        """End the processes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +122,8 @@ class IntakeOptions:
     much as fetching them."""
     set_up_thread: Callable[[], object] | None = None
     """Called once on each thread that reads."""
+    elsewhere: Elsewhere | None = None
+    """Has `read` and `prepare` done for the threads, which wait meanwhile; the intake closes it. None: they do it."""
     fits: Callable[[ClipRef], bool] | None = None
     """Whether a clip can be one of the job's, by what it is to be learned for; others are refused. None: all are."""
 
@@ -175,7 +198,10 @@ class OrderedIntake:
         self._parse = _parse_clip if topic == topics.CLIPS else _parse_feature
         bus.ensure_topics({topic: topics.partitions(topic)})
         self._subscription = bus.subscribe([topic], options.group, partitions=options.partitions)
-        self._fetching = Fetching(self._read, options.fetches, options.consumer, options.set_up_thread)
+        together = _TOGETHER if options.elsewhere is None else _TOGETHER_ELSEWHERE
+        self._fetching = Fetching(
+            self._read, self._read_ahead, options.fetches, together, options.consumer, options.set_up_thread
+        )
 
     @property
     def finished(self) -> bool:
@@ -252,6 +278,8 @@ class OrderedIntake:
     def close(self) -> None:
         """Leave the group; what is not committed is delivered again."""
         self._fetching.close()
+        if self._options.elsewhere is not None:
+            self._options.elsewhere.close()
         self._subscription.close()
 
     def _take_waiting(self) -> Delivery | None:
@@ -279,6 +307,19 @@ class OrderedIntake:
         value = self._options.read(self._cache, arrival.key, arrival.size_bytes)
         prepare = self._options.prepare
         return value if prepare is None else prepare(arrival.clip, value)
+
+    def _read_ahead(self, arrivals: Sequence[_Arrival]) -> list[Any]:
+        if self._options.elsewhere is not None:
+            stored = [Stored(arrival.clip, arrival.key, arrival.size_bytes) for arrival in arrivals]
+            if (made := self._options.elsewhere.values(stored)) is not None:
+                return made
+        values: list[Any] = []
+        for arrival in arrivals:
+            try:
+                values.append(self._read(arrival))
+            except EsspError as error:
+                values.append(error)
+        return values
 
     def _lost(self, arrival: _Arrival, reason: str, fence: int) -> None:
         """The bytes are gone, or damaged: have them made again. Their new message takes this one's place."""

@@ -31,11 +31,11 @@ from essp_common.colour import Colour
 from essp_common.errors import BadVideo, EsspError, PermanentError, TransientError
 from essp_common.pb.v1.messages_pb2 import DecodeSeed, Video
 from essp_common.runtime.failpoints import failpoint
+from essp_common.runtime.shared_slots import Slot
 from essp_common.video.codec import encode, frame_buffer, raw_bytes, set_colour
 from essp_common.video.container import Limits
 from essp_common.video.selection import Tally
 from essp_common.wiring import Stores
-from essp_decoder.memory import Slot
 from essp_decoder.protocol import READY, Channel, ChildConfig, Request, Shape, clip_shapes, is_of_records, is_raw
 from essp_decoder.records import OpenRecords
 from essp_decoder.shelf import Shelf

@@ -22,9 +22,9 @@ from functools import lru_cache
 
 from essp_common.errors import PermanentError
 from essp_common.pb.v1.messages_pb2 import DecodeSeed, FrameCodec
+from essp_common.runtime.shared_slots import Slot
 from essp_common.video.codec import max_encoded_bytes
 from essp_common.video.geometry import frame_shape
-from essp_decoder.memory import Slot
 
 READY = b"ready"
 

@@ -25,8 +25,8 @@ from essp_common.cache.port import Buffer
 from essp_common.errors import BadVideo, EsspError, PermanentError, TransientError, Unavailable, VideoFault
 from essp_common.pb.v1.messages_pb2 import DecodeSeed
 from essp_common.runtime import metrics
+from essp_common.runtime.shared_slots import SharedMemory, Slot
 from essp_decoder.block_cache import BlockCache, BlockServer
-from essp_decoder.memory import SharedMemory, Slot
 from essp_decoder.protocol import READY, Channel, ChildConfig, Request, clip_shapes, slot_bytes
 
 log = logging.getLogger(__name__)

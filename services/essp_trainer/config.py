@@ -37,6 +37,9 @@ class TrainerSettings(Settings):
     fetches: int = Field(0, ge=0, le=64)
     """Threads that fetch clips from the cache, decode them and make views (0: one a CPU, at most 8). Uncompressed clips
     of a cache in memory need none."""
+    fetch_processes: int = Field(0, ge=0, le=64)
+    """Processes that do this in place of those threads, for a machine with many cores: Python runs on one core of a
+    process. They need a cache of Redis, or in shared memory. 0: threads."""
     loaders: int = Field(1, ge=1)
     """Threads that make views of clips which no thread had to fetch."""
     views: ViewPlace = "auto"

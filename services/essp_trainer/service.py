@@ -29,6 +29,7 @@ from essp_common.artifacts.checkpoint import Found, Manifest
 from essp_common.artifacts.staging import parse_burst
 from essp_common.errors import ConfigError, DeviceLost, EsspError, Fenced, TransientError
 from essp_common.features.sampling import wanted_frames
+from essp_common.learning.fetch_processes import FetchProcesses
 from essp_common.learning.losses import loss
 from essp_common.learning.models import starting_weights
 from essp_common.learning.networks import network
@@ -365,7 +366,9 @@ class Trainer:
 
     def _intake_options(self, assignment: Assignment, view: View) -> IntakeOptions:
         settings = self._config.settings
-        fetches, read = in_flight(assignment.spec.clip, assignment.stream, settings.cache, settings.fetches)
+        at_once = settings.fetch_processes or settings.fetches
+        fetches, read = in_flight(assignment.spec.clip, assignment.stream, settings.cache, at_once)
+        processes = settings.fetch_processes if fetches else 0
         return IntakeOptions(
             job=assignment.job,
             consumer=assignment.consumer,
@@ -379,6 +382,7 @@ class Trainer:
             read=read,
             prepare=view if fetches else None,
             set_up_thread=partial(torch.set_num_threads, 1),
+            elsewhere=FetchProcesses.of(processes, settings.cache, settings.tenant, read, view),
             fits=assignment.fits,
         )
 

@@ -43,12 +43,19 @@ def left_to_host(clip: ClipSpec, augment: AugmentSpec, layout: FeatureLayout) ->
 def on_device(cuts: Callable[[ClipRef, int, int], Sequence[Cut]]) -> View:
     """Whole frames, of which the device makes the views. `cuts`: of a clip with frames of this height and width."""
 
-    def view(clip: ClipRef, decoded: Decoded) -> Seen:
+    return _OnDevice(cuts)
+
+
+@dataclass(frozen=True, slots=True)
+class _OnDevice:
+    """A function that another process can be given, if `cuts` is one."""
+
+    cuts: Callable[[ClipRef, int, int], Sequence[Cut]]
+
+    def __call__(self, clip: ClipRef, decoded: Decoded) -> Seen:
         frames, colour = decoded
         height, width = _size(frames)
-        return Seen(frames, colour, tuple(cuts(clip, height, width)))
-
-    return view
+        return Seen(frames, colour, tuple(self.cuts(clip, height, width)))
 
 
 def _size(frames: Frames) -> tuple[int, int]:

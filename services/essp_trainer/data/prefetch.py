@@ -63,7 +63,17 @@ View = Callable[[ClipRef, Decoded], Seen]
 
 def on_host(view: Callable[[ClipRef, Frames], Frames]) -> View:
     """A view of pictures that leaves nothing to the device: `(T, H, W, C)` -> `(T, crop, crop, C)`."""
-    return lambda clip, decoded: Seen(view(clip, pictures(*decoded)))
+    return _OnHost(view)
+
+
+@dataclass(frozen=True, slots=True)
+class _OnHost:
+    """A function that another process can be given, if `view` is one."""
+
+    view: Callable[[ClipRef, Frames], Frames]
+
+    def __call__(self, clip: ClipRef, decoded: Decoded) -> Seen:
+        return Seen(self.view(clip, pictures(*decoded)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -16,11 +16,11 @@ from essp_common.errors import EsspError, Unavailable
 from essp_common.pb.v1.messages_pb2 import (
     Seed,
 )
+from essp_common.runtime.shared_slots import SharedMemory
 from essp_common.video import codec
 from essp_common.video.synthetic import Encoding, numbered, write_video
 from essp_common.wiring import open_store
 from essp_decoder.config import DecoderSettings
-from essp_decoder.memory import SharedMemory
 from essp_decoder.sandbox import Sandbox, SandboxOptions
 from essp_decoder.service import sandbox_options
 from tests.harness.decode_units import FRAMES, kinds, numbers, unit

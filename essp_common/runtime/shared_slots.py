@@ -1,9 +1,9 @@
-"""Memory shared with a child, which writes clips there; the cache and its readers use them without a copy.
+"""Memory shared with a child, which writes clips there; this process uses them without a copy.
 
-A slot is taken before a clip is decoded. It becomes free by itself, in any thread, when nothing refers any more to the
-view that was handed out or to anything made of it (a slice, a NumPy array). So a clip that the cache copies (Redis)
-occupies its slot for one request, and a clip that an in-process cache keeps occupies it for as long as it is kept. Free
-slots are reused at once, because touching new pages costs more than copying a clip.
+A slot is taken before a clip is made. It becomes free by itself, in any thread, when nothing refers any more to the
+view that was handed out or to anything made of it (a slice, a NumPy array). So a decoder's clip that the cache copies
+(Redis) occupies its slot for one request, and one that an in-process cache keeps occupies it for as long as it is kept.
+Free slots are reused at once, because touching new pages costs more than copying a clip.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class SharedMemory:
     """Slots in memory behind a file descriptor. Used from one thread; views may be dropped by any."""
 
     def __init__(self) -> None:
-        self.fd = memory_file("essp-clips")
+        self.fd = memory_file("essp-slots")
         self.size = 0
         """Bytes that are mapped, most of them perhaps not in use; it only grows."""
         self._mapped = mmap.mmap(-1, _PAGE)
@@ -68,7 +68,7 @@ class SharedMemory:
             os.ftruncate(self.fd, size)
             self._mapped = mmap.mmap(self.fd, size)  # views keep the previous mapping of the same pages alive
         except OSError as error:
-            message = f"no shared memory for {size} bytes of clips: {error.strerror}; run fewer decoder processes here"
+            message = f"no shared memory for {size} bytes of clips: {error.strerror}; run fewer processes here"
             raise Unavailable(message, _FULL_RETRY_S) from error
         self.size = size
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from essp_common.errors import Unavailable
-from essp_decoder.memory import SharedMemory
+from essp_common.runtime.shared_slots import SharedMemory
 
 
 @contextmanager
