@@ -66,13 +66,12 @@ def main() -> None:
     for ignored in (signal.SIGINT, signal.SIGTERM):
         signal.signal(ignored, signal.SIG_IGN)
     pipe, memory_fd = Connection(int(sys.argv[1])), int(sys.argv[2])
-    with suppress(EOFError, OSError), closing(pipe):
-        work: Work = pickle.loads(pipe.recv_bytes())  # noqa: S301  of our own parent
-        with closing(work.open_cache()) as cache:
-            child = Child(work, cache, memory_fd)
-            pipe.send_bytes(b"")
-            while True:
-                pipe.send_bytes(pickle.dumps(child.answers(*pickle.loads(pipe.recv_bytes()))))  # noqa: S301
+    work: Work = pickle.loads(pipe.recv_bytes())  # noqa: S301  of our own parent
+    with closing(work.open_cache()) as cache, suppress(EOFError, OSError):
+        child = Child(work, cache, memory_fd)
+        pipe.send_bytes(b"")
+        while True:
+            pipe.send_bytes(pickle.dumps(child.answers(*pickle.loads(pipe.recv_bytes()))))  # noqa: S301
 
 
 if __name__ == "__main__":

@@ -142,7 +142,7 @@ class FetchProcesses:
             self._to_start = 0
             children, self._idle = self._idle, []
         for child in children:
-            child.leave()
+            child.kill()
         for child in children:
             child.end()
 
@@ -256,13 +256,13 @@ class _Child:
         buffers = [whole[begin : begin + size] for begin, size in zip(places, answer.sizes, strict=False)]
         return pickle.loads(answer.pickled, buffers=buffers)  # noqa: S301  of our own child
 
-    def leave(self) -> None:
-        """Have it end, as it does when the socket is closed."""
-        self._pipe.close()
+    def kill(self) -> None:
+        """Have it end, wherever it is: it holds nothing."""
+        self._process.kill()
 
     def end(self) -> int:
-        """Wait until it has ended. Returns its exit status."""
-        self.leave()
+        """Wait until it has ended, as it does when the socket is closed. Returns its exit status."""
+        self._pipe.close()
         try:
             status = self._process.wait(_END_S)
         except subprocess.TimeoutExpired:

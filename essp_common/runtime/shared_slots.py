@@ -38,7 +38,7 @@ class SharedMemory:
     """Slots in memory behind a file descriptor. Used from one thread; views may be dropped by any."""
 
     def __init__(self) -> None:
-        self.fd = memory_file("essp-slots")
+        self.fd = memory_file("essp-clips")
         self.size = 0
         """Bytes that are mapped, most of them perhaps not in use; it only grows."""
         self._mapped = mmap.mmap(-1, _PAGE)

@@ -38,8 +38,9 @@ class TrainerSettings(Settings):
     """Threads that fetch clips from the cache, decode them and make views (0: one a CPU, at most 8). Uncompressed clips
     of a cache in memory need none."""
     fetch_processes: int = Field(0, ge=0, le=64)
-    """Processes that do this in place of those threads, for a machine with many cores: Python runs on one core of a
-    process. They need a cache of Redis, or in shared memory. 0: threads."""
+    """Processes that do this in place of those threads, as many as there are cores to spare: for a GPU that takes
+    more than some 2,000 clips a second, where threads keep each other waiting. Each takes 270 MB. They need a cache of
+    Redis, or in shared memory. 0: threads."""
     loaders: int = Field(1, ge=1)
     """Threads that make views of clips which no thread had to fetch."""
     views: ViewPlace = "auto"

@@ -2,37 +2,53 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 from contextlib import closing
 from typing import Any
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from essp_common import topics
 from essp_common.bus.memory import MemoryBus
-from essp_common.cache.memory import MemoryCache
 from essp_common.cache.port import clip_key
 from essp_common.features.registry import layout_of
 from essp_common.job.clip_spec import ClipSpec, CodecSpec
 from essp_common.job.trainer_spec import AugmentSpec
 from essp_common.learning.augment import training_view
+from essp_common.learning.fetch_processes import FetchProcesses
 from essp_common.learning.wanted import reading
 from essp_common.messages.ordered import IntakeOptions, OrderedIntake, PhaseEnd
 from essp_common.pb.v1.messages_pb2 import TRAIN, ClipReady, ClipRef, FrameCodec, PhasePlan, Recipe, StreamRequest
 from essp_common.planning.position import Position
 from essp_common.video import codec
+from essp_common.wiring import open_cache
 from essp_trainer.data.prefetch import Prefetch, PrefetchOptions, on_host
 
 CONSUMER = "trainer.t"
 CLIPS, BATCH = 12, 5
 AUGMENT = AugmentSpec(crop=16)
 SKIPPED = 7
+READ = reading(ClipSpec(frames=5, codec=CodecSpec(name="zstd")), 2)
 
 
-def batches(fused: bool) -> tuple[list[NDArray[np.uint8]], list[int], set[str]]:
+THREADS: set[str] = set()
+"""Those that have made a view."""
+
+
+def view(clip: ClipRef, frames: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    THREADS.add(threading.current_thread().name.rpartition("_")[0])
+    return training_view(frames, AUGMENT, layout_of("rgb"), 3, clip.epoch, clip.index)
+
+
+def batches(
+    fused: bool, cache_url: str = "memory://", elsewhere: FetchProcesses | None = None
+) -> tuple[list[NDArray[np.uint8]], list[int], set[str]]:
     """What comes out: frames, indices, and the threads that made the view."""
-    bus, cache = MemoryBus(), MemoryCache()
+    bus, cache = MemoryBus(), open_cache(cache_url)
     bus.ensure_topics({topics.CLIPS: topics.DATA_PARTITIONS, topics.PROGRESS: 1})
     recipe = Recipe(streams=[StreamRequest(stream="t", feature="rgb", consumers=[CONSUMER])])
     for index in reversed(range(CLIPS)):
@@ -44,15 +60,9 @@ def batches(fused: bool) -> tuple[list[NDArray[np.uint8]], list[int], set[str]]:
         cache.put(key, value, [CONSUMER], 60)
         message = ClipReady(clip=clip, key=key, bytes=len(value), recipe=recipe, skipped=skipped)
         bus.publish(topics.CLIPS, b"", message.SerializeToString(), partition=index % topics.DATA_PARTITIONS)
-    threads: set[str] = set()
-
-    def view(clip: ClipRef, frames: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        threads.add(threading.current_thread().name.rpartition("_")[0])
-        return training_view(frames, AUGMENT, layout_of("rgb"), 3, clip.epoch, clip.index)
-
-    read = reading(ClipSpec(frames=5, codec=CodecSpec(name="zstd")), 2)
+    THREADS.clear()
     taking: dict[str, Any] = {"fetches": 2, "prepare": on_host(view)} if fused else {}
-    options = IntakeOptions("job", CONSUMER, "t", "rgb", read=read, **taking)
+    options = IntakeOptions("job", CONSUMER, "t", "rgb", read=READ, elsewhere=elsewhere, **taking)
     phases, start = [PhasePlan(purpose=TRAIN, clips=CLIPS)], Position(0, 0)
     prepared = PrefetchOptions(batch_size=BATCH, ahead=BATCH, loaders=1, wanted_frames=2, name="t")
     intake = OrderedIntake(bus, cache, options, phases, start)
@@ -64,8 +74,11 @@ def batches(fused: bool) -> tuple[list[NDArray[np.uint8]], list[int], set[str]]:
             found += batch.frames
             indices += [item.clip.index for item in batch.clips]
             prefetch.finish(batch.items)
+    left = cache.usage().keys
+    cache.close()
     bus.close()
-    return found, indices, threads
+    assert left == 1, "of the clip that was skipped"
+    return found, indices, set(THREADS)
 
 
 def test_views_made_where_clips_are_fetched_are_the_same() -> None:
@@ -75,3 +88,23 @@ def test_views_made_where_clips_are_fetched_are_the_same() -> None:
     assert all(np.array_equal(a, b) for a, b in zip(plain, fused, strict=True))
     assert loaders == {"essp-load-t"}
     assert fetchers == {f"essp-fetch-{CONSUMER}"}
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("killed", [False, True], ids=["whole", "killed"])
+def test_views_made_by_other_processes_are_the_same(killed: bool) -> None:
+    """And if these are killed, threads make them."""
+    url = f"shm://test-prefetch-{os.getpid()}?bytes=16MiB"
+    plain, indices, _ = batches(fused=False)
+    elsewhere = FetchProcesses.of(2, url, "", READ, on_host(view))
+    assert elsewhere is not None
+    elsewhere.start()
+    pids = elsewhere.pids
+    if killed:
+        os.kill(pids[0], signal.SIGKILL)
+        os.kill(pids[1], signal.SIGKILL)
+    found, found_indices, threads = batches(True, url, elsewhere)
+    assert found_indices == indices
+    assert all(np.array_equal(a, b) for a, b in zip(plain, found, strict=True))
+    assert threads == ({f"essp-fetch-{CONSUMER}"} if killed else set())
+    assert elsewhere.pids == []
