@@ -90,7 +90,9 @@ def test_what_cannot_be_made_is_an_error_and_the_rest_is_made(url: str) -> None:
     gone = Stored(ClipRef(index=2), "gone", 64)
     with closing(FetchProcesses(Work(partial(opened, url), READ, numbered), 1)) as processes:
         processes.start()
-        first, second, third = processes.values([gone, *clips]) or ()
+        made = processes.values([gone, *clips])
+    assert made is not None
+    first, second, third = made
     assert isinstance(first, EsspError)
     assert str(first).startswith("CacheMiss: ")
     assert second["index"] == 1
