@@ -7,13 +7,14 @@ database, a broker of its own, a prefix of its own. `unique` names topics, group
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import socket
 import subprocess
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -55,6 +56,19 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(EncodableReports())
     if config.getoption("--fast"):
         config.pluginmanager.register(FastLane())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is loaded while tests are collected stays to the end, and is millions of objects: the garbage collector does
+    not look at them again and again, neither meanwhile nor whenever a test, or the check for leaks, makes it run."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
