@@ -5,9 +5,9 @@ process, and each clip that threads of one process take needs a third of a milli
                   ◀──what is where──
 
 A thread asks a child that has nothing to do, and waits for it. What a child makes lies in memory that it shares with
-this process (`shared_slots.py`): only where it lies goes through the socket, and nothing is copied. While children
-start, and where one has died, threads do the work themselves. Order, accounts, acks and retries stay here. So nothing
-depends on the children: a clip that one of them could not make is asked for again by this process, in its turn.
+this process (`shared_slots.py`): only where it lies goes through the socket, and this process copies nothing. While
+children start, and where one has died, threads do the work themselves. Order, accounts, acks and retries stay here. So
+nothing depends on the children: a clip that one of them could not make is asked for again by this process, in its turn.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from multiprocessing.connection import Connection
 from typing import Any, NamedTuple, Self
 
 from essp_common.cache.port import FrameCache
-from essp_common.errors import EsspError
+from essp_common.errors import EsspError, Unavailable
 from essp_common.messages.ordered import Prepare, Read, Stored
 from essp_common.runtime.shared_slots import SharedMemory, Slot
 from essp_common.wiring import open_cache
@@ -125,11 +125,13 @@ class FetchProcesses:
             return None
         try:
             made = child.values(clips)
-        except (EOFError, OSError) as error:
+        except (EOFError, OSError, pickle.UnpicklingError) as error:
             with self._lock:
                 self._busy.remove(child)
                 self._lose(child, error)
             return None
+        except Unavailable:  # no memory to leave clips in, at present; the child was not asked
+            made = None
         with self._lock:
             self._lost = 0
             self._busy.remove(child)
@@ -140,7 +142,8 @@ class FetchProcesses:
         """End the children, none of which is asked for anything any more. What they have made stays."""
         with self._lock:
             self._to_start = 0
-            children, self._idle = self._idle, []
+            children = [*self._idle, *self._busy]
+            self._idle, self._busy = [], []
         for child in children:
             child.kill()
         for child in children:
@@ -225,11 +228,12 @@ class _Child:
             self._ready = True
 
     def values(self, clips: Sequence[Stored]) -> list[Any]:
-        """As `FetchProcesses.values`. Raises `EOFError` or `OSError` if the child is gone."""
+        """As `FetchProcesses.values`. Raises `EOFError` or `OSError` if the child is gone, and `Unavailable` if the
+        machine has no memory for the clips."""
         made: list[Any] = [None] * len(clips)
         left = list(range(len(clips)))
         while left:
-            slots = [self._memory.take(max(self._room, _ALIGNED)) for _ in left]
+            slots = self._slots(len(left))
             request = [
                 Asked(clips[at].clip.SerializeToString(), clips[at].key, clips[at].size_bytes, slot)
                 for at, slot in zip(left, slots, strict=True)
@@ -250,9 +254,21 @@ class _Child:
             left = again
         return made
 
+    def _slots(self, count: int) -> list[Slot]:
+        """As large as clips have been so far. Raises `Unavailable`, and then has taken none."""
+        slots: list[Slot] = []
+        try:
+            for _ in range(count):
+                slots.append(self._memory.take(max(self._room, _ALIGNED)))
+        except Unavailable:
+            for slot in slots:
+                self._memory.give_back(slot)
+            raise
+        return slots
+
     def _loaded(self, slot: Slot, answer: Made) -> Any:
         places = places_of(answer.sizes)
-        whole = self._memory.view(slot, places[-1])
+        whole = self._memory.view(slot, places[-1], writable=True)  # as what this process would have made
         buffers = [whole[begin : begin + size] for begin, size in zip(places, answer.sizes, strict=False)]
         return pickle.loads(answer.pickled, buffers=buffers)  # noqa: S301  of our own child
 

@@ -80,14 +80,14 @@ class SharedMemory:
         """A copy of the first bytes of a slot. The slot stays taken."""
         return self._mapped[slot.start : slot.start + length]
 
-    def view(self, slot: Slot, length: int) -> memoryview:
-        """A read-only view of the first bytes of a slot.
+    def view(self, slot: Slot, length: int, writable: bool = False) -> memoryview:
+        """A view of the first bytes of a slot, read-only unless it is to be `writable`.
 
         The slot becomes free when the view and everything made of it are gone.
         """
         array = np.frombuffer(self._mapped, np.uint8, length, slot.start)
         weakref.finalize(array, self._free[slot.size].append, slot).atexit = False
-        return array.data.toreadonly()
+        return array.data if writable else array.data.toreadonly()
 
     def close(self) -> None:
         """Close the descriptor. Views stay valid. Idempotent."""

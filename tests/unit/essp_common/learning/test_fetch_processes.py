@@ -22,6 +22,7 @@ from essp_common.messages.ordered import Stored
 from essp_common.pb.v1.messages_pb2 import ClipRef, FrameCodec
 from essp_common.video import codec
 from essp_common.wiring import open_cache
+from tests.unit.essp_common.runtime.test_shared_slots import no_larger_than
 
 pytestmark = pytest.mark.processes
 
@@ -114,6 +115,20 @@ def test_a_child_that_is_killed_is_replaced_and_what_it_had_made_stays(url: str)
     for index, (one, other) in enumerate(zip(before, after, strict=True)):
         assert np.array_equal(one.frames, frames_of(index)[[0, 2]])
         assert np.array_equal(one.frames, other.frames)
+
+
+def test_without_memory_for_clips_threads_do_the_work_and_the_child_stays(url: str) -> None:
+    clips = stored(url, [1])
+    with closing(FetchProcesses(Work(partial(opened, url), READ), 1)) as processes:
+        processes.start()
+        pids = processes.pids
+        with no_larger_than(1 << 20):
+            assert processes.values(clips) is None
+        [made] = processes.values(clips) or ()
+        assert processes.pids == pids
+    assert np.array_equal(made.frames, frames_of(1)[[0, 2]])
+    made.frames[:] = 0  # a loop's transform may write to them, as to those that a thread has decoded
+    assert processes.pids == []
 
 
 def test_children_that_cannot_start_are_given_up(url: str, caplog: pytest.LogCaptureFixture) -> None:
