@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
+from types import ModuleType
 from typing import Any, Literal
 
 import numpy as np
@@ -198,17 +201,26 @@ def _torch_program(whole: nn.Module, clips: NDArray[Any]) -> tuple[bytes, NDArra
 
 
 def _onnx_program(whole: nn.Module, clips: NDArray[Any]) -> tuple[bytes, NDArray[Any]]:
-    import onnxruntime  # takes a second, and few need it
-
+    runtime = onnx_runtime()  # before the exporter can load it
     made = torch.onnx.export(
         _traced(whole, clips), dynamo=True, input_names=[INPUT], output_names=[OUTPUT], opset_version=_OPSET,
         verbose=False,
     )  # fmt: skip
     assert made is not None
     data = made.model_proto.SerializeToString()
-    session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
+    session = runtime.InferenceSession(data, providers=["CPUExecutionProvider"])
     [found] = session.run([OUTPUT], {INPUT: clips})
     return data, found
+
+
+def onnx_runtime() -> ModuleType:
+    """The module `onnxruntime`, which tells nobody of it.
+
+    Since 1.29 it sends what it runs, and on what machine, to its makers, and keeps a file of it below the home folder.
+    It decides when it is loaded.
+    """
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+    return import_module("onnxruntime")  # takes a second, and few need it
 
 
 _WAYS = {"onnx": _onnx_program, "torch": _torch_program}

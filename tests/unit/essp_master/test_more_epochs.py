@@ -73,13 +73,14 @@ def finished(master: Master, fleet: Fleet) -> bool:
 
 
 def settled(master: Master, done: Callable[[JobStatus], bool] = lambda status: not status.reason) -> JobStatus:
-    """The job when its next run has begun, or when it is as `done` says."""
+    """The job when its next run has begun, or when it is as `done` says, and all workers have been told."""
 
     def looks() -> bool:
         master.step(0)
         return done(master.status("small"))
 
     until(looks)
+    master.step(0)  # the thread that begins the next run may have commanded something since the step before
     return master.status("small")
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import onnxruntime
 import pytest
 import torch
 
@@ -50,7 +50,7 @@ def test_a_program_gives_the_answers_of_the_network(tmp_path: Path, form: str, v
         clips = clips_of(network["input"]["shape"][1:], network["input"]["dtype"])
         path = tmp_path / "out" / network["file"]
         if form == "onnx":
-            session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+            session = programs.onnx_runtime().InferenceSession(path, providers=["CPUExecutionProvider"])
             [answers] = session.run([network["output"]["name"]], {network["input"]["name"]: clips})
         else:
             answers = torch.export.load(path).module()(torch.from_numpy(clips)).detach().numpy()
@@ -59,6 +59,13 @@ def test_a_program_gives_the_answers_of_the_network(tmp_path: Path, form: str, v
         assert network["weight"] == WEIGHTS[name]
     with pytest.raises(Conflict, match=r"model\.json is there already"):
         command("checkpoint", "export", model, "--out", str(tmp_path / "out"), "--format", form)
+
+
+def test_nobody_is_told_what_is_exported() -> None:
+    """The file in which ONNX Runtime keeps what it will send is not there."""
+    assert programs.onnx_runtime().__version__
+    opened = [os.path.realpath(file) for file in Path("/proc/self/fd").iterdir()]
+    assert not [path for path in opened if "onnxruntime" in path]
 
 
 def test_a_program_with_other_answers_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
