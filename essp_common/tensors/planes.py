@@ -10,6 +10,7 @@ first bytes of small ones are zero.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -17,46 +18,90 @@ from numpy.typing import NDArray
 
 Numbers = NDArray[Any]
 
+_BLOCK = 32 * 1024
+
 
 def planes_of(array: Numbers) -> NDArray[np.uint8]:
     """`(bytes of an element, elements)`: the last byte of all elements, then the one before it."""
-    size = array.dtype.itemsize
-    return np.ascontiguousarray(np.ascontiguousarray(array).reshape(-1).view(np.uint8).reshape(-1, size).T)
+    rows = np.ascontiguousarray(array).reshape(-1).view(np.uint8).reshape(-1, array.dtype.itemsize)
+    planes = np.empty((array.dtype.itemsize, len(rows)), np.uint8)
+    for block in _blocks(len(rows)):
+        planes[:, block] = rows[block].T
+    return planes
 
 
 def of_planes(planes: NDArray[np.uint8], dtype: np.dtype[Any]) -> Numbers:
     """The inverse of `planes_of`, as a row."""
-    return np.ascontiguousarray(planes.T).reshape(-1).view(dtype)
+    rows = np.empty(planes.shape[::-1], np.uint8)
+    for block in _blocks(len(rows)):
+        rows[block] = planes[:, block].T
+    return rows.reshape(-1).view(dtype)
 
 
 def difference(array: Numbers, base: Numbers) -> Numbers:
     """How far each number is from that of the base, as a row of unsigned integers of the same size; close is small."""
-    step = _counted(array) - _counted(base)  # wraps around
-    signed = step.view(_signed(step))
-    return ((signed << 1) ^ (signed >> (8 * step.itemsize - 1))).view(step.dtype)
+    ours, theirs = _signed(array), _signed(base)
+    steps, scratch = np.empty_like(ours), np.empty(min(len(ours), _BLOCK), ours.dtype)
+    for block in _blocks(len(ours)):
+        step, other = steps[block], scratch[: len(ours[block])]
+        _count(ours[block], array.dtype, step)
+        _count(theirs[block], array.dtype, other)
+        np.subtract(step, other, out=step)  # wraps around
+        np.right_shift(step, _sign_bit(step), out=other)
+        np.left_shift(step, 1, out=step)
+        np.bitwise_xor(step, other, out=step)
+    return steps.view(f"u{steps.itemsize}")
 
 
 def of_difference(step: Numbers, base: Numbers, dtype: np.dtype[Any]) -> Numbers:
     """The inverse of `difference`, as a row."""
-    signed = (step >> 1) ^ (~(step & 1) + step.dtype.type(1))
-    return _uncounted(signed + _counted(base), dtype)
+    steps, theirs = np.ascontiguousarray(step).reshape(-1), _signed(base)
+    found, scratch = np.empty_like(theirs), np.empty(min(len(theirs), _BLOCK), theirs.dtype)
+    for block in _blocks(len(theirs)):
+        number, other = found[block], scratch[: len(theirs[block])]
+        np.right_shift(steps[block], 1, out=number.view(steps.dtype))
+        np.bitwise_and(steps[block].view(other.dtype), 1, out=other)
+        np.negative(other, out=other)
+        np.bitwise_xor(number, other, out=number)
+        _count(theirs[block], dtype, other)
+        np.add(number, other, out=number)
+        _uncount(number, dtype, other)
+    return found.view(dtype)
 
 
-def _counted(array: Numbers) -> Numbers:
-    """Unsigned integers in the order of the numbers; neighbours are one apart."""
-    bits = np.ascontiguousarray(array).reshape(-1).view(np.dtype(f"u{array.dtype.itemsize}"))
-    if array.dtype.kind != "f":
-        return bits
-    top = bits.dtype.type(1 << (8 * bits.itemsize - 1))
-    return np.where(bits & top, ~bits, bits | top)
-
-
-def _uncounted(counted: Numbers, dtype: np.dtype[Any]) -> Numbers:
+def _count(bits: Numbers, dtype: np.dtype[Any], out: Numbers) -> None:
+    """Integers in the order of the numbers of this type; neighbours are one apart. Wraps around at the middle."""
     if dtype.kind != "f":
-        return np.ascontiguousarray(counted).view(dtype)
-    top = counted.dtype.type(1 << (8 * counted.itemsize - 1))
-    return np.ascontiguousarray(np.where(counted & top, counted ^ top, ~counted)).view(dtype)
+        out[:] = bits
+        return
+    np.right_shift(bits, _sign_bit(bits), out=out)  # all bits of negative ones, none of others
+    np.bitwise_or(out, _top(bits), out=out)
+    np.bitwise_xor(out, bits, out=out)
 
 
-def _signed(array: Numbers) -> np.dtype[Any]:
-    return np.dtype(f"i{array.dtype.itemsize}")
+def _uncount(counted: Numbers, dtype: np.dtype[Any], scratch: Numbers) -> None:
+    """The inverse of `_count`, in place."""
+    if dtype.kind != "f":
+        return
+    np.right_shift(counted, _sign_bit(counted), out=scratch)
+    np.invert(scratch, out=scratch)
+    np.bitwise_or(scratch, _top(counted), out=scratch)
+    np.bitwise_xor(counted, scratch, out=counted)
+
+
+def _signed(array: Numbers) -> Numbers:
+    """The bits of all numbers, as a row of signed integers."""
+    return np.ascontiguousarray(array).reshape(-1).view(f"i{array.dtype.itemsize}")
+
+
+def _sign_bit(signed: Numbers) -> int:
+    return 8 * signed.itemsize - 1
+
+
+def _top(signed: Numbers) -> Any:
+    return np.iinfo(signed.dtype).min
+
+
+def _blocks(count: int) -> Iterator[slice]:
+    """Parts that fit into the caches of a core: several passes are made over each."""
+    return (slice(first, first + _BLOCK) for first in range(0, count, _BLOCK))
