@@ -118,11 +118,17 @@ def main(
     rounds: Annotated[int, typer.Option(help="How often each thing is measured.", min=1)] = 3,
     clips: Annotated[int, typer.Option(help="Clips of the shorter run; the longer one has three times as many.")] = 30,
     videos: Annotated[Path, typer.Option(help="Where the videos are kept.")] = RESULTS / "videos",
+    photographs: Annotated[
+        Path | None,
+        typer.Option(
+            help="A folder of JPEG files such as ImageNet has, for checkpoint_q8_same.", file_okay=False, exists=True
+        ),
+    ] = None,
     results: Annotated[Path, typer.Option(help="Where the results are written.")] = RESULTS,
 ) -> None:
     """Measure, print lines `name value unit`, write JSON and a plot."""
     chosen = benchmarks_of(only or [])
-    scale = Scale(videos.absolute(), 4 if quick else clips, 1 if quick else rounds, quick, full)
+    scale = Scale(videos.absolute(), 4 if quick else clips, 1 if quick else rounds, quick, full, photographs)
     latest = results / "latest.json"
     results.mkdir(parents=True, exist_ok=True)
     figures, through = kept(latest, document([], scale)) if resume else ([], [])

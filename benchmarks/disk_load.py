@@ -1,8 +1,8 @@
 """A disk that others use: random reads and writes of 4 KiB on one file, by several threads of a process of its own.
 
 As FIO in the paper of Check-QZP (1 GiB, 4 KiB, random), except that the system's memory is passed by (`O_DIRECT`) where
-the file system can do that, and with fewer jobs: so the load is more one on the disk than on the cores. The file is
-removed at the end.
+the file system can do that, with fewer jobs, and at the lowest priority: so it loads the disk, and of the cores takes
+only what nobody else wants. The file is removed at the end.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ def loaded(folder: Path, size_bytes: int = 2**30, jobs: int = 16) -> Iterator[An
 
 
 def _load(path: Path, size_bytes: int, jobs: int, done: Any, ready: Any) -> None:
+    os.nice(19)
     descriptor = _opened(path)
     os.posix_fallocate(descriptor, 0, size_bytes)
     ready.set()

@@ -63,6 +63,8 @@ class Scale:
     """Small numbers that mean nothing: to see that everything works."""
     full: bool = False
     """Also the larger videos."""
+    photographs: Path | None = None
+    """A folder of such as ImageNet has."""
 
     def catalog(self, videos: Videos) -> Path:
         """The catalog of a set, made if need be."""

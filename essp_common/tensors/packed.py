@@ -35,8 +35,7 @@ from essp_common.tensors.quantize import MOST_BITS, Codes, NotFinite, Range, qua
 Array = NDArray[Any]
 Scope = Literal["channel", "tensor", "global"]
 Codec = Literal["none", "gzip", "zstd"]
-_Bytes = bytes | Array
-"""An array: of bytes."""
+_Bytes = bytes | memoryview
 _Compress = Callable[[_Bytes], bytes]
 
 MAGIC = b"ESSPTNSR"
@@ -261,8 +260,7 @@ def _written(
         difference = other.shape == array.shape and other.dtype == array.dtype and array.dtype.kind != "b"
         body = planes.difference(array, other) if difference else array
     in_planes = packing.planes and body.dtype.itemsize > 1 and body.size > 0
-    body = np.ascontiguousarray(body)
-    rows = list(planes.planes_of(body)) if in_planes else [body.reshape(-1).view(np.uint8)]
+    rows = [row.data for row in planes.planes_of(body)] if in_planes else [_bytes(body)]
     written = [_compressed(row, packing.codec, compress) for row in rows]
     entry = _Entry(
         name=name,
@@ -273,7 +271,7 @@ def _written(
         difference=difference,
         planes=in_planes,
         pieces=tuple(_Piece(codec=codec, stored=len(piece)) for codec, piece in written),
-        crc=zlib.crc32(body if bits else np.ascontiguousarray(array)),
+        crc=zlib.crc32(_bytes(body if bits else array)),
     )
     return entry, [ranges, *(piece for _, piece in written)]
 
@@ -290,7 +288,7 @@ def _quantised(name: str, array: Array, packing: Packing, shared: Range | None) 
     return codes, found
 
 
-def _compressed(raw: Array, codec: Codec, compress: _Compress) -> tuple[Codec, _Bytes]:
+def _compressed(raw: memoryview, codec: Codec, compress: _Compress) -> tuple[Codec, _Bytes]:
     if codec != "none":
         packed = compress(raw)
         if len(packed) < _WORTH * len(raw):
@@ -353,7 +351,7 @@ def _read(entry: _Entry, data: memoryview, base: Base | None) -> Array:
         if other is None or other.shape != entry.shape or other.dtype != entry.type:
             raise DamagedTensors(f"{entry.name}: there is no such array in the file that it is a difference to")
         body = planes.of_difference(body, other, entry.type)
-    if zlib.crc32(np.ascontiguousarray(body)) != entry.crc:
+    if zlib.crc32(_bytes(body)) != entry.crc:
         raise DamagedTensors(f"{entry.name}: its bytes are damaged")
     if not entry.bits:
         return body.reshape(entry.shape)
@@ -391,6 +389,11 @@ def _decompressed(data: memoryview, codec: Codec, size: int) -> bytes | memoryvi
     if len(raw) != size:
         raise ValueError("another size")
     return raw
+
+
+def _bytes(array: Array) -> memoryview:
+    """An array's, in order."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
 def _not_finite(name: str) -> PermanentError:
