@@ -24,7 +24,7 @@ from benchmarks.checkpoint_saver import AsyncDcp, Saver, torch_save
 from benchmarks.disk_load import loaded
 from benchmarks.figures import Aim, Figure, Scale
 from benchmarks.hogwild import Images, made_up
-from benchmarks.image_training import MODEL, OPTIMIZER, ImageTraining, answers, pretrained
+from benchmarks.image_training import MODEL, OPTIMIZER, ImageTraining, State, answers, pretrained
 from benchmarks.measure import spread
 from essp.bench.checkpoint import random_files
 from essp.bench.saving import Burst, Direct, Files, room_for
@@ -57,16 +57,18 @@ def checkpoint_size(scale: Scale) -> Iterator[Figure]:
     saves, between, count = (3, 1, 64) if scale.quick else (_SAVES, _BETWEEN, 2000)
     training = ImageTraining(*made_up(count, 0))
     packer, packings = Packer(True, _EXACT_EVERY), {MODEL: EXACT, OPTIMIZER: EXACT}
-    sizes: dict[str, list[float]] = {MODEL: [], OPTIMIZER: [], "all": []}
+    rounding, rounded = Packer(True, _EXACT_EVERY), {MODEL: EXACT, OPTIMIZER: Packing(bits=8)}
+    sizes: dict[str, list[float]] = {MODEL: [], OPTIMIZER: [], "all": [], "rounded": []}
     for number in range(saves):
         for _ in range(between):
             training.step()
         state = training.state()
-        packed = {file.name: len(file.data) for file in packer.pack(str(number), state, packings)}
-        packer.settle(True)
+        whole = sum(map(_bytes, state.values()))
+        packed = _packed(packer, state, packings, number)
         for name in (MODEL, OPTIMIZER):
             sizes[name].append(packed[name] / _bytes(state[name]))
-        sizes["all"].append(sum(packed.values()) / sum(map(_bytes, state.values())))
+        sizes["all"].append(sum(packed.values()) / whole)
+        sizes["rounded"].append(sum(_packed(rounding, state, rounded, number).values()) / whole)
     detail: dict[str, float | str] = {"saves": saves, "steps_between": between, "exact_every": _EXACT_EVERY}
     exact = {name: len(pack(arrays)) / _bytes(arrays) for name, arrays in state.items()}
     together = sum(exact[name] * _bytes(arrays) for name, arrays in state.items()) / sum(map(_bytes, state.values()))
@@ -77,6 +79,7 @@ def checkpoint_size(scale: Scale) -> Iterator[Figure]:
         ("all", "checkpoint_delta_size", Aim(most=0.6)),
         (MODEL, "checkpoint_delta_size.weights", None),
         (OPTIMIZER, "checkpoint_delta_size.momentum", None),
+        ("rounded", "checkpoint_delta_size.q8_momentum", None),
     ):
         values = sizes[name]
         yield Figure(figure, float(np.mean(values)), "share", aim, min(values), max(values), detail)
@@ -125,6 +128,13 @@ def crops(each: int) -> Images:
             top, left = rng.integers(0, height + 1), rng.integers(0, width + 1)
             found.append(whole[top : top + _SIDE, left : left + _SIDE])
     return np.stack(found)
+
+
+def _packed(packer: Packer, state: State, packings: Mapping[str, Packing], number: int) -> dict[str, int]:
+    """Bytes of each file of the next checkpoint."""
+    files = {file.name: len(file.data) for file in packer.pack(str(number), state, packings)}
+    packer.settle(True)
+    return files
 
 
 def _bytes(arrays: Arrays) -> int:
