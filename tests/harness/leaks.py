@@ -36,6 +36,8 @@ from typing import Any
 
 import pytest
 
+from tests.harness.temporaries import root
+
 GRACE_S = 30.0
 """Only what is left is waited for so long."""
 _AT_ONCE_S = 1.0
@@ -133,7 +135,7 @@ class LeakCheck:
 
     def pytest_configure(self) -> None:
         # The folders of pytest itself stay where people look for them.
-        common = os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
+        common = os.environ["PYTEST_DEBUG_TEMPROOT"] = root()
         self.folder = tempfile.mkdtemp(prefix="essp-tests-", dir=common)
         _keep_temporaries_in(self.folder)
 
