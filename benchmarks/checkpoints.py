@@ -46,6 +46,8 @@ _EVERY_S = 30.0
 """From save to save, as trainings do."""
 _SLOW, _BURST_BYTES = "133MB/s,8ms", 2**27
 """The store behind a burst buffer, and a checkpoint of a network like ResNet-50 with momentum, rounded."""
+_PLAIN = 5
+"""Steps beside no save: before, between and after saves."""
 _CROPS, _SIDE = 10, 224
 """Of each photograph, at random; as large as the network was trained for."""
 
@@ -293,17 +295,20 @@ def _stalls(loop: _Loop, folder: Path, rounds: int) -> list[Stall]:
         for _ in range(rounds):
             saver.finish()
             peer.finish()
-            plain_s = statistics.median(loop.step() for _ in range(5))
-            torch_save_s = _with_step(loop, lambda: torch_save(loop.tensors(), folder)) - plain_s
-            dcp_s = _with_step(loop, lambda: peer.save(loop.tensors())) - plain_s
+            plain = [loop.step() for _ in range(_PLAIN)]
+            torch_save_s = _with_step(loop, lambda: torch_save(loop.tensors(), folder))
+            dcp_s = _with_step(loop, lambda: peer.save(loop.tensors()))
             peer.finish()
+            plain += [loop.step() for _ in range(_PLAIN)]
             before_s = loop.waited_s
-            ours_s = _with_step(loop, lambda: loop.save(saver)) - plain_s
+            ours_s = _with_step(loop, lambda: loop.save(saver))
             waited_s = loop.waited_s - before_s
             beside = [loop.step()]
             while saver.busy:
                 beside.append(loop.step())
-            found.append(Stall(ours_s, torch_save_s, dcp_s, waited_s, statistics.median(beside) / plain_s))
+            plain_s = statistics.median(plain + [loop.step() for _ in range(_PLAIN)])
+            longer_s = (ours_s - plain_s, torch_save_s - plain_s, dcp_s - plain_s)
+            found.append(Stall(*longer_s, waited_s, statistics.median(beside) / plain_s))
     finally:
         saver.close()
         peer.close()
