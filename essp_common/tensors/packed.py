@@ -373,7 +373,7 @@ def _body(entry: _Entry, data: memoryview) -> Array:
         rows.append(_decompressed(data[begin : begin + piece.stored], piece.codec, size))
         begin += piece.stored
     if entry.planes:
-        return planes.of_planes(np.stack([np.frombuffer(row, np.uint8) for row in rows]), dtype)
+        return planes.of_planes([np.frombuffer(row, np.uint8) for row in rows], dtype)
     return np.frombuffer(bytearray(rows[0]), dtype)
 
 

@@ -10,7 +10,7 @@ first bytes of small ones are zero.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,11 +30,12 @@ def planes_of(array: Numbers) -> NDArray[np.uint8]:
     return planes
 
 
-def of_planes(planes: NDArray[np.uint8], dtype: np.dtype[Any]) -> Numbers:
+def of_planes(planes: Sequence[NDArray[np.uint8]], dtype: np.dtype[Any]) -> Numbers:
     """The inverse of `planes_of`, as a row."""
-    rows = np.empty(planes.shape[::-1], np.uint8)
+    rows = np.empty((len(planes[0]), len(planes)), np.uint8)
     for block in _blocks(len(rows)):
-        rows[block] = planes[:, block].T
+        for place, plane in enumerate(planes):
+            rows[block, place] = plane[block]
     return rows.reshape(-1).view(dtype)
 
 
