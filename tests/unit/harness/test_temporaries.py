@@ -17,8 +17,8 @@ def nobody_chose(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PYTEST_DEBUG_TEMPROOT")
 
 
-def room(monkeypatch: pytest.MonkeyPatch, size_bytes: int) -> None:
-    found = SimpleNamespace(f_bavail=size_bytes // 4096, f_frsize=4096)
+def room(monkeypatch: pytest.MonkeyPatch, size_bytes: int, flags: int = 0) -> None:
+    found = SimpleNamespace(f_bavail=size_bytes // 4096, f_frsize=4096, f_flag=flags)
     monkeypatch.setattr(os, "statvfs", lambda _: found)
 
 
@@ -26,6 +26,8 @@ def test_they_lie_in_memory_where_there_is_room(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(temporaries, "_ROOM_BYTES", 2**20)
     room(monkeypatch, 2**20)
     assert temporaries.root() == "/dev/shm"
+    room(monkeypatch, 2**20, os.ST_NOEXEC)
+    assert temporaries.root() == tempfile.gettempdir()
     room(monkeypatch, 2**20 - 4096)
     assert temporaries.root() == tempfile.gettempdir()
 
