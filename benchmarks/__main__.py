@@ -98,7 +98,7 @@ _FIGURES = {
     "checkpoint_q8": ("checkpoint_q8_size", "checkpoint_q8_same"),
 }
 """What the figures of a benchmark begin with, where that is not its own name."""
-_OF_A_RUN = ("machine", "cpu", "cpus", "versions", "rounds", "clips", "quick", "full")
+_OF_A_RUN = ("machine", "cpu", "cpus", "versions", "rounds", "clips", "quick", "full", "photographs")
 """What is the same for all figures of a run."""
 
 
@@ -183,6 +183,7 @@ def document(figures: Sequence[Figure], scale: Scale) -> dict[str, object]:
         "clips": scale.clips,
         "quick": scale.quick,
         "full": scale.full,
+        "photographs": None if scale.photographs is None else str(scale.photographs),
         "figures": [asdict(f) | {"met": f.aim.met(f.value) if f.aim is not None else None} for f in figures],
     }
 

@@ -42,7 +42,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 # How long an example takes says more about the machine than about what is tested. Examples are other ones in each run,
 # so that many short runs find what one long run would.
 settings.register_profile(
-    "essp", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True, max_examples=30
+    "essp", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True, max_examples=50
 )
 settings.load_profile("essp")
 

@@ -260,7 +260,7 @@ def _written(
         difference = other.shape == array.shape and other.dtype == array.dtype and array.dtype.kind != "b"
         body = planes.difference(array, other) if difference else array
     in_planes = packing.planes and body.dtype.itemsize > 1 and body.size > 0
-    rows = [row.data for row in planes.planes_of(body)] if in_planes else [_bytes(body)]
+    rows = [row.data for row in planes.planes_of(body)] if in_planes else [_bytes_of(body)]
     written = [_compressed(row, packing.codec, compress) for row in rows]
     entry = _Entry(
         name=name,
@@ -271,7 +271,7 @@ def _written(
         difference=difference,
         planes=in_planes,
         pieces=tuple(_Piece(codec=codec, stored=len(piece)) for codec, piece in written),
-        crc=zlib.crc32(_bytes(body if bits else array)),
+        crc=zlib.crc32(_bytes_of(body if bits else array)),
     )
     return entry, [ranges, *(piece for _, piece in written)]
 
@@ -351,7 +351,7 @@ def _read(entry: _Entry, data: memoryview, base: Base | None) -> Array:
         if other is None or other.shape != entry.shape or other.dtype != entry.type:
             raise DamagedTensors(f"{entry.name}: there is no such array in the file that it is a difference to")
         body = planes.of_difference(body, other, entry.type)
-    if zlib.crc32(_bytes(body)) != entry.crc:
+    if zlib.crc32(_bytes_of(body)) != entry.crc:
         raise DamagedTensors(f"{entry.name}: its bytes are damaged")
     if not entry.bits:
         return body.reshape(entry.shape)
@@ -391,8 +391,8 @@ def _decompressed(data: memoryview, codec: Codec, size: int) -> bytes | memoryvi
     return raw
 
 
-def _bytes(array: Array) -> memoryview:
-    """An array's, in order."""
+def _bytes_of(array: Array) -> memoryview:
+    """Those of an array, in order."""
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 

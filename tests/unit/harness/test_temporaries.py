@@ -22,6 +22,7 @@ def room(monkeypatch: pytest.MonkeyPatch, size_bytes: int, flags: int = 0) -> No
     monkeypatch.setattr(os, "statvfs", lambda _: found)
 
 
+@pytest.mark.skipif(not Path("/proc/meminfo").exists(), reason="only Linux tells how much memory is free")
 def test_they_lie_in_memory_where_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(temporaries, "_ROOM_BYTES", 2**20)
     room(monkeypatch, 2**20)
