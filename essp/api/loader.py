@@ -155,7 +155,8 @@ class Loader(Epochs):
             They are mixed with those of other videos within `window` clips (default: 64 videos), which have to fit
             into memory.
         step: draw nothing, but show each place that a clip can start at once in an epoch, `step` frames apart (1: at
-            every frame); `clips_per_visit` neighbouring ones are made by one decode.
+            every frame); `clips_per_visit` neighbouring ones are made by one decode, which costs least with as many as
+            start in one or more groups of pictures.
         clips_per_video: see `split`.
         validation_fraction: the share of the training videos that is set aside; 0: none is.
         drop_last: leave out the last batch of an epoch if it is smaller.

@@ -126,8 +126,9 @@ class SamplingSpec(Section):
     """Window, in seeds, within which the seeds of one video (or one file of records) are issued together (0: off)."""
     clips_per_visit: int = Field(8, ge=1, le=1024)
     """`pooled`: clips of each video that is drawn. Decoding costs this many times less; 1 is `class_balanced`.
-    `exhaustive`: neighbouring places that are decoded together; with as many as start in one group of pictures, each
-    frame is decoded about twice. Of records: neighbours in a file, which are read together."""
+    `exhaustive`: neighbouring places that are decoded together, from the first one of a video on; with as many as start
+    in one group of pictures, or in several, each frame is decoded about once. Of records: neighbours in a file, which
+    are read together."""
     window: int = Field(512, ge=1, le=10**6)
     """`pooled`, `exhaustive`: indices within which the clips of all visits are mixed, a multiple of `clips_per_visit`.
     Two clips of a visit are at least `window / clips_per_visit / 2` clips apart, so batches up to that size never hold

@@ -4,16 +4,20 @@ A video has a place at each `step`-th frame that a clip can start at, and one at
 left out where `step` is at most what a clip spans. All places of all videos, one after the other, make a *pass*.
 
 Neighbouring places lie in the same group of pictures, so a visit is `clips_per_visit` places in a row, which one decode
-makes. A pass goes through the visits in an order of its own, given by a keyed permutation (`permutation.py`), and where
-the first visit begins is drawn, too. So each place comes once a pass, and what is next to it differs from pass to pass.
-Within each window the clips of its visits are mixed (`dealing.py`).
+makes. The visits of a video follow one another from its first place on, so where a visit has as many places as groups
+of pictures are long, it begins where they do, and nothing is decoded twice. What a video has beyond its visits is the
+*rest*; the rests of all videos, one after the other, are divided into visits, too.
+
+A pass goes through the visits in an order of its own, given by a keyed permutation (`permutation.py`). So each place
+comes once a pass, and which visits are side by side differs from pass to pass. Within each window the clips of its
+visits are mixed (`dealing.py`).
 
 An epoch is a pass, unless it has another size; then each goes on where the one before it stopped. Where a pass ends
 inside an epoch, or `clips_per_visit` does not divide it, some visits are shorter, or lie half in one part of the videos
 and half in another. That costs a decode, and no place is lost or doubled.
 
 Everything follows from (seed, purpose, epoch, index). A window is computed at once and kept for a while, so a clip
-costs O(1) on average; what is kept beyond that is one number for each video.
+costs O(1) on average; what is kept beyond that is two numbers for each video.
 """
 
 from __future__ import annotations
@@ -29,12 +33,12 @@ from essp_common.catalog.table import CatalogView
 from essp_common.errors import ConfigError
 from essp_common.job.clip_spec import ClipSpec
 from essp_common.job.data_spec import MOST_CLIPS
-from essp_common.planning.counter_rng import CounterRng, below
+from essp_common.planning.counter_rng import CounterRng
 from essp_common.planning.dealing import Dealer
 from essp_common.planning.permutation import Permutation
 from essp_common.planning.planned_clip import PlanBase, PlannedClip
 
-_VISITS, _BEGINS, _ORDER = 1 << 61, 1 << 62, 1 << 63
+_VISITS, _ORDER = 1 << 61, 1 << 63
 """Bits that tell the streams of random numbers apart."""
 _KEPT = 4
 _AHEAD = 1024
@@ -60,9 +64,11 @@ class Exhaustive(PlanBase):
         if window < clips_per_visit or window % clips_per_visit:
             raise ConfigError(f"a window of {window} clips cannot be divided into visits of {clips_per_visit}")
         counts = -(-(self._starts.astype(np.int64) - 1) // step) + 1
-        self._ends = np.cumsum(counts)
-        """Of the places of each video, in a pass."""
-        self._places = int(self._ends[-1])
+        visits, rests = np.divmod(counts, clips_per_visit)
+        self._visits_to, self._rests_to = np.cumsum(visits), np.cumsum(rests)
+        """How many whole visits, and how many places of rests, the videos up to each one have."""
+        self._in_visits = int(self._visits_to[-1]) * clips_per_visit
+        self._places = self._in_visits + int(self._rests_to[-1])
         self._size = size or self._places
         if self._size > MOST_CLIPS:
             raise ConfigError(
@@ -74,7 +80,7 @@ class Exhaustive(PlanBase):
         self._window = window
         self._begin = epoch * self._size
         stream = purpose << 32
-        self._visits_rng, self._begins_rng = CounterRng(seed, _VISITS | stream), CounterRng(seed, _BEGINS | stream)
+        self._visits_rng = CounterRng(seed, _VISITS | stream)
         self._orders: Callable[[int, int], NDArray[np.int64]] = lru_cache(maxsize=_KEPT)(self._order)
         self._dealer = Dealer(CounterRng(seed, _ORDER | stream | epoch), clips_per_visit)
         self._windows: Callable[[int], list[PlannedClip]] = lru_cache(maxsize=_KEPT)(self._make_window)
@@ -106,7 +112,7 @@ class Exhaustive(PlanBase):
         return self._at(range(begin, begin + count), self._walk(self._begin + begin, count)[steps])
 
     def _walk(self, begin: int, count: int) -> NDArray[np.int64]:
-        """Places, from 0 on, at so many steps of the walk through all passes."""
+        """Places at so many steps of the walk through all passes, by number: those of visits, then those of rests."""
         first, last = begin // self._places, (begin + count - 1) // self._places
         edges = [begin, *(number * self._places for number in range(first + 1, last + 1)), begin + count]
         parts = [self._pass(number, *edge) for number, edge in enumerate(pairwise(edges), first)]
@@ -118,20 +124,31 @@ class Exhaustive(PlanBase):
         visit, place = np.divmod(steps, self._per_visit)
         first, last = int(visit[0]) // _AHEAD, int(visit[-1]) // _AHEAD
         order = [self._orders(number, block) for block in range(first, last + 1)]
-        found: NDArray[np.int64] = np.concatenate(order)[visit - first * _AHEAD] + place
-        return found % self._places
+        visits: NDArray[np.int64] = np.concatenate(order)[visit - first * _AHEAD]
+        return visits * self._per_visit + place
 
     def _order(self, number: int, block: int) -> NDArray[np.int64]:
-        """The first places of the visits of a pass, `_AHEAD` of them in the order in which they come."""
+        """The visits of a pass, by number, `_AHEAD` of them in the order in which they come."""
         whole = self._places // self._per_visit
         visits = np.arange(block * _AHEAD, (block + 1) * _AHEAD)
         inside = visits < whole  # the rest of the division comes last
         visits[inside] = Permutation(self._visits_rng, number, whole)(visits[inside])
-        found: NDArray[np.int64] = visits * self._per_visit + below(self._begins_rng.words(number), self._places)
-        return found
+        return visits
 
     def _at(self, indices: range, places: NDArray[np.int64]) -> list[PlannedClip]:
-        videos = np.searchsorted(self._ends, places, side="right")
-        before = np.where(videos > 0, self._ends[videos - 1], 0)
-        offsets = np.minimum((places - before) * self._step, self._starts[videos].astype(np.int64) - 1)
+        visit, turn = np.divmod(places, self._per_visit)
+        rest = places - self._in_visits
+        whole = rest < 0
+        videos = np.where(whole, _owners(self._visits_to, visit), _owners(self._rests_to, rest))
+        visits_before = np.where(videos > 0, self._visits_to[videos - 1], 0)
+        rests_before = np.where(videos > 0, self._rests_to[videos - 1], 0)
+        # A rest begins where the last visit of its video ends.
+        visit = np.where(whole, visit, self._visits_to[videos]) - visits_before
+        steps = visit * self._per_visit + np.where(whole, turn, rest - rests_before)
+        offsets = np.minimum(steps * self._step, self._starts[videos].astype(np.int64) - 1)
         return self._planned_all(indices, videos, offsets)
+
+
+def _owners(ends: NDArray[np.int64], numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Whose each number is; of one beyond the last end, the last one's."""
+    return np.minimum(np.searchsorted(ends, numbers, side="right"), len(ends) - 1)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 from essp_common.catalog.table import VideoRow
 from essp_common.planning.planned_clip import PlannedClip
@@ -32,8 +33,8 @@ for 45,000, so a message decodes a fair share of them."""
 
 
 def units_of(clips: Sequence[PlannedClip], most: int, together: bool) -> Iterator[Sequence[PlannedClip]]:
-    """Clips of one video (or one file of records), their indices rising, as work units of at most `most`; in each,
-    indices rise, too.
+    """Clips of one video (or one file of records), their indices rising, as few work units of at most `most`, about
+    equally large; in each, indices rise, too.
 
     `together`: all of them lie in one window, and may be issued in any order.
     """
@@ -41,7 +42,9 @@ def units_of(clips: Sequence[PlannedClip], most: int, together: bool) -> Iterato
         yield clips
         return
     ordered = sorted(clips, key=_place) if together else clips
-    parts = [sorted(ordered[first : first + most]) for first in range(0, len(clips), most)]
+    count = -(-len(clips) // most)
+    edges = [len(clips) * number // count for number in range(count + 1)]
+    parts = [sorted(ordered[first:end]) for first, end in pairwise(edges)]
     yield from sorted(parts)  # what is wanted first comes first
 
 

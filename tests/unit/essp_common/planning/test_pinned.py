@@ -28,7 +28,7 @@ PLANS = {
     "locality": "a3484db63cd0a74e",
     "pooled": "88bd6f13e70f294a",
     "one clip a visit": "b8ef5a15803a97e5",
-    "exhaustive": "93bb73517b03961c",
+    "exhaustive": "454746ad821980e1",
     "uniform": "47492c4d4bb97b79",
 }
 DIGESTS = {
@@ -36,7 +36,7 @@ DIGESTS = {
     "locality": 2785990427,
     "pooled": 1794617428,
     "one clip a visit": 2785990427,
-    "exhaustive": 942617021,
+    "exhaustive": 1345405274,
     "uniform": 3518157428,
 }
 CARVED = {0.1: "0b07022bc2104164", 0.4: "b784def96dac9211"}
