@@ -48,6 +48,8 @@ _VERSION_KEY = b"essp.catalog.version"
 _SOURCE_KEY = b"essp.catalog.source"
 _AT_ONCE = 4096
 """Rows that are made at once where all are asked for."""
+_SAMPLED, _NEARLY_ALL = 1000, 0.9
+"""Videos that are looked at for what a catalog's videos have in common, and the share of them that has to have it."""
 _PIECE = 2**16
 """Rows of a column that are read at a time."""
 
@@ -373,6 +375,21 @@ class CatalogView:
         edges, rows = self._lists("keyframe_frame").edges.astype(np.int64), self.rows.places
         groups = np.where(self.rows.numbers("seekable"), np.maximum(edges[1:][rows] - edges[rows], 1), 1)
         return float(self.rows.numbers("frame_count").sum(dtype=np.int64) / groups.sum())
+
+    @property
+    def keyframe_distance(self) -> int:
+        """Frames from a keyframe to the next one, where nearly all have the same distance; otherwise 0.
+
+        Of the first videos of the catalog, whatever is in the view.
+        """
+        column = self._lists("keyframe_frame")
+        edges = column.edges[: _SAMPLED + 1].astype(np.int64)
+        frames = np.diff(column.numbers[: edges[-1]].astype(np.int64))
+        frames = np.delete(frames, edges[(edges > 0) & (edges < edges[-1])] - 1)  # from one video to the next
+        distances, counts = np.unique(frames, return_counts=True)
+        if not len(frames) or counts.max() < _NEARLY_ALL * len(frames):
+            return 0
+        return int(distances[counts.argmax()])
 
     def keyframes(self, name: str) -> NDArray[Any]:
         """One of the columns of keyframes, those of all videos end to end."""

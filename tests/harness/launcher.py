@@ -63,9 +63,11 @@ _MODULES = (
     "uvicorn.loops.asyncio",
 )
 """What a process has imported at its end, or a module that imports it."""
+_OPTIMIZERS = "torch._dynamo"
+"""Torch loads its compiler with the first optimizer."""
 _PRELOADED = {
     "plain": _MODULES,
-    "torch": (*_MODULES, "essp_predictor.main", "essp_trainer.distributed.ranks", "essp_trainer.service"),
+    "torch": (*_MODULES, "essp_predictor.main", "essp_trainer.distributed.ranks", "essp_trainer.service", _OPTIMIZERS),
     "child": ("essp_decoder.child",),
 }
 _ESSP, RANK, _CHILD = "essp.cli.main:main", "essp_trainer.main:as_process", "essp_decoder.child:main"

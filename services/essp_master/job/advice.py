@@ -128,17 +128,25 @@ def _of_visits(phases: Phases) -> Iterator[str]:
 
 
 def _of_places(phases: Phases) -> Iterator[str]:
-    """Of visits that are much shorter than a group of pictures, which is decoded for each of them."""
+    """Of visits that are much shorter than a group of pictures, which is decoded for each of them, and of longer ones
+    that end within one, which is decoded twice."""
     sampling = phases.spec.sampling
-    if sampling.kind != "exhaustive":
+    if sampling.kind != "exhaustive" or phases.spec.data.records:
         return
-    places = round(phases.view(0).group_frames / sampling.step)
-    times = places / sampling.clips_per_visit
+    view, visit = phases.view(0), sampling.clips_per_visit
+    places = round(view.group_frames / sampling.step)
+    times = places / visit
     if times >= _OFTEN:
         yield (
-            f"sampling.clips_per_visit = {sampling.clips_per_visit}: {places} clips start in a group of pictures, so "
+            f"sampling.clips_per_visit = {visit}: {places} clips start in a group of pictures, so "
             f"each is decoded {times:.0f} times or more in an epoch; raise it towards {places}, as far as a window of "
             "16 visits fits into limits.budget, or raise sampling.step"
+        )
+    each, uneven = divmod(view.keyframe_distance, sampling.step)
+    if each > 1 and not uneven and visit > each and (beyond := visit % each):
+        yield (
+            f"sampling.clips_per_visit = {visit}: {each} clips start in a group of pictures; with {visit - beyond}, "
+            "visits begin and end where those do, and none is decoded twice"
         )
 
 

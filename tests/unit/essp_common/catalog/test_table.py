@@ -382,3 +382,23 @@ def test_a_summary_needs_no_other_columns_than_it_says(tmp_path: Path) -> None:
     catalog = Catalog((row("a/1"), row("b/1", error="damaged: x")))
     write_catalog(store, "c", catalog)
     assert summarize(read_catalog(store, "c", COLUMNS)) == summarize(catalog)
+
+
+@pytest.mark.parametrize(
+    ("keyframes", "distance"),
+    [
+        ([(0, 12, 24, 36), (), (0,), (5, 17, 29)], 12),
+        ([(0, 12, 24, 36, 48), (0, 12, 24), (0, 12, 24), (0, 7, 19, 31)], 12),
+        ([(0, 12, 24), (0, 7, 20)], 0),
+        ([(0,), (0,)], 0),
+        ([(), ()], 0),
+    ],
+)
+def test_keyframes_have_a_distance_where_nearly_all_have_the_same(
+    keyframes: list[tuple[int, ...]], distance: int
+) -> None:
+    rows = [
+        replace(row(f"a/{place}", frames=60), keyframe_frame=frames, keyframe_pts=frames, keyframe_offset=frames)
+        for place, frames in enumerate(keyframes)
+    ]
+    assert Catalog(tuple(rows)).view("train").keyframe_distance == distance

@@ -96,3 +96,18 @@ def test_visits_that_are_much_shorter_than_a_group_of_pictures(tmp_path: Path) -
     )
     assert "raise it towards 30" in warning
     assert told(tmp_path, sampling=sampling | {"step": 5}) == ()
+
+
+def test_visits_that_end_within_a_group_of_pictures(tmp_path: Path) -> None:
+    """With a keyframe in each 30 frames, and clips at every fifth."""
+
+    def said(visit: int, step: int = 5) -> list[str]:
+        sampling = {"kind": "exhaustive", "clips_per_visit": visit, "window": 2 * visit, "step": step}
+        return [warning for warning in told(tmp_path, sampling=sampling) if warning.startswith("sampling.clips_per_v")]
+
+    [warning] = said(8)
+    assert warning.startswith(
+        "sampling.clips_per_visit = 8: 6 clips start in a group of pictures; with 6, visits begin"
+    )
+    assert not [visit for visit in (4, 6, 12) if said(visit)]
+    assert not said(8, step=7), "no clip starts with the second group"
