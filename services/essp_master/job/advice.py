@@ -146,7 +146,7 @@ def _of_places(phases: Phases) -> Iterator[str]:
     if each > 1 and not uneven and visit > each and (beyond := visit % each):
         yield (
             f"sampling.clips_per_visit = {visit}: {each} clips start in a group of pictures; with {visit - beyond}, "
-            "visits begin and end where those do, and none is decoded twice"
+            "visits begin and end where those do, and few frames are decoded twice"
         )
 
 
