@@ -53,6 +53,8 @@ from tests.harness.waiting import LONGEST_S
 
 CLASSES = ("left", "right", "still")
 SIDE = 20
+_NOT_PACKED = {"codec": "none", "planes": False, "delta": False}
+"""Checkpoints of tests that are not about them: packing takes longer than a step of the small network."""
 ClipPosition = tuple[int, int]
 """Number of a phase, and index in it."""
 
@@ -60,7 +62,7 @@ ClipPosition = tuple[int, int]
 def job_spec(output: Path, epochs: int = 2, feature: str = "rgb", **training: Any) -> JobSpec:
     """One trainer, `one`, of the small network on 16 x 16 crops."""
     own = {"stream": "s", "batch_size": 4, "threads": 1, "augment": {"crop": 16}, "optimizer": {"lr": 0.05}}
-    checkpoint = {"parallel": "thread"} | training.pop("checkpoint", {})
+    checkpoint = {"parallel": "thread"} | training.pop("checkpoint", _NOT_PACKED)
     return JobSpec.model_validate(
         {
             "name": "tiny",
@@ -198,6 +200,12 @@ class Stage:
         while sum(len(p.trained.indices) for p in self.seen) < clips:
             if not self.progress(timeout_s=LONGEST_S):
                 raise TimeoutError(f"{clips} clips are not done")
+
+    def wait_for_final(self, checkpoints: int) -> None:
+        """The same, until so many checkpoints are reported as the last one of a training."""
+        while sum(p.checkpoint.final for p in self.wait_for("checkpoint")) < checkpoints:
+            if not self.progress(timeout_s=LONGEST_S):
+                raise TimeoutError(f"{checkpoints} trainings are not done")
 
     def reports(self, kind: str) -> list[Any]:
         """All reports of one kind, so far."""

@@ -92,13 +92,11 @@ def test_a_trainer_that_only_hears_of_the_next_run_saves_and_goes_on_in_it(tmp_p
 def test_a_trainer_that_is_done_stays_if_asked_to(tmp_path: Path, whole: Stage) -> None:
     stage = begun(tmp_path, 1000)
     with Running(stage, stays=True) as running:
-        while not any(report.final for report in stage.reports("checkpoint")):
-            pass
+        stage.wait_for_final(1)
         stage.command(Control.RESUME, epochs=3)
         stage.wait_for("left", 1)
         start_longer(stage)
-        while sum(report.final for report in stage.reports("checkpoint")) < 2:
-            pass
+        stage.wait_for_final(2)
         stage.command(Control.COMPLETE)
         running.join()
     assert running.error is None
