@@ -5,6 +5,9 @@ PYTHON ?= python3
 
 PIP := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
+# Each verb starts many processes: if this were set, each of them would compile all modules anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help setup demo test test-fast storm soak check fix hooks proto site pictures docs bench images clean
 
 help:  ## This list.
