@@ -37,6 +37,11 @@ class _Held:
     waiting: deque[tuple[Seed, Outcome]]
     seconds: float
     """Mean decoding time of a clip."""
+    consumers: list[str]
+    """Of each clip."""
+    ready: ClipReady
+    """What is announced of a clip, written over what was of the one before: a message of its own for each would copy
+    the recipe each time."""
 
 
 class DecodeStage:
@@ -72,7 +77,7 @@ class DecodeStage:
             if isinstance(outcome, EsspError):
                 self._fail(record, unit, seed, outcome, attempts=1)
             else:
-                self._deliver(unit, seed, outcome, self._held.seconds)
+                self._deliver(self._held, unit, seed, outcome)
             waiting.popleft()
         self._bus.flush()
         failpoint("decoder.flushed")
@@ -99,23 +104,26 @@ class DecodeStage:
         started = time.monotonic()
         outcomes = self._sandbox.decode(unit)
         seconds = (time.monotonic() - started) / max(1, len(outcomes))
-        return _Held(record, deque(zip(unit.seeds, outcomes, strict=True)), seconds)
+        waiting = deque(zip(unit.seeds, outcomes, strict=True))
+        ready = ClipReady(recipe=unit.recipe, fence=unit.fence)
+        return _Held(record, waiting, seconds, clip_consumers(unit.recipe), ready)
 
-    def _deliver(self, unit: DecodeSeed, seed: Seed, value: Buffer, seconds: float) -> None:
+    def _deliver(self, held: _Held, unit: DecodeSeed, seed: Seed, value: Buffer) -> None:
         clip = _clip(unit, seed)
         key = clip_key(clip.job, clip.purpose, clip.epoch, clip.index, clip.attempt)
-        self._cache.put(key, value, clip_consumers(unit.recipe), unit.recipe.ttl_s)
+        self._cache.put(key, value, held.consumers, unit.recipe.ttl_s)
         failpoint("decoder.stored")
-        tracing.span("decode", clip, seconds, bytes=len(value))
-        ready = ClipReady(clip=clip, key=key, bytes=len(value), recipe=unit.recipe, fence=unit.fence)
+        tracing.span("decode", clip, held.seconds, bytes=len(value))
+        held.ready.clip.CopyFrom(clip)
+        held.ready.key, held.ready.bytes = key, len(value)
         self._bus.publish(
             topics.CLIPS,
             str(clip.index).encode(),
-            ready.SerializeToString(),
+            held.ready.SerializeToString(),
             partition=clip.index % topics.DATA_PARTITIONS,
         )
         failpoint("decoder.announced")
-        self._reports.made(clip, unit.fence, len(value), seconds)
+        self._reports.made(clip, unit.fence, len(value), held.seconds)
 
     def _fail(self, record: Record, unit: DecodeSeed, seed: Seed, error: EsspError, attempts: int) -> None:
         kind = kind_of(error)
