@@ -131,7 +131,7 @@ def _of_places(phases: Phases) -> Iterator[str]:
     """Of visits that are much shorter than a group of pictures, which is decoded for each of them, and of longer ones
     that end within one, which is decoded twice."""
     sampling = phases.spec.sampling
-    if sampling.kind != "exhaustive" or phases.spec.data.records:
+    if sampling.kind != "exhaustive":
         return
     view, visit = phases.view(0), sampling.clips_per_visit
     places = round(view.group_frames / sampling.step)
@@ -142,8 +142,11 @@ def _of_places(phases: Phases) -> Iterator[str]:
             f"each is decoded {times:.0f} times or more in an epoch; raise it towards {places}, as far as a window of "
             "16 visits fits into limits.budget, or raise sampling.step"
         )
-    each, uneven = divmod(view.keyframe_distance, sampling.step)
-    if each > 1 and not uneven and visit > each and (beyond := visit % each):
+    distance = view.keyframe_distance
+    each, uneven = divmod(distance, sampling.step)
+    if each < 2 or uneven or (view.first_frame % distance).any():  # no visits follow groups of pictures
+        return
+    if visit > each and (beyond := visit % each):
         yield (
             f"sampling.clips_per_visit = {visit}: {each} clips start in a group of pictures; with {visit - beyond}, "
             "visits begin and end where those do, and few frames are decoded twice"

@@ -45,6 +45,7 @@ def test_units_hold_each_clip_once_in_rising_order(starts: list[int], most: int,
     units = list(units_of(planned, most, together))
     assert sorted(clip for unit in units for clip in unit) == planned
     assert all(0 < len(unit) <= most and list(unit) == sorted(unit) for unit in units)
+    assert max(map(len, units)) - min(map(len, units)) <= 1
     assert [unit[0] for unit in units] == sorted(unit[0] for unit in units)
     if not together:
         assert [clip for unit in units for clip in unit] == planned

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -101,9 +102,10 @@ def test_visits_that_are_much_shorter_than_a_group_of_pictures(tmp_path: Path) -
 def test_visits_that_end_within_a_group_of_pictures(tmp_path: Path) -> None:
     """With a keyframe in each 30 frames, and clips at every fifth."""
 
-    def said(visit: int, step: int = 5) -> list[str]:
+    def said(visit: int, step: int = 5, **more: Any) -> list[str]:
         sampling = {"kind": "exhaustive", "clips_per_visit": visit, "window": 2 * visit, "step": step}
-        return [warning for warning in told(tmp_path, sampling=sampling) if warning.startswith("sampling.clips_per_v")]
+        found = told(tmp_path, sampling=sampling, **more)
+        return [warning for warning in found if warning.startswith("sampling.clips_per_visit")]
 
     [warning] = said(8)
     assert warning.startswith(
@@ -111,3 +113,8 @@ def test_visits_that_end_within_a_group_of_pictures(tmp_path: Path) -> None:
     )
     assert not [visit for visit in (4, 6, 12) if said(visit)]
     assert not said(8, step=7), "no clip starts with the second group"
+    store, key = STORES.resolve(make_job(tmp_path).data.catalog)
+    rows = tuple(replace(row, first_frame=3) for row in read_catalog(store, key).rows)
+    write_catalog(store, "segments.parquet", Catalog(rows))
+    data = {"catalog": store.uri("segments.parquet")}
+    assert not said(8, data=data), "segments that begin within a group of pictures"
