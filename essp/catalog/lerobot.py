@@ -19,12 +19,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from essp.catalog.entry import Entry, Segment
 from essp.catalog.found import Found
 from essp_common.errors import ConfigError, NotFound
+from essp_common.objects import tables
 from essp_common.planning.splits import canonical_split
 
 _INFO = "meta/info.json"
@@ -163,11 +163,11 @@ def _table(found: Found, key: str, columns: Sequence[str], optional: Sequence[st
     """These columns of a Parquet file. Raises `ConfigError` for one that lacks any that is not optional."""
     uri = found.store.uri(key)
     try:
-        file = pq.ParquetFile(pa.BufferReader(found.store.get(key)))
+        file = tables.opened(pa.BufferReader(found.store.get(key)))
         there = set(file.schema_arrow.names)
         if missing := [name for name in columns if name not in there and name not in optional]:
             raise ConfigError(f"{uri} has no column {', '.join(missing)}; is it LeRobot v3?")
-        return file.read(columns=[name for name in columns if name in there])
+        return tables.read(file, [name for name in columns if name in there])
     except (pa.ArrowException, NotFound) as error:
         raise ConfigError(f"{uri} cannot be read: {error}") from error
 

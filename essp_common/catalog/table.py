@@ -644,11 +644,11 @@ def _opened(path: str | None, data: bytes | None, words: Collection[str] = ()) -
 
 def _pieces(file: Any, name: str) -> Iterator[Any]:
     if name in WORDS or file.metadata.num_rows <= _PIECE:
-        column = file.read(columns=[name], use_threads=False).column(name)
+        column = tables.read(file, [name]).column(name)
         column.validate(full=True)
         yield from column.chunks
     else:
-        for batch in file.iter_batches(batch_size=_PIECE, columns=[name], use_threads=False):
+        for batch in tables.batches(file, [name], _PIECE):
             batch.validate(full=True)
             yield batch.column(0)
     pa.default_memory_pool().release_unused()

@@ -106,3 +106,9 @@ def test_every_installed_import_name_begins_with_essp() -> None:
     rooms = {path.parent.name for path in ROOT.glob("services/*/__init__.py")} | {"essp", "essp_common"}
     assert {name.partition(".")[0] for name in found} == rooms
     assert all(name.startswith("essp") for name in rooms)
+
+
+def test_one_module_reads_and_writes_parquet() -> None:
+    """The one that keeps pyarrow's threads away from what Python holds."""
+    users = {path.relative_to(ROOT).as_posix() for path in SOURCES if "pyarrow.parquet" in path.read_text("utf-8")}
+    assert users == {"essp_common/objects/tables.py"}
