@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -23,7 +24,7 @@ class Node(RedisServer):
 
     def __init__(self, directory: Path, maxmemory_bytes: int) -> None:
         super().__init__(directory, maxmemory_bytes=maxmemory_bytes, cluster=True)
-        self.bus_port = free_port()
+        self.bus_port = 0
 
     def ask(self, *words: str) -> str:
         """The answer to one command, as text."""
@@ -33,6 +34,7 @@ class Node(RedisServer):
         return int(self.ask("INFO", "server").partition("process_id:")[2].split()[0])
 
     def _command(self) -> list[str]:
+        self.bus_port = free_port()  # another one with each try, as the first of the ports
         options = {"cluster-port": str(self.bus_port), "cluster-node-timeout": str(NODE_TIMEOUT_MS)}
         options |= {"repl-diskless-sync-delay": "0"}
         return [*super()._command(), *(word for name, value in options.items() for word in (f"--{name}", value))]
@@ -47,6 +49,7 @@ class Cluster:
     def __init__(self, folder: Path, maxmemory_bytes: int) -> None:
         self.primaries = [Node(folder / f"primary-{number}", maxmemory_bytes) for number in range(PRIMARIES)]
         self.replica = Node(folder / "replica", maxmemory_bytes)
+        self._started = ExitStack()
 
     @property
     def url(self) -> str:
@@ -66,8 +69,20 @@ class Cluster:
         until("the cluster serves all slots", lambda: self._whole(self.primaries[1]))
 
     def __enter__(self) -> Self:
-        for node in self._nodes():
-            node.start()
+        with ExitStack() as started:
+            for node in self._nodes():
+                started.enter_context(node)
+            self._join()
+            self._started = started.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._started.close()
+
+    def _join(self) -> None:
+        """Make one cluster of the nodes."""
         share = -(-_SLOTS // PRIMARIES)
         for number, node in enumerate(self.primaries):
             node.ask("CLUSTER", "SET-CONFIG-EPOCH", str(number + 1))
@@ -82,13 +97,6 @@ class Cluster:
         until("it is in step", lambda: "master_link_status:up" in self.replica.ask("INFO", "replication") or None)
         for node in self._nodes():
             until("the cluster serves all slots", partial(self._whole, node))
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for node in self._nodes():
-            node.stop()
 
     def _nodes(self) -> list[Node]:
         return [*self.primaries, self.replica]
