@@ -61,13 +61,15 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     """What is loaded while tests are collected stays to the end, and is millions of objects: the garbage collector does
-    not look at them again and again, neither meanwhile nor whenever a test, or the check for leaks, makes it run."""
+    not look at them again and again, neither meanwhile nor whenever a test, or the check for leaks, makes it run. What
+    tests load and remember stays as well, so it also runs less often: it took an eighth of the time."""
     gc.disable()
     try:
         return (yield)
     finally:
         gc.collect()
         gc.freeze()
+        gc.set_threshold(20_000, 20, 20)
         gc.enable()
 
 
