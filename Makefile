@@ -30,9 +30,9 @@ $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
 demo: $(VENV)/.demo  ## Make a labelled video set, train two streams on it, fuse them, predict an unseen video.
 	$(BIN)/essp demo
 
-# One worker has the tests that start whole deployments; it and the others often wait, so four keep two cores busy.
+# One worker has the tests that start whole deployments; it and the others often wait, so six keep two cores busy.
 test: setup  ## All tests; they start and stop the servers they need.
-	$(BIN)/python -m pytest -n 4
+	$(BIN)/python -m pytest -n 6
 
 test-fast: setup  ## The tests that start no server and no process: under two minutes.
 	$(BIN)/python -m pytest -n 4 --fast

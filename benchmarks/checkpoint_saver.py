@@ -93,7 +93,9 @@ class AsyncDcp:
 
     def save(self, tensors: Tensors) -> None:
         """Returns when the training may go on: the state was copied. Waits for the save before."""
-        from torch.distributed.checkpoint import FileSystemWriter, async_save  # 0.6 s to load, and only needed here
+        # Here, since half a second goes by until they are loaded.
+        from torch.distributed.checkpoint.filesystem import FileSystemWriter
+        from torch.distributed.checkpoint.state_dict_saver import async_save
 
         self.finish()
         state = {file: dict(named) for file, named in tensors.items()}
