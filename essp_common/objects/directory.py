@@ -91,8 +91,7 @@ class DirectoryStore:
         """Walk the folders that can hold such keys."""
         folder, slash, stem = prefix.rpartition("/")
         if not folder or is_key(folder):
-            path = os.path.join(self._root, folder)
-            yield from self._walk(folder + slash, stem, (os.path.realpath(path),))
+            yield from self._walk(folder + slash, stem, ())
 
     def delete(self, key: str) -> None:
         """Remove a file, and the folders around it that are empty then, but not the root or those of other people."""
@@ -210,7 +209,7 @@ class DirectoryStore:
                         os.unlink(entry.path)
 
     def _walk(self, base: str, stem: str, above: tuple[str, ...]) -> Iterator[ObjectInfo]:
-        """`base` is empty or ends with `/`; `above`: the real folders on the way, against circles of links."""
+        """`base` is empty or ends with `/`; `above`: the real folders on the way to it, against circles of links."""
         with self._errors(base):
             try:
                 found = [entry for entry in os.scandir(os.path.join(self._root, base)) if entry.name.startswith(stem)]
@@ -218,14 +217,15 @@ class DirectoryStore:
                 return
         # A folder sorts as its keys do: "a.b" comes before "a/b".
         folders = {entry.name for entry in found if _is_folder(entry)}
+        way = (*above, os.path.realpath(os.path.join(self._root, base))) if folders else ()
         for entry in sorted(found, key=lambda e: os.fsencode(e.name + "/" * (e.name in folders))):
             key = base + entry.name
             if not is_key(key) or _is_temporary(entry.name):
                 continue
             if entry.name in folders:
                 real = os.path.realpath(entry.path)
-                if real not in above:
-                    yield from self._walk(key + "/", "", (*above, real))
+                if real not in way:
+                    yield from self._walk(key + "/", "", way)
             else:
                 with suppress(NotFound):  # a broken link, a pipe, or deleted meanwhile
                     yield self.head(key)

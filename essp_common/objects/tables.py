@@ -49,7 +49,7 @@ def read(file: pq.ParquetFile, columns: Sequence[str] | None = None) -> pa.Table
 
 def batches(file: pq.ParquetFile, columns: Sequence[str], rows: int) -> Iterator[pa.RecordBatch]:
     """The same, so many rows at a time."""
-    return file.iter_batches(batch_size=rows, columns=columns, use_threads=False)
+    yield from file.iter_batches(batch_size=rows, columns=columns, use_threads=False)
 
 
 UNREADABLE = (pa.ArrowException, OSError, ValueError, TypeError, LookupError, AttributeError, OverflowError)

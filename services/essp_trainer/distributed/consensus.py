@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
+import numpy as np
 import torch
 
 from essp_common.learning.randomness import Share
@@ -76,14 +77,15 @@ class Consensus:
         own: list[int] = []
         changes = len(self._changes())
         rank_zero = [number if self.ranks.is_rank_zero else 0 for number in (int(save), int(written), changes)]
-        numbers = torch.zeros(_FIXED + self._batch_size, dtype=torch.int64)
-        numbers[:5] = torch.tensor([int(self.signal()), *rank_zero, int(item is None)])
+        # Of numpy: torch gives the interpreter's lock away in each operation, for which other threads then wait.
+        numbers = np.zeros(_FIXED + self._batch_size, np.int64)
+        numbers[:5] = int(self.signal()), *rank_zero, int(item is None)
         if isinstance(item, Batch) and item.input is not None:
             own = [clip.clip.index - item.begin for clip in item.clips]
-            numbers[5:8] = torch.tensor(item.input.shape)
+            numbers[5:8] = item.input.shape
             numbers[[_FIXED + offset for offset in own]] = 1
-        self.ranks.max(numbers)
-        present = numbers[_FIXED:].nonzero().flatten().tolist()
+        self.ranks.max(torch.from_numpy(numbers))
+        present = numbers[_FIXED:].nonzero()[0].tolist()
         return Agreement(
             signal=ControlSignal(int(numbers[0])),
             save=bool(numbers[1]),
