@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -37,6 +38,16 @@ def test_what_is_packed_is_unpacked() -> None:
     assert tables.unpacked(tables.packed(TABLE.schema, [TABLE.slice(0, 40), TABLE.slice(40)])).equals(TABLE)
 
 
+@pytest.fixture
+def threads_of_pyarrow() -> Iterator[None]:
+    """As many as on a machine of some cores."""
+    before = pa.cpu_count()
+    pa.set_cpu_count(4)
+    yield
+    pa.set_cpu_count(before)
+
+
+@pytest.mark.usefixtures("threads_of_pyarrow")
 def test_no_thread_of_pyarrow_gives_back_what_a_table_lay_in() -> None:
     """One that does so while Python is leaving aborts the process. Without care it is some tables in a hundred."""
     wide = pa.table({f"column {number}": np.arange(200) for number in range(8)})
