@@ -15,6 +15,7 @@ import subprocess
 import uuid
 from collections import Counter
 from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -52,10 +53,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    _leave_running()
     config.pluginmanager.register(LeakCheck())
     config.pluginmanager.register(EncodableReports())
     if config.getoption("--fast"):
         config.pluginmanager.register(FastLane())
+
+
+def _leave_running() -> None:
+    """On cores that are all busy, whoever wakes up waits for its turn. Threads that pass the interpreter's lock to and
+    fro change places less often so, and a sixth of the time in the kernel is saved. Children inherit it."""
+    if hasattr(os, "sched_setscheduler"):  # Linux
+        with suppress(OSError):  # not everywhere in containers
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
 @pytest.hookimpl(wrapper=True)
