@@ -167,8 +167,10 @@ def _table(found: Found, key: str, columns: Sequence[str], optional: Sequence[st
         there = set(file.schema_arrow.names)
         if missing := [name for name in columns if name not in there and name not in optional]:
             raise ConfigError(f"{uri} has no column {', '.join(missing)}; is it LeRobot v3?")
-        return tables.read(file, [name for name in columns if name in there])
-    except (pa.ArrowException, NotFound) as error:
+        table = tables.read(file, [name for name in columns if name in there])
+        table.validate(full=True)
+        return table
+    except (NotFound, *tables.UNREADABLE) as error:
         raise ConfigError(f"{uri} cannot be read: {error}") from error
 
 

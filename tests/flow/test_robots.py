@@ -112,6 +112,17 @@ def test_seconds_that_are_between_frames_are_refused(top: Path) -> None:
         next(iter(clips))
 
 
+@pytest.mark.parametrize("folder", ["meta/episodes", "data"])
+def test_a_damaged_table_is_named(tmp_path: Path, folder: str) -> None:
+    robot = write_robot(tmp_path)
+    path = next((robot / folder).rglob("*.parquet"))
+    whole = path.read_bytes()
+    for damaged in (b"", whole[:-1], whole[: len(whole) // 2], whole[:4] + b"\xff" * 64 + whole[68:]):
+        path.write_bytes(damaged)
+        with pytest.raises(ConfigError, match=f"{path.name} cannot be read: "):
+            built(robot, "c.parquet", BuildOptions(camera=TOP))
+
+
 def test_frames_off_their_timestamps_are_a_row_with_an_error(tmp_path: Path) -> None:
     robot = write_robot(tmp_path)
     info = robot / "meta/info.json"
