@@ -6,9 +6,11 @@ import itertools
 import multiprocessing
 import os
 import pickle
+import re
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -350,6 +352,17 @@ def test_what_a_killed_process_held_goes_to_the_others(shared: essp.SharedRecord
     process.close()
 
 
+def in_shared_memory(pid: int) -> set[str]:
+    """The files in /dev/shm that a process has open or mapped, but those of the tests."""
+    opened = []
+    for path in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed meanwhile
+            opened.append(os.readlink(path))
+    mapped = re.findall(r"(/\S+)", Path(f"/proc/{pid}/maps").read_text())
+    own = ("/dev/shm/pytest-of-", "/dev/shm/essp-tests-")
+    return {path for path in (*opened, *mapped) if path.startswith("/dev/shm/") and not path.startswith(own)}
+
+
 def shares(path: Path, pipe: Connection) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts what runs in the background without it
     with essp.Records(path, batch_size=BATCH).share(processes=2) as shared:
@@ -362,19 +375,19 @@ def shares(path: Path, pipe: Connection) -> None:
 @pytest.mark.processes
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_if_the_process_that_reads_dies_the_others_are_told(raw: Path, number: signal.Signals) -> None:
-    """Killed, or stopped by Ctrl-C; nothing is left in /dev/shm. They had opened it by its address."""
-    before = os.listdir("/dev/shm")
+    """Killed, or stopped by Ctrl-C. They had opened it by its address, and it has no files that would stay."""
+    before = in_shared_memory(os.getpid())
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe()
     process = context.Process(target=shares, args=(raw, theirs))
     process.start()
     with essp.SharedRecords(ours.recv()) as shared:
         assert process.pid
+        assert in_shared_memory(process.pid) <= before
         os.kill(process.pid, number)
         with pytest.raises(PermanentError, match=r"is gone; start the training again|has closed it"):
             taken(batch for _ in itertools.count() for batch in shared)
     process.join()
-    assert os.listdir("/dev/shm") == before
     for end in (ours, theirs):
         end.close()
     process.close()
