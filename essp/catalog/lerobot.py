@@ -20,33 +20,59 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+from pydantic import BaseModel, Field, ValidationError
 
 from essp.catalog.entry import Entry, Segment
 from essp.catalog.found import Found
 from essp_common.errors import ConfigError, NotFound
 from essp_common.objects import tables
 from essp_common.planning.splits import canonical_split
+from essp_common.validation import problems
 
 _INFO = "meta/info.json"
 _EPISODES = "meta/episodes/"
 _VERSION = "v3."
+_TIME = "/from_timestamp"
 _NO_NUMBERS = frozenset({"video", "image", "string", "language", "audio"})
 _NEEDED = ("episode_index", "length", "dataset_from_index", "dataset_to_index", "data/chunk_index", "data/file_index")
+
+
+class Info(BaseModel):
+    """What is needed of `meta/info.json`."""
+
+    fps: float = Field(gt=0, allow_inf_nan=False)
+    features: dict[str, dict[str, Any]] = Field(min_length=1)
+    data_path: str
+    video_path: str
+    splits: dict[str, str] | None = None
+    robot_type: str | None = None
+
+    @property
+    def cameras(self) -> list[str]:
+        """The features that are videos, by name."""
+        return sorted(name for name, feature in self.features.items() if feature.get("dtype") == "video")
 
 
 def is_lerobot(found: Found) -> str:
     if found.given or _INFO not in found.others:
         return ""
-    info = found.json(_INFO)
-    if not isinstance(info, dict) or "codebase_version" not in info:
+    document = found.json(_INFO)
+    if not isinstance(document, dict) or "codebase_version" not in document:
         return ""
-    return f"{_INFO} of version {info['codebase_version']}; cameras: {', '.join(_cameras(info)) or 'none'}"
+    return f"{_INFO} of version {document['codebase_version']}; cameras: {_shown_cameras(document)}"
+
+
+def _shown_cameras(document: Any) -> str:
+    try:
+        return ", ".join(Info.model_validate(document).cameras) or "none"
+    except ValidationError:
+        return "not known"  # who reads the folder is told what is wrong
 
 
 def lerobot(found: Found) -> Iterator[Entry]:
     """Each episode as each camera saw it, or as `found.camera` did. Raises `ConfigError` for another version."""
     info = _info(found)
-    cameras = _cameras(info)
+    cameras = info.cameras
     if found.camera and found.camera not in cameras:
         raise ConfigError(f"--camera {found.camera}: there is none; cameras: {', '.join(cameras) or 'none'}")
     cameras = [found.camera] if found.camera else cameras
@@ -54,12 +80,12 @@ def lerobot(found: Found) -> Iterator[Entry]:
     splits = _splits(info)
     files = {item.key: item for item in found.videos}
     for episode, series in _with_series(found, info, episodes):
-        number, length = int(episode["episode_index"]), int(episode["length"])
+        number, length = episode["episode_index"], episode["length"]
         tasks = tuple(str(task) for task in episode.get("tasks") or ())
         name = f"episode_{number:06d}"
         split = next((split for split, places in splits if number in places), "train")
         for camera in cameras:
-            key = _place(found, info, "video_path", episode, f"videos/{camera}/", video_key=camera)
+            key = _place(found, "video_path", info.video_path, episode, f"videos/{camera}/", video_key=camera)
             entry_id = name if found.camera else f"{name}/{camera}"
             item = files.get(key)
             if item is None:
@@ -72,41 +98,36 @@ def lerobot(found: Found) -> Iterator[Entry]:
                 split,
                 item.size_bytes,
                 item.etag,
-                Segment(float(episode[f"videos/{camera}/from_timestamp"]), None, "s", length, float(info["fps"])),
+                Segment(episode[f"videos/{camera}{_TIME}"], None, "s", length, info.fps),
                 group=name,
                 labels=tasks if len(tasks) > 1 else (),
                 series=series,
-                meta={"episode_index": number, "camera": camera, "robot_type": info.get("robot_type")},
+                meta={"episode_index": number, "camera": camera, "robot_type": info.robot_type},
             )
 
 
-def _info(found: Found) -> dict[str, Any]:
+def _info(found: Found) -> Info:
     try:
-        info = found.json(_INFO)
+        document = found.json(_INFO)
     except NotFound as error:
         raise ConfigError(f"{found.uri} is no folder of LeRobot: it has no {_INFO}") from error
-    version = str(info.get("codebase_version", "none"))
+    version = str(document.get("codebase_version", "none")) if isinstance(document, dict) else "none"
     if not version.startswith(_VERSION):
         raise ConfigError(
             f"{found.uri} is of LeRobot's version {version}, not v3.0; convert it first: python -m "
             "lerobot.datasets.v30.convert_dataset_v21_to_v30"
         )
-    missing = [name for name in ("fps", "features", "data_path", "video_path") if not info.get(name)]
-    if missing:
-        raise ConfigError(f"{found.uri}/{_INFO} says nothing of {', '.join(missing)}")
-    return dict(info)
+    try:
+        return Info.model_validate(document)
+    except ValidationError as error:
+        raise ConfigError(f"{found.uri}/{_INFO}: {'; '.join(problems(error, Info))}") from error
 
 
-def _cameras(info: Mapping[str, Any]) -> list[str]:
-    features = info.get("features", {})
-    return sorted(name for name, feature in features.items() if feature.get("dtype") == "video")
-
-
-def _splits(info: Mapping[str, Any]) -> list[tuple[str, range]]:
+def _splits(info: Info) -> list[tuple[str, range]]:
     """Split -> its episodes; narrow ones first, since they may lie within others."""
     found = []
-    for name, text in (info.get("splits") or {}).items():
-        begin, _, end = str(text).partition(":")
+    for name, text in (info.splits or {}).items():
+        begin, _, end = text.partition(":")
         if begin.isdigit() and end.isdigit():
             found.append((canonical_split(name), range(int(begin), int(end))))
     return sorted(found, key=lambda item: len(item[1]))
@@ -116,30 +137,35 @@ def _episodes(found: Found, cameras: Sequence[str]) -> list[dict[str, Any]]:
     """What is known of each episode, but for statistics."""
     columns = [*_NEEDED, "tasks"]
     for camera in cameras:
-        columns += [f"videos/{camera}/{name}" for name in ("chunk_index", "file_index", "from_timestamp")]
+        columns += [f"videos/{camera}/{name}" for name in ("chunk_index", "file_index")]
+        columns.append(f"videos/{camera}{_TIME}")
     rows: list[dict[str, Any]] = []
     for key in sorted(found.others):
         if key.startswith(_EPISODES) and key.endswith(".parquet"):
-            rows += _table(found, key, columns, ("tasks",)).to_pylist()
+            table = _table(found, key, columns, ("tasks",))
+            if "tasks" in table.column_names and not pa.types.is_nested(kind := table.column("tasks").type):
+                raise ConfigError(f"{found.store.uri(key)}: column tasks is {kind}, not lists of texts")
+            rows += table.to_pylist()
     if not rows:
         raise ConfigError(f"{found.uri}: {_EPISODES} holds no episode")
-    return sorted(rows, key=lambda row: int(row["episode_index"]))
+    return sorted(rows, key=lambda row: row["episode_index"])
 
 
 def _with_series(
-    found: Found, info: Mapping[str, Any], episodes: Sequence[dict[str, Any]]
+    found: Found, info: Info, episodes: Sequence[dict[str, Any]]
 ) -> Iterator[tuple[dict[str, Any], dict[str, NDArray[Any]]]]:
     """Each episode with its values; a file of them is read once."""
-    names = [name for name, feature in info["features"].items() if feature.get("dtype") not in _NO_NUMBERS]
+    names = [name for name, feature in info.features.items() if feature.get("dtype") not in _NO_NUMBERS]
     by_file: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
     for episode in episodes:
-        by_file[_place(found, info, "data_path", episode, "data/")].append(episode)
+        by_file[_place(found, "data_path", info.data_path, episode, "data/")].append(episode)
     for key, held in by_file.items():
-        table = _table(found, key, ["index", *(name for name in names if name != "index")], names)
+        beside = [name for name in names if name != "index"]
+        table = _table(found, key, ["index", *beside], beside)
         index = np.asarray(table.column("index").to_numpy())
         columns = {name: _values(table.column(name)) for name in names if name in table.column_names}
         for episode in held:
-            wanted = (index >= int(episode["dataset_from_index"])) & (index < int(episode["dataset_to_index"]))
+            wanted = (index >= episode["dataset_from_index"]) & (index < episode["dataset_to_index"])
             yield episode, {name: values[wanted] for name, values in columns.items() if values is not None}
 
 
@@ -160,7 +186,10 @@ def _values(column: Any) -> NDArray[Any] | None:
 
 
 def _table(found: Found, key: str, columns: Sequence[str], optional: Sequence[str]) -> Any:
-    """These columns of a Parquet file. Raises `ConfigError` for one that lacks any that is not optional."""
+    """These columns of a Parquet file; those that are not optional are numbers, and there in each row.
+
+    Raises `ConfigError` for another one.
+    """
     uri = found.store.uri(key)
     try:
         file = tables.opened(pa.BufferReader(found.store.get(key)))
@@ -169,17 +198,32 @@ def _table(found: Found, key: str, columns: Sequence[str], optional: Sequence[st
             raise ConfigError(f"{uri} has no column {', '.join(missing)}; is it LeRobot v3?")
         table = tables.read(file, [name for name in columns if name in there])
         table.validate(full=True)
+        for place, name in enumerate(table.column_names):
+            if name not in optional:
+                table = table.set_column(place, name, _numbers(name, table.column(name)))
         return table
     except (NotFound, *tables.UNREADABLE) as error:
         raise ConfigError(f"{uri} cannot be read: {error}") from error
 
 
-def _place(
-    found: Found, info: Mapping[str, Any], template: str, episode: Mapping[str, Any], of: str, **more: str
-) -> str:
-    """The key of a file of an episode."""
-    chunk, file = int(episode[f"{of}chunk_index"]), int(episode[f"{of}file_index"])
+def _numbers(name: str, column: Any) -> Any:
+    """Times as float64, all else as int64. Raises one of `tables.UNREADABLE` for what is no such number."""
+    kind = column.type
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+        raise ValueError(f"column {name} is {kind}, not numbers")
     try:
-        return str(info[template]).format(chunk_index=chunk, file_index=file, **more)
-    except (KeyError, IndexError, ValueError) as error:
-        raise ConfigError(f"{found.uri}/{_INFO}: {template} {info[template]!r} makes no path ({error})") from error
+        numbers = column.cast(pa.float64() if name.endswith(_TIME) else pa.int64())
+    except pa.ArrowInvalid as error:  # a fraction or NaN as int64
+        raise ValueError(f"column {name}: {error}") from error
+    if numbers.null_count or not np.isfinite(numbers.to_numpy()).all():
+        raise ValueError(f"column {name} lacks a number in some row")
+    return numbers
+
+
+def _place(found: Found, what: str, template: str, episode: Mapping[str, Any], of: str, **more: str) -> str:
+    """The key of a file of an episode."""
+    chunk, file = episode[f"{of}chunk_index"], episode[f"{of}file_index"]
+    try:
+        return template.format(chunk_index=chunk, file_index=file, **more)
+    except (LookupError, ValueError, AttributeError) as error:
+        raise ConfigError(f"{found.uri}/{_INFO}: {what} {template!r} makes no path ({error})") from error

@@ -34,7 +34,7 @@ class Node(RedisServer):
         return int(self.ask("INFO", "server").partition("process_id:")[2].split()[0])
 
     def _command(self) -> list[str]:
-        self.bus_port = free_port()  # another one with each try, as the first of the ports
+        self.bus_port = free_port()  # a new one for each try, like `port`
         options = {"cluster-port": str(self.bus_port), "cluster-node-timeout": str(NODE_TIMEOUT_MS)}
         options |= {"repl-diskless-sync-delay": "0"}
         return [*super()._command(), *(word for name, value in options.items() for word in (f"--{name}", value))]

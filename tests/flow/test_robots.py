@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+import json
+import math
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import essp
@@ -113,14 +119,52 @@ def test_seconds_that_are_between_frames_are_refused(top: Path) -> None:
 
 
 @pytest.mark.parametrize("folder", ["meta/episodes", "data"])
-def test_a_damaged_table_is_named(tmp_path: Path, folder: str) -> None:
-    robot = write_robot(tmp_path)
+def test_a_damaged_table_is_named(robot: Path, tmp_path: Path, folder: str) -> None:
+    robot = shutil.copytree(robot, tmp_path / "robot")
     path = next((robot / folder).rglob("*.parquet"))
     whole = path.read_bytes()
     for damaged in (b"", whole[:-1], whole[: len(whole) // 2], whole[:4] + b"\xff" * 64 + whole[68:]):
         path.write_bytes(damaged)
         with pytest.raises(ConfigError, match=f"{path.name} cannot be read: "):
             built(robot, "c.parquet", BuildOptions(camera=TOP))
+
+
+@pytest.mark.parametrize(
+    ("folder", "column", "value"),
+    [
+        *itertools.product(
+            ["meta/episodes"],
+            ["episode_index", "length", "dataset_from_index", "data/chunk_index", f"videos/{TOP}/file_index"],
+            [None, "x", 0.5, math.nan],
+        ),
+        *itertools.product(["meta/episodes"], [f"videos/{TOP}/from_timestamp"], [None, "x", math.nan, math.inf]),
+        *itertools.product(["meta/episodes"], ["tasks"], ["grasp", 3]),
+        *itertools.product(["data"], ["index"], [None, "x", math.nan, [0]]),
+    ],
+)
+def test_values_that_are_not_what_they_have_to_be_are_named(
+    robot: Path, tmp_path: Path, folder: str, column: str, value: object
+) -> None:
+    robot = shutil.copytree(robot, tmp_path / "robot")
+    path = next((robot / folder).rglob("*.parquet"))
+    table = pq.read_table(path)
+    place = table.schema.get_field_index(column)
+    pq.write_table(table.set_column(place, column, pa.array([value] * len(table))), path)
+    with pytest.raises(ConfigError, match=f"{path.name}.*column {column}"):
+        built(robot, "c.parquet", BuildOptions(camera=TOP))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("fps", "x"), ("fps", -1), ("fps", math.nan), ("features", ["a"]), ("features", {"a": "b"}), ("splits", ["a"]),
+     ("data_path", 7), ("video_path", "{nope}"), ("video_path", "{chunk_index.nope}")],
+)  # fmt: skip
+def test_so_are_those_of_the_description(robot: Path, tmp_path: Path, name: str, value: object) -> None:
+    robot = shutil.copytree(robot, tmp_path / "robot")
+    info = robot / "meta/info.json"
+    info.write_text(json.dumps(json.loads(info.read_text()) | {name: value}))
+    with pytest.raises(ConfigError, match=rf"info\.json: {name}"):
+        built(robot, "c.parquet", BuildOptions(camera=TOP))
 
 
 def test_frames_off_their_timestamps_are_a_row_with_an_error(tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ class Consensus:
         own: list[int] = []
         changes = len(self._changes())
         rank_zero = [number if self.ranks.is_rank_zero else 0 for number in (int(save), int(written), changes)]
-        # Of numpy: torch gives the interpreter's lock away in each operation, for which other threads then wait.
+        # In numpy: each operation of torch releases the interpreter's lock, and has to wait until it gets it back.
         numbers = np.zeros(_FIXED + self._batch_size, np.int64)
         numbers[:5] = int(self.signal()), *rank_zero, int(item is None)
         if isinstance(item, Batch) and item.input is not None:
