@@ -148,6 +148,16 @@ def test_the_drawing_shows_the_layers_that_are_checked(container: str) -> None:
     assert [line.split() for line in drawn[1].split("\n")] == layers_of(contracts, container)
 
 
+def test_the_front_page_tells_the_figures_that_were_published() -> None:
+    table, front = ((ROOT / name).read_text(encoding="utf-8") for name in ("benchmarks/README.md", "README.md"))
+    published = dict(re.findall(r"^\| `([\w.]+)` \| ([\d.e+-]+) ", table, flags=re.MULTILINE))
+    told = re.findall(r"\| `([\w.]+)` \| ([\d.]+) \|$", front, flags=re.MULTILINE)
+    assert told
+    for name, ratio in told:
+        decimals = len(ratio.partition(".")[2])
+        assert ratio == f"{float(published[name]):.{decimals}f}", name
+
+
 def test_decisions_are_numbered() -> None:
     folder = ROOT / "docs" / "decisions"
     listed = (folder / "README.md").read_text(encoding="utf-8")
