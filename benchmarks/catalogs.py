@@ -27,7 +27,8 @@ from numpy.typing import NDArray
 
 from benchmarks.figures import Aim, Figure, Scale
 from benchmarks.measure import spread
-from essp_common.catalog.table import SCHEMA, pack_table
+from essp_common.catalog.file import pack_table
+from essp_common.catalog.schema import SCHEMA
 from essp_common.video.clock import pack
 
 CLASSES = 400

@@ -10,7 +10,8 @@ from benchmarks.embedded import NullJob
 from benchmarks.inputs import Videos, VideoSet, make
 from benchmarks.measure import Costs, Ratio
 from benchmarks.peers import Clip
-from essp_common.catalog.table import VideoRow, read_catalog
+from essp_common.catalog.file import read_catalog
+from essp_common.catalog.rows import VideoRow
 from essp_common.planning.phases import Phases
 from essp_common.planning.planned_clip import Plan, PlannedClip
 from essp_common.wiring import Stores

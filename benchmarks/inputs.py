@@ -16,7 +16,8 @@ from shutil import copyfile
 import numpy as np
 
 from essp.catalog.build import BuildOptions, build
-from essp_common.catalog.table import Catalog, read_catalog, write_catalog
+from essp_common.catalog.catalog import Catalog
+from essp_common.catalog.file import read_catalog, write_catalog
 from essp_common.video.synthetic import Encoding, Picture, drifting, texture, write_video
 from essp_common.wiring import Stores
 

@@ -17,7 +17,7 @@ from av.video.frame import VideoFrame
 from benchmarks.figures import Aim, Figure, Scale
 from benchmarks.inputs import LONG_GOP
 from benchmarks.measure import spread
-from essp_common.catalog.table import read_catalog
+from essp_common.catalog.file import read_catalog
 from essp_common.colour import Colour, pictures
 from essp_common.job.clip_spec import ClipSpec
 from essp_common.messages.recipe import resize_of

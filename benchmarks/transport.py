@@ -20,7 +20,8 @@ from benchmarks.inputs import MINUTE
 from benchmarks.measure import spread
 from essp.servers.servers import RedisServer, S3Server
 from essp_common.cache.port import FrameCache, clip_key
-from essp_common.catalog.table import CatalogView, read_catalog
+from essp_common.catalog.file import read_catalog
+from essp_common.catalog.view import CatalogView
 from essp_common.errors import BadVideo, Unavailable
 from essp_common.messages.recipe import recipe_of
 from essp_common.objects.port import ObjectStore

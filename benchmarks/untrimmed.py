@@ -39,7 +39,7 @@ from essp.evaluation.segments import Stretch, evaluate
 from essp_common.artifacts import layout
 from essp_common.artifacts.predictions import read_predictions
 from essp_common.artifacts.segments import read_segments
-from essp_common.catalog.table import read_catalog
+from essp_common.catalog.file import read_catalog
 from essp_common.job.spec import JobSpec, parse_spec
 from essp_common.job.status import JobState
 from essp_common.runtime.config import Settings

@@ -20,7 +20,9 @@ from benchmarks import peers
 from benchmarks.figures import Aim, Figure, Scale, costs_in_ms
 from benchmarks.inputs import MANY
 from benchmarks.measure import Work, cheapest, cpu, in_rounds, ratio
-from essp_common.catalog.table import Catalog, VideoRow, read_catalog, write_catalog
+from essp_common.catalog.catalog import Catalog
+from essp_common.catalog.file import read_catalog, write_catalog
+from essp_common.catalog.rows import VideoRow
 from essp_common.objects.directory import DirectoryStore
 from essp_common.wiring import Stores
 

@@ -67,7 +67,8 @@ if TYPE_CHECKING:
     from essp.api.shared import SharedRecords
     from essp.api.streaming import Stream, Window, stream
     from essp.api.targets import Targets
-    from essp_common.catalog.table import Catalog, VideoRow
+    from essp_common.catalog.catalog import Catalog
+    from essp_common.catalog.rows import VideoRow
     from essp_common.errors import BadVideo, ConfigError, EsspError, NotFound, PermanentError
     from essp_common.learning.networks import Network
 
@@ -82,7 +83,8 @@ _HOMES = {
     "essp.api.shared": ("SharedRecords",),
     "essp.api.streaming": ("Stream", "Window", "stream"),
     "essp.api.targets": ("Targets",),
-    "essp_common.catalog.table": ("Catalog", "VideoRow"),
+    "essp_common.catalog.catalog": ("Catalog",),
+    "essp_common.catalog.rows": ("VideoRow",),
     "essp_common.errors": ("BadVideo", "ConfigError", "EsspError", "NotFound", "PermanentError"),
     "essp_common.learning.networks": ("Network",),
 }

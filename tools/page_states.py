@@ -14,7 +14,9 @@ from threading import Thread
 from essp_common import topics
 from essp_common.bus.memory import MemoryBus
 from essp_common.cache.memory import MemoryCache
-from essp_common.catalog.table import Catalog, VideoRow, write_catalog
+from essp_common.catalog.catalog import Catalog
+from essp_common.catalog.file import write_catalog
+from essp_common.catalog.rows import VideoRow
 from essp_common.job.spec import JobSpec
 from essp_common.objects.directory import DirectoryStore
 from essp_common.pb.v1.messages_pb2 import (

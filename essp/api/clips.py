@@ -17,7 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from essp.uris import as_uri
-from essp_common.catalog.table import Catalog, VideoRow, read_catalog
+from essp_common.catalog.catalog import Catalog
+from essp_common.catalog.file import read_catalog
+from essp_common.catalog.rows import VideoRow
 from essp_common.colour import pictures
 from essp_common.errors import BadVideo, ConfigError, NotFound
 from essp_common.job.clip_spec import ClipSpec

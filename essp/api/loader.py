@@ -41,7 +41,7 @@ from essp.job_file import read_job
 from essp.loops.feed import Feed, FeedOptions
 from essp.loops.source import ClusterSource, OwnSource, Source
 from essp.uris import as_uri
-from essp_common.catalog.table import ById, meta_of
+from essp_common.catalog.rows import ById, meta_of
 from essp_common.colour import pictures
 from essp_common.errors import ConfigError, EsspError
 from essp_common.job.clip_spec import ClipSpec

@@ -10,7 +10,7 @@ from itertools import chain
 
 from essp.records.sources import IMAGE_SUFFIXES
 from essp_common.artifacts.fused_model import FusedModel
-from essp_common.catalog.table import VideoRow
+from essp_common.catalog.rows import VideoRow
 from essp_common.errors import BadVideo, PermanentError
 from essp_common.records.chunk import Encoding, Record
 from essp_common.records.rows import record_id

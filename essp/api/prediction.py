@@ -26,7 +26,9 @@ from essp_common.artifacts.fused_model import FusedModel, open_model
 from essp_common.artifacts.predictions import Prediction, read_predictions
 from essp_common.artifacts.segments import Segment as StoredSegment
 from essp_common.artifacts.segments import read_segments
-from essp_common.catalog.table import Catalog, VideoRow, write_catalog
+from essp_common.catalog.catalog import Catalog
+from essp_common.catalog.file import write_catalog
+from essp_common.catalog.rows import VideoRow
 from essp_common.catalog.timing import Timing
 from essp_common.errors import ConfigError, EsspError, NotFound, PermanentError
 from essp_common.job.spec import JobSpec

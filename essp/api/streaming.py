@@ -31,7 +31,7 @@ from essp.api.clips import Interpolation, resize_to
 from essp.api.prediction import find
 from essp.catalog.build import file_row
 from essp.catalog.probing import ProbeOptions, Prober
-from essp_common.catalog.table import VideoRow
+from essp_common.catalog.rows import VideoRow
 from essp_common.distribution import require
 from essp_common.errors import BadVideo, ConfigError, EsspError, TransientError, VideoFault
 from essp_common.pb.v1.messages_pb2 import DecodeSeed, FrameCodec, Recipe, Resize, Seed, Seek, Video

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from essp_common.catalog.columns import Blobs
-from essp_common.catalog.table import Rows
+from essp_common.catalog.rows import Rows
 from essp_common.catalog.targets import Targets as VideoTargets
 from essp_common.catalog.targets import unpack
 from essp_common.errors import ConfigError

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Set
 
-from essp_common.catalog.table import PLANNED, Catalog
+from essp_common.catalog.catalog import Catalog
+from essp_common.catalog.schema import PLANNED
 from essp_common.job.spec import JobSpec
 from essp_common.planning.digest import as_text, clip_digest, joined
 from essp_common.planning.phases import Phases

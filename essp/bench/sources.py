@@ -28,7 +28,9 @@ from essp.api.clips import resize_to, seed_of
 from essp.bench.places import Extent, Place, Wrap, distinct, once_each
 from essp.records.images import covering, decoded, image_of
 from essp.records.sources import IMAGE_SUFFIXES
-from essp_common.catalog.table import Catalog, VideoRow, read_catalog
+from essp_common.catalog.catalog import Catalog
+from essp_common.catalog.file import read_catalog
+from essp_common.catalog.rows import VideoRow
 from essp_common.errors import ConfigError, EsspError, NotFound, PermanentError
 from essp_common.objects.port import ObjectStore
 from essp_common.records.reader import RecordReader, runs

@@ -23,7 +23,9 @@ from essp.catalog.journal import Journal
 from essp.catalog.probing import Outcome, ProbeOptions, Prober, gave_up_after_s
 from essp.catalog.progress import Tally, Tell
 from essp.catalog.sources import Kind, Listing, read_source
-from essp_common.catalog.table import Catalog, VideoRow, read_catalog, row_problems, write_catalog
+from essp_common.catalog.catalog import Catalog
+from essp_common.catalog.file import read_catalog, row_problems, write_catalog
+from essp_common.catalog.rows import VideoRow
 from essp_common.catalog.targets import Span, Targets, pack
 from essp_common.catalog.timing import Timing
 from essp_common.errors import ConfigError, Conflict, NotFound, PermanentError

@@ -11,7 +11,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Generic, TypeVar
 
-from essp_common.catalog.table import Catalog, VideoRow, read_catalog, write_catalog
+from essp_common.catalog.catalog import Catalog
+from essp_common.catalog.file import read_catalog, write_catalog
+from essp_common.catalog.rows import VideoRow
 from essp_common.errors import ConfigError, PermanentError
 from essp_common.objects.port import ObjectStore
 

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from essp_common.catalog.table import Catalog, Rows
+from essp_common.catalog.catalog import Catalog
+from essp_common.catalog.rows import Rows
 from essp_common.catalog.timing import Timing
 from essp_common.planning.splits import straddling
 

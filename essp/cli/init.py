@@ -13,8 +13,9 @@ import typer
 from essp.cli.init_records import SMALL, reader_of, records_text, side_for, trainer_text
 from essp.cli.recipes import TEMPLATES, Recipe, recipe_text
 from essp.uris import as_uri
+from essp_common.catalog.catalog import Catalog
+from essp_common.catalog.file import read_catalog
 from essp_common.catalog.label_sets import has_several_labels
-from essp_common.catalog.table import Catalog, read_catalog
 from essp_common.errors import ConfigError
 from essp_common.job.data_spec import SamplingSpec
 from essp_common.job.spec import OF_LABELS, parse_spec

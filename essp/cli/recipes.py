@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from essp_common.catalog.table import Catalog
+from essp_common.catalog.catalog import Catalog
 from essp_common.errors import ConfigError
 from essp_common.job.spec import parse_spec
 from essp_common.planning.phases import Phases

@@ -18,7 +18,8 @@ from functools import partial
 import numpy as np
 
 from essp.records.items import Item, Source
-from essp_common.catalog.table import VideoRow, read_catalog
+from essp_common.catalog.file import read_catalog
+from essp_common.catalog.rows import VideoRow
 from essp_common.distribution import require
 from essp_common.errors import BadFrames, ConfigError, EsspError, TransientError
 from essp_common.pb.v1.messages_pb2 import DecodeSeed, FrameCodec, Recipe, Resize, Seed, Seek, Video

@@ -15,7 +15,7 @@ from essp_common.artifacts.early_stop import EarlyStop, early_stop
 from essp_common.artifacts.figures import Figures, relevance
 from essp_common.artifacts.fused_model import Evaluation, FusedModel, read_model
 from essp_common.artifacts.scores import ClipScores, VideoScores
-from essp_common.catalog.table import ById, VideoRow
+from essp_common.catalog.rows import ById, VideoRow
 from essp_common.errors import EsspError, NotFound
 from essp_common.job.spec import JobSpec, stored_spec
 from essp_common.objects.port import ObjectStore

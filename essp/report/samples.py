@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from essp.report.facts import Run
 from essp.report.plots import Theme, png
-from essp_common.catalog.table import VideoRow
+from essp_common.catalog.rows import VideoRow
 from essp_common.errors import ConfigError, EsspError
 from essp_common.features import registry
 from essp_common.features.drawing import Picture, pictures

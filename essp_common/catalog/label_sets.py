@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.columns import Blobs
-from essp_common.catalog.table import Catalog, Rows
+from essp_common.catalog.rows import Rows
 from essp_common.catalog.targets import Targets, unpack
 
 COLUMN = "targets"

@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from essp_common.catalog.table import CatalogView
+from essp_common.catalog.view import CatalogView
 from essp_common.job.clip_spec import ClipSpec
 from essp_common.planning.counter_rng import CounterRng, below, below_each
 from essp_common.planning.planned_clip import PlanBase, PlannedClip, snippet_begins

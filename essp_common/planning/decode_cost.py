@@ -16,7 +16,7 @@ from itertools import chain, islice
 
 import numpy as np
 
-from essp_common.catalog.table import CatalogView
+from essp_common.catalog.view import CatalogView
 from essp_common.planning.planned_clip import Plan, PlannedClip
 from essp_common.planning.work_units import units_of
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from essp_common.catalog.table import Catalog, meta_of
+from essp_common.catalog.catalog import Catalog
+from essp_common.catalog.rows import meta_of
 from essp_common.errors import ConfigError
 from essp_common.job.data_spec import DataSpec
 from essp_common.planning.splits import canonical_split

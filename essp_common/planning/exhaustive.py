@@ -29,7 +29,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from essp_common.catalog.table import CatalogView
+from essp_common.catalog.view import CatalogView
 from essp_common.errors import ConfigError
 from essp_common.job.clip_spec import ClipSpec
 from essp_common.job.data_spec import MOST_CLIPS

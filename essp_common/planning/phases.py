@@ -12,7 +12,8 @@ import zlib
 from collections.abc import Mapping
 from functools import lru_cache
 
-from essp_common.catalog.table import Catalog, CatalogView
+from essp_common.catalog.catalog import Catalog
+from essp_common.catalog.view import CatalogView
 from essp_common.errors import ConfigError
 from essp_common.job.spec import JobSpec
 from essp_common.pb.v1.messages_pb2 import EMBED, PREDICT, TEST, TRAIN, VALIDATION, PhasePlan, Purpose

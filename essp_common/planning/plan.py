@@ -19,7 +19,8 @@ from bisect import bisect_right
 
 import numpy as np
 
-from essp_common.catalog.table import CatalogView, VideoRow
+from essp_common.catalog.rows import VideoRow
+from essp_common.catalog.view import CatalogView
 from essp_common.job.clip_spec import ClipSpec
 from essp_common.job.data_spec import SamplingSpec
 from essp_common.pb.v1.messages_pb2 import TRAIN, Purpose, Seek

@@ -10,7 +10,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from essp_common.catalog.table import CatalogView, VideoRow
+from essp_common.catalog.rows import VideoRow
+from essp_common.catalog.view import CatalogView
 from essp_common.errors import ConfigError
 from essp_common.job.clip_spec import ClipSpec
 

@@ -15,7 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from essp_common.catalog.table import Catalog, CatalogView, Rows, VideoRow
+from essp_common.catalog.catalog import Catalog
+from essp_common.catalog.rows import Rows, VideoRow
+from essp_common.catalog.view import CatalogView
 from essp_common.errors import ConfigError
 from essp_common.job.data_spec import DataSpec
 from essp_common.validation import suggested

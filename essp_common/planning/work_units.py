@@ -19,7 +19,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from essp_common.catalog.table import VideoRow
+from essp_common.catalog.rows import VideoRow
 from essp_common.planning.planned_clip import PlannedClip
 
 PIECE_PIXELS = 1 << 26

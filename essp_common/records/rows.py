@@ -20,8 +20,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.columns import Blobs, Column, Lists, Texts, Words, narrow
-from essp_common.catalog.table import Catalog, read_catalog
+from essp_common.catalog.file import read_catalog
 from essp_common.errors import ConfigError, NotFound, PermanentError
 from essp_common.job.spec import JobSpec
 from essp_common.planning.divisions import columns_of, divided

@@ -43,7 +43,7 @@ WHOLE_PIXELS = 100_000_000
 
 @dataclass(frozen=True, slots=True)
 class VideoFacts:
-    """The facts of a video, with the field names of `catalog.table.VideoRow`."""
+    """The facts of a video, with the field names of `catalog.rows.VideoRow`."""
 
     container: str
     codec: str

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from essp_common.catalog import table
-from essp_common.catalog.table import read_catalog
+from essp_common.catalog import schema
+from essp_common.catalog.file import read_catalog
 from essp_common.errors import EsspError
 from essp_common.job.spec import JobSpec
 from essp_common.job.status import JobState
@@ -162,7 +162,7 @@ def test_a_damaged_catalog_is_read_or_refused(place: Place, data: st.DataObject)
 )
 @storm(10)
 def test_a_parquet_file_of_something_else_is_refused(place: Place, content: dict[str, list[int]]) -> None:
-    try_it(place, parquet(pa.table(content).replace_schema_metadata({table._VERSION_KEY: table.VERSION.encode()})))
+    try_it(place, parquet(pa.table(content).replace_schema_metadata({schema.VERSION_KEY: schema.VERSION.encode()})))
 
 
 def test_after_the_storms_a_job_ends_as_ever(place: Place) -> None:

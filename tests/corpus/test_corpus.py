@@ -19,7 +19,8 @@ from essp.catalog.build import BuildOptions, build
 from essp.catalog.probing import ProbeOptions
 from essp_common import topics
 from essp_common.cache.port import clip_key
-from essp_common.catalog.table import VideoRow, read_catalog
+from essp_common.catalog.file import read_catalog
+from essp_common.catalog.rows import VideoRow
 from essp_common.failures import kind_word
 from essp_common.pb.v1.messages_pb2 import (
     TRAIN,

@@ -17,7 +17,7 @@ from essp.embedded.composition import Embedded
 from essp.report.folder import write_report
 from essp_common.artifacts import checkpoint, scores
 from essp_common.artifacts.fused_model import open_model
-from essp_common.catalog.table import read_catalog
+from essp_common.catalog.file import read_catalog
 from essp_common.errors import ConfigError
 from essp_common.job.spec import JobSpec, parse_spec
 from essp_common.runtime.config import Settings

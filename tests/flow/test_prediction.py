@@ -17,7 +17,8 @@ from essp.embedded.composition import Embedded
 from essp_common.artifacts import layout, partial_scores, scores
 from essp_common.artifacts.fused_model import open_model
 from essp_common.artifacts.partial_scores import PartialScores
-from essp_common.catalog.table import Catalog, write_catalog
+from essp_common.catalog.catalog import Catalog
+from essp_common.catalog.file import write_catalog
 from essp_common.errors import PermanentError
 from essp_common.job.spec import JobSpec, parse_spec
 from essp_common.job.status import JobState

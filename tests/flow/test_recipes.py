@@ -13,7 +13,7 @@ from essp.cli.recipes import Recipe
 from essp.embedded.composition import Embedded
 from essp_common.artifacts import layout
 from essp_common.artifacts.fused_model import read_model
-from essp_common.catalog.table import read_catalog
+from essp_common.catalog.file import read_catalog
 from essp_common.job.spec import JobSpec
 from essp_common.job.status import JobState
 from essp_common.runtime.config import Settings

@@ -14,7 +14,9 @@ from essp_common import topics
 from essp_common.bus.memory import MemoryBus
 from essp_common.cache.memory import MemoryCache
 from essp_common.cache.port import clip_key, stream_key
-from essp_common.catalog.table import Catalog, VideoRow, write_catalog
+from essp_common.catalog.catalog import Catalog
+from essp_common.catalog.file import write_catalog
+from essp_common.catalog.rows import VideoRow
 from essp_common.job.spec import JobSpec
 from essp_common.messages.ordered import Delivery, IntakeOptions, OrderedIntake
 from essp_common.messages.recipe import clip_consumers

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from functools import cache
 
-from essp_common.catalog.table import Catalog, CatalogView, VideoRow
+from essp_common.catalog.catalog import Catalog
+from essp_common.catalog.rows import VideoRow
+from essp_common.catalog.view import CatalogView
 from essp_common.job.clip_spec import ClipSpec
 from essp_common.job.data_spec import SamplingSpec
 from essp_common.pb.v1.messages_pb2 import AGGREGATOR, TEST, TRAIN, VALIDATION, PhasePlan

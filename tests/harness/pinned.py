@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 from typing import Any
 
-from essp_common.catalog.table import Catalog, VideoRow
+from essp_common.catalog.catalog import Catalog
+from essp_common.catalog.rows import VideoRow
 from essp_common.job.spec import JobSpec
 
 POOLED = {"kind": "pooled", "clips_per_visit": 4, "window": 64}

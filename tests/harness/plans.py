@@ -6,7 +6,9 @@ from collections import Counter
 from collections.abc import Collection
 from typing import TypeVar
 
-from essp_common.catalog.table import Catalog, CatalogView, VideoRow
+from essp_common.catalog.catalog import Catalog
+from essp_common.catalog.rows import VideoRow
+from essp_common.catalog.view import CatalogView
 
 T = TypeVar("T")
 

@@ -22,7 +22,7 @@ LIMIT_S = 100
 
 REQUIRED = (
     "essp.cli.main",
-    "essp_common.catalog.table",
+    "essp_common.catalog.file",
     "essp_common.features.registry",
     "essp_common.job.spec",
     "essp_common.pb.v1.messages_pb2",

@@ -21,7 +21,8 @@ from essp_common.artifacts.figures import confusion
 from essp_common.artifacts.fused_model import FusedModel, open_model, write_model
 from essp_common.artifacts.predictions import Prediction, write_predictions
 from essp_common.artifacts.segments import Segment, write_segments
-from essp_common.catalog.table import Catalog, read_catalog
+from essp_common.catalog.catalog import Catalog
+from essp_common.catalog.file import read_catalog
 from essp_common.job.spec import JobSpec
 from essp_common.learning.models import restore
 from essp_common.objects.port import ObjectStore

@@ -16,7 +16,7 @@ import numpy as np
 
 from essp.catalog.check import duplicates
 from essp.catalog.check.measures import Measures, Stretch
-from essp_common.catalog.table import VideoRow
+from essp_common.catalog.rows import VideoRow
 
 Gravity = Literal["error", "warning", "note"]
 GRAVITIES: tuple[Gravity, ...] = ("error", "warning", "note")

@@ -21,7 +21,9 @@ from essp.catalog.check.measures import Checked, Measures, Stretch, measures_of,
 from essp.catalog.journal import Parts
 from essp.catalog.probing import Outcome, ProbeOptions, Prober, gave_up_after_s
 from essp.catalog.progress import Tally, Tell
-from essp_common.catalog.table import Catalog, VideoRow, read_catalog
+from essp_common.catalog.catalog import Catalog
+from essp_common.catalog.file import read_catalog
+from essp_common.catalog.rows import VideoRow
 from essp_common.errors import ConfigError, Conflict, NotFound, PermanentError
 from essp_common.objects.port import ObjectStore
 from essp_common.wiring import Stores

@@ -16,9 +16,10 @@ from essp_common.aggregation.candidates import candidates
 from essp_common.artifacts import layout
 from essp_common.artifacts.checkpoint_files import BadCheckpoint
 from essp_common.artifacts.trained import folder_of, job_at, trained
+from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.label_sets import COLUMN as LABELS
 from essp_common.catalog.label_sets import label_names
-from essp_common.catalog.table import HANDED, PLANNED, Catalog
+from essp_common.catalog.schema import HANDED, PLANNED
 from essp_common.errors import ConfigError, NotFound
 from essp_common.job.changes import changeable
 from essp_common.job.feature_layout import FeatureLayout

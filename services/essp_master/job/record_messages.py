@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from essp_common.catalog.table import CatalogView
+from essp_common.catalog.view import CatalogView
 from essp_common.pb.v1.messages_pb2 import DecodeSeed, Seed, Video
 from essp_common.planning.planned_clip import PlannedClip
 from essp_common.records.rows import RecordUris

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from essp_common.catalog.table import CatalogView
+from essp_common.catalog.view import CatalogView
 from essp_common.errors import ConfigError
 from essp_common.features.declared import DeclaredFeature
 from essp_common.features.port import ArraySpec

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 from essp_common.catalog.columns import value_of
 from essp_common.catalog.label_sets import LabelledSpan, LabelSets
-from essp_common.catalog.table import CatalogView, VideoRow
+from essp_common.catalog.rows import VideoRow
+from essp_common.catalog.view import CatalogView
 from essp_common.job.data_spec import Targets
 from essp_common.pb.v1.messages_pb2 import DecodeSeed, Seek, Video
 from essp_common.planning.work_units import is_divisible

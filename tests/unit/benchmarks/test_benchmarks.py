@@ -26,7 +26,7 @@ from benchmarks.plot import draw
 from benchmarks.progress import Progress, seconds_of
 from benchmarks.table import BEGIN, END, insert, table
 from essp.catalog.summary import summarize
-from essp_common.catalog.table import read_catalog
+from essp_common.catalog.file import read_catalog
 from essp_common.job.clip_spec import ClipSpec
 from essp_common.pb.v1.messages_pb2 import Resize, Seed
 from essp_common.planning.plan import uniform

@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 from essp_common import topics
 from essp_common.artifacts import layout
 from essp_common.bus.port import MAX_MESSAGE_BYTES, MessageTooLarge
+from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.checks import LONGEST_NAME
-from essp_common.catalog.table import Catalog, VideoRow, read_catalog, write_catalog
+from essp_common.catalog.file import read_catalog, write_catalog
+from essp_common.catalog.rows import VideoRow
 from essp_common.errors import EsspError
 from essp_common.job.fields import MOST_EPOCHS
 from essp_common.job.spec import JobSpec

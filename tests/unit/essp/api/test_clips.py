@@ -11,7 +11,9 @@ import pytest
 from numpy.typing import NDArray
 
 import essp
-from essp_common.catalog.table import Catalog, VideoRow, write_catalog
+from essp_common.catalog.catalog import Catalog
+from essp_common.catalog.file import write_catalog
+from essp_common.catalog.rows import VideoRow
 from essp_common.errors import BadVideo, ConfigError, NotFound
 from essp_common.objects.directory import DirectoryStore
 from essp_common.video.probe import probe

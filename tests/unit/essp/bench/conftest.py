@@ -9,7 +9,9 @@ import cv2
 import numpy as np
 import pytest
 
-from essp_common.catalog.table import Catalog, VideoRow, write_catalog
+from essp_common.catalog.catalog import Catalog
+from essp_common.catalog.file import write_catalog
+from essp_common.catalog.rows import VideoRow
 from essp_common.objects.directory import DirectoryStore
 from essp_common.records.chunk import Record
 from essp_common.records.versions import DataSet

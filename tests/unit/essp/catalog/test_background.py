@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from essp.catalog.background import background_rows
-from essp_common.catalog.table import Catalog, VideoRow
+from essp_common.catalog.catalog import Catalog
+from essp_common.catalog.rows import VideoRow
 from essp_common.catalog.targets import Span, Targets, pack, unpack
 
 FPS = 10.0

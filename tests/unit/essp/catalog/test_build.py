@@ -24,7 +24,9 @@ from essp.catalog.probing import ProbeOptions
 from essp.catalog.progress import Progress
 from essp.catalog.summary import summarize
 from essp.cli.catalog import app
-from essp_common.catalog.table import Catalog, VideoRow, read_catalog
+from essp_common.catalog.catalog import Catalog
+from essp_common.catalog.file import read_catalog
+from essp_common.catalog.rows import VideoRow
 from essp_common.catalog.targets import Span, unpack
 from essp_common.errors import ConfigError, Unavailable
 from essp_common.video.synthetic import Encoding, numbered, write_video

@@ -8,7 +8,9 @@ import pytest
 import typer
 
 from essp.cli.divisions import checked, command_again, divisions_of, option_of, run_all
-from essp_common.catalog.table import Catalog, VideoRow, write_catalog
+from essp_common.catalog.catalog import Catalog
+from essp_common.catalog.file import write_catalog
+from essp_common.catalog.rows import VideoRow
 from essp_common.errors import ConfigError
 from essp_common.job.spec import JobSpec
 from essp_common.job.status import JobState, JobStatus

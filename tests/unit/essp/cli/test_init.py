@@ -11,7 +11,9 @@ import pytest
 
 from essp.cli.init import job_text, main
 from essp.cli.job_file import load_job
-from essp_common.catalog.table import Catalog, VideoRow, write_catalog
+from essp_common.catalog.catalog import Catalog
+from essp_common.catalog.file import write_catalog
+from essp_common.catalog.rows import VideoRow
 from essp_common.errors import ConfigError
 from essp_common.job.spec import parse_spec
 from essp_common.job.trainer_spec import TrainerSpec

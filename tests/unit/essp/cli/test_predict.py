@@ -18,7 +18,7 @@ from essp_common.artifacts.predictions import Prediction, predictions
 from essp_common.artifacts.scores import VideoScores
 from essp_common.artifacts.segments import Segment as StoredSegment
 from essp_common.cache.memory import MemoryCache
-from essp_common.catalog.table import VideoRow
+from essp_common.catalog.rows import VideoRow
 from essp_common.errors import ConfigError, NotFound
 from essp_common.job.spec import HighlightSpec
 from essp_common.runtime.config import Settings

@@ -21,7 +21,7 @@ from essp.servers.servers import RedisServer
 from essp_common import topics
 from essp_common.bus.kafka_clients import connected
 from essp_common.bus.kafka_options import KafkaOptions
-from essp_common.catalog.table import read_catalog
+from essp_common.catalog.file import read_catalog
 from essp_common.errors import ConfigError
 from essp_common.objects.s3 import S3Store
 from essp_common.video.synthetic import Encoding, write_video

@@ -13,7 +13,9 @@ from typer.testing import Result
 
 from essp.cli.init import job_text
 from essp.cli.job_file import load_job
-from essp_common.catalog.table import Catalog, VideoRow, write_catalog
+from essp_common.catalog.catalog import Catalog
+from essp_common.catalog.file import write_catalog
+from essp_common.catalog.rows import VideoRow
 from essp_common.errors import ConfigError, Unavailable
 from essp_common.learning.models import starting_weights
 from essp_common.objects.directory import DirectoryStore

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from essp.divisions.jobs import Division, of_folds, of_splits
 from essp_common.artifacts import layout
-from essp_common.catalog.table import Catalog, VideoRow, write_catalog
+from essp_common.catalog.catalog import Catalog
+from essp_common.catalog.file import write_catalog
+from essp_common.catalog.rows import VideoRow
 from essp_common.errors import ConfigError
 from essp_common.job.fields import plain_name
 from essp_common.job.spec import JobSpec

@@ -16,7 +16,9 @@ from essp.catalog.build import build as build_catalog
 from essp.records.build import BuildOptions, Built, build
 from essp.records.clips import places
 from essp.records.sources import SourceOptions, open_source
-from essp_common.catalog.table import Catalog, VideoRow, read_catalog, write_catalog
+from essp_common.catalog.catalog import Catalog
+from essp_common.catalog.file import read_catalog, write_catalog
+from essp_common.catalog.rows import VideoRow
 from essp_common.errors import ConfigError
 from essp_common.objects.directory import DirectoryStore
 from essp_common.records.reader import RecordReader

@@ -33,7 +33,9 @@ from essp_common.artifacts import layout
 from essp_common.artifacts.checkpoint import PhaseRecord, TakenChange
 from essp_common.artifacts.history import History
 from essp_common.cache.memory import MemoryCache
-from essp_common.catalog.table import Catalog, VideoRow, write_catalog
+from essp_common.catalog.catalog import Catalog
+from essp_common.catalog.file import write_catalog
+from essp_common.catalog.rows import VideoRow
 from essp_common.errors import NotFound
 from essp_common.job.spec import JobSpec
 from essp_common.job.trainer_spec import StopSpec

@@ -16,9 +16,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from essp_common.catalog import columns, table
+from essp_common.catalog import columns
+from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.columns import Lists, Prefixed, Texts, Words
-from essp_common.catalog.table import PLANNED, ById, Catalog, Rows, VideoRow, read_catalog, to_table, write_catalog
+from essp_common.catalog.file import read_catalog, to_table, write_catalog
+from essp_common.catalog.rows import ById, Rows, VideoRow
+from essp_common.catalog.schema import PLANNED
 from essp_common.errors import ConfigError
 from essp_common.objects.directory import DirectoryStore
 from essp_common.pb.v1.messages_pb2 import Seek
@@ -65,8 +68,8 @@ def video_rows(draw: st.DrawFn) -> list[VideoRow]:
 @given(video_rows(), st.integers(1, 5), st.booleans())
 def test_rows_come_back_from_a_file_of_any_pieces(rows: Sequence[VideoRow], piece: int, coded: bool) -> None:
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(table, "_PIECE", piece)
-        patch.setattr(table, "_AT_ONCE", 3)
+        patch.setattr("essp_common.catalog.file._PIECE", piece)
+        patch.setattr("essp_common.catalog.rows._AT_ONCE", 3)
         pq.write_table(to_table(Catalog(rows)), f"{folder}/c", row_group_size=2 * piece, use_dictionary=coded)
         try:
             found = read_catalog(DirectoryStore(folder), "c")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from essp_common.catalog.table import VideoRow
+from essp_common.catalog.rows import VideoRow
 from essp_common.catalog.timing import Timing, unpack
 from essp_common.errors import ConfigError
 from essp_common.video.clock import measure, pack

@@ -18,7 +18,9 @@ from hypothesis import strategies as st
 from essp_common.artifacts import scores
 from essp_common.artifacts.predictions import Prediction, read_predictions, write_predictions
 from essp_common.artifacts.segments import Segment, read_segments, write_segments
-from essp_common.catalog.table import Catalog, VideoRow, read_catalog, write_catalog
+from essp_common.catalog.catalog import Catalog
+from essp_common.catalog.file import read_catalog, write_catalog
+from essp_common.catalog.rows import VideoRow
 from essp_common.errors import EsspError
 from essp_common.objects import tables
 from essp_common.objects.directory import DirectoryStore

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from essp_common.catalog.table import Catalog, CatalogView
+from essp_common.catalog.catalog import Catalog
+from essp_common.catalog.view import CatalogView
 from essp_common.job.clip_spec import ClipSpec
 from essp_common.pb.v1.messages_pb2 import TRAIN, Seed, Seek
 from essp_common.planning.decode_cost import DecodeCost, decode_cost

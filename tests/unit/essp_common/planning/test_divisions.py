@@ -11,7 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from essp_common.catalog.table import PLANNED, Catalog, VideoRow, write_catalog
+from essp_common.catalog.catalog import Catalog
+from essp_common.catalog.file import write_catalog
+from essp_common.catalog.rows import VideoRow
+from essp_common.catalog.schema import PLANNED
 from essp_common.errors import ConfigError
 from essp_common.job.data_spec import DataSpec
 from essp_common.job.spec import JobSpec

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from essp_common.catalog.table import Catalog, CatalogView
+from essp_common.catalog.catalog import Catalog
+from essp_common.catalog.view import CatalogView
 from essp_common.errors import ConfigError
 from essp_common.job.clip_spec import ClipSpec
 from essp_common.job.data_spec import SamplingSpec

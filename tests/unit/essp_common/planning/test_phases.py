@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from essp_common.catalog.table import Catalog
+from essp_common.catalog.catalog import Catalog
 from essp_common.errors import ConfigError
 from essp_common.job.spec import JobSpec
 from essp_common.pb.v1.messages_pb2 import TEST, TRAIN, VALIDATION

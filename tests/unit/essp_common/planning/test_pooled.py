@@ -12,7 +12,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from essp_common.catalog.table import CatalogView
+from essp_common.catalog.view import CatalogView
 from essp_common.errors import ConfigError
 from essp_common.job.clip_spec import ClipSpec
 from essp_common.job.data_spec import SamplingSpec

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from essp_common.catalog.table import VideoRow
+from essp_common.catalog.rows import VideoRow
 from essp_common.planning.planned_clip import PlannedClip
 from essp_common.planning.work_units import PIECE_PIXELS, is_divisible, pieces, units_of
 from tests.harness.plans import row

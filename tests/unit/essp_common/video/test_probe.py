@@ -11,7 +11,7 @@ import av
 import pytest
 from av.video.frame import VideoFrame
 
-from essp_common.catalog.table import VideoRow
+from essp_common.catalog.rows import VideoRow
 from essp_common.catalog.timing import Timing
 from essp_common.errors import BadVideo
 from essp_common.pb.v1.messages_pb2 import Seek

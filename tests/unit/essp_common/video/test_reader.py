@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from essp_common.catalog.table import VideoRow
+from essp_common.catalog.rows import VideoRow
 from essp_common.errors import BadVideo
 from essp_common.objects.ranged import RangedFile
 from essp_common.pb.v1.messages_pb2 import Resize, Seed, Seek

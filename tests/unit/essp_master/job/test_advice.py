@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from essp_common.catalog.table import Catalog, read_catalog, write_catalog
+from essp_common.catalog.catalog import Catalog
+from essp_common.catalog.file import read_catalog, write_catalog
 from essp_common.wiring import Stores
 from essp_master.job.preflight import preflight
 from tests.harness.fleet import make_job

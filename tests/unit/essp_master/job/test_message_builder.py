@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.label_sets import label_names
-from essp_common.catalog.table import Catalog, VideoRow
+from essp_common.catalog.rows import VideoRow
 from essp_common.catalog.targets import Targets, pack
 from essp_common.job.clip_spec import ClipSpec
 from essp_common.job.spec import JobSpec

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from essp_common.catalog.table import Catalog, VideoRow
+from essp_common.catalog.catalog import Catalog
+from essp_common.catalog.rows import VideoRow
 from essp_common.errors import ConfigError
 from essp_common.job.spec import JobSpec
 from essp_common.pb.v1.messages_pb2 import PREDICT, TEST, TRAIN, VALIDATION

@@ -9,7 +9,7 @@ import pytest
 
 from essp.catalog.check.findings import KINDS, Finding, Wanted, find
 from essp.catalog.check.measures import Measures, Stretch
-from essp_common.catalog.table import VideoRow
+from essp_common.catalog.rows import VideoRow
 
 
 def row(name: str, split: str = "train", label: str = "run", **facts: object) -> VideoRow:

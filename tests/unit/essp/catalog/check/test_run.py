@@ -19,7 +19,9 @@ from essp.catalog.check.run import Check, CheckOptions, Report
 from essp.catalog.probing import ProbeOptions
 from essp.catalog.progress import Progress
 from essp.cli.catalog import app
-from essp_common.catalog.table import Catalog, VideoRow, write_catalog
+from essp_common.catalog.catalog import Catalog
+from essp_common.catalog.file import write_catalog
+from essp_common.catalog.rows import VideoRow
 from essp_common.errors import ConfigError
 from essp_common.video.synthetic import Encoding, Picture, drifting, write_video
 from essp_common.wiring import open_store

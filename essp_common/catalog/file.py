@@ -1,0 +1,146 @@
+"""The file of a catalog: Parquet, a row a video, rows by id.
+
+Every value is checked when it is read or written (`checks.py`), since it goes into plans and messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from essp_common.catalog.catalog import Catalog
+from essp_common.catalog.checks import Columns, Problem, problems, sound_alone, type_problems
+from essp_common.catalog.columns import Column, Lists, Texts, arrow_of, made_of, value_of
+from essp_common.catalog.schema import COLUMNS, KEYFRAMES, REMEDY, SCHEMA, SOURCE_KEY, VERSION, VERSION_KEY, WORDS
+from essp_common.errors import ConfigError, NotFound, PermanentError
+from essp_common.objects import tables
+from essp_common.objects.port import ObjectStore
+
+_PIECE = 2**16
+"""Rows of a column that are read at a time."""
+_REQUIRED = ("id", "uri", "class_name", "split", "size_bytes", "etag", "error")
+_DIFFERENT = ("id", "uri", "etag", "size_bytes", "timestamps", "targets")
+_IN_TURN = ("group", *(name for name in COLUMNS if name != "group"))
+"""The order in which columns are read: first what takes most memory while it is read."""
+_RECURRING = tuple(f"{name}.list.element" if name in KEYFRAMES else name for name in COLUMNS if name not in _DIFFERENT)
+"""The columns in which the same values recur, by their paths in a file."""
+
+
+def write_catalog(store: ObjectStore, key: str, catalog: Catalog) -> None:
+    """Store a catalog, rows by id; what lay at `key` is replaced whole. Equal rows give equal bytes.
+
+    Raises `ConfigError` for a value that would be refused when it is read.
+    """
+    _check(store.uri(key), Columns(dict(catalog.rows.columns), {}, {}), "it was not written")
+    store.put(key, pack_table(to_table(catalog)))
+
+
+def pack_table(table: Any) -> bytes:
+    """The file of a catalog, from its `pyarrow.Table`, unchecked."""
+    return tables.packed(table.schema, [table], _RECURRING)
+
+
+def row_problems(catalog: Catalog) -> Iterator[Problem]:
+    """The values that no catalog can have; `Problem.row` counts by id."""
+    return problems(Columns(dict(catalog.rows.columns), {}, {}))
+
+
+def to_table(catalog: Catalog) -> Any:
+    """The `pyarrow.Table` of a catalog, rows by id, unchecked."""
+    columns = catalog.rows.columns
+    return pa.table(
+        [arrow_of(columns[name], kind) for name, kind in COLUMNS.items()],
+        schema=SCHEMA.with_metadata({VERSION_KEY: VERSION, SOURCE_KEY: catalog.source}),
+    )
+
+
+def read_catalog(store: ObjectStore, key: str, columns: Collection[str] | None = None) -> Catalog:
+    """The catalog at `key`; with `columns`, other fields than these (and what names a video) keep their defaults.
+
+    Raises `NotFound`, `PermanentError` for what is not a catalog, `ConfigError` for one of another version, or with a
+    value that cannot be in any of its columns, by its row and column.
+    """
+    uri = store.uri(key)
+    wanted = frozenset(COLUMNS)
+    if columns is not None:
+        named = {*_REQUIRED, *columns}
+        wanted = frozenset(name for name in COLUMNS if name.removesuffix("_num").removesuffix("_den") in named)
+    read, source = _read(store, key, uri, wanted)
+    _check(uri, read, REMEDY)
+    return Catalog.of_columns({name: read.by_name[name] for name in COLUMNS if name in wanted}, source)
+
+
+def _read(store: ObjectStore, key: str, uri: str, wanted: Collection[str]) -> tuple[Columns, str]:
+    """The columns that are wanted, and those that have to be compared with others or have something wrong."""
+    path = store.local_path(key)
+    read = Columns({}, {}, {})
+    try:
+        data = None if path is not None else store.get(key)
+        with _opened(path, data) as file:
+            metadata = file.schema_arrow.metadata or {}
+            _check_version(uri, metadata)
+            if found := list(type_problems(file.schema_arrow, COLUMNS)):
+                raise ConfigError(f"{uri}: {'; '.join(found)}; {REMEDY}")
+        with _opened(path, data, WORDS) as file:
+            for name in _IN_TURN:
+                _read_column(file, name, name in wanted, read)
+    except FileNotFoundError as error:
+        raise NotFound(f"{uri}: no such catalog") from error
+    except tables.UNREADABLE as error:
+        raise PermanentError(f"{uri} cannot be read as a catalog: {error}") from error
+    return read, metadata.get(SOURCE_KEY, b"").decode("utf-8", "replace")
+
+
+def _read_column(file: Any, name: str, wanted: bool, read: Columns) -> None:
+    """Add a column to those that were read. What is read of a file at a time is a part of one column."""
+    ids = read.by_name.get("id")
+    beside = ids if name == "uri" and isinstance(ids, Texts) and ids.arrow().type == pa.string() else None
+    column, empty, holes = made_of(COLUMNS[name], _pieces(file, name), name in WORDS, beside)
+    if len(column) != file.metadata.num_rows:  # only pages have checksums, and not what says which pages there are
+        raise ValueError(f"column {name} has {len(column)} rows, and the table {file.metadata.num_rows}")
+    if wanted or len(empty) or len(holes) or not sound_alone(name, column):
+        read.by_name[name], read.empty[name], read.holes[name] = column, empty, holes
+        if name in KEYFRAMES:
+            _share_edges(read.by_name)
+
+
+def _opened(path: str | None, data: bytes | None, words: Collection[str] = ()) -> Any:
+    return tables.opened(path if path is not None else pa.BufferReader(data), words)
+
+
+def _pieces(file: Any, name: str) -> Iterator[Any]:
+    if name in WORDS or file.metadata.num_rows <= _PIECE:
+        column = tables.read(file, [name]).column(name)
+        column.validate(full=True)
+        yield from column.chunks
+    else:
+        for batch in tables.batches(file, [name], _PIECE):
+            batch.validate(full=True)
+            yield batch.column(0)
+    pa.default_memory_pool().release_unused()
+
+
+def _share_edges(made: dict[str, Column]) -> None:
+    """Lists of equal lengths need to say only once where each begins."""
+    lists = [(name, column) for name, column in made.items() if isinstance(column, Lists)]
+    (_, first), (name, last) = lists[0], lists[-1]
+    if np.array_equal(first.edges, last.edges):
+        made[name] = Lists(first.edges, last.numbers)
+
+
+def _check(uri: str, columns: Columns, remedy: str) -> None:
+    for problem in problems(columns):
+        video = value_of(columns.by_name["id"], problem.row)
+        where = f"row {problem.row + 1} ({video!r:.100}), column {problem.column}"
+        raise ConfigError(f"{uri}: {where}: {problem.what}; {remedy}")
+
+
+def _check_version(uri: str, metadata: Mapping[bytes, bytes]) -> None:
+    version = metadata.get(VERSION_KEY, b"").decode("utf-8", "replace")
+    if not version:
+        raise PermanentError(f"{uri} is a Parquet file, but not a catalog")
+    if version != VERSION:
+        raise ConfigError(f"{uri} is a catalog of version {version}, this is ESSP with version {VERSION}: {REMEDY}")

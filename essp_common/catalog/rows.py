@@ -1,0 +1,287 @@
+"""The rows of a catalog: one a video, in memory as columns.
+
+A `VideoRow` is made of the columns when somebody asks for it: nothing is done row by row, so that a million videos are
+at hand in seconds.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, overload
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from essp_common.catalog.columns import Blobs, Column, Lists, Numbers, Texts, Words, made_of, value_of, values_of
+from essp_common.catalog.schema import COLUMNS, REMEDY, WORDS
+from essp_common.errors import ConfigError
+
+_AT_ONCE = 4096
+"""Rows that are made at once where all are asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class VideoRow:
+    """One video, or one labelled segment of one (then several rows share a `uri`).
+
+    For example:
+
+        row = essp.open_catalog("catalog.parquet").rows[0]
+        row.id, row.class_name, row.last_frame - row.first_frame + 1, row.error
+    """
+
+    id: str
+    """Unique and stable: the path below the source, plus `#start-end` for a segment."""
+    uri: str
+    class_name: str
+    split: str
+    size_bytes: int
+    etag: str
+    container: str = ""
+    codec: str = ""
+    pixel_format: str = ""
+    width: int = 0
+    """As displayed: rotation applied."""
+    height: int = 0
+    rotation: int = 0
+    """Degrees, clockwise, that the decoded picture is turned by for display: 0, 90, 180 or 270."""
+    fps: float = 0.0
+    """Frames a second; where the rate varies, their mean over `duration_s`."""
+    duration_s: float = 0.0
+    """From the first frame to the end of the last one."""
+    start_s: float = 0.0
+    """When the first frame appears, after the beginning of the file."""
+    timestamps: bytes = b""
+    """When each frame appears, where the rate varies (`timing.py`); empty: `fps` tells, to within a tick."""
+    time_base: tuple[int, int] = (0, 1)
+    frame_count: int = 0
+    """Frames of the whole file in display order, as a sequential decode gives them."""
+    first_frame: int = 0
+    """The segment's first frame (0 for a whole video)."""
+    last_frame: int = 0
+    """The segment's last frame, inclusive."""
+    seekable: bool = False
+    """A decode that starts at any of `keyframe_pts` gives the very frames of a sequential decode."""
+    lookahead: int = 0
+    """Every packet is a frame and timestamps are in the order of display, and of the frames shown before a frame none
+    comes later than so many packets from its own on. 0: timestamps do not tell which frame is which."""
+    keyframe_pts: tuple[int, ...] = ()
+    keyframe_frame: tuple[int, ...] = ()
+    """Display-order index of each keyframe."""
+    keyframe_offset: tuple[int, ...] = ()
+    """Byte offset of each keyframe's packet in the file (-1: the container does not say)."""
+    group: str = ""
+    """What it shares with others, such as the person or the recording; a group is on one side of a split that is carved
+    out. Empty: it shares nothing."""
+    extra: str = ""
+    """Further columns of the source, as a JSON object; empty: none. `meta` reads it."""
+    targets: bytes = b""
+    """What there is to learn beside the class (`targets.py`): several labels, spans, a value a frame; empty: nothing.
+    `essp_common.catalog.targets.unpack` reads it."""
+    error: str | None = None
+    """Why the video cannot be used; null: it can."""
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        """Further columns of the source, by name. Raises `ConfigError` for what is no JSON object."""
+        return meta_of(self.id, self.extra)
+
+
+def meta_of(video: str, extra: str) -> dict[str, Any]:
+    """What `VideoRow.extra` holds."""
+    try:
+        found = json.loads(extra or "{}")
+    except ValueError as error:
+        raise ConfigError(f"{video}: column extra is no JSON ({error}); {REMEDY}") from error
+    if not isinstance(found, dict):
+        raise ConfigError(f"{video}: column extra is no JSON object; {REMEDY}")
+    return found
+
+
+class Rows(Sequence[VideoRow]):
+    """Some rows of a catalog. Each is made when it is asked for; whole columns cost no more than a few rows."""
+
+    def __init__(self, columns: Mapping[str, Column], places: NDArray[Any]) -> None:
+        """`places`: of these rows in the columns, which are the fields of `VideoRow`; records have `record` and `file`,
+        too (`essp_common/records/rows.py`)."""
+        self.columns = columns
+        self.places = places
+
+    @classmethod
+    def of(cls, rows: Iterable[VideoRow]) -> Rows:
+        """These rows as columns, in the order of ids; rows that are columns already, as they are."""
+        return rows if isinstance(rows, Rows) else cls.by_id(rows)
+
+    @classmethod
+    def by_id(cls, rows: Iterable[VideoRow]) -> Rows:
+        """These rows as columns of their own, in the order of ids."""
+        values = sorted(rows, key=lambda row: row.id)
+        return cls(_columns_of(values), np.arange(len(values), dtype=np.int32))
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    @overload
+    def __getitem__(self, place: int) -> VideoRow: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> Rows: ...
+
+    def __getitem__(self, place: int | slice) -> VideoRow | Rows:
+        if isinstance(place, slice):
+            return Rows(self.columns, self.places[place])
+        at = self.places[place]
+        return _row({name: value_of(column, at) for name, column in self.columns.items() if name in COLUMNS})
+
+    def __iter__(self) -> Iterator[VideoRow]:
+        columns = {name: column for name, column in self.columns.items() if name in COLUMNS}
+        for begin in range(0, len(self), _AT_ONCE):
+            places = self.places[begin : begin + _AT_ONCE]
+            values = [values_of(column, places) for column in columns.values()]
+            for row in zip(*values, strict=True):
+                yield _row(dict(zip(columns, row, strict=True)))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Sequence):
+            return NotImplemented
+        return len(self) == len(other) and all(one == another for one, another in zip(self, other, strict=True))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def where(self, chosen: NDArray[Any]) -> Rows:
+        """Some of the rows: places among them, or yes or no for each."""
+        return Rows(self.columns, self.places[chosen])
+
+    def numbers(self, name: str) -> Numbers:
+        """The values of a column of numbers."""
+        column = self.columns[name]
+        if not isinstance(column, np.ndarray):
+            raise TypeError(f"{name} is no column of numbers")
+        values: Numbers = column[self.places]
+        return values
+
+    def words(self, name: str) -> tuple[Numbers, Texts]:
+        """The code of each row in one of `WORDS`, and the words that the codes stand for."""
+        column = self._words(name)
+        return column.codes[self.places], column.words
+
+    def distinct(self, name: str) -> NDArray[np.int64]:
+        """The codes of one of `WORDS` that these rows have."""
+        return self._words(name).used(self.places)
+
+    def lengths(self, name: str) -> NDArray[Any]:
+        """The bytes of each text of a column."""
+        column = self.columns[name]
+        if not isinstance(column, Blobs):
+            raise TypeError(f"{name} is no column of texts")
+        found: NDArray[Any] = column.lengths[self.places]
+        return found
+
+    def lists(self, name: str) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+        """Of a column of lists: how long each row's is; the row of each number in them; the numbers."""
+        column = self.columns[name]
+        if not isinstance(column, Lists):
+            raise TypeError(f"{name} is no column of lists")
+        counts = np.diff(column.edges)[self.places]
+        owners = np.repeat(np.arange(len(self), dtype=np.int32), counts)
+        begins = column.edges[self.places] - (np.cumsum(counts) - counts)
+        return counts, owners, column.numbers[np.arange(len(owners)) + begins[owners]]
+
+    def names(self, name: str) -> tuple[str, ...]:
+        """The words that these rows have in one of `WORDS`, sorted."""
+        words = self._words(name).words
+        return tuple(sorted(words.value(code) for code in self.distinct(name).tolist()))
+
+    def has(self, name: str, word: str) -> NDArray[np.bool_]:
+        """Which of the rows have this word in one of `WORDS`."""
+        column = self._words(name)
+        found: NDArray[np.bool_] = column.codes[self.places] == column.code(word)
+        return found
+
+    @property
+    def groups(self) -> int:
+        """How many groups the rows are of."""
+        column = self._words("group")
+        return int(np.count_nonzero(column.used(self.places) != column.code("")))
+
+    @property
+    def usable(self) -> NDArray[np.bool_]:
+        """Which of the videos can be used."""
+        found: NDArray[np.bool_] = self._words("error").codes[self.places] < 0
+        return found
+
+    def alike(self, name: str) -> NDArray[Any]:
+        """A number for each row, below that of the rows, which is equal for those with equal texts."""
+        column = self.columns[name]
+        if not isinstance(column, Blobs):
+            raise TypeError(f"{name} is no column of texts")
+        return column.alike(self.places)
+
+    def encoded(self, name: str) -> Iterator[memoryview | bytes]:
+        """The texts of a column, as UTF-8."""
+        column = self.columns[name]
+        if not isinstance(column, Blobs):
+            raise TypeError(f"{name} is no column of texts")
+        return column.each(self.places)
+
+    def text(self, name: str, row: int) -> str:
+        """One text of one row."""
+        found: str = value_of(self.columns[name], self.places[row])
+        return found
+
+    def blob(self, name: str, row: int) -> bytes:
+        """One value of a column of bytes."""
+        found: bytes = value_of(self.columns[name], self.places[row])
+        return found
+
+    def _words(self, name: str) -> Words:
+        column = self.columns[name]
+        if not isinstance(column, Words):
+            raise TypeError(f"{name} is no column of words")
+        return column
+
+
+class ById(Mapping[str, VideoRow]):
+    """Rows by their id; nothing is made before it is asked for."""
+
+    def __init__(self, rows: Rows) -> None:
+        """`rows`: in the order of ids, as those of catalogs and views are."""
+        self._rows = rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __iter__(self) -> Iterator[str]:
+        return (str(name, "utf-8") for name in self._rows.encoded("id"))
+
+    def __getitem__(self, video: str) -> VideoRow:
+        return self._rows[self.place(video)]
+
+    def place(self, video: str) -> int:
+        """The place of a video among the rows. Raises `KeyError`."""
+        rows = self._rows
+        place = bisect_left(range(len(rows)), video, key=lambda row: rows.text("id", row))
+        if place == len(rows) or rows.text("id", place) != video:
+            raise KeyError(video)
+        return place
+
+
+def _columns_of(rows: Sequence[VideoRow]) -> dict[str, Column]:
+    values: dict[str, list[Any]] = {f.name: [getattr(row, f.name) for row in rows] for f in fields(VideoRow)}
+    values["time_base_num"] = [row.time_base[0] for row in rows]
+    values["time_base_den"] = [row.time_base[1] for row in rows]
+    arrays = {name: pa.array(values[name], kind) for name, kind in COLUMNS.items()}
+    return {
+        name: made_of(COLUMNS[name], [array.dictionary_encode() if name in WORDS else array], name in WORDS).column
+        for name, array in arrays.items()
+    }
+
+
+def _row(values: dict[str, Any]) -> VideoRow:
+    if "time_base_num" in values:
+        values["time_base"] = values.pop("time_base_num"), values.pop("time_base_den")
+    return VideoRow(**values)

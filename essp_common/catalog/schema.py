@@ -1,0 +1,62 @@
+"""The columns of a catalog: the fields of a `VideoRow`, with `time_base` as two, and what is known of each.
+
+The file's metadata names the version of the schema; a file of another version is refused, since it takes one command to
+build it again.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+VERSION = "4"
+VERSION_KEY = b"essp.catalog.version"
+SOURCE_KEY = b"essp.catalog.source"
+_INTEGERS, _STRING = pa.list_(pa.int64()), pa.string()
+COLUMNS: dict[str, pa.DataType] = {
+    "id": _STRING,
+    "uri": _STRING,
+    "class_name": _STRING,
+    "split": _STRING,
+    "size_bytes": pa.int64(),
+    "etag": _STRING,
+    "container": _STRING,
+    "codec": _STRING,
+    "pixel_format": _STRING,
+    "width": pa.int32(),
+    "height": pa.int32(),
+    "rotation": pa.int32(),
+    "fps": pa.float64(),
+    "duration_s": pa.float64(),
+    "start_s": pa.float64(),
+    "timestamps": pa.binary(),
+    "time_base_num": pa.int64(),
+    "time_base_den": pa.int64(),
+    "frame_count": pa.int64(),
+    "first_frame": pa.int64(),
+    "last_frame": pa.int64(),
+    "seekable": pa.bool_(),
+    "lookahead": pa.int32(),
+    "keyframe_pts": _INTEGERS,
+    "keyframe_frame": _INTEGERS,
+    "keyframe_offset": _INTEGERS,
+    "group": _STRING,
+    "extra": _STRING,
+    "targets": pa.binary(),
+    "error": _STRING,
+}
+"""Every column, by its name, in the order of the file."""
+KEYFRAMES = ("keyframe_pts", "keyframe_frame", "keyframe_offset")
+"""One list a video, all of the same length: an entry for each keyframe."""
+WORDS = frozenset({"class_name", "split", "container", "codec", "pixel_format", "group", "error"})
+"""The columns of `Words`."""
+SCHEMA = pa.schema(list(COLUMNS.items()), metadata={VERSION_KEY: VERSION})
+"""The file's columns."""
+PLANNED = (
+    *("width", "height", "fps", "frame_count", "first_frame", "last_frame", "seekable", "lookahead", "group"),
+    *KEYFRAMES,
+)
+"""The columns that plans and messages need, beside those that name a video."""
+HANDED = ("extra", "targets")
+"""The columns that loops of the user's own are handed, beside those."""
+REMEDY = "make it again with `essp catalog build`"
+"""What people do about a catalog that cannot be used."""

@@ -1,0 +1,138 @@
+"""What plans draw from: the usable videos of one split, as arrays, in an order that depends on the rows alone."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from essp_common.catalog.checks import LARGEST_COUNT
+from essp_common.catalog.columns import Lists, narrow
+from essp_common.catalog.rows import Rows
+
+_SAMPLED, _NEARLY_ALL = 1000, 0.9
+"""Videos that are looked at for what a catalog's videos have in common, and the share of them that has to have it."""
+
+
+class CatalogView:
+    """The usable videos of one split, indexed 0..n-1."""
+
+    def __init__(self, rows: Rows, classes: tuple[str, ...], class_id: NDArray[np.int32]) -> None:
+        self.rows = rows
+        """By id."""
+        self.classes = classes
+        """All class names of the catalog, sorted; a class id is a position in it, the same for every split."""
+        self.class_id = class_id
+        """(n,) class of each video."""
+        self.in_classes = np.argsort(narrow(class_id), kind="stable").astype(np.int32)
+        """(n,) the videos, class by class."""
+        self.class_begin = np.searchsorted(class_id[self.in_classes], np.arange(len(classes) + 1)).astype(np.int64)
+        """(classes + 1,) where each class begins in `in_classes`, and the end of the last one."""
+        self._starts: tuple[int, NDArray[Any]] | None = None
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @cached_property
+    def by_class(self) -> tuple[NDArray[np.int32], ...]:
+        """For each class id, the videos in it (may be empty)."""
+        return tuple(np.split(self.in_classes, self.class_begin[1:-1])) if self.classes else ()
+
+    @cached_property
+    def file(self) -> NDArray[Any] | None:
+        """(n,) a number that is equal for records of one file, which one work unit may have; None: these are videos, of
+        which each has units of its own."""
+        return self.rows.numbers("file") if "file" in self.rows.columns else None
+
+    @cached_property
+    def first_frame(self) -> NDArray[Any]:
+        """(n,) first frame of each video's segment."""
+        return _frames(self.rows.numbers("first_frame"))
+
+    @cached_property
+    def length(self) -> NDArray[Any]:
+        """(n,) frames of each video's segment, at least 1."""
+        first, last = self.rows.numbers("first_frame"), self.rows.numbers("last_frame")
+        return _frames(last.astype(np.int64) - first + 1)
+
+    @cached_property
+    def sizes(self) -> dict[tuple[int, int], int]:
+        """Height and width of the videos -> the first video of that size."""
+        return self._sizes(len(self))
+
+    @property
+    def a_size(self) -> dict[tuple[int, int], int]:
+        """The same of the first video alone."""
+        return self._sizes(1)
+
+    def _sizes(self, videos: int) -> dict[tuple[int, int], int]:
+        rows = self.rows[:videos]
+        sizes = rows.numbers("height").astype(np.int64) << 32 | rows.numbers("width")
+        found, first = np.unique(sizes, return_index=True)
+        pairs = ((size >> 32, size & 0xFFFFFFFF) for size in found.tolist())
+        return dict(zip(pairs, first.tolist(), strict=True))
+
+    def keyframe_before(self, videos: NDArray[Any], frames: NDArray[Any]) -> NDArray[np.int64]:
+        """For each video and a frame of it, where the last keyframe at or before the frame stands in `keyframes`; -1
+        where decoding has to begin at the file's start."""
+        numbers, edges = self.keyframes("keyframe_frame"), self._lists("keyframe_frame").edges
+        rows = self.rows.places[videos]
+        begins = edges[rows].astype(np.int64)
+        low, high = begins - 1, edges[1:][rows].astype(np.int64)
+        # A binary search in all lists at once: `low` is the answer or before it, `high` behind it.
+        for _ in range(int((high - low).max(initial=0)).bit_length()):
+            middle = (low + high) // 2
+            inside = middle > low
+            here = inside.copy()
+            here[inside] = numbers[middle[inside]] <= frames[inside]
+            low, high = np.where(here, middle, low), np.where(inside & ~here, middle, high)
+        found: NDArray[np.int64] = np.where((low >= begins) & self.rows.where(videos).numbers("seekable"), low, -1)
+        return found
+
+    @property
+    def group_frames(self) -> float:
+        """Frames of a group of pictures, on average; a file without usable keyframes is one group."""
+        edges, rows = self._lists("keyframe_frame").edges.astype(np.int64), self.rows.places
+        groups = np.where(self.rows.numbers("seekable"), np.maximum(edges[1:][rows] - edges[rows], 1), 1)
+        return float(self.rows.numbers("frame_count").sum(dtype=np.int64) / groups.sum())
+
+    @property
+    def keyframe_distance(self) -> int:
+        """Frames from a keyframe to the next one, where nearly all have the same distance; otherwise 0.
+
+        Of the first videos of the catalog, whatever is in the view.
+        """
+        column = self._lists("keyframe_frame")
+        edges = column.edges[: _SAMPLED + 1].astype(np.int64)
+        frames = np.diff(column.numbers[: edges[-1]].astype(np.int64))
+        frames = np.delete(frames, edges[(edges > 0) & (edges < edges[-1])] - 1)  # from one video to the next
+        distances, counts = np.unique(frames, return_counts=True)
+        if not len(frames) or counts.max() < _NEARLY_ALL * len(frames):
+            return 0
+        return int(distances[counts.argmax()])
+
+    def keyframes(self, name: str) -> NDArray[Any]:
+        """One of the columns of keyframes, those of all videos end to end."""
+        return self._lists(name).numbers
+
+    def _lists(self, name: str) -> Lists:
+        column = self.rows.columns[name]
+        if not isinstance(column, Lists):
+            raise TypeError(f"{name} is no column of lists")
+        return column
+
+    def starts(self, span: int) -> NDArray[Any]:
+        """(n,) how many places a clip over so many frames can start at; one in a video that is shorter, whose last
+        frame is repeated."""
+        if self._starts is None or self._starts[0] != span:
+            most = min(span, LARGEST_COUNT)
+            self._starts = span, np.maximum(self.length, most) - (most - 1)
+        return self._starts[1]
+
+
+def _frames(numbers: NDArray[Any]) -> NDArray[Any]:
+    """Numbers of frames, which 32 bits hold in any catalog that was checked."""
+    found = narrow(numbers)
+    return found if found.dtype == np.int64 else found.astype(np.int32)
