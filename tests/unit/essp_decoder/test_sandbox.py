@@ -144,6 +144,9 @@ def test_a_child_that_fails_says_why(options: SandboxOptions, folder: Path, capl
 
 def test_too_long_is_too_long(options: SandboxOptions, folder: Path) -> None:
     with closing(Sandbox(replace(options, timeout_s=1e-4))) as sandbox:
+        sandbox.start()
+        assert sandbox.pid is not None
+        os.kill(sandbox.pid, signal.SIGSTOP)  # else it may answer before anybody waits
         assert kinds(sandbox.decode(unit(folder, "a.mp4", 2))) == ["timeout"]
 
 
