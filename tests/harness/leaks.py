@@ -248,10 +248,13 @@ def held_beyond(excused: Holdings) -> Holdings:
 def _wait(held: Holdings, deadline: float) -> None:
     """Until its threads and children have ended."""
     for thread in held.threads:
-        while thread.ident is None and time.monotonic() < deadline:  # it is being started, and cannot be joined yet
-            time.sleep(0)
-        if thread.ident is not None:
-            thread.join(max(0.0, deadline - time.monotonic()))
+        joined = False
+        while not joined and (left_s := deadline - time.monotonic()) > 0:
+            try:
+                thread.join(left_s)
+                joined = True
+            except RuntimeError:  # it is being started, and cannot be joined yet
+                time.sleep(0)
     multiprocessing.active_children()  # reaps those that have ended
     for pid in held.children:
         _wait_for_child(pid, deadline)
