@@ -65,7 +65,7 @@ class StreamModel:
         seen = evaluation_view(feature, Evaluated(self.crop, self.scale, self.views), self.layout)
         batch = torch.from_numpy(seen)[None].to(self.module.device)
         with torch.inference_mode():
-            scores: NDArray[np.float32] = self.module(batch).probabilities()[0].cpu().numpy()
+            scores: NDArray[np.float32] = self.module(batch).on_host()[0]
         return scores
 
     def embed(self, feature: NDArray[Any]) -> NDArray[np.float16]:

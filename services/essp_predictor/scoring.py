@@ -75,7 +75,7 @@ class StreamScorer:
         }
         with torch.inference_mode():
             return {
-                member.trainer: self._classifiers[member.trainer](batches[_view(member)]).probabilities().cpu().numpy()
+                member.trainer: self._classifiers[member.trainer](batches[_view(member)]).on_host()
                 for member in self._members
             }
 
