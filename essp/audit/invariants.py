@@ -228,7 +228,8 @@ def _liveness(account: Account, run: Run, now_ms: int) -> Finding:
 
 def _api_is_truth(account: Account, run: Run, status: JobStatus | None) -> Finding:
     """Compare the history with the stored ledger and the API. While a job runs, the history lags behind the API."""
-    name, violations = "API = truth", []
+    name = "API = truth"
+    violations: list[str] = []
     if account.ledger is not None:
         stored = {name: account.ledger.counts.get(name, 0) for name in _COUNTED}
         violations += _differences("the ledger", stored, run, lambda reported, found: reported == found)
