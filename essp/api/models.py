@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 
 from essp.uris import as_uri
 from essp_common.aggregation.fused import Fuse, fusion_of
-from essp_common.artifacts.fused_model import Member, member_weights, open_model
+from essp_common.artifacts.fused_model import Member, open_model
 from essp_common.artifacts.scores import ClipScores, Rule, VideoScores
 from essp_common.errors import ConfigError
 from essp_common.job.clip_spec import ClipSpec, StreamSpec
 from essp_common.job.feature_layout import FeatureLayout
 from essp_common.learning.augment import Evaluated, evaluation_view
 from essp_common.learning.head_inputs import HeadInputs
-from essp_common.learning.models import AnyClassifier, built, load_state
+from essp_common.learning.models import AnyClassifier, built, load_member
 from essp_common.objects.port import ObjectStore
 from essp_common.runtime.config import Settings
 from essp_common.wiring import Stores
@@ -65,7 +65,7 @@ class StreamModel:
         seen = evaluation_view(feature, Evaluated(self.crop, self.scale, self.views), self.layout)
         batch = torch.from_numpy(seen)[None].to(self.module.device)
         with torch.inference_mode():
-            scores: NDArray[np.float32] = self.module(batch).probabilities()[0].cpu().numpy()
+            scores: NDArray[np.float32] = self.module(batch).on_host()[0]
         return scores
 
     def embed(self, feature: NDArray[Any]) -> NDArray[np.float16]:
@@ -188,7 +188,7 @@ def _with_features(name: str, part: ClipScores, features: NDArray[Any]) -> ClipS
 
 def _loaded(member: Member, stream: StreamSpec, store: ObjectStore, device: str, code: Sequence[str]) -> StreamModel:
     module = built(member.model, code)
-    load_state(module, member_weights(store, member))
+    load_member(module, store, member)
     return StreamModel(
         trainer=member.trainer,
         stream=member.stream,

@@ -23,8 +23,9 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from essp.account import Account, Run, Saved, open_clips
+from essp_common.errors import ConfigError
 from essp_common.job.lifecycle import allows
-from essp_common.job.status import JobState, JobStatus
+from essp_common.job.status import JobState, JobStatus, stored_status
 from essp_common.planning.position import Position
 from essp_common.quantities import counted
 from essp_common.runtime import ids
@@ -227,19 +228,24 @@ def _liveness(account: Account, run: Run, now_ms: int) -> Finding:
 
 def _api_is_truth(account: Account, run: Run, status: JobStatus | None) -> Finding:
     """Compare the history with the stored ledger and the API. While a job runs, the history lags behind the API."""
-    violations = []
+    name = "API = truth"
+    violations: list[str] = []
     if account.ledger is not None:
         stored = {name: account.ledger.counts.get(name, 0) for name in _COUNTED}
         violations += _differences("the ledger", stored, run, lambda reported, found: reported == found)
     if status is None and account.status_json:
-        status = JobStatus.model_validate_json(account.status_json)
+        try:
+            status = stored_status(account.status_json, "the status in the history")
+        except ConfigError as error:
+            violated = tuple(violations)
+            return Finding(invariant=name, holds=False if violated else None, checked=str(error), violations=violated)
     if status is not None:
         ended = status.state.ended and account.state == status.state
         counts = {name: getattr(status.counts, name) for name in _COUNTED}
         agree = (lambda reported, found: reported == found) if ended else (lambda reported, found: reported >= found)
         violations += _differences("the API", counts, run, agree)
         violations += _wrong_phases(status, run, agree)
-    return _finding("API = truth", f"{len(_COUNTED)} counters and the progress of each phase", violations)
+    return _finding(name, f"{len(_COUNTED)} counters and the progress of each phase", violations)
 
 
 def _differences(source: str, counts: Mapping[str, int], run: Run, agree: Callable[[int, int], bool]) -> list[str]:

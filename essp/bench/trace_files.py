@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,12 +33,14 @@ def traced(
         _write(trace, accesses, path)
 
 
-def check_path(path: Path) -> None:
-    """Raises `ConfigError` for what is no path of a trace."""
-    if path.suffix.lower() != ".csv":
-        raise ConfigError(f"--trace {path}: give a name that ends with .csv")
+def check_path(path: Path, option: str = "--trace", suffix: str = ".csv") -> None:
+    """Raises `ConfigError` for a path to which no such file can be written: before anything is measured for it."""
+    if path.suffix.lower() != suffix:
+        raise ConfigError(f"{option} {path}: give a name that ends with {suffix}")
     if not path.parent.is_dir():
-        raise ConfigError(f"--trace {path}: there is no folder {path.parent}; make it first")
+        raise ConfigError(f"{option} {path}: there is no folder {path.parent}; make it first")
+    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise ConfigError(f"{option} {path}: cannot be written; give another name")
 
 
 def _write(trace: Trace, accesses: Accesses | None, path: Path) -> None:

@@ -77,7 +77,8 @@ def faults(store: ObjectStore, each: Listed) -> str:
     if each.problem:
         return each.problem
     try:
-        checkpoint.verify(store, checkpoint.read(store, each.trainer, each.step))
+        name = CheckpointName(each.step, each.incarnation)
+        checkpoint.verify(store, checkpoint.read_named(store, each.trainer, name))
     except BadCheckpoint as error:
         return str(error)
     return ""

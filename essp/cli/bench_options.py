@@ -18,6 +18,7 @@ from essp.bench.accesses import Accesses, NotedStore
 from essp.bench.results import Results
 from essp.bench.sources import Damaged
 from essp.bench.storages import Storage
+from essp.bench.trace_files import check_path
 from essp.cli.console import open_console
 from essp.cli.reading_progress import duration
 from essp_common.errors import ConfigError
@@ -59,10 +60,8 @@ TraceEveryOption = Annotated[float, typer.Option(help="Seconds between two lines
 
 def _plot_path(path: Path | None) -> Path | None:
     """Checked before anything is measured. Raises `ConfigError`."""
-    if path is not None and path.suffix.lower() != ".png":
-        raise ConfigError(f"--plot {path}: give a name that ends with .png")
-    if path is not None and not path.parent.is_dir():
-        raise ConfigError(f"--plot {path}: there is no folder {path.parent}; make it first")
+    if path is not None:
+        check_path(path, "--plot", ".png")
     return path
 
 

@@ -125,7 +125,10 @@ def _format(take: int) -> _Format:
 def _claim(root: Path, manifest: dict[str, int]) -> None:
     path = root / MANIFEST
     if path.exists():
-        found = json.loads(path.read_text(encoding="utf-8"))
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError) as error:
+            raise ConfigError(f"{path} cannot be read ({error}); remove {root} or choose another directory") from error
         if found != manifest:
             raise ConfigError(f"{root} holds another video set ({found}); remove it or choose another directory")
         return

@@ -12,18 +12,30 @@ may delete.
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
+
+from pydantic import BaseModel, Field, ValidationError
 
 from essp_common.artifacts import layout
 from essp_common.errors import Conflict, NotFound
 from essp_common.objects.numbered_log import NumberedLog
 from essp_common.wiring import Stores
+
+
+class _Holder(BaseModel):
+    """The process that holds an output."""
+
+    host: str
+    pid: int = Field(gt=0, lt=2**31)
+    began: str
+    """See `_began`."""
+    since: str
+    """For people."""
 
 
 class Claim:
@@ -42,7 +54,7 @@ class Claim:
             self._refuse_if_alive(held)
             number = 1 + max(held, default=0)
             try:
-                self._locks.write(number, json.dumps(_this_process()).encode())
+                self._locks.write(number, _this_process().model_dump_json().encode())
                 self._number = number
             except Conflict:
                 if self._locks.numbers() == held:  # nobody was first: something else is in the way
@@ -66,26 +78,26 @@ class Claim:
     def _refuse_if_alive(self, numbers: list[int]) -> None:
         for number in numbers:
             try:
-                holder = json.loads(self._locks.read(number))
-            except (NotFound, ValueError):
+                holder = _Holder.model_validate_json(self._locks.read(number))
+            except (NotFound, ValidationError):
                 continue
-            here = holder["host"] == socket.gethostname()
-            if here and not _alive(holder["pid"], holder["began"]):
+            here = holder.host == socket.gethostname()
+            if here and not _alive(holder.pid, holder.began):
                 continue
             remedy = (
-                f"wait for it, or end it with: kill {holder['pid']}"
+                f"wait for it, or end it with: kill {holder.pid}"
                 if here
                 else f"wait for it, or, if it is gone, delete {self._output.uri(self._locks.key(number))}"
             )
             raise Conflict(
-                f"{self._uri} is in use: process {holder['pid']} on {holder['host']} has been "
-                f"running a job in it since {holder['since']}; {remedy}"
+                f"{self._uri} is in use: process {holder.pid} on {holder.host} has been "
+                f"running a job in it since {holder.since}; {remedy}"
             )
 
 
-def _this_process() -> dict[str, Any]:
+def _this_process() -> _Holder:
     since = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    return {"host": socket.gethostname(), "pid": os.getpid(), "began": _began(os.getpid()), "since": since}
+    return _Holder(host=socket.gethostname(), pid=os.getpid(), began=_began(os.getpid()), since=since)
 
 
 def _alive(pid: int, began: str) -> bool:

@@ -29,7 +29,7 @@ from typing import Any, Literal
 from essp.evaluation.segments import Stretch
 from essp_common.artifacts import layout
 from essp_common.artifacts.segments import read_segments
-from essp_common.errors import ConfigError, NotFound
+from essp_common.errors import ConfigError
 from essp_common.objects.port import ObjectStore
 
 Unit = Literal["s", "frames"]
@@ -65,7 +65,7 @@ def read_found(store: ObjectStore, key: str) -> SegmentList:
             return _checked(where, "s", _predicted(document["videos"]), {str(v["video"]) for v in document["videos"]})
         if isinstance(document, dict) and isinstance(document.get("results"), dict):
             return _checked(where, "s", _activitynet(document["results"]), set(document["results"]))
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise ConfigError(f"{where}: a segment cannot be read: {type(error).__name__}: {error}; {_FORMS}") from error
     raise ConfigError(f"{where} has no segments; {_FORMS}")
 
@@ -83,7 +83,7 @@ def read_labelled(store: ObjectStore, key: str) -> SegmentList:
         annotations = {str(video): entry.get("annotations", []) for video, entry in database.items()}
         subsets = {str(video): str(entry["subset"]) for video, entry in database.items() if "subset" in entry}
         return _checked(where, "s", _activitynet(annotations), set(annotations), subsets)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise ConfigError(f"{where}: an annotation cannot be read: {type(error).__name__}: {error}") from error
 
 
@@ -170,9 +170,7 @@ def _csv(where: str, data: bytes, separator: str) -> SegmentList:
 def _document(store: ObjectStore, key: str) -> Any:
     try:
         return json.loads(store.get(key))
-    except NotFound:
-        raise
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{store.uri(key)} is no JSON: {error}") from error
 
 
@@ -185,6 +183,9 @@ def _checked(
 ) -> SegmentList:
     kept = tuple(stretches)
     for each in kept:
+        if not each.video or not each.class_name:
+            lacking = "no class" if each.video else "no video"
+            raise ConfigError(f"{where}: the segment from {each.begin:g} to {each.end:g} has {lacking}")
         if not (isfinite(each.begin) and isfinite(each.end) and each.begin < each.end):
             raise ConfigError(f"{where}: {each.class_name} in {each.video} goes from {each.begin:g} to {each.end:g}")
         if not isfinite(each.score):

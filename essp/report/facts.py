@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import isclose
 
 import numpy as np
 from numpy.typing import NDArray
 
 from essp_common.aggregation.fused import Fuse, fusion_of
+from essp_common.aggregation.port import Parts
 from essp_common.artifacts import checkpoint, layout, scores
 from essp_common.artifacts.checkpoint import PhaseRecord, TakenChange
 from essp_common.artifacts.early_stop import EarlyStop, early_stop
-from essp_common.artifacts.figures import Figures, relevance
+from essp_common.artifacts.figures import Figures, figures, relevance
 from essp_common.artifacts.fused_model import Evaluation, FusedModel, read_model
 from essp_common.artifacts.scores import ClipScores, VideoScores
 from essp_common.catalog.rows import ById, VideoRow
-from essp_common.errors import EsspError, NotFound
+from essp_common.errors import EsspError, NotFound, PermanentError
 from essp_common.job.spec import JobSpec, stored_spec
 from essp_common.objects.port import ObjectStore
 from essp_common.records.rows import open_data
@@ -81,7 +83,8 @@ class Run:
 
 
 def read_run(output: ObjectStore, stores: Stores) -> Run:
-    """Gather the facts. Raises `NotFound` when the job has not made its model yet, or what it was made from is gone."""
+    """Gather the facts. Raises `NotFound` when the job has not made its model yet, or what it was made from is gone,
+    and `PermanentError` where something else is in its place."""
     try:
         model = read_model(output, layout.MODEL_MANIFEST)
     except NotFound as error:
@@ -92,15 +95,21 @@ def read_run(output: ObjectStore, stores: Stores) -> Run:
     finals = {name: checkpoint.read_latest(output, name) for name in spec.trainers}
     histories = {name: final.history for name, final in finals.items() if final is not None}
     split = "validation" if model.test is None else "test"
-    parts = {
-        name: scores.clips_by_video(scores.read(output, final.scores[split]))
-        for name, final in finals.items()
-        if final is not None and split in final.scores
-    }
+    keys = {name: final.scores[split] for name, final in finals.items() if final is not None and split in final.scores}
+    parts = {name: scores.clips_by_video(scores.read(output, key)) for name, key in keys.items()}
     if parts and (lost := sorted(model.weights.keys() - parts.keys())):
         folders = ", ".join(output.uri(f"{layout.TRAINERS}{name}") for name in lost)
         raise NotFound(f"the fused model takes {split} scores that are gone; restore from a backup: {folders}")
+    for name, part in parts.items():
+        if part.means.classes != model.classes:
+            raise _other_scores(output.uri(keys[name]))
     alone, fused = _common(parts, model, _fusion(output, model, split))
+    stated = model.test if split == "test" else model.validation
+    if stated is not None and stated.members.keys() == alone.keys():
+        for name, found in alone.items():
+            _check(output.uri(keys[name]), found, stated.videos, stated.members[name])
+        if model.features:
+            _check(output.uri(layout.fused_scores(split)), fused, stated.videos, stated.fused)
     rounded = {name: final.approximate for name, final in finals.items() if final is not None and final.approximate}
     changes = {name: final.changes for name, final in finals.items() if final is not None and final.changes}
     return Run(spec, text, model, histories, split, alone, fused, _rows(spec, stores), rounded, changes)
@@ -110,8 +119,33 @@ def _fusion(output: ObjectStore, model: FusedModel, split: str) -> Fuse:
     """How the scores of a split are fused; as the aggregator did, where it took features that are gone since."""
     if not model.features:
         return fusion_of(output.below(layout.MODEL), model)
-    fused = scores.by_video(scores.read(output, layout.fused_scores(split)))
-    return lambda parts: fused.select(next(iter(parts.values())).means.video_id)
+    key = layout.fused_scores(split)
+    fused = scores.by_video(scores.read(output, key))
+
+    def stored(parts: Parts) -> VideoScores:
+        try:
+            return fused.select(next(iter(parts.values())).means.video_id)
+        except KeyError as error:
+            raise _other_scores(output.uri(key)) from error
+
+    return stored
+
+
+def _check(uri: str, found: VideoScores, videos: int, stated: Figures) -> None:
+    """Raises `PermanentError` unless these are the scores that the model's own figures are of."""
+    labelled = found.labels is not None or bool((found.class_id >= 0).all())
+    if len(found) != videos or not labelled:
+        raise _other_scores(uri)
+    now = figures(found.truth, found.probabilities)
+    if not all(isclose(now[name], stated[name], rel_tol=1e-6, abs_tol=1e-9) for name in now.keys() & stated.keys()):
+        raise _other_scores(uri)
+
+
+def _other_scores(uri: str) -> PermanentError:
+    return PermanentError(
+        f"{uri} holds other scores than those that the model was made of; restore it from a backup, or, if the job has "
+        "gone on since, let it end"
+    )
 
 
 def _is_job(output: ObjectStore) -> bool:

@@ -40,6 +40,7 @@ _MOST_BYTES = 2**30
 """Of one segment, unpacked; one that claims more is not ours."""
 _NUMBER = re.compile("[0-9]{1,19}")
 _CHAPTERS = layout.HISTORY + "chapters/"
+_REMEDY = "restore it from a backup"
 _READS = 5
 """How often a reader looks again if segments are joined while it reads."""
 
@@ -96,11 +97,9 @@ class History:
         except Conflict:
             present = self._log.read(segment.last)
             if present != data:
-                key = self._log.key(segment.last)
-                other = unpack(present, key)
-                raise Fenced(
-                    f"{self._store.uri(key)} was written by {other.writer} (fence {other.fence})", other.fence
-                ) from None
+                uri = self._log.uri(segment.last)
+                other = unpack(present, uri)
+                raise Fenced(f"{uri} was written by {other.writer} (fence {other.fence})", other.fence) from None
         return len(data)
 
     def read(self) -> Iterator[HistorySegment]:
@@ -112,7 +111,7 @@ class History:
                     if stored.last <= after:
                         continue
                     if stored.first != after + 1 and after:
-                        raise BadHistory(f"{self._store.uri(self._log.key(after + 1))} is missing")
+                        raise BadHistory(f"{self._log.uri(after + 1)} is missing; {_REMEDY}")
                     segment = self._read(stored)
                     yield segment
                     after = stored.last
@@ -123,7 +122,7 @@ class History:
 
     def stored(self) -> list[Stored]:
         """The objects to read, in order: chapters, and the segments that are in none."""
-        found = [_parsed(info.key) for info in self._store.list(layout.HISTORY)]
+        found = [self._parsed(info.key) for info in self._store.list(layout.HISTORY)]
         chapters = sorted(stored for stored in found if stored.joined)
         joined = chapters[-1].last if chapters else 0
         return chapters + sorted(stored for stored in found if not stored.joined and stored.last > joined)
@@ -144,7 +143,7 @@ class History:
         )
         self._store.put(layout.chapter(chapter.first, chapter.last), pack(chapter))
         for info in list(self._store.list(layout.HISTORY)):
-            if (found := _parsed(info.key)).last <= chapter.last and not found.joined:
+            if (found := self._parsed(info.key)).last <= chapter.last and not found.joined:
                 self._store.delete(info.key)
         return len(stored)
 
@@ -153,8 +152,19 @@ class History:
         newest = NumberedLog(self._store, layout.FENCES).newest()
         return newest if newest > fence else 0
 
+    def _parsed(self, key: str) -> Stored:
+        name = key.rpartition("/")[2]
+        first, _, last = name.partition("-")
+        if not _NUMBER.fullmatch(first) or not _NUMBER.fullmatch(last or first):
+            raise BadHistory(f"{self._store.uri(key)} is no part of a history; move it elsewhere")
+        return Stored(int(first), int(last or first), key)
+
     def _read(self, stored: Stored) -> HistorySegment:
-        return unpack(self._store.get(stored.key), stored.key)
+        uri = self._store.uri(stored.key)
+        segment = unpack(self._store.get(stored.key), uri)
+        if (segment.first, segment.last) != (stored.first, stored.last):
+            raise BadHistory(f"{uri} holds segments {segment.first} to {segment.last}; {_REMEDY}")
+        return segment
 
 
 def pack(segment: HistorySegment) -> bytes:
@@ -162,12 +172,12 @@ def pack(segment: HistorySegment) -> bytes:
     return zstandard.ZstdCompressor(_LEVEL, write_checksum=True).compress(segment.SerializeToString(deterministic=True))
 
 
-def unpack(data: bytes, key: str) -> HistorySegment:
-    """The inverse of `pack`. Raises `BadHistory`."""
+def unpack(data: bytes, uri: str) -> HistorySegment:
+    """The inverse of `pack`. `uri`: where it lies, for the message. Raises `BadHistory`."""
     try:
         return HistorySegment.FromString(zstandard.ZstdDecompressor().decompress(data, max_output_size=_MOST_BYTES))
     except (zstandard.ZstdError, DecodeError, MemoryError) as error:  # it may claim any size
-        raise BadHistory(f"{key} is no segment of a history ({error}); restore it from a backup") from error
+        raise BadHistory(f"{uri} is no segment of a history ({error}); {_REMEDY}") from error
 
 
 def runs_of(indices: Iterable[int]) -> Runs:
@@ -187,11 +197,3 @@ def spans_of(runs: Runs) -> Iterator[tuple[int, int]]:
     """The runs as (first index, index after the last)."""
     edges = list(accumulate(runs.lengths))
     return zip(edges[::2], edges[1::2], strict=True)
-
-
-def _parsed(key: str) -> Stored:
-    name = key.rpartition("/")[2]
-    first, _, last = name.partition("-")
-    if not _NUMBER.fullmatch(first) or not _NUMBER.fullmatch(last or first):
-        raise BadHistory(f"{key} is no part of a history; move it elsewhere")
-    return Stored(int(first), int(last or first), key)

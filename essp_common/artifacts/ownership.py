@@ -58,8 +58,8 @@ class Entry(BaseModel):
     """The process, for people."""
     process: str = ""
     """A random name of that incarnation: its number comes again where an output is removed and begun anew."""
-    step: Number | None = None
-    """The latest checkpoint; null: there is none."""
+    step: Number | None
+    """The latest checkpoint; null: there is none. An entry that does not say so is damaged."""
     incarnation: Number = 0
     """The one that wrote that checkpoint."""
 

@@ -16,13 +16,18 @@ import hashlib
 import json
 from dataclasses import dataclass
 
+from pydantic import BaseModel, ValidationError
+
 from essp_common.artifacts import layout, scores
 from essp_common.artifacts.fused_model import FusedModel
 from essp_common.artifacts.scores import ScoreTable
+from essp_common.errors import PermanentError
 from essp_common.job.spec import JobSpec
 from essp_common.objects.port import ObjectStore
+from essp_common.validation import problems
 
 _DONE = "done.json"
+_TABLE = ".parquet"
 _PART_CLIPS = 2000
 """About this many clips make a part: seconds to minutes of work, which is what a crash costs."""
 
@@ -37,6 +42,14 @@ class ScoredPart:
     """Video -> why a clip of it is missing."""
     frames: dict[int, tuple[int, int]]
     """Index of a clip that is scored -> its first and its last frame in the file."""
+
+
+class _Rest(BaseModel):
+    """What a part has beside its tables."""
+
+    errors: dict[str, str]
+    frames: tuple[tuple[int, int, int], ...]
+    """Index of a clip that is scored, its first and its last frame."""
 
 
 class PartialScores:
@@ -62,17 +75,27 @@ class PartialScores:
     def save(self, stream: str, stop: int, part: ScoredPart) -> None:
         """Write one part: the scores of a stream's clips from the end of the part before up to `stop`. Idempotent."""
         for trainer, table in part.tables.items():
-            scores.write(self._output, f"{self._part(stream, stop)}{trainer}.parquet", table)
-        rest = {"errors": part.errors, "frames": [[index, *ends] for index, ends in part.frames.items()]}
-        self._output.put(f"{self._part(stream, stop)}{_DONE}", json.dumps(rest, sort_keys=True).encode())
+            scores.write(self._output, f"{self._part(stream, stop)}{trainer}{_TABLE}", table)
+        rest = _Rest(errors=part.errors, frames=tuple((index, *ends) for index, ends in part.frames.items()))
+        self._output.put(f"{self._part(stream, stop)}{_DONE}", rest.model_dump_json().encode())
 
     def read(self, stream: str, stop: int) -> ScoredPart:
-        """The part that `save` wrote. Raises `NotFound`, or `PermanentError` for a table that is damaged."""
+        """The part that `save` wrote. Raises `NotFound`, or `PermanentError` for one that is damaged."""
         prefix = self._part(stream, stop)
-        names = [info.key.removeprefix(prefix).removesuffix(".parquet") for info in self._output.list(prefix)]
-        tables = {name: scores.read(self._output, f"{prefix}{name}.parquet") for name in names if name != _DONE}
-        rest = json.loads(self._output.get(f"{prefix}{_DONE}"))
-        return ScoredPart(tables, rest["errors"], {index: (first, last) for index, first, last in rest["frames"]})
+        where = self._output.uri(f"{prefix}{_DONE}")
+        remedy = f"remove {where} and start the job again: what is missing then is scored anew"
+        try:
+            rest = _Rest.model_validate_json(self._output.get(f"{prefix}{_DONE}"))
+            keys = [info.key for info in self._output.list(prefix) if info.key.endswith(_TABLE)]
+            tables = {key[len(prefix) : -len(_TABLE)]: scores.read(self._output, key) for key in keys}
+        except ValidationError as error:
+            raise PermanentError(f"{where} is damaged: {problems(error, _Rest)[0]}; {remedy}") from error
+        except PermanentError as error:
+            raise PermanentError(f"{error}, or {remedy}") from error
+        frames = {index: (first, last) for index, first, last in rest.frames}
+        if any(table.clip_index.tolist() != list(frames) for table in tables.values()) or (frames and not tables):
+            raise PermanentError(f"{where} has other clips than the tables beside it; {remedy}")
+        return ScoredPart(tables, rest.errors, frames)
 
     def remove(self) -> None:
         """Remove the parts of every identity, once the predictions are written."""

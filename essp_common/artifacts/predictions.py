@@ -13,12 +13,21 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from essp_common.artifacts.scores import VideoScores
+from essp_common.artifacts.scores import CLASSES, VideoScores, classes_of
 from essp_common.errors import PermanentError
 from essp_common.objects import tables
 from essp_common.objects.port import ObjectStore
 
-_CLASSES = b"essp.classes"
+_SCHEMA = pa.schema(
+    [
+        ("video_id", pa.string()),
+        ("class_name", pa.string()),
+        ("clips", pa.int32()),
+        ("scores", pa.list_(pa.float32())),
+        ("error", pa.string()),
+    ]
+)
+_OPTIONAL = ("class_name", "error")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,16 +67,7 @@ def write_predictions(
     store: ObjectStore, key: str, parts: Iterable[Sequence[Prediction]], classes: Sequence[str]
 ) -> None:
     """Store the answers, which may come in parts, so that not all need be in memory. Equal parts give equal bytes."""
-    schema = pa.schema(
-        [
-            ("video_id", pa.string()),
-            ("class_name", pa.string()),
-            ("clips", pa.int32()),
-            ("scores", pa.list_(pa.float32())),
-            ("error", pa.string()),
-        ],
-        metadata={_CLASSES: json.dumps(list(classes)).encode()},
-    )
+    schema = _SCHEMA.with_metadata({CLASSES: json.dumps(list(classes)).encode()})
     columns = ([[getattr(row, name) for row in rows] for name in schema.names] for rows in parts)
     store.put(key, tables.packed(schema, (pa.table(part, schema=schema) for part in columns)))
 
@@ -77,8 +77,9 @@ def read_predictions(store: ObjectStore, key: str) -> tuple[list[Prediction], tu
     data = store.get(key)
     try:
         table = tables.unpacked(data)
-        classes = tuple(json.loads((table.schema.metadata or {})[_CLASSES]))
-        rows = [Prediction(**{**row, "scores": tuple(row["scores"])}) for row in table.to_pylist()]
+        classes = classes_of(table.schema)
+        filled = tables.filled(table, _SCHEMA, _OPTIONAL)
+        rows = [Prediction(**{**row, "scores": tuple(row["scores"])}) for row in filled.to_pylist()]
     except tables.UNREADABLE as error:
-        raise PermanentError(f"{store.uri(key)} holds no predictions: {error}") from error
+        raise PermanentError(f"{store.uri(key)} holds no predictions: {tables.reason(error)}") from error
     return rows, classes

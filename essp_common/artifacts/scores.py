@@ -28,16 +28,20 @@ from essp_common.errors import PermanentError
 from essp_common.objects import tables
 from essp_common.objects.port import ObjectStore
 
-_CLASSES = b"essp.classes"
+CLASSES = b"essp.classes"
+"""The metadata of a table that name its classes."""
 _NO_VETO = 1e-4
 """In a product no model's score counts as less than this: one that is sure, and wrong, can be outvoted."""
 
 Rule = Literal["mean", "product"]
 """How the scores of several models become one."""
 
-_COLUMNS = ("video_id", "class_id", "clip_index", "scores")
+_COLUMNS = pa.schema([("video_id", pa.string()), ("class_id", pa.int32()), ("clip_index", pa.int64())])
+_SCORES = "scores"
 _FEATURES = "features"
 _LABELS = "labels"
+_MOST = 1.001
+"""A score may be a little more than 1, by rounding."""
 
 
 @dataclass(frozen=True)
@@ -273,7 +277,7 @@ def read(store: ObjectStore, key: str) -> ScoreTable:
     try:
         return unpacked(store.get(key))
     except ValueError as error:
-        raise PermanentError(f"{store.uri(key)} is not a score table: {error}") from error
+        raise PermanentError(f"{store.uri(key)} is not a score table: {error}; restore it from a backup") from error
 
 
 def packed(table: ScoreTable) -> bytes:
@@ -282,13 +286,13 @@ def packed(table: ScoreTable) -> bytes:
         "video_id": pa.array(table.video_id, pa.string()),
         "class_id": pa.array(table.class_id, pa.int32()),
         "clip_index": pa.array(table.clip_index, pa.int64()),
-        "scores": _lists(table.probabilities),
+        _SCORES: _lists(table.probabilities),
     }
     if table.features is not None:
         columns[_FEATURES] = _lists(table.features)
     if table.labels is not None:
         columns[_LABELS] = _sets(table.labels)
-    arrow = pa.table(columns).replace_schema_metadata({_CLASSES: json.dumps(table.classes).encode()})
+    arrow = pa.table(columns).replace_schema_metadata({CLASSES: json.dumps(table.classes).encode()})
     return tables.packed(arrow.schema, [arrow])
 
 
@@ -312,6 +316,14 @@ def _labels(column: pa.ListArray, classes: int) -> NDArray[np.bool_]:
     return labels
 
 
+def classes_of(schema: pa.Schema) -> tuple[str, ...]:
+    """The classes that a table's metadata name. Raises `ValueError` if they name none."""
+    found = json.loads((schema.metadata or {}).get(CLASSES, b"null"))
+    if not isinstance(found, list) or not all(isinstance(name, str) for name in found) or len(set(found)) < len(found):
+        raise ValueError("its metadata name no classes")
+    return tuple(found)
+
+
 def _rows(column: pa.ChunkedArray, rows: int, width: int) -> NDArray[Any]:
     values: NDArray[Any] = column.combine_chunks().flatten().to_numpy(zero_copy_only=False)
     return values.reshape(rows, width)
@@ -321,8 +333,10 @@ def unpacked(data: bytes) -> ScoreTable:
     """The inverse of `packed`. Raises `ValueError`."""
     try:
         arrow = tables.unpacked(data)
-        classes = tuple(json.loads((arrow.schema.metadata or {})[_CLASSES]))
-        columns = [arrow.column(name).combine_chunks() for name in _COLUMNS[:3]]
+        classes = classes_of(arrow.schema)
+        scores = pa.field(_SCORES, pa.list_(_kind_of_scores(arrow), len(classes)))
+        filled = tables.filled(arrow, _COLUMNS.append(scores))
+        columns = [column.combine_chunks() for column in filled.columns[:3]]
         features = None
         if _FEATURES in arrow.column_names:
             column = arrow.column(_FEATURES)
@@ -330,17 +344,30 @@ def unpacked(data: bytes) -> ScoreTable:
         labels = None
         if _LABELS in arrow.column_names:
             labels = _labels(arrow.column(_LABELS).combine_chunks(), len(classes))
-        return ScoreTable(
+        found = ScoreTable(
             video_id=tuple(columns[0].to_pylist()),
             class_id=columns[1].to_numpy(zero_copy_only=False),
             clip_index=columns[2].to_numpy(zero_copy_only=False),
-            probabilities=_rows(arrow.column("scores"), arrow.num_rows, len(classes)),
+            probabilities=_rows(filled.column(_SCORES), arrow.num_rows, len(classes)),
             classes=classes,
             features=features,
             labels=labels,
         )
+        if ((found.class_id < -1) | (found.class_id >= len(classes))).any():
+            raise ValueError(f"class_id is that of none of {len(classes)} classes")
+        if ((found.probabilities < 0) | (found.probabilities > _MOST)).any():
+            raise ValueError("scores are not probabilities")
+        return found
     except tables.UNREADABLE as error:
-        raise ValueError(str(error)) from error
+        raise ValueError(tables.reason(error)) from error
+
+
+def _kind_of_scores(table: pa.Table) -> pa.DataType:
+    """In which precision they are. Raises `ValueError` if they are no lists of numbers."""
+    kind = table.schema.field(_SCORES).type
+    if not pa.types.is_fixed_size_list(kind) or not pa.types.is_floating(kind.value_type):
+        raise ValueError(f"column {_SCORES} holds {kind}, not as many numbers in each row")
+    return kind.value_type
 
 
 def joined(tables: Sequence[ScoreTable]) -> ScoreTable:

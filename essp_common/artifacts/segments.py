@@ -49,6 +49,6 @@ def read_segments(store: ObjectStore, key: str) -> list[Segment]:
     """The segments of a job. Raises `NotFound`, or `PermanentError` for an object that holds none."""
     data = store.get(key)
     try:
-        return [Segment(**row) for row in tables.unpacked(data).cast(_SCHEMA).to_pylist()]
+        return [Segment(**row) for row in tables.filled(tables.unpacked(data), _SCHEMA).to_pylist()]
     except tables.UNREADABLE as error:
-        raise PermanentError(f"{store.uri(key)} holds no segments: {error}") from error
+        raise PermanentError(f"{store.uri(key)} holds no segments: {tables.reason(error)}") from error

@@ -90,7 +90,7 @@ def _read(store: ObjectStore, key: str, uri: str, wanted: Collection[str]) -> tu
     except FileNotFoundError as error:
         raise NotFound(f"{uri}: no such catalog") from error
     except tables.UNREADABLE as error:
-        raise PermanentError(f"{uri} cannot be read as a catalog: {error}") from error
+        raise PermanentError(f"{uri} cannot be read as a catalog: {tables.reason(error)}") from error
     return read, metadata.get(SOURCE_KEY, b"").decode("utf-8", "replace")
 
 

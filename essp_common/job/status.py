@@ -9,9 +9,11 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
+from essp_common.errors import ConfigError
 from essp_common.pb.v1.messages_pb2 import EMBED, PREDICT, TEST, TRAIN, VALIDATION
+from essp_common.validation import problems
 
 PurposeName = Literal["train", "validation", "embed", "test", "predict"]
 JobKind = Literal["train", "predict", "feed"]
@@ -308,6 +310,15 @@ class JobStatus(_Model):
     """The pools of which no worker is up yet, where the job waits for one of each before it begins."""
     changes: tuple[ChangeStatus, ...] = ()
     """What people have changed of it while it ran, in order."""
+
+
+def stored_status(text: str, where: str) -> JobStatus:
+    """A status as a history has it. Raises `ConfigError` if this version cannot read it."""
+    try:
+        return JobStatus.model_validate_json(text)
+    except ValidationError as error:
+        said = problems(error, JobStatus)[0]
+        raise ConfigError(f"{where} was written by another version of ESSP: {said}; use that version") from error
 
 
 class JobSummary(_Model):

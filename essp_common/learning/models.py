@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
+from textwrap import shorten
 from typing import Any, NamedTuple
 
 import safetensors
@@ -21,6 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from essp_common.artifacts.checkpoint import MODEL_FILE, Manifest, ModelDescription, Origin, load_arrays
+from essp_common.artifacts.fused_model import Member, member_weights
 from essp_common.artifacts.trained import trained
 from essp_common.errors import ConfigError, NotFound, PermanentError
 from essp_common.job.trainer_spec import PACKAGE
@@ -36,6 +38,8 @@ from essp_common.tensors.packed import MAGIC, unpack
 from essp_common.wiring import Stores
 
 _log = logging.getLogger(__name__)
+_MOST_SAID = 300
+"""Characters of what PyTorch says of weights that do not fit."""
 
 StochasticDepth = torchvision.ops.StochasticDepth
 
@@ -244,12 +248,22 @@ def load_state(classifier: nn.Module, data: bytes) -> None:
     load_tensors(classifier, tensors_of(data))
 
 
+def load_member(classifier: nn.Module, store: ObjectStore, member: Member) -> None:
+    """Set parameters and buffers to those of a member of the model whose folder `store` is. Raises `NotFound`, and
+    `PermanentError`, which names the file, for weights that were changed, or are those of another network."""
+    data = member_weights(store, member)
+    try:
+        load_state(classifier, data)
+    except PermanentError as error:
+        raise PermanentError(f"{store.uri(member.file)}: {error}") from error
+
+
 def load_tensors(classifier: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     """Set parameters and buffers. Raises `PermanentError` for weights of another network."""
     try:
         classifier.load_state_dict(tensors, strict=True)
     except RuntimeError as error:
-        raise PermanentError(f"the weights are those of another network: {error}") from error
+        raise PermanentError(f"the weights are those of another network: {_in_a_line(error)}") from error
 
 
 def _made(entry: Network, name: str) -> nn.Module:
@@ -311,7 +325,7 @@ def _load_backbone(backbone: nn.Module, entry: Network, weights: StateDict, desc
     try:
         missing, unexpected = backbone.load_state_dict(state, strict=False)
     except RuntimeError as error:
-        raise ConfigError(f"these weights do not fit {description.name}: {error}") from error
+        raise ConfigError(f"these weights do not fit {description.name}: {_in_a_line(error)}") from error
     missing = [k for k in missing if not k.startswith(fresh) and not k.endswith("num_batches_tracked")]
     random = [name for name in missing if name.startswith("AuxLogits.")]
     missing = [name for name in missing if name not in random]
@@ -332,6 +346,11 @@ def _load_backbone(backbone: nn.Module, entry: Network, weights: StateDict, desc
         ", ".join(left_out) or "nothing",
         f"; not in the file, so drawn at random: AuxLogits ({len(random)} tensors)" if random else "",
     )
+
+
+def _in_a_line(error: RuntimeError) -> str:
+    """What does not fit, as PyTorch says it, which may be a line for each tensor."""
+    return shorten(str(error), _MOST_SAID, placeholder=" ...")
 
 
 def _first(names: list[str]) -> str:

@@ -85,7 +85,7 @@ class DirectoryStore:
     def head(self, key: str) -> ObjectInfo:
         """Size and modification time."""
         with self._errors(key):
-            return _info(key, os.stat(self._path(key)))
+            return self._info(key, os.stat(self._path(key)))
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """Walk the folders that can hold such keys."""
@@ -111,7 +111,7 @@ class DirectoryStore:
             # Not blocking, or a named pipe among the videos would hold a reader for ever.
             descriptor = os.open(self._path(key), os.O_RDONLY | os.O_NONBLOCK)
             try:
-                _info(key, os.fstat(descriptor))
+                self._info(key, os.fstat(descriptor))
             except NotFound:
                 os.close(descriptor)
                 raise
@@ -170,7 +170,7 @@ class DirectoryStore:
                     fill(file)
                     file.flush()
                     os.fsync(file.fileno())
-                    info = _info(key, os.fstat(file.fileno()))
+                    info = self._info(key, os.fstat(file.fileno()))
                 _publish(temporary, path, if_absent)
             finally:
                 with suppress(FileNotFoundError, NotADirectoryError):
@@ -230,6 +230,11 @@ class DirectoryStore:
                 with suppress(NotFound):  # a broken link, a pipe, or deleted meanwhile
                     yield self.head(key)
 
+    def _info(self, key: str, status: os.stat_result) -> ObjectInfo:
+        if not stat.S_ISREG(status.st_mode):
+            raise NotFound(f"{self._path(key)} is not a file")
+        return ObjectInfo(key, status.st_size, f"{status.st_size}-{status.st_mtime_ns}")
+
     @contextmanager
     def _errors(self, name: str) -> Iterator[None]:
         """The operating system's errors as ours."""
@@ -259,12 +264,6 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 def _is_temporary(name: str) -> bool:
     return name.startswith(_TEMPORARY[0]) and name.endswith(_TEMPORARY[1])
-
-
-def _info(key: str, status: os.stat_result) -> ObjectInfo:
-    if not stat.S_ISREG(status.st_mode):
-        raise NotFound(f"{key!r} is not a file")
-    return ObjectInfo(key, status.st_size, f"{status.st_size}-{status.st_mtime_ns}")
 
 
 def _publish(temporary: str, path: str, if_absent: bool) -> None:

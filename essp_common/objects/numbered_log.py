@@ -25,6 +25,9 @@ _DIGITS = 10
 _KEPT = 4
 _NUMBER = re.compile(rf"[0-9]{{{_DIGITS}}}")
 
+REMEDY = "restore it from a backup, or remove it, and what was there before it counts"
+"""For the newest object of a log each of which says all, if it cannot be read."""
+
 
 def numbered(prefix: str, number: int, suffix: str = "") -> str:
     """The key of a number; keys sort as their numbers do."""
@@ -43,6 +46,10 @@ class NumberedLog:
     def key(self, number: int) -> str:
         """The key of the object of this number."""
         return numbered(self._prefix, number, self._suffix)
+
+    def uri(self, number: int) -> str:
+        """Where the object of this number lies, for people."""
+        return self._store.uri(self.key(number))
 
     def numbers(self) -> list[int]:
         """The numbers that exist, ascending."""

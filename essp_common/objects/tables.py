@@ -10,6 +10,7 @@ import io
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -52,7 +53,9 @@ def batches(file: pq.ParquetFile, columns: Sequence[str], rows: int) -> Iterator
     yield from file.iter_batches(batch_size=rows, columns=columns, use_threads=False)
 
 
-UNREADABLE = (pa.ArrowException, OSError, ValueError, TypeError, LookupError, AttributeError, OverflowError)
+UNREADABLE = (
+    pa.ArrowException, OSError, ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError
+)  # fmt: skip
 """What pyarrow, and the handling of columns that are not as expected, raise for bytes that are no such table."""
 
 
@@ -62,3 +65,35 @@ def unpacked(data: bytes) -> pa.Table:
         table = read(file)
     table.validate(full=True)
     return table
+
+
+def filled(table: pa.Table, schema: pa.Schema, optional: Collection[str] = ()) -> pa.Table:
+    """The columns of a schema, in its types. Raises one of `UNREADABLE` for a column that is missing, or holds what has
+    no place in its type, or lacks a value in some row and is not `optional`."""
+    if missing := [name for name in schema.names if name not in table.column_names]:
+        raise ValueError(f"column {missing[0]} is missing")
+    columns = []
+    for field in schema:
+        column = table.column(field.name).combine_chunks()
+        try:
+            columns.append(column.cast(field.type))
+        except pa.ArrowException as error:
+            raise ValueError(f"column {field.name}: {error}") from error
+        if field.name not in optional and not _is_filled(columns[-1]):
+            raise ValueError(f"column {field.name} lacks a value in some row")
+    return pa.table(columns, schema=schema)
+
+
+def _is_filled(column: pa.Array) -> bool:
+    """Whether it has neither nulls nor infinities nor NaN."""
+    if column.null_count:
+        return False
+    if pa.types.is_list(column.type) or pa.types.is_fixed_size_list(column.type):
+        return _is_filled(column.flatten())
+    return not pa.types.is_floating(column.type) or bool(np.isfinite(column.to_numpy(zero_copy_only=False)).all())
+
+
+def reason(error: BaseException) -> str:
+    """What one of `UNREADABLE` says, in one line."""
+    said = error.args[0] if isinstance(error, KeyError) and error.args else error
+    return " ".join(str(said).split())

@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from essp_common.errors import ConfigError, Conflict, NotFound, PermanentError
 from essp_common.objects.numbered_log import NumberedLog
 from essp_common.objects.port import ObjectStore
+from essp_common.validation import problems
 
 _VERSIONS, FILES, SUFFIX = "versions/", "records/", ".records"
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -109,12 +110,16 @@ class DataSet:
         if number is not None and number not in known:
             raise NotFound(f"{self.where} has no version {number}; it has {known[0]} to {known[-1]}")
         number = known[-1] if number is None else number
-        where = self.store.uri(self._log.key(number))
+        where = self._log.uri(number)
         try:
-            return number, Version.model_validate_json(self._log.read(number))
+            found = Version.model_validate_json(self._log.read(number))
         except ValidationError as error:
-            first = error.errors()[0]
-            raise PermanentError(f"{where} is damaged: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+            raise PermanentError(
+                f"{where} is damaged: {problems(error, Version)[0]}; restore it from a backup"
+            ) from error
+        if not found.files:
+            raise PermanentError(f"{where} is damaged: it names no files; restore it from a backup")
+        return number, found
 
     def commit(self, number: int, version: Version) -> None:
         """Make this the version of that number, which follows the one that it was made from.

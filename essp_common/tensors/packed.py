@@ -344,7 +344,7 @@ def _parts(header: _Header, payload: memoryview) -> Iterator[tuple[_Entry, memor
 def _read(entry: _Entry, data: memoryview, base: Base | None) -> Array:
     try:
         body = _body(entry, data[entry.range_bytes :])
-    except (zstandard.ZstdError, zlib.error, ValueError, MemoryError) as error:
+    except (zstandard.ZstdError, zlib.error, ValueError, MemoryError, OverflowError) as error:
         raise DamagedTensors(f"{entry.name}: its bytes are damaged") from error
     if entry.difference:
         other = base.arrays.get(entry.name) if base is not None else None

@@ -20,14 +20,14 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from essp_common.errors import ConfigError, Conflict, NotFound, PreconditionFailed
 from essp_common.features.declared import DeclaredFeature, DeclaredOutput
 from essp_common.job.feature_layout import FeatureLayout
-from essp_common.objects.numbered_log import NumberedLog
+from essp_common.objects.numbered_log import REMEDY, NumberedLog
 from essp_common.objects.port import ObjectStore
 from essp_common.validation import problems
 
@@ -139,6 +139,13 @@ class _Document(_Row):
     versions: dict[str, int]
     """`kind/name` -> the version that last changed the row."""
 
+    @model_validator(mode="after")
+    def _versioned(self) -> _Document:
+        rows = {f"{kind}/{name}" for kind in get_args(Kind) for name in _rows(self, kind)}
+        if missing := sorted(rows - self.versions.keys()):
+            raise ValueError(f"versions: {missing[0]} has none")
+        return self
+
 
 class Registrations:
     """The tables. Thread-safe, also between processes."""
@@ -172,8 +179,7 @@ class Registrations:
 
     def changes(self) -> list[Change]:
         """The audit log, oldest first."""
-        numbers = self._log.numbers()
-        return [_parse(self._log.read(number), f"registration {number}").change for number in numbers]
+        return [_stored(self._log, number).change for number in self._log.numbers()]
 
     def declared(self) -> Declared:
         """What the rows let a job name."""
@@ -247,10 +253,10 @@ class Registrations:
     def _read(self) -> _Document | None:
         """The newest document; only what is new is fetched."""
         with self._lock:
-            number = self._newest.change.version if self._newest else 0
+            number = self._newest.change.version if self._newest else max(self._log.newest() - 1, 0)
             while True:
                 try:
-                    self._newest = _parse(self._log.read(number + 1), f"registration {number + 1}")
+                    self._newest = _stored(self._log, number + 1)
                 except NotFound:
                     return self._newest
                 number += 1
@@ -261,6 +267,17 @@ def _parse(data: bytes, what: str) -> _Document:
         return _Document.model_validate_json(data)
     except ValidationError as error:
         raise ConfigError(f"{what}: cannot be read: {'; '.join(problems(error, _Document))}") from error
+
+
+def _stored(log: NumberedLog, number: int) -> _Document:
+    """One document. Raises `NotFound`, and `ConfigError` for what is none."""
+    try:
+        found = _parse(log.read(number), log.uri(number))
+        if found.change.version != number:
+            raise ConfigError(f"{log.uri(number)}: holds change {found.change.version}")
+    except ConfigError as error:
+        raise ConfigError(f"{error}; {REMEDY}") from error
+    return found
 
 
 def _rows(document: _Document, kind: Kind) -> Mapping[str, Row]:

@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from essp_common.artifacts.fused_model import FusedModel, Member, member_weights
+from essp_common.artifacts.fused_model import FusedModel, Member
 from essp_common.colour import pictures
 from essp_common.errors import ConfigError, DeviceLost, OutOfMemory
 from essp_common.job.feature_layout import FeatureLayout
 from essp_common.learning.augment import Evaluated, evaluation_view
 from essp_common.learning.head_inputs import HeadInputs
-from essp_common.learning.models import AnyClassifier, built, load_state
+from essp_common.learning.models import AnyClassifier, built, load_member
 from essp_common.learning.wanted import Decoded
 from essp_common.objects.port import ObjectStore
 
@@ -75,7 +75,7 @@ class StreamScorer:
         }
         with torch.inference_mode():
             return {
-                member.trainer: self._classifiers[member.trainer](batches[_view(member)]).probabilities().cpu().numpy()
+                member.trainer: self._classifiers[member.trainer](batches[_view(member)]).on_host()
                 for member in self._members
             }
 
@@ -84,7 +84,7 @@ class StreamScorer:
             classifier = built(member.model, self._code)
         except ConfigError as error:
             raise ConfigError(f"the predictor cannot make the network of trainer {member.trainer}: {error}") from error
-        load_state(classifier, member_weights(store, member))
+        load_member(classifier, store, member)
         return classifier.to(self._device).eval()
 
 

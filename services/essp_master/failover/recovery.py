@@ -13,7 +13,7 @@ from essp_common.artifacts.history import History
 from essp_common.bus.port import Bus
 from essp_common.bus.reading import read_all
 from essp_common.job.spec import stored_spec
-from essp_common.job.status import JobStatus
+from essp_common.job.status import JobStatus, stored_status
 from essp_common.messages.control import ends_for_next, run_of
 from essp_common.messages.parsing import BadMessage, parsed, refuse
 from essp_common.pb.v1.messages_pb2 import Control
@@ -64,4 +64,6 @@ def past(command: Control, stores: Stores) -> JobStatus | None:
     """The last status of a job that has ended; None: its history does not hold it, or the job has not ended."""
     spec = stored_spec(command.snapshot.spec_json, f"job {command.job}")
     newest = History(stores.under(spec.output)).newest()
-    return JobStatus.model_validate_json(newest.status_json) if newest is not None and newest.status_json else None
+    if newest is None or not newest.status_json:
+        return None
+    return stored_status(newest.status_json, f"the status in the history of {spec.output}")

@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from essp_common.errors import ConfigError, Conflict, NotFound
-from essp_common.objects.numbered_log import NumberedLog
+from essp_common.objects.numbered_log import REMEDY, NumberedLog
 from essp_common.objects.port import ObjectStore
 from essp_common.validation import problems
 
@@ -85,10 +85,9 @@ class PoolRules:
                 version = max(self._log.newest() - 1, 0)
             while True:
                 try:
-                    document = _parse(self._log.read(version + 1), version + 1)
+                    version, rules = version + 1, _parse(self._log, version + 1).rules
                 except NotFound:
                     break
-                version, rules = document.version, document.rules
             self._version, self._rules = version, rules  # last: what was read in part is not known
 
     def set(self, pool: str, rule: PoolRule | None, by: str) -> None:
@@ -113,8 +112,13 @@ class PoolRules:
                 return
 
 
-def _parse(data: bytes, number: int) -> _Document:
+def _parse(log: NumberedLog, number: int) -> _Document:
+    """One document. Raises `NotFound`, and `ConfigError` for what is none."""
     try:
-        return _Document.model_validate_json(data)
+        found = _Document.model_validate_json(log.read(number))
+        if found.version != number:
+            raise ConfigError(f"{log.uri(number)} holds change {found.version} of the rules of pools; {REMEDY}")
     except ValidationError as error:
-        raise ConfigError(f"rules of pools, {number}: {'; '.join(problems(error, _Document))}") from error
+        said = "; ".join(problems(error, _Document))
+        raise ConfigError(f"{log.uri(number)} holds no rules of pools: {said}; {REMEDY}") from error
+    return found

@@ -56,7 +56,7 @@ class Evaluation:
             return StepResult(0.0, 0, 0)
         self._model.eval()
         with torch.inference_mode(), enough_memory(self._device, len(batch.clips)):
-            probabilities = self._model(batch.input.here()).probabilities().cpu().numpy()
+            probabilities = self._model(batch.input.here()).on_host()
         if self._head_inputs is not None:
             self._features.append(self._head_inputs.of(len(batch.clips)))
         self._items += batch.clips

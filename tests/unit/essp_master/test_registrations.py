@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from essp_common.job.feature_layout import FeatureLayout
 from essp_common.job.spec import JobSpec
 from essp_common.wiring import Stores, open_store
 from essp_master.job.preflight import preflight
-from essp_master.registrations import Declared, ExtractorRow, Registrations, TrainerRow
+from essp_master.registrations import PREFIX, Declared, ExtractorRow, Registrations, TrainerRow
 from tests.harness.fleet import make_job
 
 DIGEST = "registry.example/team/depth@sha256:" + "0f" * 32
@@ -106,6 +107,28 @@ def test_every_change_stays_in_the_log(root: str) -> None:
     with pytest.raises(NotFound, match="not registered"):
         table.row("extractors", "depth")
     table.put("extractors", DEPTH, "ann", None)
+
+
+def test_the_document_of_another_number_is_refused_and_the_one_before_it_counts_once_it_is_removed(root: str) -> None:
+    """As when somebody copies one over another: it must not be read for ever."""
+    table, store = tables(root), open_store(root)
+    table.put("extractors", DEPTH, "ann", None)
+    table.put("trainers", BIG, "ann", None)
+    first, second, third = (f"{PREFIX}{number:010}.json" for number in (1, 2, 3))
+    store.put(third, store.get(first))
+    for reader in (table, tables(root)):
+        with pytest.raises(ConfigError, match=r"0000000003.json: holds change 1; .*remove it"):
+            reader.extractors()
+    store.delete(third)
+    store.put(first, b"damaged, and of no matter any more")
+    assert (tables(root).extractors(), tables(root).trainers()) == ({"depth": DEPTH}, {"big": BIG})
+    with pytest.raises(ConfigError, match=r"0000000001.json: cannot be read"):
+        tables(root).changes()
+    unversioned = json.loads(store.get(second))
+    del unversioned["versions"]["trainers/big"]
+    store.put(second, json.dumps(unversioned).encode())
+    with pytest.raises(ConfigError, match=r"0000000002.json: cannot be read: versions: trainers/big has none"):
+        tables(root).row("trainers", "big")
 
 
 @pytest.mark.parametrize(

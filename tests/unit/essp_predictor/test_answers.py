@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +12,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from essp_common.artifacts import partial_scores
+from essp_common.artifacts import layout, partial_scores
 from essp_common.artifacts.fused_model import FusedModel
 from essp_common.artifacts.partial_scores import PartialScores, ScoredPart
 from essp_common.artifacts.predictions import Prediction
 from essp_common.artifacts.scores import ScoreTable, fuse
 from essp_common.artifacts.segments import Segment
+from essp_common.errors import PermanentError
 from essp_common.job.spec import JobSpec
 from essp_common.objects.directory import DirectoryStore
 from essp_predictor.answers import FusedAnswers
@@ -90,6 +94,62 @@ def test_where_parts_end_makes_no_difference(tmp_path: Path, part_clips: int, hi
     assert [row.video_id for row in predictions] == list(VIDEOS)
     assert [row.clips for row in predictions] == [3, 40, 0, 17, 2]
     assert [row.error for row in predictions] == [None, "damaged", "damaged", "damaged", "damaged"]
+
+
+DEEP = b"[" * 100_000
+
+
+def without(name: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    return lambda rest: {key: value for key, value in rest.items() if key != name}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *(lambda rest, odd=odd: odd for odd in (None, [], {}, "x", 3)),
+        without("errors"),
+        without("frames"),
+        lambda rest: rest | {"errors": {"a": 3}},
+        *(lambda rest, odd=odd: rest | {"frames": odd} for odd in ([], [1], [[0, 1]], [[0, None, 3]], [[7, 0, 5]])),
+    ],
+)
+def test_what_is_damaged_of_a_part_is_named_with_what_to_do(tmp_path: Path, change: Callable[[Any], Any]) -> None:
+    made = answers(tmp_path, job(), model(), 7)
+    store = DirectoryStore(str(tmp_path / "7"))
+    [done, *_] = sorted(info.key for info in store.list(layout.PARTS) if info.key.endswith("done.json"))
+    store.put(done, json.dumps(change(json.loads(store.get(done)))).encode())
+    with pytest.raises(PermanentError, match=f"{re.escape(store.uri(done))} .*start the job again"):
+        list(made.predictions())
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", DEEP, b"\xff"])
+@pytest.mark.parametrize("name", ["done.json", "rgb.parquet"])
+def test_bytes_that_are_no_part_are_named_with_what_to_do(tmp_path: Path, name: str, damage: bytes) -> None:
+    made = answers(tmp_path, job(), model(), 7)
+    store = DirectoryStore(str(tmp_path / "7"))
+    key = next(info.key for info in store.list(layout.PARTS) if info.key.endswith(name))
+    store.put(key, damage)
+    done = re.escape(store.uri(f"{key.rpartition('/')[0]}/done.json"))
+    with pytest.raises(PermanentError, match=f"{re.escape(key)} .*remove {done} and start the job again"):
+        list(made.predictions())
+
+
+def test_the_table_of_another_part_is_not_taken(tmp_path: Path) -> None:
+    made = answers(tmp_path, job(), model(), 7)
+    store = DirectoryStore(str(tmp_path / "7"))
+    first, second, *_ = sorted(info.key for info in store.list(layout.PARTS) if info.key.endswith("rgb.parquet"))
+    store.put(first, store.get(second))
+    with pytest.raises(PermanentError, match="has other clips than the tables beside it"):
+        list(made.predictions())
+
+
+def test_what_people_leave_beside_parts_does_not_matter(tmp_path: Path) -> None:
+    whole = said(tmp_path, job(), model(), 63)
+    made = answers(tmp_path, job(), model(), 7)
+    store = DirectoryStore(str(tmp_path / "7"))
+    for info in list(store.list(layout.PARTS)):
+        store.put(f"{info.key.rpartition('/')[0]}/.DS_Store", b"x")
+    assert [row for part in made.predictions() for row in part] == whole[0]
 
 
 def test_scores_are_the_fused_means_and_segments_those_of_fused_clips(tmp_path: Path) -> None:

@@ -257,6 +257,22 @@ def test_a_cache_that_is_not_emptied_is_found_out(
     assert list(broken(audit(job, job.run(then=left)))) == ["no leak"]
 
 
+@pytest.mark.parametrize("status", ["{}", "null", "[" * 1000, "damaged"])
+def test_a_status_of_another_version_keeps_nothing_else_from_being_checked(
+    adapters: Adapters, tmp_path: Path, status: str
+) -> None:
+    job = Audited(adapters, tmp_path)
+    segments = job.run()
+    segments[-1].status_json = status
+    findings = audit(job, segments)
+    unchecked = findings.pop("API = truth")
+    assert unchecked.holds is None
+    assert "was written by another version of ESSP" in unchecked.checked
+    assert broken(findings) == {}
+    segments[-1].ledger.counts["issued"] += 1
+    assert "API = truth" in broken(audit(job, segments))
+
+
 def test_writes_without_a_condition_are_found_out(
     adapters: Adapters, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

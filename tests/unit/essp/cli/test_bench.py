@@ -90,6 +90,15 @@ def test_wrong_arguments_say_what_to_write(
     assert message in str(raised.value)
 
 
+@pytest.mark.parametrize(("option", "name"), [("--trace", "trace.csv"), ("--plot", "plot.png")])
+def test_a_folder_in_place_of_a_file_is_found_before_anything_is_measured(
+    images: Path, tmp_path: Path, option: str, name: str
+) -> None:
+    (tmp_path / name).mkdir()
+    with pytest.raises(ConfigError, match=f"{option} .*/{name}: cannot be written; give another name"):
+        essp("bench", "io", "--source", str(images), *SMALL, option, str(tmp_path / name))
+
+
 def test_a_source_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match=r"there are no files at .*nothing"):
         essp("bench", "io", "--source", str(tmp_path / "nothing"))

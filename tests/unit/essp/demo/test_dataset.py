@@ -113,6 +113,13 @@ def test_directory_of_something_else_is_refused(dataset: Path, tmp_path: Path) -
     assert json.loads((dataset / MANIFEST).read_text())["seed"] == 3
 
 
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"[" * 100_000])
+def test_a_set_whose_description_is_damaged_is_named(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / MANIFEST).write_bytes(content)
+    with pytest.raises(ConfigError, match=f"{MANIFEST} cannot be read .*; remove {tmp_path} or choose another"):
+        make_dataset(tmp_path, PER_CLASS, seed=3)
+
+
 @pytest.mark.parametrize("motion", MOTIONS)
 @pytest.mark.parametrize("texture", TEXTURES)
 def test_flow_shows_the_motion(texture: str, motion: str) -> None:

@@ -80,6 +80,20 @@ def test_a_number_that_another_process_has_now_counts_as_gone(tmp_path: Path) ->
         assert [info.key for info in STORES.under(uri).list()] == [numbered(layout.LOCKS, 8)]
 
 
+@pytest.mark.parametrize(
+    "odd",
+    [b"", b"null", b"[]", b"{}", b"[" * 100_000, *(f'{{"pid": {pid}}}'.encode() for pid in ("-1", '"x"', 10**30))],
+)
+def test_what_says_of_no_process_that_it_holds_an_output_counts_as_gone(tmp_path: Path, odd: bytes) -> None:
+    uri = f"file://{tmp_path}/run"
+    with Claim(uri, STORES):
+        mine = json.loads(STORES.under(uri).get(numbered(layout.LOCKS, 1)))
+    changed = json.dumps(mine | json.loads(odd)).encode() if b"pid" in odd else odd
+    STORES.under(uri).put(numbered(layout.LOCKS, 1), changed)
+    with Claim(uri, STORES):
+        assert [info.key for info in STORES.under(uri).list()] == [numbered(layout.LOCKS, 2)]
+
+
 def test_of_another_machine_nothing_is_assumed(tmp_path: Path) -> None:
     uri = f"file://{tmp_path}/run"
     with Claim(uri, STORES):

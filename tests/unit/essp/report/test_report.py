@@ -7,6 +7,7 @@ import dataclasses
 import io
 import re
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from html.parser import HTMLParser
@@ -29,14 +30,15 @@ from essp.report.plots import DARK, LIGHT
 from essp.report.samples import choose, code_shares, draw_samples, read_clip, read_samples
 from essp.report.sweeps import best_of_sweeps
 from essp_aggregator.assembly import assemble, final_checkpoints
-from essp_common.artifacts import layout
+from essp_common.artifacts import layout, scores
 from essp_common.artifacts.checkpoint import PhaseRecord, TakenChange
 from essp_common.artifacts.history import History
+from essp_common.artifacts.scores import ScoreTable
 from essp_common.cache.memory import MemoryCache
 from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.file import write_catalog
 from essp_common.catalog.rows import VideoRow
-from essp_common.errors import NotFound
+from essp_common.errors import NotFound, PermanentError
 from essp_common.job.spec import JobSpec
 from essp_common.job.trainer_spec import StopSpec
 from essp_common.objects.directory import DirectoryStore
@@ -45,7 +47,7 @@ from essp_common.planning.position import Position
 from essp_common.video.probe import probe
 from essp_common.video.synthetic import drifting, numbered, read_number, texture, write_video
 from essp_common.wiring import Stores
-from tests.harness.finished_job import CLASSES, JOB, VERSIONS, FinishedJob, finished_job, swept
+from tests.harness.finished_job import CLASSES, JOB, VERSIONS, FinishedJob, finished_job, score_table, swept
 
 pytestmark = pytest.mark.slow
 
@@ -400,6 +402,26 @@ def test_scores_that_the_model_takes_and_that_are_lost_are_named(tmp_path: Path)
     job = fused(tmp_path)
     shutil.rmtree(tmp_path / "trainers" / "flow")
     with pytest.raises(NotFound, match=r"test scores that are gone; restore from a backup: file://.*/trainers/flow$"):
+        read_run(job.store, STORES)
+
+
+OTHERS: dict[str, Callable[[ScoreTable], ScoreTable]] = {
+    "of another trainer": lambda _: score_table("flow", "test"),
+    "of another split": lambda _: score_table("rgb", "validation"),
+    "of other classes": lambda table: replace(table, classes=("w", "x", "y", "z")),
+    "of other videos": lambda table: replace(table, video_id=tuple(f"other/{name}" for name in table.video_id)),
+    "of no video": lambda table: table.at(np.arange(0)),
+    "of half of the videos": lambda table: table.at(np.arange(len(table) // 2)),
+    "without labels": lambda table: replace(table, class_id=np.full_like(table.class_id, -1)),
+}
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_other_scores_than_those_of_the_model_are_named(tmp_path: Path, other: str) -> None:
+    """Rather than shown beside figures that are not theirs."""
+    job, key = fused(tmp_path), layout.scores("rgb", "test", 0)
+    scores.write(job.store, key, OTHERS[other](score_table("rgb", "test")))
+    with pytest.raises(PermanentError, match=f"{re.escape(job.store.uri(key))} holds other scores"):
         read_run(job.store, STORES)
 
 

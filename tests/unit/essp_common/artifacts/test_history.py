@@ -92,6 +92,9 @@ class Interrupted:
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         return self._store.list(prefix)
 
+    def uri(self, key: str) -> str:
+        return self._store.uri(key)
+
 
 @pytest.mark.parametrize("writes", range(6))
 def test_joining_may_be_interrupted_anywhere(tmp_path: Path, writes: int) -> None:
@@ -116,6 +119,18 @@ def test_a_gap_is_no_history(tmp_path: Path) -> None:
         History(store).append(segment(number))
     store.delete(numbered(layout.HISTORY, 2))
     with pytest.raises(BadHistory, match="0000000002 is missing"):
+        list(History(store).read())
+
+
+@pytest.mark.parametrize(("number", "holds"), [(1, 2), (2, 1), (3, 1), (3, 2)])
+def test_a_segment_that_lies_at_the_place_of_another_is_named(tmp_path: Path, number: int, holds: int) -> None:
+    """As when somebody restores files by hand."""
+    store = open_store(tmp_path.as_uri())
+    for each in (1, 2):
+        History(store).append(segment(each))
+    store.put(numbered(layout.HISTORY, number), store.get(numbered(layout.HISTORY, holds)))
+    said = f"{tmp_path.as_uri()}/history/000000000{number} holds segments {holds} to {holds}; restore it"
+    with pytest.raises(BadHistory, match=said):
         list(History(store).read())
 
 

@@ -310,7 +310,16 @@ def test_a_save_whose_last_answer_was_lost_is_repeated(tmp_path: Path, lost: str
 
 
 DEEP = b"[" * 100_000
-ODD = [b"", b"\xff\x00", b"null", b'{"step": 1e400}', b'{"owner": 1, "step": 1e400}', b'{"owner": -1}', DEEP]
+ODD = [
+    b"",
+    b"\xff\x00",
+    b"null",
+    b'{"step": 1e400}',
+    b'{"owner": 1, "step": 1e400}',
+    b'{"owner": -1}',
+    b'{"owner": 1, "stdp": 8}',
+    DEEP,
+]
 
 
 @pytest.mark.parametrize("content", ODD)

@@ -16,16 +16,18 @@ import torch
 from torch.nn import functional
 
 from essp_common.artifacts.checkpoint import ModelDescription, Origin
-from essp_common.errors import ConfigError
+from essp_common.artifacts.fused_model import Member
+from essp_common.errors import ConfigError, PermanentError
 from essp_common.features.registry import layout_of
 from essp_common.job.network_limits import limits_of
 from essp_common.job.registered import MODELS
-from essp_common.learning.models import Classifier, build, load_state, starting_weights, state_bytes
+from essp_common.learning.models import Classifier, build, load_member, load_state, starting_weights, state_bytes
 from essp_common.learning.networks import NETWORKS, STATE_KEYS, network, read_state
 from essp_common.learning.normalisation import take_any_batch
 from essp_common.learning.randomness import Share, initial_weights
 from essp_common.learning.torchvision_compat import torchvision
 from essp_common.learning.weight_layouts import named_as
+from essp_common.objects.directory import DirectoryStore
 from essp_common.wiring import Stores
 from tests.harness.rounding import TOLERANCE
 from tests.harness.small_networks import small_mvit
@@ -246,6 +248,22 @@ def test_state_comes_back_to_the_bit() -> None:
     assert state_bytes(other) == state_bytes(model)
     x = clips(2, 10)
     assert torch.equal(other.eval()(x).logits, model.eval()(x).logits)
+
+
+def test_weights_of_another_network_are_said_to_be_in_a_line_with_their_file(tmp_path: Path) -> None:
+    """As when the code of a network has changed since it was trained."""
+    store, small = DirectoryStore(str(tmp_path)), description("small")
+    weights, file = state_bytes(build(small, seed=0)), "rgb.safetensors"
+    store.put(file, weights)
+    digest = sha256(weights).hexdigest()
+    member = Member(
+        trainer="rgb", stream="rgb", weight=1.0, model=small, file=file, sha256=digest, checkpoint="", epoch=0
+    )
+    load_member(build(small, seed=1), store, member)
+    with pytest.raises(PermanentError, match=r"^file://.*/rgb.safetensors: the weights are .* Missing key") as caught:
+        load_member(build(description("resnet18"), seed=0), store, member)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 500
 
 
 def test_packaged_weights_load() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +23,7 @@ from essp_common.artifacts.segments import Segment, read_segments, write_segment
 from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.file import read_catalog, write_catalog
 from essp_common.catalog.rows import VideoRow
-from essp_common.errors import EsspError
+from essp_common.errors import EsspError, PermanentError
 from essp_common.objects import tables
 from essp_common.objects.directory import DirectoryStore
 from tests.harness.finished_job import score_table
@@ -121,6 +123,90 @@ def test_a_damaged_head_of_a_page_is_read_or_refused(tmp_path: Path, column: str
         store.put("catalog", bytes(damaged))
         with suppress(EsspError):
             read()
+
+
+def refusal(store: DirectoryStore, kind: str, name: str, column: Any) -> str:
+    """What is said of a table with another column in place of one of its own; None: without it."""
+    read = artefacts(store)[kind]
+    table = tables.unpacked(store.get(kind))
+    place = table.column_names.index(name)
+    table = table.remove_column(place) if column is None else table.set_column(place, name, column)
+    store.put(kind, tables.packed(table.schema, [table]))
+    assert callable(read)
+    with pytest.raises(PermanentError, match=re.escape(store.uri(kind))) as caught:
+        read()
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+FILLED = {
+    "scores": ("video_id", "class_id", "clip_index", "scores"),
+    "predictions": ("video_id", "clips", "scores"),
+    "segments": ("video_id", "class_name", "first_frame", "last_frame", "score"),
+}
+"""The columns that have a value in every row."""
+
+
+@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, names in FILLED.items() for name in names])
+def test_a_column_that_is_missing_or_lacks_a_value_is_named(tmp_path: Path, kind: str, name: str) -> None:
+    store = DirectoryStore(str(tmp_path))
+    artefacts(store)
+    column = tables.unpacked(store.get(kind)).column(name)
+    holes = pa.array([None, *column.to_pylist()[1:]], column.type)
+    assert f"column {name} lacks a value in some row" in refusal(store, kind, name, holes)
+    assert name in refusal(store, kind, name, None)
+
+
+ROWS_OF_SCORES = len(score_table("rgb", "test"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "value", "said"),
+    [
+        ("scores", "class_id", "x", "column class_id: Failed to parse string"),
+        ("scores", "class_id", 4, "class_id is that of none of 4 classes"),
+        ("scores", "class_id", -2, "class_id is that of none of 4 classes"),
+        ("scores", "scores", 0.5, "column scores holds double, not as many numbers in each row"),
+        ("scores", "scores", [0.5] * 4, "column scores holds list"),
+        ("predictions", "scores", [float("nan")] * 2, "column scores lacks a value in some row"),
+        ("segments", "score", float("inf"), "column score lacks a value in some row"),
+        ("segments", "first_frame", 0.5, "column first_frame: Float value 0.5"),
+    ],
+)
+def test_a_column_of_other_values_is_named(tmp_path: Path, kind: str, name: str, value: object, said: str) -> None:
+    rows = ROWS_OF_SCORES if kind == "scores" else 3
+    assert said in refusal(DirectoryStore(str(tmp_path)), kind, name, pa.array([value] * rows))
+
+
+@pytest.mark.parametrize("odd", [float("nan"), float("-inf"), -0.5, 99.0])
+def test_what_is_no_probability_is_no_score(tmp_path: Path, odd: float) -> None:
+    scores_of_rows = np.full((ROWS_OF_SCORES, 4), 0.25, np.float32)
+    scores_of_rows[-1, 1] = odd
+    column = pa.FixedSizeListArray.from_arrays(pa.array(scores_of_rows.reshape(-1)), 4)
+    refusal(DirectoryStore(str(tmp_path)), "scores", "scores", column)
+
+
+@pytest.mark.parametrize("said", [b'"abcd"', b"{}", b"[1, 2, 3, 4]", b'["a", "a", "b", "c"]', b"null", b"[" * 100_000])
+@pytest.mark.parametrize("kind", ["scores", "predictions"])
+def test_classes_are_a_list_of_different_names(tmp_path: Path, kind: str, said: bytes) -> None:
+    store = DirectoryStore(str(tmp_path))
+    read = artefacts(store)[kind]
+    table = tables.unpacked(store.get(kind)).replace_schema_metadata({b"essp.classes": said})
+    store.put(kind, tables.packed(table.schema, [table]))
+    assert callable(read)
+    with pytest.raises(PermanentError, match=kind):
+        read()
+
+
+def test_a_column_more_is_left_out(tmp_path: Path) -> None:
+    """Another version may have written it."""
+    store = DirectoryStore(str(tmp_path))
+    for kind, read in list(artefacts(store).items())[1:]:
+        table = tables.unpacked(store.get(kind))
+        more = table.append_column("newer", pa.nulls(table.num_rows))
+        store.put(kind, tables.packed(more.schema, [more]))
+        assert callable(read)
+        read()
 
 
 def test_a_table_of_something_else_is_refused(tmp_path: Path) -> None:

@@ -208,6 +208,14 @@ def test_a_damaged_version_is_said_to_be(store: DirectoryStore) -> None:
         RecordReader(DataSet(store))
 
 
+@pytest.mark.parametrize("content", [b"{}", b'{"format": 1, "classes": ["a"]}', b'{"files": []}'])
+def test_a_version_that_names_no_files_is_damaged_and_not_empty(store: DirectoryStore, content: bytes) -> None:
+    build(store, range(3))
+    store.put("versions/0000000001.json", content)
+    with pytest.raises(PermanentError, match=r"0000000001.json is damaged: it names no files; restore it"):
+        RecordReader(DataSet(store))
+
+
 def test_an_image_that_no_record_can_hold_is_refused() -> None:
     for shape in ((1, 70_000), (70_000, 1, 3), (1, 1, 300)):
         with pytest.raises(BadFrames, match="too many numbers for a record"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -243,8 +244,10 @@ def test_other_files_are_refused_in_words(data: bytes, words: str) -> None:
 
 
 def test_a_header_that_asks_for_all_memory_is_refused() -> None:
-    data = pack({"w": np.zeros((100, 100), np.float32)})
-    for shape in (b"[140000000000,140000000000]", b"[40000,40000]"):
+    arrays = {"w": np.zeros((100, 100), np.float32)}
+    shapes = (b"[140000000000,140000000000]", b"[140000000000,140000000000,140000000000]", b"[40000,40000]")
+    for shape, codec in product(shapes, CODECS):
+        data = pack(arrays, Packing(codec=codec))
         changed = data.replace(b"[100,100]", shape)
         header = struct.unpack("<Q", data[8:16])[0] + len(changed) - len(data)
         with pytest.raises(DamagedTensors):

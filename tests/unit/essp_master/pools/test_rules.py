@@ -95,5 +95,25 @@ def test_a_rule_that_cannot_be_kept_is_said_to_last_as_long_as_the_master() -> N
 
 def test_what_cannot_be_read_is_named(store: ObjectStore) -> None:
     store.put(f"{PREFIX}0000000003.json", b"{}")
-    with pytest.raises(ConfigError, match="rules of pools, 3"):
+    with pytest.raises(ConfigError, match=r"pools/0000000003.json holds no rules of pools: .* or remove it"):
         PoolRules(store).follow()
+
+
+def test_the_document_of_another_number_is_refused_and_the_one_before_it_counts_once_it_is_removed(
+    store: ObjectStore,
+) -> None:
+    """As when somebody copies one over another: it must not be read for ever."""
+    rules = PoolRules(store)
+    rules.set("decoder", FIXED, "ann")
+    rules.set("extractor.flow", FIXED, "ann")
+    first, second, third = (f"{PREFIX}{number:010}.json" for number in (1, 2, 3))
+    store.put(third, store.get(first))
+    for reader in (rules, PoolRules(store)):
+        with pytest.raises(ConfigError, match=r"0000000003.json holds change 1 of the rules of pools; .*remove it"):
+            reader.follow()
+    store.delete(third)
+    store.put(first, b"damaged, and of no matter any more")
+    successor = PoolRules(store)
+    successor.set("decoder", None, "bob")
+    assert successor.of("extractor.flow") == FIXED
+    assert store.get(second) != store.get(third)
