@@ -64,12 +64,14 @@ def cifar(archive: Archive) -> Source | None:
 
 
 def _read(archive: Archive, layout: _Layout, files: Sequence[str], classes: tuple[str, ...]) -> Source:
+    if len(set(classes)) < len(classes):
+        raise ConfigError(f"CIFAR: {layout.names} has a class twice; use the archive as it is published")
     step = layout.labels + _BYTES
     items: list[Item] = []
     for name in files:
         data = archive.read(name)
-        if len(data) % step:
-            raise ConfigError(f"CIFAR: {name} is damaged: its length is no multiple of {step}")
+        if not data or len(data) % step:
+            raise ConfigError(f"CIFAR: {name} is damaged: {len(data)} bytes are no whole number of {step}")
         for number in range(len(data) // step):
             at = number * step + layout.labels
             label = data[at - 1]
