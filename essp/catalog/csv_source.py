@@ -37,6 +37,7 @@ from essp.catalog.foreign_lists import refuse_lists_of_labels
 from essp.catalog.found import lines_of
 from essp_common.errors import ConfigError, NotFound
 from essp_common.objects.documents import CsvFile, CsvRow
+from essp_common.objects.uris import place_of
 from essp_common.planning.splits import canonical_split
 from essp_common.wiring import Stores
 
@@ -214,7 +215,10 @@ def _segment(start: str, end: str, unit: Literal["s", "frame"]) -> Segment:
 
 def _uri(path: str, folder: str) -> str:
     if "://" in path:
-        return path
+        try:
+            return str(place_of(path, video=True))  # a file has one URI, and is not listed under two
+        except ConfigError:
+            return path  # who looks it up says what is wrong
     if path.startswith("/"):
         return f"file://{path}"
     scheme, _, place = folder.partition("://")

@@ -137,7 +137,8 @@ def _video(found: Found, key: str, name: str, video: Mapping[str, Any]) -> Itera
         more = {k: v for k, v in annotations[number].items() if k not in ("segment", "label")}
         near = _near(segment, spans)
         entry = found.entry(info, label, split, segment=segment, spans=near, meta={**meta, **more})
-        yield _renamed(entry, spans[:number])
+        twice = "doubled: the list has it more than once" if (segment, label) in spans[:number] else None
+        yield replace(_renamed(entry, spans[:number]), error=twice)
 
 
 def _seconds(value: Any) -> float:

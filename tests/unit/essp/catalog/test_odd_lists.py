@@ -137,6 +137,14 @@ def test_rows_and_columns_that_do_not_fit_are_named(tmp_path: Path) -> None:
     }
 
 
+def test_a_file_is_not_listed_under_two_names(tmp_path: Path) -> None:
+    make(tmp_path, "1.mp4")
+    names = ["1.mp4", "./1.mp4", f"{tmp_path}/1.mp4", f"file://{tmp_path}/1.mp4", f"FILE://{tmp_path}/1.mp4/"]
+    found = csv_of(tmp_path, "path,label\n" + "".join(f"{name},{number}\n" for number, name in enumerate(names)))
+    assert labelled(found) == {"1.mp4": ("0", "train")}
+    assert set(problems(found).values()) == {"doubled"}
+
+
 def npz() -> bytes:
     written = io.BytesIO()
     np.savez(written, x=np.zeros(3))
@@ -246,6 +254,15 @@ def test_a_video_that_is_there_twice_in_one_object_is_not_lost(tmp_path: Path) -
     write(tmp_path / "a.json", f'{{"database": {{{video}, {video}}}}}')
     with pytest.raises(ConfigError, match=r"a\.json is no JSON: 'abc' is there twice in one object"):
         listing(tmp_path, "a.json")
+
+
+def test_a_segment_that_is_there_twice_is_one_row(tmp_path: Path) -> None:
+    make(tmp_path, "v_abc.mp4")
+    annotations = [{"segment": [0, 1], "label": label} for label in "abba"]
+    write(tmp_path / "a.json", json.dumps({"database": {"abc": {"annotations": annotations}}}))
+    found = listing(tmp_path, "a.json")
+    assert labelled(found) == {"v_abc.mp4#0-1s": ("a", "train"), "v_abc.mp4#0-1s:b": ("b", "train")}
+    assert list(problems(found).values()) == ["doubled", "doubled"]
 
 
 @pytest.mark.parametrize("label", ["--5", "²", "9" * 5000, "٣"])

@@ -8,11 +8,11 @@ import tarfile
 import pytest
 
 from essp_common.errors import ConfigError
-from essp_common.objects.documents import CsvFile, read_json, tar_members
+from essp_common.objects.documents import CsvFile, CsvRow, read_json, tar_members
 
 
-def rows(text: str) -> list[tuple[int, dict[str, str], str]]:
-    return [tuple(row) for row in CsvFile("u", text)]  # type: ignore[misc]
+def rows(text: str) -> list[CsvRow]:
+    return list(CsvFile("u", text))
 
 
 def test_rows_of_a_csv_file() -> None:
