@@ -175,6 +175,8 @@ def _box(numbers: Any, size: tuple[int, int] | None) -> tuple[Box, float]:
     left, top, width, height = numbers
     if width <= 0 or height <= 0:
         raise ValueError(f"{_short(numbers)} has no area")
+    if width < 1 and height < 1:
+        raise ValueError(f"{_short(numbers)} is smaller than a pixel; coordinates are pixels, not parts of the image")
     box = Box(math.floor(top), math.floor(left), math.ceil(top + height), math.ceil(left + width), size)
     return clipped(box, *size) if size is not None else box, width * height
 

@@ -141,7 +141,9 @@ def _csv(uri: str, stores: Stores) -> Source:
     items: list[Item] = []
     labels: dict[str, str] = {}
     problems: dict[str, str] = {}
+    splits: set[str] = set()
     for row in rows:
+        splits.add(row.values.get("split", "").lower())
         path, label = row.values["path"], row.values["label"]
         if row.problem or not path or labels.setdefault(path, label) != label:
             other = f"it is listed as {labels.get(path)!r}, too"
@@ -149,6 +151,9 @@ def _csv(uri: str, stores: Stores) -> Source:
             continue
         whole = path if "://" in path else f"file://{path}" if path.startswith("/") else f"{folder}/{path}"
         items.append(Item(path, label, partial(_get, stores, whole)))
+    if len(splits) > 1:
+        there = " and ".join(repr(split) for split in sorted(splits))
+        raise ConfigError(f"{uri}: its column split has {there}; write a file for each, and build a data set of each")
     return Source("a CSV file with the columns path and label", tuple(items), problems=problems)
 
 

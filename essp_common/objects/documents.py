@@ -83,9 +83,9 @@ def read_json(text: str | bytes, made: Callable[[dict[str, Any]], Any] = lambda 
 
 
 def tar_members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    """The members of an archive that is open to be read, in their order, down to its last byte.
+    """The members of an archive that is open to be read, in their order.
 
-    Raises `tarfile.ReadError` for damage, wherever it is.
+    Raises `tarfile.ReadError` for damage, wherever it is, and where another archive follows the end.
     """
     behind = -1
     try:
@@ -97,8 +97,13 @@ def tar_members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
         file: Any = archive.fileobj
         file.seek(archive.offset)
         end = file.read(tarfile.BLOCKSIZE)
+        behind_end = file.read(tarfile.RECORDSIZE)
     except (ValueError, OverflowError) as error:  # a size that no file has
         raise tarfile.ReadError(str(error)) from error
     if end != tarfile.NUL * tarfile.BLOCKSIZE:
         what = "it is damaged there" if end else "it has no mark of its end, so it was cut, or is not finished"
         raise tarfile.ReadError(f"byte {archive.offset}: {what}")
+    if behind_end.strip(tarfile.NUL):
+        raise tarfile.ReadError(
+            f"byte {archive.offset}: it ends there, and something follows; join archives with tar -A"
+        )

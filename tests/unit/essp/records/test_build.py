@@ -263,6 +263,9 @@ def test_rows_of_a_csv_file_that_do_not_fit_are_named_and_left_out(tmp_path: Pat
     (tmp_path / "list.csv").write_text("path,label,label\n1.png,cat,dog\n")
     with pytest.raises(ConfigError, match="column 'label' is there twice"):
         made(tmp_path / "list.csv", tmp_path / "none")
+    (tmp_path / "list.csv").write_text("path,label,split\n1.png,cat,train\n2.png,dog,test\n")
+    with pytest.raises(ConfigError, match="its column split has 'test' and 'train'; write a file for each"):
+        made(tmp_path / "list.csv", tmp_path / "none")
 
 
 @pytest.mark.parametrize("label", ["a\nb", "a\x00b", "\x1b[31m", "\udce9"])

@@ -140,11 +140,12 @@ WRONG: dict[str, tuple[dict[str, Any] | list[int], str]] = {
     "box 24": (annotation(24, 1, 8, [3, 3, 5, 5]), "there is no category 8"),
     "box 25": (annotation(25, 1, 7, [3, 3, 5]), "is no box"),
     "box 26": (annotation(26, 1, 7, [3, 3, 1e300, 5]), "is no box"),
+    "box 31": (annotation(31, 1, 7, [0.1, 0.1, 0.5, 0.9]), "is smaller than a pixel; coordinates are pixels"),
     "box 30": (annotation(30, 1, 7, [True, 3, 3, 5]), "is no box"),
     "box 27": (annotation(27, 1, 7, [float("nan"), 3, 3, 5]), "is no box"),
     "box 28": (annotation(28, [1], 7, [3, 3, 3, 5]), "is no whole number"),  # type: ignore[arg-type]
     "box 29": ({"id": 29, "image_id": 1, "category_id": 7}, "lacks 'bbox'"),
-    "annotations[14]": ([1, 2], "is no object"),
+    "annotations[15]": ([1, 2], "is no object"),
 }
 
 
@@ -174,7 +175,7 @@ def test_what_is_wrong_is_named_and_left_out(tmp_path: Path) -> None:
     for name, why in expected.items():
         assert why in built.problems[name]
     said = essp_command("records", "build", str(file), "--out", str(tmp_path / "x"), "--dry-run")
-    assert "boxes in 5 images; 1 box of crowds left out; 6 boxes, 3 labels, 14 left out" in said.stderr
+    assert "boxes in 5 images; 1 box of crowds left out; 6 boxes, 3 labels, 15 left out" in said.stderr
 
 
 @pytest.mark.parametrize(

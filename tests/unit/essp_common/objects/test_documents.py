@@ -106,6 +106,11 @@ def test_damage_anywhere_in_an_archive_is_found() -> None:
             names(whole[:end])
 
 
+def test_an_archive_behind_another_one_is_not_lost() -> None:
+    with pytest.raises(tarfile.ReadError, match="something follows; join archives with tar -A"):
+        names(tar() + tar())
+
+
 @pytest.mark.parametrize("at", [0, 1024])
 @pytest.mark.parametrize(
     "size", [b"\xff" * 12, b"\xff" * 10 + b"\xfe\x00", b"\x80" + b"\x7f" * 11], ids=["-1", "-512", "2**87"]
