@@ -66,7 +66,7 @@ class Found:
 
     def lines(self, key: str) -> list[str]:
         """The lines of a text file that are not empty, whatever its letters are encoded in."""
-        return [line for line in lines_of(self.store.get(key).decode("utf-8", errors="replace")) if line]
+        return [line for line in lines_of(self.store.get(key).decode("utf-8-sig", errors="replace")) if line]
 
     def json(self, key: str) -> Any:
         """A JSON file, read once. Raises `ConfigError` if it is none."""

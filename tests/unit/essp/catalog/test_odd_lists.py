@@ -328,6 +328,12 @@ def test_an_index_of_ucf101_that_numbers_no_classes_is_refused(tmp_path: Path, l
         listing(tmp_path)
 
 
+def test_a_mark_of_its_encoding_at_the_begin_of_a_list_is_no_part_of_a_name(tmp_path: Path) -> None:
+    make(tmp_path, "actioncliptrain00001.avi")
+    write(tmp_path / "Run_train.txt", "\ufeffactioncliptrain00001 1\n")
+    assert labelled(listing(tmp_path)) == {"actioncliptrain00001.avi": ("Run", "train")}
+
+
 @pytest.mark.parametrize("mark", ["", " yes", " 2", " 1 1", "\t1x"])
 def test_marks_of_hollywood2_are_one_of_two(tmp_path: Path, mark: str) -> None:
     make(tmp_path, "actioncliptrain00001.avi")
