@@ -48,17 +48,14 @@ def rows(found: Listing) -> dict[str, VideoRow]:
 @pytest.mark.parametrize("lay_out", ["mmaction2", "hmdb51", "hollywood2", "ccv", "something", "activitynet", "ucf101"])
 def test_a_name_that_no_file_can_have_costs_its_own_row_alone(tmp_path: Path, name: str, lay_out: str) -> None:
     ones = " ".join("1" * 20)
+    video = {"annotations": [{"segment": [0, 1], "label": "a"}]}
     lists: dict[str, dict[str, str]] = {
         "mmaction2": {"train.txt": f"{name}.mp4 0\nactioncliptrain00001.mp4 1\n"},
         "hmdb51": {"wave_test_split1.txt": f"{name} 1\nactioncliptrain00001.mp4 1\n"},
         "hollywood2": {"Run_train.txt": f"{name} 1\nactioncliptrain00001 1\n"},
         "ccv": {"trainVidID.txt": f"{name}\nactioncliptrain00001\n", "trainLabel.txt": f"{ones}\n{ones}\n"},
         "something": {"train.json": json.dumps([{"id": n, "label": "x"} for n in (name, "actioncliptrain00001")])},
-        "activitynet": {
-            "a.json": json.dumps(
-                {"database": {n: ACTIVITIES["database"]["abc"] for n in (name, "actioncliptrain00001")}}  # type: ignore[index]
-            )
-        },
+        "activitynet": {"a.json": json.dumps({"database": {n: video for n in (name, "actioncliptrain00001")}})},
         "ucf101": {"trainlist01.txt": f"{name}\nx/actioncliptrain00001.mp4\n"},
     }
     make(tmp_path, "x/actioncliptrain00001.mp4")
