@@ -15,6 +15,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from math import nan
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
@@ -27,13 +28,15 @@ from essp_common.planning.splits import SPLIT_NAMES, canonical_split
 from essp_common.quantities import counted
 
 _KTH = re.compile(r"person(\d\d)_([a-z]+)_(d\d)(?:_uncomp)?")
-_KTH_SEQUENCE = re.compile(r"(person\d\d_[a-z]+_d\d)\s+frames\s+(.*)")
+_KTH_SEQUENCE = re.compile(r"(person\d\d_[a-z]+_d\d)\s+frames\b(.*)")
+_KTH_PIECE = re.compile(r"\s*([1-9][0-9]{0,8})\s*-\s*([1-9][0-9]{0,8})\s*")
 _KTH_VALIDATION = frozenset((1, 4, 19, 20, 21, 23, 24, 25))
 _KTH_TEST = frozenset((2, 3, 5, 6, 7, 8, 9, 10, 22))
 _HMDB_LIST = re.compile(r"(.+)_test_split(\d)\.txt")
 _HMDB_NAME = re.compile(r"(.+)_[a-z]_[a-z]{2}_np\d_[a-z]{2}_[a-z]{3}_\d+")
 _HMDB_SPLITS = {"0": "", "1": "train", "2": "test"}
 _CLIP_SET = re.compile(r"(.+)_(autotrain|train|test)\.txt")
+_CLIP_MARKS = frozenset(("1", "-1", "0"))
 _CLIP = re.compile(r"(?:action|scene)clip(?:auto)*(?:autotrain|train|test)\d+")
 _CCV = ("trainvidid.txt", "trainlabel.txt", "testvidid.txt", "testlabel.txt")
 _CCV_CLASSES = (
@@ -58,7 +61,7 @@ def kth(found: Found) -> Iterator[Entry]:
     """Videos, or the sequences in them, with the authors' division of the 25 persons; a group is a person."""
     key = _sequences_of(found)
     matches = (_KTH_SEQUENCE.match(line) for line in (found.lines(key) if key else ()))
-    sequences = {match[1]: re.findall(r"(\d+)-(\d+)", match[2]) for match in matches if match}
+    sequences = {match[1]: match[2] for match in matches if match}
     for info in found.videos:
         match = _KTH.fullmatch(PurePosixPath(info.key).stem)
         if match is None:
@@ -67,11 +70,16 @@ def kth(found: Found) -> Iterator[Entry]:
         person, action, scene = int(match[1]), match[2], match[3]
         split = "validation" if person in _KTH_VALIDATION else "test" if person in _KTH_TEST else "train"
         whole = found.entry(info, action, split, group=f"person{person:02}", meta={"scenario": scene})
-        pieces = sequences.get(f"person{person:02}_{action}_{scene}", [])
-        for first, last in pieces:
-            yield _cut(whole, Segment(int(first) - 1, int(last) - 1, "frame"))
-        if not pieces:
+        frames = sequences.get(f"person{person:02}_{action}_{scene}")
+        if frames is None:
             yield whole
+            continue
+        for piece in frames.rstrip(", ").split(","):
+            bounds = _KTH_PIECE.fullmatch(piece)
+            if bounds and int(bounds[1]) <= int(bounds[2]):
+                yield _cut(whole, Segment(int(bounds[1]) - 1, int(bounds[2]) - 1, "frame"))
+            else:
+                yield replace(whole, id=f"{whole.id}#{piece.strip()}", error=f"segment: {key}: {piece!r} are no frames")
 
 
 def _sequences_of(found: Found) -> str | None:
@@ -167,19 +175,25 @@ def is_hollywood2(found: Found) -> str:
 def hollywood2(found: Found) -> Iterator[Entry]:
     """Each clip once, with all classes that list it with a 1. Clips that were labelled automatically are a split of
     their own, `autotrain`."""
-    labels: defaultdict[str, list[str]] = defaultdict(list)
+    marks: defaultdict[str, dict[str, str]] = defaultdict(dict)
     splits: dict[str, tuple[str, str]] = {}
+    wrong: dict[str, str] = {}
     for class_name, split, key in _clip_sets(found):
         for line in found.lines(key):
-            clip, _, mark = line.partition(" ")
-            splits.setdefault(clip, (split, key))
-            if mark.strip() == "1" and class_name not in labels[clip]:
-                labels[clip].append(class_name)
+            clip, *rest = line.split()
+            if len(rest) != 1 or rest[0] not in _CLIP_MARKS:
+                raise ConfigError(f"{found.store.uri(key)}: {line[:80]!r} is not `clip 1` or `clip -1`")
+            if splits.setdefault(clip, (split, key))[0] != split:
+                wrong[clip] = f"split: {splits[clip][1]} names it, and {key}, too"
+            if marks[clip].setdefault(class_name, rest[0]) != rest[0]:
+                wrong[clip] = f"mislabelled: {key} lists it with both {marks[clip][class_name]} and {rest[0]}"
     for clip, (split, key) in splits.items():
-        names = tuple(sorted(labels[clip]))
-        info = found.by_stem.get(clip)
+        names = tuple(sorted(name for name, mark in marks[clip].items() if mark == "1"))
+        info = found.called(clip)
         if info is None:
-            yield found.vanished(clip, key, names[0] if names else "", split)
+            yield found.vanished(clip, key, names[0] if names else "", split, [clip])
+        elif clip in wrong:
+            yield found.entry(info, names[0] if names else "", split, error=wrong[clip])
         elif not names:
             yield found.entry(info, "", split, error="unlabelled: no class lists it with a 1")
         else:
@@ -216,14 +230,24 @@ def ccv(found: Found) -> Iterator[Entry]:
             columns = line.split()
             if len(columns) != len(_CCV_CLASSES):
                 raise ConfigError(f"{found.store.uri(rows)}, line {number}: {len(columns)} columns in place of 20")
-            shown = tuple(name for name, mark in zip(_CCV_CLASSES, columns, strict=True) if float(mark) == 1)
-            info = found.by_stem.get(video)
+            odd = next((mark for mark in columns if _number(mark) not in (0, 1)), None)
+            if odd is not None:
+                raise ConfigError(f"{found.store.uri(rows)}, line {number}: {odd[:80]!r} is neither 0 nor 1")
+            shown = tuple(name for name, mark in zip(_CCV_CLASSES, columns, strict=True) if _number(mark) == 1)
+            info = found.called(video)
             if info is None:
-                yield found.vanished(video, names, shown[0] if shown else "", split)
+                yield found.vanished(video, names, shown[0] if shown else "", split, [video])
             elif not shown:
                 yield found.entry(info, "", split, error=f"unlabelled: {rows} has no 1 for it")
             else:
                 yield found.entry(info, shown[0], split, labels=shown)
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return nan
 
 
 # --- classes in groups ---

@@ -36,6 +36,7 @@ _LASTING = ("damaged", "truncated", "empty", "not_video", "limit", "encrypted", 
 """Kinds of errors that reading the same bytes again would give again; others are tried anew by the next build."""
 _TOLERANCE_S = 1e-4
 """How far the frames of an episode may be from their timestamps: that of LeRobot."""
+_NO_END = "; without an end, it is that of the file"
 _SAID = frozenset({"id", "uri", "class_name", "split", "group", "extra", "targets", "error"})
 """What a source says of a video; all else is in its file."""
 _FACTS = tuple(f.name for f in fields(VideoRow) if f.name not in _SAID)
@@ -238,7 +239,7 @@ def _row(entry: Entry, file: VideoRow | None) -> VideoRow:
         entry.size_bytes,
         entry.etag,
         group=entry.group,
-        extra=json.dumps(entry.meta, ensure_ascii=False, separators=(",", ":")) if entry.meta else "",
+        extra=_extra(entry.meta),
         error=entry.error,
     )
     if entry.error is not None or file is None:
@@ -250,12 +251,22 @@ def _row(entry: Entry, file: VideoRow | None) -> VideoRow:
     return row if row.error is not None else _aimed(row, entry)
 
 
+def _extra(meta: Mapping[str, Any]) -> str:
+    """Further columns as they are kept: UTF-8, but for halves of characters, which JSON has an escape for."""
+    if not meta:
+        return ""
+    return json.dumps(meta, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace").decode()
+
+
 def _aimed(row: VideoRow, entry: Entry) -> VideoRow:
     """The row with what there is to learn from it beside its class, in frames of the file."""
     frames = row.last_frame - row.first_frame + 1
     for name, values in entry.series.items():
         if len(values) != frames:
             return replace(row, error=f"targets: {name} has {len(values)} values, but there are {frames} frames")
+    if entry.frames is not None and abs(entry.frames - row.frame_count) > 1:  # the last line may be an empty one
+        what = f"{entry.frames} lines, but the file has {row.frame_count} frames"
+        return replace(row, error=f"targets: {entry.files.get('')} has {what}")
     spans = []
     for segment, name in entry.spans:
         cut = _cut(row, segment)
@@ -266,6 +277,11 @@ def _aimed(row: VideoRow, entry: Entry) -> VideoRow:
         return replace(row, targets=pack(Targets(entry.labels, tuple(spans), entry.series)))
     except ConfigError as error:
         return replace(row, error=f"targets: {error}")
+
+
+def _mostly_beyond(start: float, end: float, of_file: float) -> bool:
+    """Labels end a little behind their files now and then; half behind, they are of another file or another unit."""
+    return end - of_file > (end - start) / 2
 
 
 def _cut(row: VideoRow, segment: Segment | None) -> VideoRow:
@@ -279,14 +295,19 @@ def _cut(row: VideoRow, segment: Segment | None) -> VideoRow:
             return replace(whole, error="segment: in seconds, but the file has no frame rate")
         if segment.frames is not None:
             return _run(whole, timing, segment, segment.frames)
-        frames = timing.frames(segment.start, segment.end)
+        frames, ends_s = timing.frames(segment.start, segment.end), timing.shown_s(row.frame_count)
         if not frames:
-            ends_s = timing.shown_s(row.frame_count)
             return replace(whole, error=f"segment: begins at {segment.start:g} s, but the file ends at {ends_s:g} s")
+        if segment.end is not None and _mostly_beyond(segment.start, segment.end, ends_s):
+            what = f"most of {segment.start:g} s to {segment.end:g} s is behind the end of the file at {ends_s:g} s"
+            return replace(whole, error=f"segment: {what}{_NO_END}")
         return replace(whole, first_frame=frames[0], last_frame=frames[-1])
     first, last = int(segment.start), row.frame_count - 1
     if segment.end is not None:
         last = min(last, int(segment.end))
+    if first <= last and segment.end is not None and _mostly_beyond(first, segment.end + 1, row.frame_count):
+        what = f"most of the frames {first} to {segment.end:g} is behind the end of the file, which has"
+        return replace(whole, error=f"segment: {what} {row.frame_count}{_NO_END}")
     if first > last:
         return replace(whole, error=f"segment: begins at frame {first}, but the file has {row.frame_count} frames")
     return replace(whole, first_frame=first, last_frame=last)

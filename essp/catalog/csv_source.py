@@ -18,9 +18,10 @@ An empty start is the beginning and an empty end is the end of the file. Fields 
 
 from __future__ import annotations
 
-import csv
 import io
 import posixpath
+import tokenize
+import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -33,7 +34,10 @@ from numpy.typing import NDArray
 
 from essp.catalog.entry import Entry, Segment
 from essp.catalog.foreign_lists import refuse_lists_of_labels
+from essp.catalog.found import lines_of
 from essp_common.errors import ConfigError, NotFound
+from essp_common.objects.documents import CsvFile, CsvRow
+from essp_common.objects.uris import place_of
 from essp_common.planning.splits import canonical_split
 from essp_common.wiring import Stores
 
@@ -41,6 +45,10 @@ _PATH = ("path", "file", "video")
 _LABEL = ("label", "class")
 _BETWEEN = "|"
 _VALUES = "values:"
+_NO_ARRAY = (
+    *(ValueError, TypeError, OverflowError, MemoryError, SyntaxError, RecursionError),  # of the header
+    *(tokenize.TokenError, zipfile.BadZipFile, EOFError),
+)
 _LOOKUPS = 16  # files asked for at once: over S3 each costs a round trip
 
 
@@ -68,12 +76,10 @@ def read_csv(uri: str, stores: Stores, group_column: str | None = None) -> list[
     """
     text = _text(uri, stores)
     refuse_lists_of_labels(uri, text)
-    reader = csv.DictReader(io.StringIO(text, newline=""), delimiter="\t" if uri.endswith(".tsv") else ",")
-    header = [name.strip() for name in reader.fieldnames or ()]
-    columns = _columns(uri, header, group_column)
-    reader.fieldnames = [name.lower() for name in header]
+    file = CsvFile(uri, text, "\t" if uri.lower().endswith(".tsv") else ",")
+    columns = _columns(uri, file.columns, group_column)
     folder = uri.rpartition("/")[0]
-    entries = [_entry(row, columns, folder, reader.line_num) for row in reader if any(row.values())]
+    entries = [_entry(row, columns, folder) for row in file]
     return with_sizes([_aimed(entry, folder, stores) for entry in entries], stores)
 
 
@@ -114,12 +120,11 @@ def _columns(uri: str, header: Sequence[str], group_column: str | None) -> _Colu
     return _Columns(path, label, split, start, end, unit, find([group]), labels, frame_labels, values, further)
 
 
-def _entry(row: Mapping[str, str | None], columns: _Columns, folder: str, line: int) -> Entry:
+def _entry(row: CsvRow, columns: _Columns, folder: str) -> Entry:
     def value(column: str | None) -> str:
-        return (row.get(column) or "").strip() if column else ""
+        return row.values[column] if column else ""
 
-    path = value(columns.path)
-    label = value(columns.label)
+    path, label, line = value(columns.path), value(columns.label), row.line
     if not path:
         return Entry(f"line {line}", "", label, "", error=f"unnamed: line {line} names no file")
     uri = _uri(path, folder)
@@ -137,6 +142,8 @@ def _entry(row: Mapping[str, str | None], columns: _Columns, folder: str, line: 
         files={name: file for name, file in files.items() if file},
         meta={shown: value(name) for name, shown in columns.further.items()},
     )
+    if row.problem:
+        return replace(entry, error=f"fields: {row.problem}")
     if (columns.label or columns.labels) and not label:
         return replace(entry, error=f"unlabelled: line {line} has no {columns.label or columns.labels}")
     start, end = value(columns.start), value(columns.end)
@@ -153,7 +160,7 @@ def _aimed(entry: Entry, folder: str, stores: Stores) -> Entry:
     """The entry with what the files that its row names say of each frame."""
     if entry.error is not None or not entry.files:
         return entry
-    spans, series = entry.spans, dict(entry.series)
+    spans, series, frames = entry.spans, dict(entry.series), entry.frames
     for name, path in entry.files.items():
         try:
             store, key = stores.resolve(_uri(path, folder), video=True)
@@ -161,14 +168,20 @@ def _aimed(entry: Entry, folder: str, stores: Stores) -> Entry:
             if name:
                 series[name] = _array(data)
             else:
-                spans = _stretches(data.decode("utf-8-sig").splitlines())
+                lines = lines_of(data.decode("utf-8-sig"))
+                spans, frames = _stretches(lines), len(lines)
         except (NotFound, ValueError, EOFError) as error:
             return replace(entry, error=f"targets: {path}: {error}")
-    return replace(entry, spans=spans, series=series)
+    return replace(entry, spans=spans, series=series, frames=frames)
 
 
 def _array(data: bytes) -> NDArray[Any]:
-    values: NDArray[Any] = np.load(io.BytesIO(data), allow_pickle=False)
+    try:
+        values = np.load(io.BytesIO(data), allow_pickle=False)
+    except _NO_ARRAY as error:
+        raise ValueError(f"it is no array of NumPy ({error})") from error
+    if not isinstance(values, np.ndarray):
+        raise ValueError("it holds several arrays; write the one that is meant with numpy.save")
     if not values.ndim:
         raise ValueError("it holds a single value, not one for each frame")
     return values
@@ -178,7 +191,7 @@ def _stretches(lines: Sequence[str]) -> tuple[tuple[Segment, str], ...]:
     """Names of frames as stretches of frames of the file."""
     spans = []
     begin = 0
-    for name, run in groupby(map(str.strip, lines)):
+    for name, run in groupby(lines):
         end = begin + len(list(run))
         if name:
             spans.append((Segment(begin, end - 1, "frame"), name))
@@ -190,18 +203,22 @@ def _segment(start: str, end: str, unit: Literal["s", "frame"]) -> Segment:
     number = float if unit == "s" else int
     try:
         segment = Segment(number(start or 0), number(end) if end else None, unit)
-    except ValueError as error:
+        last = segment.start if segment.end is None else segment.end
+        finite = isfinite(segment.start + last)
+    except (ValueError, OverflowError) as error:
         raise ValueError(f"{start!r} to {end!r} are not {'seconds' if unit == 's' else 'frame numbers'}") from error
-    last = segment.start if segment.end is None else segment.end
     empty = last < segment.start or (unit == "s" and segment.end == segment.start)
-    if segment.start < 0 or empty or not isfinite(segment.start + last):
+    if segment.start < 0 or empty or not finite:
         raise ValueError(f"{start or 0} to {end} holds no frame")
     return segment
 
 
 def _uri(path: str, folder: str) -> str:
     if "://" in path:
-        return path
+        try:
+            return str(place_of(path, video=True))  # a file has one URI, and is not listed under two
+        except ConfigError:
+            return path  # who looks it up says what is wrong
     if path.startswith("/"):
         return f"file://{path}"
     scheme, _, place = folder.partition("://")

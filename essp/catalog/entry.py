@@ -45,6 +45,8 @@ class Entry:
     """All that the video as a whole shows, where that may be several things; else `class_name` says it."""
     spans: tuple[tuple[Segment, str], ...] = ()
     """Stretches of the file and what each shows."""
+    frames: int | None = None
+    """How many frames the file has to have, since the spans are made of a name for each, to within one."""
     series: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     """Name -> a value for each frame of the video, or of its segment, along the first axis."""
     files: Mapping[str, str] = field(default_factory=dict)

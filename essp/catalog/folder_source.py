@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from essp.catalog.entry import Entry
+from essp.catalog.found import Found
 from essp_common.errors import ConfigError
 from essp_common.objects.port import ObjectInfo, ObjectStore
 from essp_common.planning.splits import SPLIT_NAMES, canonical_split
 
 _LIST = re.compile(r"(train|test)list0*(\d+)\.txt$")
 _INDEX = "classInd.txt"
-_LISTED = re.compile(r"(.+?)(?:\s+(\d+))?")
+_LISTED = re.compile(r"(.+?)(?:\s+([0-9]{1,9}))?")
+_NUMBERED = re.compile(r"([0-9]{1,9})\s+(\S.*)")
 
 
 def is_list(key: str) -> bool:
@@ -53,33 +55,37 @@ def class_folders(store: ObjectStore, videos: Sequence[ObjectInfo]) -> Iterable[
         yield _entry(store, info, name, split, error)
 
 
-def ucf101(store: ObjectStore, videos: Sequence[ObjectInfo], lists: Sequence[str], split: int) -> Iterable[Entry]:
-    """Videos by class folder, with the split that division number `split` gives them; those in no list have none. What
+def ucf101(found: Found, lists: Sequence[str]) -> Iterable[Entry]:
+    """Videos by class folder, with the split that division `found.split` gives them; those in no list have none. What
     each division says, this one too, is in the columns `split_1`, `split_2`, ...
 
-    `lists`: the keys for which `is_list` holds. Raises `ConfigError` when there is no such division.
+    `lists`: the keys for which `is_list` holds. Raises `ConfigError` when there is no such division, and for a
+    classInd.txt that does not number classes.
     """
+    split = found.split
     numbers = sorted({int(match.group(2)) for key in lists if (match := _LIST.search(key))})
     if split not in numbers:
         there = ", ".join(map(str, numbers)) or "none"
         raise ConfigError(f"--split {split}: no trainlist{split:02}.txt there; divisions found: {there}")
-    divisions = {number: _division(store, lists, number) for number in numbers}
-    names, missing = _class_names(store, lists), dict(divisions[split])
-    for info in videos:
+    divisions = {number: _division(found, lists, number) for number in numbers}
+    names, missing = _class_names(found, lists), dict(divisions[split])
+    seen: dict[str, str] = {}
+    for info in found.videos:
         parts = PurePosixPath(info.key).parts
         if len(parts) < 2:
-            yield _entry(store, info, "", "", "unlabelled: lies in no class folder")
+            yield found.entry(info, error="unlabelled: lies in no class folder")
             continue
         name = "/".join(parts[-2:])
         assigned = missing.pop(name, None)
         error = _label_error(assigned, parts[-2], names) if assigned else None
-        found = {number: division[name].split for number, division in divisions.items() if name in division}
-        entry = _entry(store, info, parts[-2], assigned.split if assigned else "", error)
-        yield replace(entry, meta=split_columns(found))
+        if name in seen and name in divisions[split]:
+            error = f"doubled: {seen[name]} may be meant as well; keep one of them"
+        seen.setdefault(name, info.key)
+        said = {number: division[name].split for number, division in divisions.items() if name in division}
+        columns = split_columns(said)
+        yield found.entry(info, parts[-2], assigned.split if assigned else "", error=error, meta=columns)
     for name, assigned in missing.items():
-        uri = store.uri(name)
-        error = f"vanished: {assigned.list_key} names it, but there is no such file"
-        yield Entry(name, uri, name.partition("/")[0], assigned.split, error=error)
+        yield found.vanished(name, assigned.list_key, name.partition("/")[0], assigned.split)
 
 
 def split_columns(splits: Mapping[int, str]) -> dict[str, str]:
@@ -98,35 +104,41 @@ class _Assigned:
     split: str
     label: int | None
     list_key: str
+    other: str = ""
+    """A list that gives it another split; empty: none does."""
 
 
-def _division(store: ObjectStore, lists: Sequence[str], split: int) -> dict[str, _Assigned]:
+def _division(found: Found, lists: Sequence[str], split: int) -> dict[str, _Assigned]:
     """`class/file` -> what the lists of this division say of it."""
     assigned: dict[str, _Assigned] = {}
     for key in lists:
         match = _LIST.search(key)
         if match and int(match.group(2)) == split:
-            for line in _lines(store, key):
+            for line in found.lines(key):
                 if listed := _LISTED.fullmatch(line):
-                    number = int(listed.group(2)) if listed.group(2) else None
-                    assigned[listed.group(1)] = _Assigned(match.group(1), number, key)
+                    name, number = listed.group(1), int(listed.group(2)) if listed.group(2) else None
+                    before = assigned.get(name)
+                    other = before.list_key if before is not None and before.split != match.group(1) else ""
+                    assigned[name] = _Assigned(match.group(1), number, key, other)
     return assigned
 
 
-def _class_names(store: ObjectStore, lists: Sequence[str]) -> dict[int, str]:
+def _class_names(found: Found, lists: Sequence[str]) -> dict[int, str]:
     """Label number -> class, from classInd.txt where there is one."""
-    lines = (line for key in lists if key.endswith(_INDEX) for line in _lines(store, key))
-    pairs = (line.split(maxsplit=1) for line in lines)
-    return {int(pair[0]): pair[1] for pair in pairs if len(pair) == 2 and pair[0].isdigit()}
-
-
-def _lines(store: ObjectStore, key: str) -> list[str]:
-    text = store.get(key).decode("utf-8", errors="replace")
-    return [line.strip() for line in text.splitlines() if line.strip()]
+    names: dict[int, str] = {}
+    for key in lists:
+        for line in found.lines(key) if key.endswith(_INDEX) else ():
+            match = _NUMBERED.fullmatch(line)
+            if match is None or names.setdefault(int(match[1]), match[2]) != match[2]:
+                what = "another name for a number before" if match else "not `number class`"
+                raise ConfigError(f"{found.store.uri(key)}: {line[:80]!r} is {what}")
+    return names
 
 
 def _label_error(assigned: _Assigned, folder: str, names: dict[int, str]) -> str | None:
-    named = folder if assigned.label is None else names.get(assigned.label, folder)
+    if assigned.other:
+        return f"split: {assigned.other} names it, and {assigned.list_key}, too"
+    named = folder if assigned.label is None or not names else names.get(assigned.label, f"not in {_INDEX}")
     if named == folder:
         return None
     return f"mislabelled: {assigned.list_key} gives it label {assigned.label} ({named}), but it lies in {folder}"

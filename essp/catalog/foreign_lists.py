@@ -6,18 +6,18 @@ Kinetics        a CSV file with label, youtube_id, time_start, time_end, split
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from math import isfinite
 from pathlib import PurePosixPath
 
 from essp.catalog.entry import Entry, Segment
-from essp.catalog.found import Found, is_video
+from essp.catalog.found import Found, is_video, lines_of
 from essp.catalog.json_lists import split_named
 from essp_common.errors import ConfigError
+from essp_common.objects.documents import CsvFile, CsvRow
 from essp_common.planning.splits import canonical_split
 from essp_common.quantities import counted
 
@@ -25,6 +25,7 @@ _HOW = "write a CSV file with the columns path, label, split"
 _UCF101 = re.compile(r"(trainlist|testlist)0[1-3]\.txt|classind\.txt")
 _KINETICS = frozenset({"youtube_id", "time_start", "time_end"})
 _HEADER_BYTES = 4096
+_LABEL = re.compile(r"-?[0-9]{1,9}")
 _LABEL_MAP = re.compile(r"label_map.*\.txt")
 
 
@@ -91,37 +92,50 @@ def mmaction2(found: Found) -> Iterator[Entry]:
     """
     uri, split = found.store.uri(found.given), split_named(found.given) or "train"
     map_key = _label_map(found)
-    names = found.lines(map_key) if map_key else []
-    for number, line in enumerate(found.text(found.given).splitlines(), 1):
-        if not line.strip():
+    names = _class_names(found, map_key) if map_key else []
+    for number, line in enumerate(lines_of(found.text(found.given)), 1):
+        if not line:
             continue
-        path, labels = _path_and_labels(line.strip())
+        path, labels = _path_and_labels(line)
         if not path or not labels:
             raise ConfigError(
-                f"{uri}, line {number}: {line.strip()[:80]!r} is not `path label` with a number as label (mmaction2); "
-                f"{_HOW}"
+                f"{uri}, line {number}: {line[:80]!r} is not `path label` with a number as label (mmaction2); {_HOW}"
             )
         if not is_video(path):
             raise ConfigError(
                 f"{uri}, line {number}: {path[:80]!r} is no video by its name (lists of folders of pictures are "
                 f"`folder frames label`); give the list of videos (`path label`), or {_HOW}"
             )
-        classes = tuple(names[int(label)] if 0 <= int(label) < len(names) else label for label in labels)
         info = found.ending(path)
+        none = next((label for label in labels if label < 0 or (names and label >= len(names))), None)
+        classes = ("",) if none is not None else tuple(names[label] if names else str(label) for label in labels)
         if info is None:
             yield found.vanished(path, found.given, classes[0], split)
+        elif none is not None:
+            yield found.entry(info, "", split, error=f"unlabelled: line {number}: there is no class {none}")
         else:
             yield found.entry(info, classes[0], split, labels=classes if len(classes) > 1 else ())
 
 
-def _path_and_labels(line: str) -> tuple[str, list[str]]:
+def _path_and_labels(line: str) -> tuple[str, list[int]]:
     """The numbers at the end are labels, as long as something is left that may be a path."""
-    path, labels = line, list[str]()
+    path, labels = line, list[int]()
     while True:
         before, _, last = path.rpartition(" ")
-        if not before.strip() or not last.lstrip("-").isdigit():
+        if not before.strip() or not _LABEL.fullmatch(last):
             return path, labels
-        path, labels = before.strip(), [last, *labels]
+        path, labels = before.strip(), [int(last), *labels]
+
+
+def _class_names(found: Found, key: str) -> list[str]:
+    """The class of each number. Raises `ConfigError` where a line is empty, which would shift all behind it, or twice
+    there."""
+    names = lines_of(found.text(key).rstrip())
+    for number, name in enumerate(names, 1):
+        if not name or name in names[: number - 1]:
+            what = f"{name!r} is there twice" if name else "is empty"
+            raise ConfigError(f"{found.store.uri(key)}, line {number}: {what}; write a line for each class")
+    return names
 
 
 def _label_map(found: Found) -> str | None:
@@ -143,26 +157,29 @@ def kinetics(found: Found) -> Iterator[Entry]:
     """The videos of the lists, wherever they lie below them: `ID_START_END.mp4`, cut as the usual scripts do, or
     `ID.mp4`, of which the segment is taken. A group is a video of YouTube."""
     for key in _kinetics_lists(found):
-        reader = csv.DictReader(io.StringIO(found.text(key), newline=""))
-        reader.fieldnames = [name.strip() for name in reader.fieldnames or ()]
-        for row in reader:
-            yield _of_kinetics(found, key, {name: (value or "").strip() for name, value in row.items() if name})
+        file = CsvFile(found.store.uri(key), found.text(key))
+        for row in file:
+            yield _of_kinetics(found, key, file.columns, row)
 
 
-def _of_kinetics(found: Found, key: str, row: dict[str, str]) -> Entry:
-    low = {name.lower(): value for name, value in row.items()}
-    video, label = low["youtube_id"], low.get("label", "")
-    split = canonical_split(low.get("split") or split_named(key) or "train")
+def _of_kinetics(found: Found, key: str, columns: Sequence[str], row: CsvRow) -> Entry:
+    values = row.values
+    video, label = values["youtube_id"], values.get("label", "")
+    split = canonical_split(values.get("split") or split_named(key) or "train")
     try:
-        start_s, end_s = float(low["time_start"]), float(low["time_end"])
+        start_s, end_s = float(values["time_start"]), float(values["time_end"])
+        wrong = row.problem or ("" if 0 <= start_s < end_s and isfinite(end_s) else "time_end is not after time_start")
     except ValueError:
-        return Entry(video, "", label, split, error="segment: time_start and time_end are not seconds")
+        wrong = row.problem or "time_start and time_end are not seconds"
+    if not video or wrong:
+        error = f"segment: {wrong}" if video else "unnamed: it has no youtube_id"
+        return Entry(video or f"{key} line {row.line}", "", label, split, error=f"{error} ({key}, line {row.line})")
     error = None if label else "unlabelled: the list has no label for it (test lists of Kinetics have none)"
     cut = f"{video}_{start_s:06.0f}_{end_s:06.0f}"
-    info = found.by_stem.get(cut) or found.by_stem.get(video)
+    info = found.called(cut, video)
     if info is None:
-        return Entry(cut, "", label, split, error=f"vanished: neither {cut} nor {video} is below the list")
-    further = {name: value for name, value in row.items() if name.lower() not in ("label", "split")}
+        return found.vanished(cut, key, label, split, (cut, video))
+    further = {name: values[name.lower()] for name in columns if name and name.lower() not in ("label", "split")}
     entry = found.entry(info, label, split, group=video, meta=further, error=error)
     if PurePosixPath(info.key).stem == cut:
         return entry

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import io
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import PurePosixPath
@@ -10,6 +10,8 @@ from typing import Any
 
 from essp.catalog.entry import Entry
 from essp_common.errors import ConfigError
+from essp_common.objects.documents import read_json
+from essp_common.objects.keys import escaped, is_key
 from essp_common.objects.port import ObjectInfo, ObjectStore
 
 VIDEO_SUFFIXES = frozenset(
@@ -64,51 +66,79 @@ class Found:
 
     def lines(self, key: str) -> list[str]:
         """The lines of a text file that are not empty, whatever its letters are encoded in."""
-        text = self.store.get(key).decode("utf-8", errors="replace")
-        return [line.strip() for line in text.splitlines() if line.strip()]
+        return [line for line in lines_of(self.store.get(key).decode("utf-8-sig", errors="replace")) if line]
 
     def json(self, key: str) -> Any:
         """A JSON file, read once. Raises `ConfigError` if it is none."""
         if key not in self._documents:
             try:
-                self._documents[key] = json.loads(self.text(key))
+                self._documents[key] = read_json(self.text(key))
             except ValueError as error:
                 raise ConfigError(f"{self.store.uri(key)} is no JSON: {error}") from error
         return self._documents[key]
 
     @cached_property
-    def by_stem(self) -> dict[str, ObjectInfo]:
-        """Name without suffix -> the video, the first one where several have the name."""
-        return {PurePosixPath(info.key).stem: info for info in reversed(self.videos)}
-
-    @cached_property
-    def _by_end(self) -> dict[str, list[ObjectInfo]]:
+    def _by_stem(self) -> dict[str, list[ObjectInfo]]:
         found: dict[str, list[ObjectInfo]] = {}
         for info in self.videos:
-            found.setdefault(PurePosixPath(info.key).name, []).append(info)
+            found.setdefault(PurePosixPath(info.key).stem, []).append(info)
         return found
+
+    def called(self, *names: str) -> ObjectInfo | None:
+        """The one video with the first of these names, without its suffix, that any video has; None if none has one, or
+        several have it."""
+        fitting = next((self._by_stem[name] for name in names if name in self._by_stem), [])
+        return fitting[0] if len(fitting) == 1 else None
 
     def ending(self, path: str) -> ObjectInfo | None:
         """The one video whose key is this path, or ends with it; None if there is none, or several."""
-        parts = PurePosixPath(path.lstrip("/")).parts
-        near = self._by_end.get(parts[-1], []) if parts else []
-        exact = [info for info in near if info.key == "/".join(parts)]
-        fitting = exact or [info for info in near if PurePosixPath(info.key).parts[-len(parts) :] == parts]
+        fitting = self._ending(path)
         return fitting[0] if len(fitting) == 1 else None
+
+    def _ending(self, path: str) -> list[ObjectInfo]:
+        parts = PurePosixPath(path.lstrip("/")).parts
+        near = self._by_stem.get(PurePosixPath(path).stem, [])
+        exact = [info for info in near if info.key == "/".join(parts)]
+        return exact or [info for info in near if PurePosixPath(info.key).parts[-len(parts) :] == parts]
 
     def entry(self, info: ObjectInfo, class_name: str = "", split: str = "", **more: Any) -> Entry:
         """Of a video that is there."""
         return Entry(info.key, self.store.uri(info.key), class_name, split, info.size_bytes, info.etag, **more)
 
-    def vanished(self, name: str, list_key: str, class_name: str = "", split: str = "") -> Entry:
-        """Of a video that is not there, though a list names it."""
+    def vanished(
+        self, name: str, list_key: str, class_name: str = "", split: str = "", called: Sequence[str] = ()
+    ) -> Entry:
+        """Of a video that a list names, and that is not there, or not the only one that may be meant.
+
+        `called`: the names without a suffix under which it was looked for; else by the end of its path.
+        """
+        held = [info for stem in called for info in self._by_stem.get(stem, ())] or self._ending(name)
         error = f"vanished: {list_key} names it, but there is no such file"
-        return Entry(name, self.store.uri(name), class_name, split, error=error)
+        if held:
+            error = f"doubled: {list_key} names it, and it may be {few([info.key for info in held])}; leave one of them"
+        return Entry(name, self.store.uri(name) if is_key(name) else "", class_name, split, error=error)
 
 
 def is_video(key: str) -> bool:
     """Whether a file is a video by its name."""
     return PurePosixPath(key).suffix.lower() in VIDEO_SUFFIXES
+
+
+def lines_of(text: str) -> list[str]:
+    """The lines of a text, without blanks around them; none begins at any but the ends of lines that files have."""
+    return [line.strip() for line in io.StringIO(text, newline=None)]
+
+
+def plain(entry: Entry) -> Entry:
+    """The entry; one with a text that no catalog can hold as a problem."""
+    spans = (name for _, name in entry.spans)
+    texts = (entry.id, entry.class_name, entry.split, entry.group, *entry.labels, *spans)
+    odd = next((text for text in texts if escaped(text) != text), None)
+    if odd is None:
+        return entry
+    name, class_name, split = map(escaped, texts[:3])
+    error = entry.error or f"name: {odd[:100]!r} has characters that nobody can read; use another name"
+    return Entry(name, "", class_name, split, error=escaped(error))
 
 
 def few(names: Sequence[str]) -> str:

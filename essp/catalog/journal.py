@@ -6,6 +6,7 @@ written its output. `Journal` is that of a catalog's build, whose parts are cata
 
 from __future__ import annotations
 
+import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,6 +18,8 @@ from essp_common.catalog.rows import VideoRow
 from essp_common.errors import ConfigError, PermanentError
 from essp_common.objects.port import ObjectStore
 
+_NUMBER = re.compile(r"[0-9]{6,}")
+"""Of a part. Files of other people may have a name that begins like one."""
 ROWS = 2000
 SECONDS = 5.0
 """At most so much is lost when the work is killed: this many files, or what was read in this time."""
@@ -31,7 +34,8 @@ class Parts(ABC, Generic[T]):
         self._store = store
         self._prefix = f"{key}.part-"
         self._clock = clock
-        self._parts = [info.key for info in store.list(self._prefix)]
+        keys = (info.key for info in store.list(self._prefix))
+        self._parts = [key for key in keys if _NUMBER.fullmatch(key.removeprefix(self._prefix))]
         self._rows: list[T] = []
         self._saved = clock()
 

@@ -51,15 +51,22 @@ def something(found: Found) -> Iterator[Entry]:
         for number, row in enumerate(found.json(key), 1):
             if not isinstance(row, dict) or "id" not in row:
                 raise ConfigError(f"{found.store.uri(key)}: entry {number} has no `id`")
-            name, label = str(row["id"]), str(row.get("template", row.get("label", "")))
+            name, label = name_in(row["id"]), name_in(row.get("template", row.get("label")))
+            if not name:
+                raise ConfigError(f"{found.store.uri(key)}: the `id` of entry {number} is neither text nor a number")
             class_name = label.replace("[", "").replace("]", "")
-            info = found.by_stem.get(name)
+            info = found.called(name)
             if info is None:
-                yield found.vanished(name, key, class_name, split)
+                yield found.vanished(name, key, class_name, split, [name])
                 continue
             meta = {"sentence" if k == "label" else k: v for k, v in row.items() if k not in ("id", "template")}
             error = None if class_name else f"unlabelled: {key} has no template for it"
             yield found.entry(info, class_name, split, meta=meta, error=error)
+
+
+def name_in(value: Any) -> str:
+    """A name that is given as text or as a whole number; empty for anything else."""
+    return str(value).strip() if isinstance(value, str | int) and not isinstance(value, bool) else ""
 
 
 def _something_lists(found: Found) -> list[str]:
@@ -95,24 +102,33 @@ def activitynet(found: Found) -> Iterator[Entry]:
 
 
 def _video(found: Found, key: str, name: str, video: Mapping[str, Any]) -> Iterator[Entry]:
-    split = canonical_split(str(video.get("subset", "train")))
-    info = found.by_stem.get(f"v_{name}") or found.by_stem.get(name)
+    subset = name_in(video.get("subset", "train"))
+    split, called = canonical_split(subset), (f"v_{name}", name)
+    info = found.called(*called)
     if info is None:
-        yield found.vanished(name, key, "", split)
+        yield found.vanished(name, key, "", split, called)
         return
     meta = {k: v for k, v in video.items() if k not in ("annotations", "subset")}
     annotations = video.get("annotations") or []
-    if not annotations:
-        yield found.entry(info, "", split, meta=meta, error=f"unlabelled: {key} has no annotation for it")
+    error = f"unlabelled: {key} has no annotation for it" if not annotations else None
+    if not subset:
+        error = f"split: `subset` in {key} is no name"
+    elif not isinstance(annotations, list):
+        error = f"segment: `annotations` in {key} is no list"
+    if error is not None:
+        yield found.entry(info, "", split, meta=meta, error=error)
         return
     spans = []
     for annotation in annotations:
         try:
-            start, end = map(float, annotation["segment"])
-            span = Segment(start, end, "s"), str(annotation["label"])
-        except (KeyError, TypeError, ValueError):
+            start, end = map(_seconds, annotation["segment"])
+            label = name_in(annotation["label"])
+        except (KeyError, TypeError, ValueError, OverflowError):
+            label = ""
+        if not label:
             yield found.entry(info, "", split, meta=meta, error="segment: `segment` and `label` make no sense")
             return
+        span = Segment(start, end, "s"), label
         if not (0 <= start < end and isfinite(end)):
             yield found.entry(info, span[1], split, meta=meta, error=f"segment: {start:g} to {end:g} holds no frame")
             return
@@ -121,7 +137,15 @@ def _video(found: Found, key: str, name: str, video: Mapping[str, Any]) -> Itera
         more = {k: v for k, v in annotations[number].items() if k not in ("segment", "label")}
         near = _near(segment, spans)
         entry = found.entry(info, label, split, segment=segment, spans=near, meta={**meta, **more})
-        yield _renamed(entry, spans[:number])
+        twice = "doubled: the list has it more than once" if (segment, label) in spans[:number] else None
+        yield replace(_renamed(entry, spans[:number]), error=twice)
+
+
+def _seconds(value: Any) -> float:
+    """Raises `ValueError` for anything but a number."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise ValueError(f"{value!r} is no number")
+    return float(value)
 
 
 def _near(segment: Segment, spans: Sequence[tuple[Segment, str]]) -> tuple[tuple[Segment, str], ...]:

@@ -11,18 +11,18 @@ the name of a shard (`train/000.tar`, `kinetics-val-000.tar`); otherwise all are
 
 from __future__ import annotations
 
-import json
 import tarfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import Any
 
 from essp.catalog.entry import Entry
 from essp.catalog.found import Found, few, is_video
-from essp.catalog.json_lists import split_named
+from essp.catalog.json_lists import name_in, split_named
 from essp_common.errors import ConfigError
 from essp_common.objects.archive import member_key
+from essp_common.objects.documents import read_json, tar_members
 from essp_common.objects.keys import is_key
 from essp_common.planning.splits import SPLIT_NAMES, canonical_split
 
@@ -33,16 +33,24 @@ _SMALL_BYTES = 2**20
 
 def is_webdataset(found: Found) -> str:
     shards = _shards(found)
-    return f"tar archives of videos ({few(shards)})" if shards and not found.videos else ""
+    return f"tar archives of videos ({few(shards)})" if shards and (found.given or not found.videos) else ""
 
 
 def webdataset(found: Found) -> Iterator[Entry]:
-    """The videos of all shards. Raises `ConfigError` for an archive that is compressed or damaged."""
+    """The videos of all shards; in a split in which any has a label, those without one are problems. Raises
+    `ConfigError` for an archive that is compressed or damaged."""
+    entries: list[Entry] = []
+    labelled: set[str] = set()
     for key in _shards(found):
         split = _split(key)
         for sample in _samples(found, key):
             if sample.video is not None:
-                yield _entry(found, key, split, sample)
+                entries.append(_entry(found, key, split, sample))
+            if _label(sample.texts)[0]:
+                labelled.add(split)
+    for entry in entries:
+        unlabelled = entry.split in labelled and not entry.class_name and entry.error is None
+        yield replace(entry, error="unlabelled: others have a label, and none lies beside it") if unlabelled else entry
 
 
 @dataclass(slots=True)
@@ -50,6 +58,8 @@ class _Sample:
     name: str
     video: tuple[str, int, int] | None = None
     """Name, offset and bytes."""
+    whole: bool = True
+    """The bytes are those of the video: it is neither a link nor stored with holes."""
     texts: dict[str, bytes] = field(default_factory=dict)
     """Suffix -> content of what lies beside it."""
 
@@ -71,8 +81,8 @@ def _samples(found: Found, key: str) -> Iterator[_Sample]:
     sample: _Sample | None = None
     try:
         with found.store.open(key) as file, tarfile.open(fileobj=file, mode="r:") as archive:
-            for member in archive:
-                if not member.isfile():
+            for member in tar_members(archive):
+                if member.isdir():
                     continue
                 folder, _, name = member.name.removeprefix("./").rpartition("/")
                 stem, _, suffix = name.partition(".")
@@ -84,7 +94,8 @@ def _samples(found: Found, key: str) -> Iterator[_Sample]:
                     sample = _Sample(stem)
                 if is_video(name):
                     sample.video = member.name.removeprefix("./"), member.offset_data, member.size
-                elif member.size <= _SMALL_BYTES and suffix in ("cls", "txt", "json"):
+                    sample.whole = member.isfile() and not member.issparse()
+                elif member.isfile() and member.size <= _SMALL_BYTES and suffix in ("cls", "txt", "json"):
                     content = archive.extractfile(member)
                     sample.texts[suffix] = content.read() if content is not None else b""
     except tarfile.TarError as error:
@@ -98,6 +109,8 @@ def _entry(found: Found, shard: str, split: str, sample: _Sample) -> Entry:
     if not is_key(name):
         return Entry(f"{shard}/{name!r}", "", "", split, error="name: it leaves the archive, or cannot be printed")
     label, meta, error = _label(sample.texts)
+    if not sample.whole:
+        error = "format: it is a link, or has holes; pack the file itself"
     info = found.store.head(shard)
     key = member_key(shard, offset, size, name)
     uri = found.store.uri(key)
@@ -109,13 +122,16 @@ def _label(texts: Mapping[str, bytes]) -> tuple[str, dict[str, Any], str | None]
     meta: dict[str, Any] = {}
     if "json" in texts:
         try:
-            found = json.loads(texts["json"])
+            found = read_json(texts["json"])
         except ValueError as error:
             return "", {}, f"unlabelled: its .json cannot be read ({error})"
         meta = found if isinstance(found, dict) else {"json": found}
     if "txt" in texts:
         meta.setdefault("caption", texts["txt"].decode("utf-8", "replace").strip())
     if "cls" in texts:
-        return texts["cls"].decode("utf-8", "replace").strip(), meta, None
-    named = next((name for name in _LABELS if isinstance(meta.get(name), str | int)), None)
-    return ("" if named is None else str(meta.pop(named))), meta, None
+        try:
+            return texts["cls"].decode("utf-8").strip(), meta, None
+        except UnicodeDecodeError:
+            return "", meta, "unlabelled: its .cls is not UTF-8 text"
+    named = next((name for name in _LABELS if name_in(meta.get(name))), None)
+    return ("" if named is None else name_in(meta.pop(named))), meta, None

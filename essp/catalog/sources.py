@@ -10,8 +10,9 @@ A source names every video it was asked about: one that is listed but missing, d
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import unicodedata
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Literal, NamedTuple
@@ -20,7 +21,7 @@ from essp.catalog import action_sets, foreign_lists, json_lists, lerobot, shards
 from essp.catalog.csv_source import read_csv
 from essp.catalog.entry import Entry, Segment
 from essp.catalog.folder_source import class_folders, is_list, ucf101
-from essp.catalog.found import VIDEO_SUFFIXES, Found
+from essp.catalog.found import VIDEO_SUFFIXES, Found, plain
 from essp.catalog.local_folder import left_out
 from essp.uris import as_uri
 from essp_common.errors import ConfigError, NotFound
@@ -188,7 +189,7 @@ def _is_ucf101(found: Found) -> str:
 
 
 def _ucf101(found: Found) -> Iterable[Entry]:
-    return map(_grouped, ucf101(found.store, found.videos, _ucf_lists(found), found.split))
+    return map(_grouped, ucf101(found, _ucf_lists(found)))
 
 
 def _is_folders(found: Found) -> str:
@@ -256,14 +257,26 @@ def _complete(
     """The listing with ids made unique: what is listed twice stays, as a problem."""
     seen: dict[str, int] = {}
     unique: list[Entry] = []
-    for entry in _whole(entries) if whole else entries:
+    for entry in map(plain, _whole(entries) if whole else entries):
         times = seen[entry.id] = seen.get(entry.id, 0) + 1
         if times > 1:
             entry = replace(entry, id=f"{entry.id}@{times}", error="doubled: the source lists it more than once")
         unique.append(entry)
     if not unique:
         raise NotFound(f"{uri}: no video is listed there; give a folder of class folders or a CSV file")
-    return Listing(kind, tuple(unique), ignored, f"{kind}: {why}", notes)
+    return Listing(kind, tuple(unique), ignored, f"{kind}: {why}", (*notes, *_alike(unique)))
+
+
+def _alike(entries: Iterable[Entry]) -> Iterator[str]:
+    """Classes that are surely meant to be one."""
+    forms: defaultdict[str, list[str]] = defaultdict(list)
+    for name in sorted({entry.class_name for entry in entries}):
+        forms[unicodedata.normalize("NFKC", name).casefold()].append(name)
+    if several := [" and ".join(map(ascii, names)) for names in forms.values() if len(names) > 1]:
+        yield (
+            f"classes that differ only in case, or in how their letters are encoded: {'; '.join(several[:3])}"
+            f"{'; ...' if len(several) > 3 else ''}; if they are one, give it one name"
+        )
 
 
 def _whole(entries: Iterable[Entry]) -> list[Entry]:

@@ -12,11 +12,13 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from essp_common.errors import BadFrames, ConfigError
+from essp_common.objects.documents import tar_members
 from essp_common.objects.port import ObjectStore
 
 _DAMAGE = (
     *(tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, zlib.error, lzma.LZMAError, EOFError),
     RuntimeError,  # zipfile: it is encrypted, or packed in a way that is not known
+    OSError,  # zipfile: it says that something lies before the beginning of the file
 )
 MOST_BYTES = 2**30
 """Of one file: more, unpacked, is no image."""
@@ -61,7 +63,7 @@ def _zip(opened: zipfile.ZipFile) -> Archive:
 
 
 def _tar(opened: tarfile.TarFile) -> Archive:
-    members = {member.name: member for member in opened if member.isfile()}
+    members = {member.name: member for member in tar_members(opened) if member.isfile()}
 
     def unpack(name: str) -> bytes:
         file = opened.extractfile(members[name])

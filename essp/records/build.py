@@ -21,6 +21,7 @@ from essp.records.coco import clipped
 from essp.records.images import Image, covering, decoded, jpeg
 from essp.records.items import Box, Item, Source
 from essp_common.errors import BadFrames, ConfigError, NotFound
+from essp_common.objects.keys import escaped
 from essp_common.records.chunk import Encoding, Record
 from essp_common.records.versions import DataSet
 from essp_common.records.writer import FILE_BYTES, Writer
@@ -102,8 +103,8 @@ def build(
                 counts[item.label] += 1
                 size += len(record.data)
             else:
-                problems[item.name] = record
-                log.info("%s: %s; it is left out", item.name, record)
+                problems[escaped(item.name)] = record
+                log.info("%s: %s; it is left out", escaped(item.name), record)
             if time.monotonic() >= due:
                 due = time.monotonic() + _TELL_EVERY_S
                 tell(Progress(done, len(source.items), size, time.monotonic() - began, len(problems)))

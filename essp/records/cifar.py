@@ -51,7 +51,7 @@ def cifar(archive: Archive) -> Source | None:
     for layout in _LAYOUTS:
         training = [name for name in binary if PurePosixPath(name).name.startswith(layout.training)]
         if training and layout.names in stems:
-            return _read(archive, layout, training, _lines(archive.read(stems[layout.names])))
+            return _read(archive, layout, training, _lines(layout.names, archive.read(stems[layout.names])))
     if any("batch" in PurePosixPath(name).name for name in binary):
         raise ConfigError("CIFAR: the archive lacks batches.meta.txt; use cifar-10-binary.tar.gz as it is published")
     for pickled, data_set in _PICKLED.items():
@@ -64,12 +64,14 @@ def cifar(archive: Archive) -> Source | None:
 
 
 def _read(archive: Archive, layout: _Layout, files: Sequence[str], classes: tuple[str, ...]) -> Source:
+    if len(set(classes)) < len(classes):
+        raise ConfigError(f"CIFAR: {layout.names} has a class twice; use the archive as it is published")
     step = layout.labels + _BYTES
     items: list[Item] = []
     for name in files:
         data = archive.read(name)
-        if len(data) % step:
-            raise ConfigError(f"CIFAR: {name} is damaged: its length is no multiple of {step}")
+        if not data or len(data) % step:
+            raise ConfigError(f"CIFAR: {name} is damaged: {len(data)} bytes are no whole number of {step}")
         for number in range(len(data) // step):
             at = number * step + layout.labels
             label = data[at - 1]
@@ -79,8 +81,12 @@ def _read(archive: Archive, layout: _Layout, files: Sequence[str], classes: tupl
     return Source(f"the binary version of {layout.name}, training images", tuple(items), classes=classes)
 
 
-def _lines(text: bytes) -> tuple[str, ...]:
-    return tuple(text.decode("utf-8", "replace").split())
+def _lines(name: str, text: bytes) -> tuple[str, ...]:
+    try:
+        lines = [line.strip() for line in text.decode("utf-8").split("\n")]
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"CIFAR: {name} is not UTF-8 text (byte {error.start})") from error
+    return tuple(line for line in lines if line)
 
 
 @dataclass(frozen=True, slots=True)

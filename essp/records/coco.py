@@ -10,7 +10,6 @@ of its image, of an image or a category that there is not. A box over the border
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -22,6 +21,8 @@ from typing import Any
 from essp.records.archives import Archive, open_archive
 from essp.records.items import Box, Item, Source
 from essp_common.errors import BadFrames, ConfigError, NotFound
+from essp_common.objects.documents import read_json
+from essp_common.objects.keys import escaped
 from essp_common.objects.port import ObjectStore
 from essp_common.quantities import counted
 from essp_common.wiring import Stores
@@ -93,8 +94,8 @@ def coco(uri: str, stores: Stores, images: str, whole: bool, opened: ExitStack) 
 def _content(uri: str, stores: Stores) -> Mapping[str, list[Any]]:
     store, key = stores.resolve(uri)
     try:
-        content: Any = json.loads(store.get(key), object_hook=_kept)
-    except (ValueError, RecursionError) as error:
+        content: Any = read_json(store.get(key), _kept)
+    except ValueError as error:
         raise ConfigError(f"{uri} is no JSON file: {error}") from error
     lists = content if isinstance(content, dict) else {}
     for name in ("images", "annotations", "categories"):
@@ -146,10 +147,13 @@ def _objects(
     for place, entry in enumerate(entries):
         name = f"annotations[{place}]"
         try:
-            if _entry(entry).get("iscrowd", 0):
+            crowd = _entry(entry).get("iscrowd", 0)
+            name = f"box {entry['id']}" if isinstance(entry.get("id"), int) else name
+            if crowd not in (0, 1, None):
+                raise ValueError(f"iscrowd is {_short(crowd)}, and not 0 or 1")
+            if crowd:
                 crowds += 1
                 continue
-            name = f"box {entry['id']}" if isinstance(entry.get("id"), int) else name
             key, category = _whole(entry["image_id"]), _whole(entry["category_id"])
             if key not in images:
                 raise ValueError(f"there is no image {key}")
@@ -166,11 +170,13 @@ def _objects(
 def _box(numbers: Any, size: tuple[int, int] | None) -> tuple[Box, float]:
     """The pixels that COCO's `[x, y, width, height]` touches, and its area."""
     fine = isinstance(numbers, list) and len(numbers) == 4
-    if not fine or not all(isinstance(one, (int, float)) and abs(one) < _FAR for one in numbers):  # NaN is not, either
+    if not fine or not all(type(one) in (int, float) and abs(one) < _FAR for one in numbers):  # NaN is not, either
         raise ValueError(f"{_short(numbers)} is no box")
     left, top, width, height = numbers
     if width <= 0 or height <= 0:
         raise ValueError(f"{_short(numbers)} has no area")
+    if width < 1 and height < 1:
+        raise ValueError(f"{_short(numbers)} is smaller than a pixel; coordinates are pixels, not parts of the image")
     box = Box(math.floor(top), math.floor(left), math.ceil(top + height), math.ceil(left + width), size)
     return clipped(box, *size) if size is not None else box, width * height
 
@@ -189,11 +195,13 @@ def _reading(uri: str, stores: Stores, images: str, wanted: list[str], opened: E
     """What reads an image by the name that the annotations give it."""
     if images.lower().endswith((".zip", ".tar")):
         archive = opened.enter_context(open_archive(*stores.resolve(images), images.lower().endswith(".zip")))
-        return partial(_read_member, archive, {PurePosixPath(name).name: name for name in archive.names})
+        return partial(_read_member, archive, _by_name(archive))
     beside = uri.rpartition("/")[0]
     split = PurePosixPath(uri).stem.partition("_")[2]
     above = beside.rpartition("/")[0]
-    likely = (f"{above}/{split}", f"{above}/images/{split}", f"{above}/images", f"{beside}/{split}", beside, above)
+    likely = [f"{beside}/{split}", beside]
+    if "://" in above:  # what lies beside the root of a store is another store
+        likely = [f"{above}/{split}", f"{above}/images/{split}", f"{above}/images", *likely, above]
     for folder in (images,) if images else dict.fromkeys(likely):
         store = stores.under(folder)
         if images or any(_has(store, name) for name in wanted[:_ASKED_FOR]):
@@ -212,11 +220,22 @@ def _has(store: ObjectStore, name: str) -> bool:
     return True
 
 
-def _read_member(archive: Archive, members: Mapping[str, str], name: str) -> bytes:
-    member = members.get(PurePosixPath(name).name)
-    if member is None:
-        raise BadFrames("the archive of images has no such file")
-    return archive.read(member)
+def _by_name(archive: Archive) -> dict[str, list[str]]:
+    """Name without folders -> the members that have it."""
+    found: dict[str, list[str]] = {}
+    for name in archive.names:
+        found.setdefault(PurePosixPath(name).name, []).append(name)
+    return found
+
+
+def _read_member(archive: Archive, members: Mapping[str, list[str]], name: str) -> bytes:
+    """The one member of this name, or of those the one whose path ends with it."""
+    held = members.get(PurePosixPath(name).name, [])
+    fitting = held if len(held) < 2 else [member for member in held if f"/{member}".endswith(f"/{name}")]
+    if len(fitting) != 1:
+        several = f"several files of this name: {', '.join(held[:3])}"
+        raise BadFrames(f"the archive of images has {several if held else 'no such file'}")
+    return archive.read(fitting[0])
 
 
 def _entry(value: Any) -> dict[str, Any]:
@@ -232,7 +251,7 @@ def _whole(value: Any) -> int:
 
 
 def _text(value: Any) -> str:
-    if not isinstance(value, str) or not value:
+    if not isinstance(value, str) or not value.strip() or escaped(value) != value:
         raise ValueError(f"{_short(value)} is no text")
     return value
 

@@ -7,8 +7,6 @@ is read. A file that is no image by its name is counted, not listed.
 
 from __future__ import annotations
 
-import csv
-import io
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -20,7 +18,9 @@ from essp.records.archives import Archive, open_archive
 from essp.records.cifar import cifar
 from essp.records.coco import coco
 from essp.records.items import Item, Source
-from essp_common.errors import ConfigError, NotFound
+from essp_common.errors import BadFrames, ConfigError, NotFound
+from essp_common.objects.documents import CsvFile
+from essp_common.objects.keys import escaped
 from essp_common.wiring import Stores
 
 IMAGE_SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".ppm", ".pgm"))
@@ -79,7 +79,11 @@ def open_source(uri: str, stores: Stores, options: SourceOptions = SourceOptions
 def _checked(source: Source, uri: str) -> Source:
     if not source.items:
         seen = ", ".join(f"{count} {suffix}" for suffix, count in source.ignored.most_common(5)) or "nothing"
-        raise ConfigError(f"{uri} holds no images ({seen}); give {_WANTED}")
+        wrong = "".join(f"; {what}: {why}" for what, why in list(source.problems.items())[:1])
+        raise ConfigError(f"{uri} holds no images ({seen}){wrong}; give {_WANTED}")
+    for label in source.labels:
+        if escaped(label) != label:
+            raise ConfigError(f"{uri}: the class {label[:80]!r} has characters that nobody can read; rename it")
     return source
 
 
@@ -91,10 +95,20 @@ def _of_split(source: Source, within: str) -> Source:
             there = ", ".join(sorted({item.name.partition("/")[0] for item in source.items})[:5])
             raise ConfigError(f"--within {within}: no image lies there; folders are, for example: {there}")
         return replace(source, items=inside, recognised=f"{source.recognised}; those in {within}")
-    found = sorted({item.name.partition("/")[0] for item in source.items} & _SPLITS)
-    if len(found) > 1:
-        raise ConfigError(f"it holds {' and '.join(found)}; say which one to read, as in --within {found[-1]}")
+    found = {_split_folder(item.name) for item in source.items} - {""}
+    if len({folder.rpartition("/")[2].lower() for folder in found}) > 1:
+        there = sorted(found)
+        raise ConfigError(f"it holds {' and '.join(there)}; say which one to read, as in --within {there[-1]}")
     return source
+
+
+def _split_folder(name: str) -> str:
+    """The folder of a split that an image lies in: of the first level, or above that of its class. Empty: none."""
+    folders = name.split("/")[:-1]
+    for place, folder in enumerate(folders):
+        if folder.lower() in _SPLITS and (place == 0 or place < len(folders) - 1):
+            return "/".join(folders[: place + 1])
+    return ""
 
 
 def _folder(uri: str, stores: Stores) -> Source:
@@ -118,19 +132,29 @@ def _folder(uri: str, stores: Stores) -> Source:
 def _csv(uri: str, stores: Stores) -> Source:
     store, key = stores.resolve(uri)
     try:
-        rows = csv.DictReader(io.StringIO(store.get(key).decode("utf-8-sig"), newline=""), strict=True)
-        listed = list(rows)
-    except (UnicodeDecodeError, csv.Error) as error:
+        rows = CsvFile(uri, store.get(key).decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
         raise ConfigError(f"{uri} is no CSV file in UTF-8: {error}") from error
-    if missing := {"path", "label"} - set(rows.fieldnames or ()):
+    if missing := {"path", "label"} - {name.lower() for name in rows.columns}:
         raise ConfigError(f"{uri} lacks the column {min(missing)!r}; it needs path and label")
     folder = uri.rpartition("/")[0]
-    items = []
-    for row in listed:
-        path = row["path"] or ""
+    items: list[Item] = []
+    labels: dict[str, str] = {}
+    problems: dict[str, str] = {}
+    splits: set[str] = set()
+    for row in rows:
+        splits.add(row.values.get("split", "").lower())
+        path, label = row.values["path"], row.values["label"]
+        if row.problem or not path or labels.setdefault(path, label) != label:
+            other = f"it is listed as {labels.get(path)!r}, too"
+            problems[f"line {row.line}"] = row.problem or (other if path else "it names no file")
+            continue
         whole = path if "://" in path else f"file://{path}" if path.startswith("/") else f"{folder}/{path}"
-        items.append(Item(path, row["label"] or "", partial(_get, stores, whole)))
-    return Source("a CSV file with the columns path and label", tuple(items))
+        items.append(Item(path, label, partial(_get, stores, whole)))
+    if len(splits) > 1:
+        there = " and ".join(repr(split) for split in sorted(splits))
+        raise ConfigError(f"{uri}: its column split has {there}; write a file for each, and build a data set of each")
+    return Source("a CSV file with the columns path and label", tuple(items), problems=problems)
 
 
 def _get(stores: Stores, uri: str) -> bytes:
@@ -143,11 +167,14 @@ def _archive(archive: Archive) -> Source:
     found = cifar(archive)
     if found is not None:
         return found
-    labels = {
-        one[: -len(_LABEL_SUFFIX)]: archive.read(one).decode("utf-8", "replace").strip()
-        for one in names
-        if one.endswith(_LABEL_SUFFIX)
-    }
+    labels: dict[str, str] = {}
+    problems: dict[str, str] = {}
+    for one in names:
+        if one.endswith(_LABEL_SUFFIX):
+            try:
+                labels[one[: -len(_LABEL_SUFFIX)]] = archive.read(one).decode("utf-8").strip()
+            except (UnicodeDecodeError, BadFrames) as error:
+                problems[one] = f"it cannot be read: {error}"
     items, ignored = [], Counter[str]()
     for one in names:
         path = PurePosixPath(one)
@@ -155,10 +182,13 @@ def _archive(archive: Archive) -> Source:
             if path.suffix != _LABEL_SUFFIX:
                 ignored[path.suffix or "without a suffix"] += 1
             continue
-        label = labels.get(one[: -len(path.suffix)], _class_of(path))
+        label = labels.get(one[: -len(path.suffix)], "") if labels or problems else _class_of(path)
+        if not label and labels:
+            problems[one] = f"others have a {_LABEL_SUFFIX} file, and none with a class lies beside it"
+            continue
         items.append(Item(one, label, partial(archive.read, one)))
     what = f"an archive with a {_LABEL_SUFFIX} file for each image" if labels else "an archive of folders"
-    return Source(what, tuple(items), ignored)
+    return Source(what, tuple(items), ignored, problems=problems)
 
 
 def _class_of(path: PurePosixPath) -> str:

@@ -15,6 +15,11 @@ def is_key(key: str) -> bool:
     return not _UNUSABLE.search(key) and all(part not in ("", ".", "..") for part in key.split("/"))
 
 
+def escaped(text: str) -> str:
+    """The text with escapes for what no message can carry; the text itself, if it may be in one."""
+    return _UNUSABLE.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
+
+
 def checked(key: str) -> str:
     """`key` itself. Raises `NotFound`: no object can have such a name, whether it is to be read or written."""
     if not is_key(key):

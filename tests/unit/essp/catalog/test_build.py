@@ -242,7 +242,7 @@ def test_moved_labels_need_no_reading(videos: Path) -> None:
 
 
 def test_segments_share_one_reading_of_their_file(videos: Path) -> None:
-    text = "path,label,start_s,end_s\nclass0/0.mp4,a,0,0.4\nclass0/0.mp4,b,0.4,99\nclass0/0.mp4,c,5,6\n"
+    text = "path,label,start_s,end_s\nclass0/0.mp4,a,0,0.4\nclass0/0.mp4,b,0.4,1.3\nclass0/0.mp4,c,5,6\n"
     write(videos / "i.csv", text)
     source, out = f"file://{videos}/i.csv", f"file://{videos}/c.parquet"
     for _ in range(2):
@@ -429,3 +429,11 @@ def test_targets_are_kept_in_frames_of_the_file(tmp_path: Path) -> None:
 def test_the_command_says_what_it_has_recognised(videos: Path) -> None:
     done = CliRunner().invoke(app, ["build", str(videos), "--out", str(videos.parent / "c.parquet")])
     assert done.stderr.startswith("recognised as folders: 8 videos in class folders")
+
+
+def test_files_of_other_people_beside_the_output_are_neither_read_nor_removed(videos: Path) -> None:
+    notes = videos.parent / "c.parquet.part-notes.txt"
+    notes.write_text("mine")
+    built(videos)
+    assert notes.read_text() == "mine"
+    assert stored(videos).classes == ("class0", "class1")

@@ -106,9 +106,9 @@ def test_images_come_with_their_labels_whatever_the_layout(lay_out, encode, tmp_
 def test_cifar_s_own_archive(tmp_path: Path) -> None:
     pixels = np.random.default_rng(1).integers(0, 256, (4, 3, 32, 32), np.uint8)
     records = b"".join(bytes([number % 2]) + image.tobytes() for number, image in enumerate(pixels))
-    files = {"batches.meta.txt": b"plane\ncar\n\n", "data_batch_1.bin": records, "test_batch.bin": records}
+    files = {"batches.meta.txt": b"big plane\r\ncar\n\n", "data_batch_1.bin": records, "test_batch.bin": records}
     archive = tar_of(tmp_path / "cifar.tar.gz", {f"cifar-10-batches-bin/{name}": data for name, data in files.items()})
-    assert made(archive, tmp_path / "out").classes == ("plane", "car")
+    assert made(archive, tmp_path / "out").classes == ("big plane", "car")
     with essp.Records(tmp_path / "out", batch_size=4) as loader:
         [batch] = loader
     order = batch.meta["record"]
@@ -243,3 +243,87 @@ def test_the_commands_build_show_and_verify(tmp_path: Path) -> None:
     assert done.exit_code == 1
     assert "record 5: its bytes are damaged" in done.stdout
     assert "1 of 1 files are damaged" in done.stderr
+
+
+def test_rows_of_a_csv_file_that_do_not_fit_are_named_and_left_out(tmp_path: Path) -> None:
+    for name in ("1.png", "2.png"):
+        (tmp_path / name).write_bytes(picture(1))
+    text = "Path, label\n1.png, cat \n2.png,dog, grey\n,cat\n1.png,dog\n1.png,cat\n"
+    (tmp_path / "list.csv").write_text(text)
+    built = made(tmp_path / "list.csv", tmp_path / "out")
+    assert built.per_class == {"cat": 2}
+    assert built.problems == {
+        "line 3": "line 3 has 3 fields, and there are 2 columns; put quotes around a text with a comma in it",
+        "line 4": "it names no file",
+        "line 5": "it is listed as 'cat', too",
+    }
+    (tmp_path / "list.csv").write_text("path,label\n,cat\n")
+    with pytest.raises(ConfigError, match=r"holds no images \(nothing\); line 2: it names no file; give"):
+        made(tmp_path / "list.csv", tmp_path / "none")
+    (tmp_path / "list.csv").write_text("path,label,label\n1.png,cat,dog\n")
+    with pytest.raises(ConfigError, match="column 'label' is there twice"):
+        made(tmp_path / "list.csv", tmp_path / "none")
+    (tmp_path / "list.csv").write_text("path,label,split\n1.png,cat,train\n2.png,dog,test\n")
+    with pytest.raises(ConfigError, match="its column split has 'test' and 'train'; write a file for each"):
+        made(tmp_path / "list.csv", tmp_path / "none")
+
+
+@pytest.mark.parametrize("label", ["a\nb", "a\x00b", "\x1b[31m", "\udce9"])
+def test_a_class_that_nobody_can_read_is_refused(label: str, tmp_path: Path) -> None:
+    archive = tar_of(tmp_path / "a.tar", {f"{label}/1.png": picture(1), "cat/2.png": picture(1)})
+    if "\x00" in label:  # where the names of tar end
+        (tmp_path / "1.png").write_bytes(picture(1))
+        archive = tmp_path / "list.csv"
+        archive.write_text(f"path,label\n1.png,{label}\n")
+    with pytest.raises(ConfigError, match="has characters that nobody can read; rename it"):
+        made(archive, tmp_path / "out")
+
+
+def test_an_image_without_a_class_among_others_with_one_is_named(tmp_path: Path) -> None:
+    files = {"x/1.png": picture(1), "x/1.cls": b"cat", "x/2.png": picture(1), "x/3.png": picture(1), "x/3.cls": b"\xe9"}
+    built = made(tar_of(tmp_path / "a.tar", {**files, "x/4.png": picture(1), "x/4.cls": b" "}), tmp_path / "out")
+    assert built.per_class == {"cat": 1}
+    assert set(built.problems) == {"x/2.png", "x/3.cls", "x/3.png", "x/4.png"}
+    assert built.problems["x/2.png"] == "others have a .cls file, and none with a class lies beside it"
+
+
+def test_an_archive_that_ends_early_or_is_damaged_inside_is_refused(tmp_path: Path) -> None:
+    files = {f"{number}.png": picture(number) for number in range(3)}
+    whole = tar_of(tmp_path / "whole.tar", files).read_bytes()
+    for change in (whole[:2048], whole[:1030] + b"\xff" + whole[1031:], whole[:1024] + whole[1536:]):
+        (tmp_path / "bad.tar").write_bytes(change)
+        with pytest.raises(ConfigError, match=r"bad\.tar is no archive that can be read: byte (1024|2048): it"):
+            made(tmp_path / "bad.tar", tmp_path / "out")
+
+
+def test_a_zip_archive_with_any_byte_changed_is_read_or_refused(tmp_path: Path) -> None:
+    data = zip_file(tmp_path).read_bytes()
+    for at in range(data.rindex(b"PK\x01\x02"), len(data)):
+        (tmp_path / "bad.zip").write_bytes(data[:at] + bytes([data[at] ^ 0xFF]) + data[at + 1 :])
+        try:
+            with open_source((tmp_path / "bad.zip").as_uri(), STORES) as found:
+                assert [item.read() for item in found.items]
+        except EsspError:
+            continue
+
+
+@pytest.mark.parametrize("names", [("Train", "test"), ("set/train", "set/Test"), ("a/b/val", "a/b/train")])
+def test_splits_are_not_mixed_wherever_their_folders_lie(names: tuple[str, str], tmp_path: Path) -> None:
+    files = {f"{name}/cat/1.png": picture(1) for name in names}
+    archive = tar_of(tmp_path / "a.tar", files)
+    with pytest.raises(ConfigError, match=rf"say which one to read, as in --within {max(names)}"):
+        made(archive, tmp_path / "out")
+    assert made(archive, tmp_path / "out", within=names[0]).per_class == {"cat": 1}
+    classes = {"a/train/1.png": picture(1), "a/test/2.png": picture(1)}
+    assert made(tar_of(tmp_path / "b.tar", classes), tmp_path / "classes").classes == ("test", "train")
+
+
+def test_files_of_cifar_that_say_less_than_they_should_are_refused(tmp_path: Path) -> None:
+    record = bytes(3073)
+    for files, said in (
+        ({"batches.meta.txt": b"car\ncar\n", "data_batch_1.bin": record}, "batches.meta.txt has a class twice"),
+        ({"batches.meta.txt": b"caf\xe9\ncar\n", "data_batch_1.bin": record}, "batches.meta.txt is not UTF-8 text"),
+        ({"batches.meta.txt": b"a\ncar\n", "data_batch_1.bin": record, "data_batch_2.bin": b""}, "2.bin is damaged"),
+    ):
+        with pytest.raises(ConfigError, match=f"CIFAR: .*{said}"):
+            made(tar_of(tmp_path / "c.tar", files), tmp_path / "out")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import zipfile
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 import essp
 from essp.records.build import BuildOptions, Built, build
+from essp.records.coco import _reading
 from essp.records.sources import SourceOptions, open_source
 from essp_common.errors import ConfigError, EsspError
 from essp_common.objects.directory import DirectoryStore
@@ -138,10 +140,12 @@ WRONG: dict[str, tuple[dict[str, Any] | list[int], str]] = {
     "box 24": (annotation(24, 1, 8, [3, 3, 5, 5]), "there is no category 8"),
     "box 25": (annotation(25, 1, 7, [3, 3, 5]), "is no box"),
     "box 26": (annotation(26, 1, 7, [3, 3, 1e300, 5]), "is no box"),
+    "box 31": (annotation(31, 1, 7, [0.1, 0.1, 0.5, 0.9]), "is smaller than a pixel; coordinates are pixels"),
+    "box 30": (annotation(30, 1, 7, [True, 3, 3, 5]), "is no box"),
     "box 27": (annotation(27, 1, 7, [float("nan"), 3, 3, 5]), "is no box"),
     "box 28": (annotation(28, [1], 7, [3, 3, 3, 5]), "is no whole number"),  # type: ignore[arg-type]
     "box 29": ({"id": 29, "image_id": 1, "category_id": 7}, "lacks 'bbox'"),
-    "annotations[13]": ([1, 2], "is no object"),
+    "annotations[15]": ([1, 2], "is no object"),
 }
 
 
@@ -171,7 +175,7 @@ def test_what_is_wrong_is_named_and_left_out(tmp_path: Path) -> None:
     for name, why in expected.items():
         assert why in built.problems[name]
     said = essp_command("records", "build", str(file), "--out", str(tmp_path / "x"), "--dry-run")
-    assert "boxes in 5 images; 1 box of crowds left out; 6 boxes, 3 labels, 13 left out" in said.stderr
+    assert "boxes in 5 images; 1 box of crowds left out; 6 boxes, 3 labels, 15 left out" in said.stderr
 
 
 @pytest.mark.parametrize(
@@ -223,6 +227,19 @@ def test_images_are_looked_for_where_coco_has_them_and_where_one_says(tmp_path: 
         made(tmp_path / "images", tmp_path / "none", source=SourceOptions(whole=True))
 
 
+def test_beside_the_root_of_a_bucket_no_other_bucket_is_looked_into(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    class Asked(Stores):
+        def under(self, uri: str, videos: bool = False) -> DirectoryStore:
+            asked.append(uri)
+            return DirectoryStore(str(tmp_path))
+
+    with pytest.raises(ConfigError, match="say where they are"):
+        _reading("s3://bucket/instances_small.json", Asked(()), "", ["1.png"], ExitStack())
+    assert asked == ["s3://bucket/small", "s3://bucket"]
+
+
 odd = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(("id", "bbox", "name")), inner),
@@ -245,3 +262,46 @@ def test_whatever_the_lists_hold_it_is_read_or_refused(
         assert made(laid_out(folder, changed), folder / "out").records >= 1
     except EsspError:
         assert not (folder / "out" / "versions").exists()
+
+
+@pytest.mark.parametrize("name", ["\ud800", "a\x00b", "a\nb", " "])
+def test_names_that_nobody_can_read_are_none(name: str, tmp_path: Path) -> None:
+    changed = content()
+    changed["images"][0]["file_name"] = name
+    built = made(laid_out(tmp_path / "a", changed), tmp_path / "out")
+    assert built.problems["images[0]"].endswith("is no text")
+    changed = content()
+    changed["categories"][0]["name"] = name
+    with pytest.raises(ConfigError, match=r"categories\[0\] has no id and name: .* is no text"):
+        made(laid_out(tmp_path / "b", changed), tmp_path / "none")
+
+
+@pytest.mark.parametrize("crowd", ["x", "0", 2, 0.5, [], {}])
+def test_what_is_no_mark_of_a_crowd_is_named(crowd: object, tmp_path: Path) -> None:
+    changed = content()
+    changed["annotations"][0]["iscrowd"] = crowd
+    assert "and not 0 or 1" in made(laid_out(tmp_path, changed), tmp_path / "out").problems["box 10"]
+
+
+def test_a_name_that_is_there_twice_in_an_entry_is_refused(tmp_path: Path) -> None:
+    file = laid_out(tmp_path, content())
+    file.write_text(file.read_text().replace('"image_id": 1,', '"image_id": 2, "image_id": 1,'))
+    with pytest.raises(ConfigError, match="is no JSON file: 'image_id' is there twice in one object"):
+        made(file, tmp_path / "out")
+
+
+def test_of_several_images_of_a_name_in_an_archive_none_is_guessed(tmp_path: Path) -> None:
+    first, second = PIXELS
+    changed = content()
+    changed["images"][0]["file_name"] = f"val/{first}"
+    file, archive = laid_out(tmp_path, changed), tmp_path / "all.zip"
+    with zipfile.ZipFile(archive, "w") as opened:
+        opened.write(tmp_path / "small" / first, f"data/val/{first}")
+        opened.write(tmp_path / "small" / second, f"data/train/{first}")
+        for folder in ("train", "val"):
+            opened.write(tmp_path / "small" / second, f"data/{folder}/{second}")
+    built = made(file, tmp_path / "out", source=SourceOptions(images=archive.as_uri()))
+    pixels = next(iter(PIXELS.values()))
+    assert [np.array_equal(cut, pixels[3:7, 2:7]) for _, cut in shown(tmp_path / "out")] == [True, False]
+    assert list(built.problems) == [f"{second} box 12"]
+    assert "has several files of this name: data/train/" in built.problems[f"{second} box 12"]

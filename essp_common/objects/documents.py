@@ -1,0 +1,109 @@
+"""Files that other programs wrote: what Python's own readers pass over in silence is refused.
+
+CSV    a quote that nothing closes, which swallows the lines behind it; a column that is there twice
+JSON   a name that is there twice in an object, of which the first value is lost; nesting without end
+tar    a damaged header or a missing end, behind which all members are lost; sizes that lead in circles
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import tarfile
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from essp_common.errors import ConfigError
+
+
+class CsvRow(NamedTuple):
+    """One row of a CSV file."""
+
+    line: int
+    """Of the file, where the row ends."""
+    values: dict[str, str]
+    """By column in small letters, without blanks around them; what a short row lacks is empty."""
+    problem: str
+    """What is wrong with the row as a row; empty: nothing."""
+
+
+class CsvFile:
+    """A CSV file whose first line names its columns. Iterating gives the rows that are not empty."""
+
+    def __init__(self, uri: str, text: str, delimiter: str = ",") -> None:
+        """Raises `ConfigError`, as iterating does, for what is none."""
+        self._uri = uri
+        self._reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+        self.columns = [name.strip() for name in next(self._lines(), [])]
+        """As they are written."""
+        self._names = [name.lower() for name in self.columns]
+        twice = next((name for place, name in enumerate(self._names) if name and name in self._names[:place]), None)
+        if twice is not None:
+            raise ConfigError(f"{uri}: column {twice!r} is there twice; keep one of them")
+
+    def __iter__(self) -> Iterator[CsvRow]:
+        count = len(self._names)
+        for fields in self._lines():
+            if any(fields):
+                texts = [field.strip() for field in fields[:count]]
+                values = dict(zip(self._names, [*texts, *[""] * (count - len(texts))], strict=True))
+                yield CsvRow(self._reader.line_num, values, self._too_long(fields) if any(fields[count:]) else "")
+
+    def _lines(self) -> Iterator[list[str]]:
+        try:
+            yield from self._reader
+        except csv.Error as error:
+            raise ConfigError(
+                f"{self._uri} is no CSV file: line {self._reader.line_num}: {error}; a field that begins with a quote "
+                "ends with one, and a quote within it is written twice"
+            ) from error
+
+    def _too_long(self, fields: list[str]) -> str:
+        return (
+            f"line {self._reader.line_num} has {len(fields)} fields, and there are {len(self._names)} columns; put "
+            "quotes around a text with a comma in it"
+        )
+
+
+def read_json(text: str | bytes, made: Callable[[dict[str, Any]], Any] = lambda found: found) -> Any:
+    """What a JSON text holds. `made`: what becomes of each object. Raises `ValueError` for what is none."""
+
+    def whole(pairs: list[tuple[str, Any]]) -> Any:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            names = [name for name, _ in pairs]
+            raise ValueError(f"{next(name for name in names if names.count(name) > 1)!r} is there twice in one object")
+        return made(found)
+
+    try:
+        return json.loads(text, object_pairs_hook=whole)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
+def tar_members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    """The members of an archive that is open to be read, in their order.
+
+    Raises `tarfile.ReadError` for damage, wherever it is, and where another archive follows the end.
+    """
+    behind = -1
+    try:
+        while (member := archive.next()) is not None:
+            if member.offset <= behind or member.size < 0:
+                raise tarfile.ReadError(f"the size of {member.name!r} cannot be")
+            behind = member.offset
+            yield member
+        file: Any = archive.fileobj
+        file.seek(archive.offset)
+        end = file.read(tarfile.BLOCKSIZE)
+        behind_end = file.read(tarfile.RECORDSIZE)
+    except (ValueError, OverflowError) as error:  # a size that no file has
+        raise tarfile.ReadError(str(error)) from error
+    if end != tarfile.NUL * tarfile.BLOCKSIZE:
+        what = "it is damaged there" if end else "it has no mark of its end, so it was cut, or is not finished"
+        raise tarfile.ReadError(f"byte {archive.offset}: {what}")
+    if behind_end.strip(tarfile.NUL):
+        raise tarfile.ReadError(
+            f"byte {archive.offset}: it ends there, and something follows; join archives with tar -A"
+        )
