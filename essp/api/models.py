@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from essp.uris import as_uri
+from essp.api.arguments import torch_device, uri_of
 from essp_common.aggregation.fused import Fuse, fusion_of
 from essp_common.artifacts.fused_model import Member, member_weights, open_model
 from essp_common.artifacts.scores import ClipScores, Rule, VideoScores
@@ -144,7 +144,7 @@ class Model:
         return ClipScores(means, scores.reshape(-1, classes), np.arange(videos + 1) * clips)
 
 
-def load_model(uri: str | Path, *, device: str = "cpu") -> Model:
+def load_model(uri: str | Path, *, device: str | torch.device = "cpu") -> Model:
     """The trained model at a path or URI: the output of the job that trained it, or its `model` folder.
 
     Networks that have no say in the fused score are left out. Weights are checked against the model's manifest.
@@ -158,10 +158,10 @@ def load_model(uri: str | Path, *, device: str = "cpu") -> Model:
     Raises `NotFound` when there is no model, `PermanentError` for weights that are not those of its manifest, and
     `ConfigError` for a network that is not installed here, or is named by a path that `ESSP_CODE` does not allow.
     """
-    settings = Settings()
-    store, found = open_model(Stores(settings.stores), as_uri(str(uri)))
+    settings, where = Settings(), torch_device(device)
+    store, found = open_model(Stores(settings.stores), uri_of("uri", uri))
     streams = {
-        member.trainer: _loaded(member, found.streams[member.stream], store, device, settings.code)
+        member.trainer: _loaded(member, found.streams[member.stream], store, where, settings.code)
         for member in found.deciding
     }
     fusion = fusion_of(store, found)
@@ -186,7 +186,9 @@ def _with_features(name: str, part: ClipScores, features: NDArray[Any]) -> ClipS
     return replace(part, features=rows)
 
 
-def _loaded(member: Member, stream: StreamSpec, store: ObjectStore, device: str, code: Sequence[str]) -> StreamModel:
+def _loaded(
+    member: Member, stream: StreamSpec, store: ObjectStore, device: torch.device, code: Sequence[str]
+) -> StreamModel:
     module = built(member.model, code)
     load_state(module, member_weights(store, member))
     return StreamModel(

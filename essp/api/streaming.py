@@ -26,8 +26,8 @@ from typing import NamedTuple, Self, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from essp.api.arguments import bytes_of
-from essp.api.clips import Interpolation, resize_to
+from essp.api.arguments import MOST_DECODERS, bytes_of, path_of, several, whole_number
+from essp.api.clips import MOST_FRAMES, Interpolation, resize_to
 from essp.api.prediction import find
 from essp.catalog.build import file_row
 from essp.catalog.probing import ProbeOptions, Prober
@@ -107,16 +107,16 @@ def stream(
 
     Raises `ConfigError` for arguments that make no window, and for memory that does not hold one.
     """
-    for name, value in (("frames", frames), ("stride", stride), ("step", 1 if step is None else step)):
-        if value < 1:
-            raise ConfigError(f"{name}={value}: has to be 1 or more")
-    if decoders < 0:
-        raise ConfigError(f"decoders={decoders}: 0 is one per CPU")
     require("essp.stream", "av")
-    given = [videos] if isinstance(videos, str | Path | VideoRow) else list(videos)
-    windows = _Windows(frames, stride, step or frames * stride, drop_last)
+    given = several("videos", videos, str, Path, VideoRow)
+    rows = [video if isinstance(video, VideoRow) else path_of("videos", video) for video in given]
+    frames = whole_number("frames", frames, 1, MOST_FRAMES)
+    stride = whole_number("stride", stride, 1, MOST_FRAMES)
+    step = frames * stride if step is None else whole_number("step", step, 1)
+    windows = _Windows(frames, stride, step, bool(drop_last))
     resize = resize_to(short_side, size, interpolation)
-    return Stream(given, windows, resize, decoders or cpu_count(), bytes_of(memory))
+    children = whole_number("decoders", decoders, 0, MOST_DECODERS) or cpu_count()
+    return Stream(rows, windows, resize, children, bytes_of(memory))
 
 
 class Stream:
@@ -132,7 +132,7 @@ class Stream:
     """
 
     def __init__(
-        self, videos: Sequence[str | Path | VideoRow], windows: _Windows, resize: Resize, decoders: int, memory: int
+        self, videos: Sequence[str | VideoRow], windows: _Windows, resize: Resize, decoders: int, memory: int
     ) -> None:
         self.errors: dict[str, EsspError] = {}
         self._videos = videos
@@ -436,12 +436,12 @@ def _decoded(sandbox: Sandbox, message: DecodeSeed) -> list[Frames]:
     return parts
 
 
-def _rows(videos: Sequence[str | Path | VideoRow], roots: Sequence[str]) -> Generator[VideoRow, None, None]:
+def _rows(videos: Sequence[str | VideoRow], roots: Sequence[str]) -> Generator[VideoRow, None, None]:
     """A row for each video, with what its file holds or why it cannot be used; files are read one ahead."""
     stores = Stores(roots)
     found: list[VideoRow] = []
     for video in videos:
-        found += [video] if isinstance(video, VideoRow) else find([str(video)], stores)
+        found += [video] if isinstance(video, VideoRow) else find([video], stores)
     unread = [row.uri for row in found if row.error is None and not row.frame_count]
     with Prober(roots, ProbeOptions()) as prober:
         outcomes = prober.read(unread)

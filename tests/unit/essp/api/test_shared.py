@@ -128,7 +128,7 @@ def test_who_comes_late_finds_what_is_over_empty(shared: essp.SharedRecords) -> 
     shared.set_epoch(7)
     late.set_epoch(7)
     assert next(iter(shared)).meta["epoch"][0] == 7
-    with pytest.raises(ConfigError, match="epoch: -1 is none of"):
+    with pytest.raises(ConfigError, match="epoch: -1 is no whole number from 0 to"):
         late.set_epoch(-1)
     late.close()
 
@@ -144,8 +144,23 @@ def test_one_iteration_at_a_time(shared: essp.SharedRecords) -> None:
     old = iter(shared)
     next(old)
     next(iter(shared))
-    with pytest.raises(RuntimeError, match="another iteration"):
+    with pytest.raises(ConfigError, match="this iteration is over"):
         next(old)
+
+
+def test_what_is_closed_ends_its_iteration(shared: essp.SharedRecords) -> None:
+    batches = iter(shared)
+    next(batches)
+    shared.close()
+    with pytest.raises(ConfigError, match="this iteration is over"):
+        next(batches)
+
+
+def test_an_epoch_that_is_set_meanwhile_is_the_next_one(shared: essp.SharedRecords) -> None:
+    for batch in shared:
+        assert batch.meta["epoch"][0] == 0
+        shared.set_epoch(7)
+    assert next(iter(shared)).meta["epoch"][0] == 7
 
 
 def states(shared: essp.SharedRecords, other: essp.SharedRecords) -> Iterator[tuple[dict[str, Any], list[int]]]:
