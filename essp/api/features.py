@@ -33,7 +33,7 @@ def compute_feature(frames: NDArray[np.uint8], name: str, /, *, snippets: int = 
     params: the parameters of the feature, as under `streams.<name>.params` of a job file.
 
     The result of a feature for networks is `(T', H, W, C)` uint8; descriptors are `(T', rows, columns, bins)` or
-    `(tracks, length)` float32.
+    `(1, tracks, 1, length)` float32.
 
         clip = essp.decode("a.mp4", frames=11, short_side=128)
         essp.compute_feature(clip, "flow", length=10).shape  # (1, 128, 171, 20): ten fields of dx and dy

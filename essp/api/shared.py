@@ -143,7 +143,9 @@ class SharedRecords(IterableDataset[Batch]):
                 used = False
                 if iteration != self._iteration:
                     raise ConfigError(ONE_AT_A_TIME)
-            if iteration == self._iteration and self._begun:  # no epoch was set meanwhile
+            if iteration != self._iteration:
+                raise ConfigError(ONE_AT_A_TIME)
+            if self._begun:  # no epoch was set meanwhile
                 self._epoch, self._begun = epoch + 1, False
         finally:
             if iteration == self._iteration and ring.is_open:
@@ -213,6 +215,7 @@ class SharedRecords(IterableDataset[Batch]):
         With several ranks, each has a state of its own. Raises `ConfigError` for the state of other records.
         """
         owner = self._owned("load_state_dict")
+        self._opened()
         owner.load(state)
         self._about, self._epoch, self._begun = None, None, False
 

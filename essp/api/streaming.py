@@ -14,6 +14,7 @@ Windows that overlap share their frames. A video that cannot be read ends with a
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
@@ -51,6 +52,7 @@ Frames = NDArray[np.uint8]
 
 _AHEAD = 2
 """Units in the making or made, for each child: one to work at, one in reserve."""
+_MOST_IN_A_WINDOW = 2**20
 _TRIES = 5
 """Of a unit whose store does not answer."""
 
@@ -105,12 +107,13 @@ def stream(
     given by their names are checked first, as `essp catalog build` does, in a child process; a script needs the guard
     for that. Rows of a catalog need neither. `break`, errors, Ctrl-C and `close()` end the processes.
 
-    Raises `ConfigError` for arguments that make no window, and for memory that does not hold one.
+    Raises `ConfigError` for arguments that make no window, and when a video is reached of which `memory` has no room
+    for a frame for each child.
     """
     require("essp.stream", "av")
     given = several("videos", videos, str, Path, VideoRow)
     rows = [video if isinstance(video, VideoRow) else path_of("videos", video) for video in given]
-    frames = whole_number("frames", frames, 1, MOST_FRAMES)
+    frames = whole_number("frames", frames, 1, _MOST_IN_A_WINDOW)
     stride = whole_number("stride", stride, 1, MOST_FRAMES)
     step = frames * stride if step is None else whole_number("step", step, 1)
     windows = _Windows(frames, stride, step, bool(drop_last))
@@ -140,17 +143,22 @@ class Stream:
         self._resize = resize
         self._decoders = decoders
         self._unit_bytes = memory // (_AHEAD * decoders + 1)
+        self._process: int | None = None
+        """The one that has begun it."""
         self._iterator = self._run()
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> Window:
+        if self._process not in (None, os.getpid()):
+            raise ConfigError("this stream was begun before a fork; let each process open one of its own")
         return next(self._iterator)
 
     def close(self) -> None:
         """End the processes. Idempotent."""
-        self._iterator.close()
+        if self._process in (None, os.getpid()):
+            self._iterator.close()
 
     def __enter__(self) -> Self:
         return self
@@ -162,6 +170,7 @@ class Stream:
 
     def _run(self) -> Generator[Window, None, None]:
         settings = DecoderSettings()
+        self._process = os.getpid()
         with ExitStack() as stack:
             rows = stack.enter_context(closing(_rows(self._videos, settings.stores)))
             lanes = stack.enter_context(closing(_Lanes(sandbox_options(settings), self._decoders)))

@@ -156,6 +156,29 @@ def test_what_is_closed_ends_its_iteration(shared: essp.SharedRecords) -> None:
         next(batches)
 
 
+def test_what_is_closed_loads_no_state(shared: essp.SharedRecords) -> None:
+    """It looked for a lock under a number that was another file's by then."""
+    state = shared.state_dict()
+    shared.close()
+    with pytest.raises(ConfigError, match="is not there: it was closed"):
+        shared.load_state_dict(state)
+
+
+@pytest.mark.parametrize("used", [3, None, "ab", [[1]], [[0, 1.5]], [[3, 2]], [[0, 10**30]]])
+def test_a_state_has_spans(shared: essp.SharedRecords, used: Any) -> None:
+    with pytest.raises(ConfigError, match="are no spans of an epoch"):
+        shared.load_state_dict({**shared.state_dict(), "used": used})
+
+
+def test_an_iteration_that_another_thread_ended_says_so(shared: essp.SharedRecords) -> None:
+    """It seemed to be at its end."""
+    old = iter(shared)
+    next(old)
+    list(shared)
+    with pytest.raises(ConfigError, match="this iteration is over"):
+        list(old)
+
+
 def test_an_epoch_that_is_set_meanwhile_is_the_next_one(shared: essp.SharedRecords) -> None:
     for batch in shared:
         assert batch.meta["epoch"][0] == 0
