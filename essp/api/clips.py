@@ -87,8 +87,8 @@ def decode(
         essp.decode("a.mp4", 100).shape                               # (16, 240, 320, 3)
         essp.decode("a.mp4", [0, 8], frames=8, short_side=128).shape  # (2, 8, 128, 171, 3)
 
-    Raises `BadVideo` (`error.kind`: `vanished`, `truncated`, `damaged`, `not_video`, `changed`, ...), and
-    `ConfigError` for a start outside the video or a size that is none.
+    Raises `BadVideo` (`error.kind`: `vanished`, `truncated`, `damaged`, `not_video`, `changed`, ...),
+    `ConfigError` for a start outside the video or a size that is none, and `NotFound` for a URI that lies in no store.
     """
     start = plain(start)
     starts = several("start", start, int)

@@ -124,11 +124,7 @@ class Epochs(IterableDataset[Batch]):
         return self._clips // self._batch_size if self._drop_last else -(-self._clips // self._batch_size)
 
     def __iter__(self) -> Iterator[Batch]:
-        """The batches of the next epoch, or what is left of the one whose state was loaded.
-
-        One iteration at a time: the next batch of one raises `ConfigError` once another has begun, also in another
-        thread, or the loader was closed or set to another place, or in a fork of the process that began it.
-        """
+        """The batches of the next epoch, or what is left of the one whose state was loaded."""
         if get_worker_info() is not None:
             raise ConfigError("a loader cannot be used in worker processes; give DataLoader num_workers=0")
         return self._batches()
@@ -189,7 +185,8 @@ class Epochs(IterableDataset[Batch]):
         return None if self._late else Position(self._epoch, self._clips_done // self._ranks.world_size)
 
     def set_epoch(self, epoch: int) -> None:
-        """Have the next `for` show this epoch, from its beginning, unless it is the present one anyway.
+        """Have the next `for` show this epoch, from its beginning, unless it is the present one anyway. It ends an
+        iteration that has begun.
 
         Raises `ConfigError` where that would lose the place of a state that was just loaded.
         """

@@ -112,7 +112,8 @@ class Loader(Epochs):
 
     `state_dict` is where the loop is: call it after the step, and the batch in hand counts as done. `load_state_dict`
     goes on there, in the middle of an epoch too, with the very clips that would have come. After a `break` the next
-    `for` is the next epoch.
+    `for` is the next epoch. One iteration at a time: once another one has begun, or the loader was closed or set to
+    another place, the first one ends with a `ConfigError`.
 
     On several ranks (`torchrun`, or any launcher that sets RANK and WORLD_SIZE) each process has a loader with the same
     arguments and gets its share of the clips; `batch_size` is that of one rank. A state may be loaded on another number
@@ -164,7 +165,7 @@ class Loader(Epochs):
         feature, params: what to make of the clips (`essp.features()`; `essp extractor describe NAME`).
         seed: the same seed, the same clips in the same order.
         transform: called with each clip `(T, H, W, C)`, not to be written to, and a random generator that depends on
-            seed, epoch and clip alone; what it returns is stacked. It runs in a thread.
+            seed, epoch and clip alone; what it returns is stacked, so it has one shape and type. It runs in a thread.
         epochs: how many you will take, if you know: then nothing beyond the last one is decoded ahead. A loop that goes
             on all the same waits a moment while decoding starts again; one that shares its decodes gets an error.
         clips_per_epoch: default: as many as there are training videos; with `step`, as there are places.

@@ -111,7 +111,7 @@ class Records(Epochs):
         replacement: draw samples of `sample_size` records (default: 4096) independently, each from all records, in
             place of each record once an epoch.
         transform: called with each record `(1, H, W, C)`, not to be written to, and a random generator that depends on
-            seed, epoch and record alone; what it returns is stacked. It runs in threads.
+            seed, epoch and record alone; what it returns is stacked, so it has one shape and type. It runs in threads.
         drop_last: leave out the last batch of an epoch if it is smaller.
         device: where `Batch.frames` are to be.
         memory: bytes for records (`"4GiB"`); more make longer passes over the files, and all at once the fewest.

@@ -115,10 +115,7 @@ class SharedRecords(IterableDataset[Batch]):
     # --- iterating ---
 
     def __iter__(self) -> Iterator[Batch]:
-        """What this process gets of the next epoch, or of the rest of the one whose state was loaded.
-
-        One iteration at a time: as with `Records`.
-        """
+        """What this process gets of the next epoch, or of the rest of the one whose state was loaded."""
         if get_worker_info() is not None:
             raise ConfigError("a loader cannot be used in worker processes; give DataLoader num_workers=0")
         return self._batches()
