@@ -59,6 +59,12 @@ def problems(error: ValidationError, kind: type[BaseModel]) -> list[str]:
     return [_problem(found, kind) for found in error.errors()]
 
 
+def shown(value: object) -> str:
+    """A value as messages repeat it: in one line, and not whole if it is long."""
+    text = repr(value).replace("\n", " ")
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]} ..."
+
+
 def requirement(found: ErrorDetails) -> str:
     """What a value has to be, without the value itself."""
     text = _WORDS.get(found["type"])
@@ -72,8 +78,7 @@ def _problem(found: ErrorDetails, kind: type[BaseModel]) -> str:
     text = _unknown(found, kind) or requirement(found)
     value = found["input"]
     if found["type"] not in _SAID and not isinstance(value, _UNSHOWN):
-        shown = "empty" if value is None else repr(value)
-        text += f", and is {shown if len(shown) <= _MOST_SHOWN else shown[:_MOST_SHOWN] + ' ...'}"
+        text += f", and is {'empty' if value is None else shown(value)}"
     return f"{place}: {text}" if place else text
 
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import fields
+from math import prod
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from essp.uris import as_uri
+from essp.api.arguments import is_whole, plain, several, shown, sides_of, uri_of, whole_number
 from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.file import read_catalog
 from essp_common.catalog.rows import VideoRow
@@ -27,6 +28,7 @@ from essp_common.messages.recipe import resize_of
 from essp_common.pb.v1.messages_pb2 import Resize, Seed, Seek
 from essp_common.planning.plan import seek_to
 from essp_common.planning.planned_clip import even_snippets
+from essp_common.quantities import size as in_words
 from essp_common.runtime.config import Settings
 from essp_common.video.container import VideoFile
 from essp_common.video.geometry import GRAY, YUV420, frame_shape
@@ -37,6 +39,8 @@ from essp_common.wiring import Stores
 Interpolation = Literal["bilinear", "bicubic", "area"]
 Clips = NDArray[np.uint8]
 _KEPT = (YUV420, GRAY)
+MOST_FRAMES = 2**31 - 1
+_MOST_SIDE = 2**13
 
 
 def open_catalog(uri: str | Path) -> Catalog:
@@ -52,7 +56,7 @@ def open_catalog(uri: str | Path) -> Catalog:
     Raises `NotFound`, `PermanentError` for a file that is no catalog, and `ConfigError` for a catalog of another
     version of ESSP. Object stores other than the local disk are those of the environment variable `ESSP_STORES`.
     """
-    store, key = Stores(Settings().stores).resolve(as_uri(str(uri)))
+    store, key = Stores(Settings().stores).resolve(uri_of("uri", uri))
     return read_catalog(store, key)
 
 
@@ -79,26 +83,31 @@ def decode(
     size: `(height, width)` to scale to. Neither: as the video is displayed, its rotation applied.
     clip: frames, stride, size and colours in one, as a model was trained: `clip=model.clip`. Of `gray` clips
         `(T, H, W, 1)`. The first of its `snippets` begins at `start`, and each other one as far into its part of the
-        video.
+        video. Goes without those arguments that it stands for.
     strict: raise for a damaged frame; otherwise the frame shown last stands in for it.
 
         essp.decode("a.mp4", 100).shape                               # (16, 240, 320, 3)
         essp.decode("a.mp4", [0, 8], frames=8, short_side=128).shape  # (2, 8, 128, 171, 3)
 
-    Raises `BadVideo` (`error.kind`: `vanished`, `truncated`, `damaged`, `not_video`, `changed`, ...), and
-    `ConfigError` for a start outside the video or a size that is none.
+    Raises `BadVideo` (`error.kind`: `vanished`, `truncated`, `damaged`, `not_video`, `changed`, ...),
+    `ConfigError` for a start outside the video or a size that is none, and `NotFound` for a URI that lies in no store.
     """
-    starts = [start] if isinstance(start, int) else list(start)
+    start = plain(start)
+    starts = several("start", start, int)
     if clip is not None:
+        if not isinstance(clip, ClipSpec):
+            raise ConfigError(f"clip: {shown(clip)} is none of a model or a loader; give model.clip or loader.clip")
+        if plain((frames, stride, short_side, size)) != (16, 1, None, None):
+            raise ConfigError("clip: has frames, stride and size of its own; leave these out beside it")
         frames, stride, resize = clip.frames, clip.stride, resize_of(clip)
     else:
+        frames = whole_number("frames", frames, 1, MOST_FRAMES)
+        stride = whole_number("stride", stride, 1, MOST_FRAMES)
         resize = resize_to(short_side, size, interpolation)
-    if frames < 1 or stride < 1:
-        raise ConfigError(f"frames={frames}, stride={stride}: both are at least 1")
     with ExitStack() as stack:
         file = _opened(stack, video)
         row = video if isinstance(video, VideoRow) else _row(str(video), file)
-        clips = np.zeros((len(starts), frames, *frame_shape(resize, row.height, row.width)), np.uint8)
+        clips = _room((len(starts), frames, *frame_shape(resize, row.height, row.width)))
         seeds = [seed_of(row, first, frames, stride) for first in starts]
         if clip is not None:
             for seed in seeds:
@@ -113,9 +122,19 @@ def decode(
     return clips[0] if isinstance(start, int) else clips
 
 
+def _room(shape: tuple[int, ...]) -> Clips:
+    """Zeros. Raises `ConfigError` if there is no memory for them."""
+    try:
+        return np.zeros(shape, np.uint8)
+    except (MemoryError, ValueError) as error:
+        raise ConfigError(
+            f"frames: {in_words(prod(shape))} are more than there is memory; take fewer or smaller ones"
+        ) from error
+
+
 def _opened(stack: ExitStack, video: str | Path | VideoRow) -> VideoFile:
     """The path of a local file, otherwise a file that is read in ranges and closed with `stack`."""
-    uri = video.uri if isinstance(video, VideoRow) else as_uri(str(video))
+    uri = video.uri if isinstance(video, VideoRow) else uri_of("video", video)
     if isinstance(video, VideoRow) and video.error is not None:
         raise BadVideo(f"{video.id} cannot be used: {video.error}")
     store, key = Stores(Settings().stores).resolve(uri, video=True)
@@ -140,8 +159,8 @@ def _row(name: str, file: VideoFile) -> VideoRow:
 def seed_of(row: VideoRow, start: int, frames: int, stride: int) -> Seed:
     """The recipe of a clip that begins at `start` of a row. Raises `ConfigError` for a start outside it."""
     length = row.last_frame - row.first_frame + 1
-    if not 0 <= start < length:
-        raise ConfigError(f"start={start}: {row.id} has frames 0 to {length - 1}")
+    if not is_whole(start) or not 0 <= start < length:
+        raise ConfigError(f"start={shown(start)}: {row.id} has frames 0 to {length - 1}")
     first = row.first_frame + start
     seed = Seed(first_frame=first, frame_count=frames, stride=stride, last_frame=row.last_frame)
     seek = Seek()
@@ -156,14 +175,17 @@ def _add_snippets(seed: Seed, row: VideoRow, clip: ClipSpec) -> None:
         seek_to(row, first, snippet.seek)
 
 
-def resize_to(short_side: int | None, size: tuple[int, int] | None, interpolation: str) -> Resize:
+def resize_to(short_side: Any, size: Any, interpolation: Any) -> Resize:
     """What `short_side` and `size` ask for. Raises `ConfigError` if both do, or for a size that is none."""
+    methods = get_args(Interpolation)
+    if not isinstance(interpolation, str) or interpolation not in methods:
+        raise ConfigError(f"interpolation: {shown(interpolation)} is none of {', '.join(methods)}")
     if short_side is not None and size is not None:
         raise ConfigError("give short_side or size, not both")
-    if min(size or (1 if short_side is None else short_side,)) < 1:
-        raise ConfigError(f"short_side={short_side}, size={size}: a side has at least 1 pixel")
     if size is not None:
-        return Resize(mode=Resize.EXACT, height=size[0], width=size[1], interpolation=interpolation)
+        height, width = sides_of("size", size, _MOST_SIDE, square=False)
+        return Resize(mode=Resize.EXACT, height=height, width=width, interpolation=interpolation)
     if short_side is not None:
-        return Resize(mode=Resize.SHORT_SIDE, height=short_side, interpolation=interpolation)
+        height = whole_number("short_side", short_side, 1, _MOST_SIDE)
+        return Resize(mode=Resize.SHORT_SIDE, height=height, interpolation=interpolation)
     return Resize(mode=Resize.NONE)

@@ -6,6 +6,8 @@ no difference.
 
 from __future__ import annotations
 
+import operator
+import os
 import threading
 import weakref
 from abc import abstractmethod
@@ -18,11 +20,17 @@ import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset, get_worker_info
 
+from essp.api.arguments import function_of, shown, whole_number
 from essp.api.targets import Targets
-from essp_common.errors import ConfigError
+from essp_common.errors import ConfigError, EsspError
 from essp_common.job.fields import MOST_EPOCHS
 from essp_common.planning.position import Position
 from essp_trainer.config import Rendezvous
+
+ONE_AT_A_TIME = (
+    "this iteration is over: another one over the same loader has begun, or the loader was closed or set to another "
+    "place, or this is a fork of the process that began it; have one at a time, and begin a new one"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +109,8 @@ class Epochs(IterableDataset[Batch]):
         clips there is nothing to show. `start` None: see `_late`."""
 
     @abstractmethod
-    def close(self) -> None:
-        """End the processes and threads of this loader. It can be iterated over again. Idempotent."""
+    def _end(self) -> None:
+        """End the processes and threads of this loader. Idempotent."""
 
     # --- iterating ---
 
@@ -130,18 +138,32 @@ class Epochs(IterableDataset[Batch]):
         iteration = self._iteration
         whole = False
         try:
-            for batch, done in self._epoch_from(self.position()):
+            for batch, done in self._going_on(self._epoch_from(self.position())):
                 self._clips_done = done * self._ranks.world_size
                 if batch is not None:
                     yield batch if self._map is None else self._map(batch)
-                    if iteration != self._iteration:
-                        raise RuntimeError("another iteration over this loader has begun; one at a time")
             whole = True
-            if iteration == self._iteration:
-                self._epoch, self._clips_done, self._begun = self._epoch + 1, 0, False
+            self._epoch, self._clips_done, self._begun = self._epoch + 1, 0, False
         finally:
             if not whole and iteration == self._iteration:
-                self.close()
+                self._end()
+
+    def _going_on(self, batches: Iterator[tuple[Batch | None, int]]) -> Iterator[tuple[Batch | None, int]]:
+        """`batches`, as long as this is the iteration that the loader is in."""
+        mine = self._iteration, os.getpid()
+        while (self._iteration, os.getpid()) == mine:
+            try:
+                item = next(batches, None)
+            except EsspError:
+                if self._iteration == mine[0]:
+                    raise
+                break  # what it waited for was ended
+            if self._iteration != mine[0]:
+                break
+            if item is None:
+                return
+            yield item
+        raise ConfigError(ONE_AT_A_TIME)
 
     def map(self, function: Callable[[Batch], Any]) -> Self:
         """Have each `for` give `function(batch)` in place of the batch, and return this loader.
@@ -149,20 +171,26 @@ class Epochs(IterableDataset[Batch]):
         For frameworks that want dictionaries: `loader.map(lambda batch: {"pixel_values": batch.frames, "labels":
         batch.labels})`. It runs in the thread of the loop, so what takes long is better done by `transform`.
         """
-        self._map = function
+        self._map = function_of("function", function)
         return self
+
+    def close(self) -> None:
+        """End the processes and threads of this loader, but for those that it shares. It can be iterated over again.
+        Idempotent."""
+        self._iteration += 1
+        self._end()
 
     def position(self) -> Position | None:
         """Where the next batch of this rank begins: epoch and clip; None: with the next epoch of a job that runs."""
         return None if self._late else Position(self._epoch, self._clips_done // self._ranks.world_size)
 
     def set_epoch(self, epoch: int) -> None:
-        """Have the next `for` show this epoch, from its beginning, unless it is the present one anyway.
+        """Have the next `for` show this epoch, from its beginning, unless it is the present one anyway. It ends an
+        iteration that has begun.
 
         Raises `ConfigError` where that would lose the place of a state that was just loaded.
         """
-        if not 0 <= epoch < MOST_EPOCHS:
-            raise ConfigError(f"epoch: {epoch} is none of 0 to {MOST_EPOCHS - 1}")
+        epoch = whole_number("epoch", epoch, 0, MOST_EPOCHS - 1)
         if self._resuming and epoch != self._epoch:
             raise ConfigError(
                 f"epoch: set_epoch({epoch}) would lose the state that was loaded, which goes on in epoch "
@@ -171,6 +199,7 @@ class Epochs(IterableDataset[Batch]):
             )
         if epoch != self._epoch or self._begun or self._late:
             self._late = False
+            self._iteration += 1
             self._epoch, self._clips_done, self._begun = epoch, 0, False
 
     @property
@@ -203,9 +232,9 @@ class Epochs(IterableDataset[Batch]):
         Raises `ConfigError` for the state of a loader whose clips are not the same ones.
         """
         try:
-            epoch, clip, plan = (int(state[name]) for name in ("epoch", "clip", "plan"))
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise ConfigError(f"state: {state!r} is no state of a loader") from error
+            epoch, clip, plan = (operator.index(state[name]) for name in ("epoch", "clip", "plan"))
+        except (KeyError, TypeError, ValueError) as error:
+            raise ConfigError(f"state: {shown(state)} is no state of a loader") from error
         if plan != self._plan:
             raise ConfigError(
                 "state: it is of other clips; catalog, split, clip, seed and sampling have to be those that it was "

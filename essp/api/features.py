@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from essp.api.arguments import name_of, plain, shown, whole_number
 from essp_common.distribution import needs_extra
 from essp_common.errors import ConfigError
 from essp_common.features import registry
@@ -32,7 +33,7 @@ def compute_feature(frames: NDArray[np.uint8], name: str, /, *, snippets: int = 
     params: the parameters of the feature, as under `streams.<name>.params` of a job file.
 
     The result of a feature for networks is `(T', H, W, C)` uint8; descriptors are `(T', rows, columns, bins)` or
-    `(tracks, length)` float32.
+    `(1, tracks, 1, length)` float32.
 
         clip = essp.decode("a.mp4", frames=11, short_side=128)
         essp.compute_feature(clip, "flow", length=10).shape  # (1, 128, 171, 20): ten fields of dx and dy
@@ -40,11 +41,16 @@ def compute_feature(frames: NDArray[np.uint8], name: str, /, *, snippets: int = 
     Raises `ConfigError` for a feature that is not installed, for parameters that it does not have or that are out of
     range, and for clips that are too short.
     """
-    if frames.ndim != 4 or frames.shape[3] != 3 or frames.dtype != np.uint8:
+    if not isinstance(frames, np.ndarray):
+        raise ConfigError(f"frames: {shown(frames)} is no array of numpy; give uint8 of shape (T, H, W, 3)")
+    if frames.ndim != 4 or frames.shape[3] != 3 or frames.dtype != np.uint8 or 0 in frames.shape[1:]:
         raise ConfigError(f"frames are {frames.dtype} of shape {frames.shape}; give uint8 of shape (T, H, W, 3)")
-    if snippets < 1 or len(frames) % snippets:
+    if len(frames) % whole_number("snippets", snippets, 1):
         raise ConfigError(f"snippets={snippets}: {len(frames)} frames cannot be divided into so many")
-    registry.output_of(name, params, ArraySpec(frames.shape, "uint8"), snippets=snippets)  # are they too few?
+    params = plain(params)
+    registry.output_of(
+        name_of("name", name), params, ArraySpec(frames.shape, "uint8"), snippets=snippets
+    )  # are they too few?
     extractor = registry.create(name, params)
     with needs_extra(f"the feature {name!r}"):
         extractor.setup()

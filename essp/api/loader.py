@@ -23,7 +23,21 @@ from typing import Any, Literal, Self
 import numpy as np
 import torch
 
-from essp.api.arguments import Transform, device_of, rendezvous_of
+from essp.api.arguments import (
+    Transform,
+    device_of,
+    function_of,
+    mapping_of,
+    name_of,
+    path_of,
+    plain,
+    rendezvous_of,
+    shown,
+    sides_of,
+    transformed,
+    uri_of,
+    whole_number,
+)
 from essp.api.epochs import Batch, Epochs, closed_when_abandoned
 from essp.api.loader_job import (
     ARGUMENTS,
@@ -55,6 +69,9 @@ from essp_common.validation import suggested
 from essp_trainer.config import Rendezvous
 from essp_trainer.data.prefetch import Batch as PreparedBatch
 from essp_trainer.data.prefetch import Seen
+
+_MOST_SIDE = 7680
+_MOST_DELTA_S = 10**6
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +112,8 @@ class Loader(Epochs):
 
     `state_dict` is where the loop is: call it after the step, and the batch in hand counts as done. `load_state_dict`
     goes on there, in the middle of an epoch too, with the very clips that would have come. After a `break` the next
-    `for` is the next epoch.
+    `for` is the next epoch. One iteration at a time: once another one has begun, or the loader was closed or set to
+    another place, the first one ends with a `ConfigError`.
 
     On several ranks (`torchrun`, or any launcher that sets RANK and WORLD_SIZE) each process has a loader with the same
     arguments and gets its share of the clips; `batch_size` is that of one rank. A state may be loaded on another number
@@ -147,7 +165,7 @@ class Loader(Epochs):
         feature, params: what to make of the clips (`essp.features()`; `essp extractor describe NAME`).
         seed: the same seed, the same clips in the same order.
         transform: called with each clip `(T, H, W, C)`, not to be written to, and a random generator that depends on
-            seed, epoch and clip alone; what it returns is stacked. It runs in a thread.
+            seed, epoch and clip alone; what it returns is stacked, so it has one shape and type. It runs in a thread.
         epochs: how many you will take, if you know: then nothing beyond the last one is decoded ahead. A loop that goes
             on all the same waits a moment while decoding starts again; one that shares its decodes gets an error.
         clips_per_epoch: default: as many as there are training videos; with `step`, as there are places.
@@ -173,33 +191,41 @@ class Loader(Epochs):
 
         Raises `ConfigError`, which names the argument and the remedy.
         """
-        if delta_timestamps and clip.snippets > 1:
+        if not isinstance(clip, Clip):
+            raise ConfigError(f"clip: {shown(clip)} is no essp.Clip")
+        frames = whole_number("clip.frames", clip.frames, 1)
+        snippets = whole_number("clip.snippets", clip.snippets, 1)
+        height, width = sides_of("clip.size", clip.size, _MOST_SIDE)
+        visited = whole_number("clips_per_visit", clips_per_visit, 1)
+        deltas = _deltas_of(delta_timestamps)
+        if deltas and snippets > 1:
             raise ConfigError("delta_timestamps: clips in snippets have no targets; leave it out, or use snippets=1")
         ranks = rendezvous_of(rank, world_size)
         visits: dict[str, Any] = {}
-        if clips_per_visit != 1 or step is not None:
+        if visited != 1 or step is not None:
             visits = {
                 "kind": "pooled" if step is None else "exhaustive",
                 "step": 1 if step is None else step,
-                "clips_per_visit": clips_per_visit,
-                "window": 64 * clips_per_visit if window is None else window,
+                "clips_per_visit": visited,
+                "window": 64 * visited if window is None else window,
             }
-        if window is not None and clips_per_visit == 1:
+        if window is not None and visited == 1:
             raise ConfigError("window: only has a meaning with clips_per_visit; set that to 8")
         names = names_of(loops)
         words = {**ARGUMENTS, **{f"consumers.{name}.batch_size": "batch_size" for name in names}}
-        height, width = (clip.size, clip.size) if isinstance(clip.size, int) else clip.size
-        seen = clip.frames // max(clip.snippets, 1)  # 0 snippets are refused with the rest of the job
         document = {
             "name": NAME,
             "output": as_uri(gettempdir()),
             "epochs": EPOCHS if epochs is None else epochs,
-            "data": {"catalog": as_uri(str(catalog)), **data_of_split(split, validation_fraction)},
+            "data": {
+                "catalog": uri_of("catalog", catalog),
+                **data_of_split(name_of("split", split), validation_fraction),
+            },
             "clip": {
-                "frames": clip.frames,
+                "frames": frames,
                 "stride": clip.stride,
                 "pixels": clip.pixels,
-                "snippets": clip.snippets,
+                "snippets": snippets,
                 "part": clip.part,
                 "resize": {"mode": "crop", "height": height, "width": width},
             },
@@ -211,12 +237,12 @@ class Loader(Epochs):
                 "rank": ranks.rank,
                 "ranks": ranks.world_size,
             },
-            "streams": {NAME: {"feature": feature, "params": params_of(feature, params, seen)}},
+            "streams": {NAME: {"feature": feature, "params": params_of(feature, params, frames // snippets)}},
             "consumers": {name: {"stream": NAME, "batch_size": batch_size} for name in names},
             "limits": {"dead_ratio": dead_ratio, "budget": ENOUGH_BYTES if memory is None else memory},
         }
         source = own_source(document, words, ranks, decoders, bounded=memory is not None)
-        self._set_up(source, source.add(self), ranks, transform, drop_last, device, delta_timestamps)
+        self._set_up(source, source.add(self), ranks, transform, drop_last, device, deltas)
 
     @classmethod
     def of(
@@ -243,11 +269,11 @@ class Loader(Epochs):
         The other arguments are those of `Loader`. Nothing of the job's `output` is read or written, and nothing is
         cropped, mirrored or normalised.
         """
-        spec = read_job(Path(job))
+        spec = read_job(Path(path_of("job", job)))
         if stream is None and len(spec.streams) == 1:
             [stream] = spec.streams
-        if stream not in spec.streams:
-            raise ConfigError(f"stream: {job} has no stream {stream!r}; {suggested(stream or '', spec.streams)}")
+        if (stream := name_of("stream", "" if stream is None else stream)) not in spec.streams:
+            raise ConfigError(f"stream: {job} has no stream {stream!r}; {suggested(stream, spec.streams)}")
         sizes = [trainer.batch_size for trainer in spec.trainers.values() if trainer.stream == stream]
         ranks = rendezvous_of(rank, world_size)
         sampling = spec.sampling.model_dump() | {"rank": ranks.rank, "ranks": ranks.world_size}
@@ -265,7 +291,7 @@ class Loader(Epochs):
             "limits": spec.limits.model_dump(),
         }
         loader = cls.__new__(cls)
-        words = ARGUMENTS_OF_A_FILE | {f"streams.{NAME}.": f"streams.{stream}."}
+        words = ARGUMENTS_OF_A_FILE | {f"streams.{NAME}{end}": f"streams.{stream}{end}" for end in (".", ": ")}
         source = own_source(document, words, ranks, decoders, bounded=True)
         loader._set_up(source, source.add(loader), ranks, transform, drop_last, device)
         return loader
@@ -294,16 +320,23 @@ class Loader(Epochs):
         Raises `ConfigError` for a job that is not there or has no such consumer, and `EsspError` for one that has
         ended.
         """
-        urls = {name: url for name, url in (("bus", bus), ("cache", cache)) if url is not None}
+        urls = {name: name_of(name, url) for name, url in (("bus", bus), ("cache", cache)) if url is not None}
         ranks = rendezvous_of(None, None)
         if ranks.world_size > 1:
             raise ConfigError(
                 "rank: one process takes part under one name; name a consumer for each rank, each of which gets all "
                 "clips, or use essp.Loader(...), which gives each rank its share"
             )
-        source = ClusterSource(job, Settings(**urls))
+        source = ClusterSource(name_of("job", job), Settings(**urls))
         loader = cls.__new__(cls)
-        loader._set_up(source, source.name_of(consumer), ranks, transform, drop_last, device)
+        loader._set_up(
+            source,
+            source.name_of(None if consumer is None else name_of("consumer", consumer)),
+            ranks,
+            transform,
+            drop_last,
+            device,
+        )
         loader._late = True
         return loader
 
@@ -334,15 +367,15 @@ class Loader(Epochs):
         transform: Transform | None,
         drop_last: bool,
         device: str | torch.device,
-        deltas: Mapping[str, Sequence[float]] | None = None,
+        deltas: Mapping[str, tuple[float, ...]] | None = None,
     ) -> None:
         Epochs.__init__(self, ranks, drop_last)
         self._source = source
         self._consumer = consumer
-        self._transform = transform
+        self._transform = function_of("transform", transform)
         self._device = device_of(device)
         self._feed: Feed | None = None
-        self._deltas = {name: tuple(map(float, seconds)) for name, seconds in (deltas or {}).items()}
+        self._deltas = deltas or {}
         """Of series: at which seconds from a clip's last frame their values are taken."""
 
     # --- what it has ---
@@ -363,16 +396,14 @@ class Loader(Epochs):
         """Frames, stride and size: `essp.decode(row, first_frame, clip=loader.clip)` gives the frames of a clip."""
         return self._source.spec.clip
 
-    def close(self) -> None:
-        """End the processes and threads of this loader, but for those that it shares. It can be iterated over again.
-        Idempotent."""
+    # --- how it does that ---
+
+    def _end(self) -> None:
         self._source.leave(self._consumer)
         feed, self._feed = self._feed, None
         if feed is not None:
             self._abandoned.detach()
             feed.close()
-
-    # --- how it does that ---
 
     @property
     def _clips(self) -> int:
@@ -409,7 +440,7 @@ class Loader(Epochs):
             goes_on = feed.pid == os.getpid() and feed.position == start
             if goes_on and feed.position.phase_index < self._source.spec.epochs:
                 return feed
-            self.close()
+            self._end()
         convert = self._transform is not None or self._device.type == "cpu"
         view = _View(self._transform, self._source.spec.sampling, convert)
         job, membership = self._source.join(self._consumer, start)
@@ -469,7 +500,18 @@ class _View:
         if self.transform is None:
             return Seen(frames)
         identity = (self.sampling.seed, clip.epoch, _index_of(clip, self.sampling))
-        return Seen(self.transform(frames, np.random.default_rng(identity)))
+        return Seen(transformed(self.transform, frames, np.random.default_rng(identity)))
+
+
+def _deltas_of(given: Mapping[str, Sequence[float]] | None) -> dict[str, tuple[float, ...]]:
+    named = {} if given is None else mapping_of("delta_timestamps", given)
+    try:
+        deltas = {name: tuple(map(float, plain(seconds))) for name, seconds in named.items()}
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"delta_timestamps: {shown(given)}: give a list of seconds for each name") from error
+    if any(not abs(second) <= _MOST_DELTA_S for seconds in deltas.values() for second in seconds):
+        raise ConfigError(f"delta_timestamps: {shown(given)}: the seconds have to be {_MOST_DELTA_S} or less")
+    return deltas
 
 
 def _index_of(clip: ClipRef, sampling: SamplingSpec) -> int:

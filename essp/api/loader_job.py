@@ -16,6 +16,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from essp.api.arguments import MOST_DECODERS, mapping_of, plain, whole_number
 from essp.loops.source import OwnSource
 from essp_common.errors import ConfigError
 from essp_common.job.fields import MOST_READERS
@@ -37,6 +38,7 @@ ENOUGH_BYTES = 2**50
 ARGUMENTS = {
     f"consumers.{NAME}.batch_size": "batch_size",
     f"streams.{NAME}.": "",
+    f"streams.{NAME}: ": "feature: ",
     "data.catalog": "catalog",
     "data.train": "split",
     "data.consumed": "split",
@@ -56,9 +58,8 @@ ARGUMENTS_OF_A_FILE = {f"consumers.{NAME}.batch_size": "batch_size", "data.consu
 
 def names_of(loops: int) -> list[str]:
     """Of the consumers of a job that so many loops share."""
-    if not 1 <= loops <= MOST_READERS // 2:
-        raise ConfigError(f"loops: {loops} loops cannot share clips; give 1 to {MOST_READERS // 2}")
-    return [NAME, *(f"{NAME}-{number}" for number in range(2, loops + 1))]
+    count = whole_number("loops", loops, 1, MOST_READERS // 2)
+    return [NAME, *(f"{NAME}-{number}" for number in range(2, count + 1))]
 
 
 def own_source(
@@ -68,9 +69,7 @@ def own_source(
 
     Raises `ConfigError`.
     """
-    if decoders < 0:
-        raise ConfigError(f"decoders: {decoders} are too few; 0 is one per CPU")
-    processes = decoders or max(1, cpu_count() // ranks.local_world_size)
+    processes = whole_number("decoders", decoders, 0, MOST_DECODERS) or max(1, cpu_count() // ranks.local_world_size)
     settings = Settings()
     return OwnSource(_spec_of(document, words), _Check(settings, words), settings, processes, bounded)
 
@@ -94,21 +93,23 @@ class _Check:
 def _spec_of(document: Mapping[str, Any], words: Mapping[str, str]) -> JobSpec:
     with _in_words(words):
         try:
-            return JobSpec.model_validate(document)
+            return JobSpec.model_validate(plain(document))
         except ValidationError as error:
             raise ConfigError("; ".join(problems(error, JobSpec))) from error
 
 
 def data_of_split(name: str, validation_fraction: float) -> dict[str, Any]:
     """The `data` of a job that feeds a loop with this split."""
-    if name not in ("train", "validation", "test") or (name == "train" and not validation_fraction):
+    if name not in ("train", "validation", "test") or (name == "train" and plain(validation_fraction) == 0):
         return {"train": name, "validation": name}  # nothing is set aside
     return {"validation_fraction": validation_fraction, "consumed": name}
 
 
 def params_of(feature: str, params: Mapping[str, Any] | None, frames: int) -> dict[str, Any]:
     """Without parameters, `rgb` is all frames of the clip."""
-    return dict(params) if params is not None else {"frames": frames} if feature == "rgb" else {}
+    if params is not None:
+        return mapping_of("params", params)
+    return {"frames": frames} if isinstance(feature, str) and feature == "rgb" else {}
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from essp.uris import as_uri
+from essp.api.arguments import mapping_of, shown, torch_device, uri_of
 from essp_common.aggregation.fused import Fuse, fusion_of
 from essp_common.artifacts.fused_model import Member, open_model
 from essp_common.artifacts.scores import ClipScores, Rule, VideoScores
@@ -56,13 +56,15 @@ class StreamModel:
     network: str
     """The name of the network, or of the encoder of descriptors."""
     module: AnyClassifier
-    """Takes `(B, T, crop, crop, C)`, uint8 or float32, as the feature comes; normalises it by itself (`module.mean`,
-    `module.std`, per channel) and gives `Scores`, whose `logits` are `(B, K)`. In evaluation mode. An encoder takes
-    descriptors `(B, T, H, W, C)` as they are."""
+    """Takes `(B, T, crop, crop, C)`, uint8 or float32, as the feature comes; normalises uint8 by itself (`module.mean`,
+    `module.std`, per channel), takes float32 as it is, and gives `Scores`, whose `logits` are `(B, K)`. In evaluation
+    mode. An encoder takes descriptors `(B, T, H, W, C)` as they are."""
 
     def score(self, feature: NDArray[Any]) -> NDArray[np.float32]:
-        """`(K,)` probabilities of one clip, from its feature `(T, H, W, C)`: cut to the views of evaluation."""
-        seen = evaluation_view(feature, Evaluated(self.crop, self.scale, self.views), self.layout)
+        """`(K,)` probabilities of one clip, from its feature `(T, H, W, C)`: cut to the views of evaluation.
+
+        Raises `ConfigError` for what is no such feature."""
+        seen = evaluation_view(self._checked(feature), Evaluated(self.crop, self.scale, self.views), self.layout)
         batch = torch.from_numpy(seen)[None].to(self.module.device)
         with torch.inference_mode():
             scores: NDArray[np.float32] = self.module(batch).on_host()[0]
@@ -78,6 +80,19 @@ class StreamModel:
             return features
         finally:
             inputs.close()
+
+    def _checked(self, feature: Any) -> NDArray[Any]:
+        is_array, channels = isinstance(feature, np.ndarray), self.module.channels
+        if not is_array or feature.ndim != 4 or 0 in feature.shape or feature.shape[3] != channels:
+            said = f"an array of shape {feature.shape}" if is_array else shown(feature)
+        elif feature.dtype not in (np.uint8, np.float32):
+            said = f"an array of {feature.dtype}"
+        else:
+            return np.ascontiguousarray(feature)
+        raise ConfigError(
+            f"feature: it is {said}; {self.trainer} takes {self.feature} as `essp.compute_feature` gives it, uint8 or "
+            f"float32 of shape (T, H, W, {channels})"
+        )
 
 
 @dataclass(frozen=True)
@@ -118,19 +133,31 @@ class Model:
 
         A model with a `rule` also takes the means over the clips, `(V, K)`. `features`: what `StreamModel.embed` gives
         of the same clips, `(V, T, D)`, for a model that reads them. Raises `ConfigError` when a network's scores or
-        features are missing, or means are given to a model that looks at each clip.
+        features are missing, have another shape or are of other videos, or means are given to a model that looks at
+        each clip.
         """
-        given = features or {}
+        given = {} if features is None else mapping_of("features", features)
+        scores = mapping_of("scores", scores)
         if self.reads_features and (missing := sorted(set(self.streams) - set(given))):
             raise ConfigError(f"{self.strategy} reads features, and those of {', '.join(missing)} are missing")
         if missing := sorted(set(self.streams) - set(scores)):
             raise ConfigError(f"the scores of {', '.join(missing)} are missing; the model fuses {sorted(self.streams)}")
-        parts = {name: self._by_clip(name, np.asarray(scores[name], np.float64)) for name in self.streams}
+        parts = {name: self._by_clip(name, _numbers(f"the scores of {name}", scores[name])) for name in self.streams}
+        if len({len(part.means) for part in parts.values()}) > 1:
+            each = ", ".join(f"{name} {len(part.means)}" for name, part in parts.items())
+            raise ConfigError(f"the scores are of different numbers of videos: {each}")
         if self.reads_features:
-            parts = {name: _with_features(name, part, np.asarray(given[name])) for name, part in parts.items()}
+            parts = {
+                name: _with_features(name, part, _numbers(f"the features of {name}", given[name]))
+                for name, part in parts.items()
+            }
         return self.fusion(parts).probabilities
 
     def _by_clip(self, name: str, scores: NDArray[np.float64]) -> ClipScores:
+        if not 1 <= scores.ndim <= 3 or scores.shape[-1] != len(self.classes) or 0 in scores.shape[1:]:
+            raise ConfigError(
+                f"the scores of {name} have the shape {scores.shape}; give (videos, clips, {len(self.classes)})"
+            )
         if scores.ndim < 3:
             if self.rule is None:
                 raise ConfigError(
@@ -144,7 +171,7 @@ class Model:
         return ClipScores(means, scores.reshape(-1, classes), np.arange(videos + 1) * clips)
 
 
-def load_model(uri: str | Path, *, device: str = "cpu") -> Model:
+def load_model(uri: str | Path, *, device: str | torch.device = "cpu") -> Model:
     """The trained model at a path or URI: the output of the job that trained it, or its `model` folder.
 
     Networks that have no say in the fused score are left out. Weights are checked against the model's manifest.
@@ -158,10 +185,10 @@ def load_model(uri: str | Path, *, device: str = "cpu") -> Model:
     Raises `NotFound` when there is no model, `PermanentError` for weights that are not those of its manifest, and
     `ConfigError` for a network that is not installed here, or is named by a path that `ESSP_CODE` does not allow.
     """
-    settings = Settings()
-    store, found = open_model(Stores(settings.stores), as_uri(str(uri)))
+    settings, where = Settings(), torch_device(device)
+    store, found = open_model(Stores(settings.stores), uri_of("uri", uri))
     streams = {
-        member.trainer: _loaded(member, found.streams[member.stream], store, device, settings.code)
+        member.trainer: _loaded(member, found.streams[member.stream], store, where, settings.code)
         for member in found.deciding
     }
     fusion = fusion_of(store, found)
@@ -179,14 +206,23 @@ def load_model(uri: str | Path, *, device: str = "cpu") -> Model:
     )
 
 
+def _numbers(what: str, values: Any) -> NDArray[np.float64]:
+    try:
+        return np.asarray(values, np.float64)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{what}: {shown(values)} is no array of numbers") from error
+
+
 def _with_features(name: str, part: ClipScores, features: NDArray[Any]) -> ClipScores:
-    rows = features.reshape(-1, features.shape[-1]).astype(np.float16)
-    if len(rows) != len(part.clips):
+    rows = features.reshape(-1, features.shape[-1]).astype(np.float16) if features.ndim else features
+    if rows.ndim != 2 or len(rows) != len(part.clips):
         raise ConfigError(f"the features of {name} are of {len(rows)} clips, its scores of {len(part.clips)}")
     return replace(part, features=rows)
 
 
-def _loaded(member: Member, stream: StreamSpec, store: ObjectStore, device: str, code: Sequence[str]) -> StreamModel:
+def _loaded(
+    member: Member, stream: StreamSpec, store: ObjectStore, device: torch.device, code: Sequence[str]
+) -> StreamModel:
     module = built(member.model, code)
     load_member(module, store, member)
     return StreamModel(

@@ -15,6 +15,7 @@ from typing import Literal
 
 from pydantic import ValidationError
 
+from essp.api.arguments import path_of, several, uri_of
 from essp.api.pictures import suffixes_for, write_records
 from essp.catalog.build import file_row
 from essp.catalog.found import VIDEO_SUFFIXES
@@ -167,9 +168,9 @@ def predict(
     because each child imports the script again. A call takes seconds to start; give it many videos at once. Raises
     `NotFound` if the model does not exist, and `EsspError` if the job fails as a whole. Ctrl-C ends it in order.
     """
-    given = [videos] if isinstance(videos, str | Path) else videos
+    given = [path_of("videos", video) for video in several("videos", videos, str, Path)]
     look = Look(segments, every_s, highlight, floor)
-    answers = classify([str(video) for video in given], as_uri(str(model)), Settings(), _unwatched, look)
+    answers = classify(given, uri_of("model", model), Settings(), _unwatched, look)
     return [
         VideoPrediction(
             row.video_id,

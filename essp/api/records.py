@@ -26,14 +26,25 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from essp.api.arguments import Frames, Transform, bytes_of, device_of, rendezvous_of, whole_number
+from essp.api.arguments import (
+    Frames,
+    Transform,
+    bytes_of,
+    device_of,
+    function_of,
+    path_of,
+    rendezvous_of,
+    sides_of,
+    transformed,
+    uri_of,
+    whole_number,
+)
 from essp.api.epochs import Batch, Epochs, closed_when_abandoned
 from essp.api.shared import About, Owner, SharedRecords, Start
 from essp.records.feed import Feed, Part, Taken
 from essp.records.held import Held, Places, RawImages
 from essp.records.images import covering
 from essp.records.pieces import Meter, Pieces, Share, nearest
-from essp.uris import as_uri
 from essp_common.errors import BadFrames, ConfigError, PermanentError
 from essp_common.planning.position import Position
 from essp_common.records.disk import Room
@@ -43,11 +54,12 @@ from essp_common.records.versions import DataSet, digest
 from essp_common.runtime.config import Settings
 from essp_common.runtime.process import cpu_count
 from essp_common.wiring import Stores
+from essp_trainer.data.device import alike
 
 _AHEAD = 2
 """Batches whose images are being decoded, scaled or transformed."""
 _SAMPLE = 4096
-_MOST_SIDE = 2**15
+_MOST_SIDE = 2**15 - 1
 
 
 class Records(Epochs):
@@ -99,7 +111,7 @@ class Records(Epochs):
         replacement: draw samples of `sample_size` records (default: 4096) independently, each from all records, in
             place of each record once an epoch.
         transform: called with each record `(1, H, W, C)`, not to be written to, and a random generator that depends on
-            seed, epoch and record alone; what it returns is stacked. It runs in threads.
+            seed, epoch and record alone; what it returns is stacked, so it has one shape and type. It runs in threads.
         drop_last: leave out the last batch of an epoch if it is smaller.
         device: where `Batch.frames` are to be.
         memory: bytes for records (`"4GiB"`); more make longer passes over the files, and all at once the fewest.
@@ -117,23 +129,20 @@ class Records(Epochs):
         if sample_size is not None and not replacement:
             raise ConfigError("sample_size: only has a meaning with replacement=True")
         sampled = whole_number("sample_size", _SAMPLE if sample_size is None else sample_size, 1)
-        sides = (size, size) if size is None or isinstance(size, int) else tuple(size)
-        if len(sides) != 2:
-            raise ConfigError(f"size: {size!r} is neither a side nor a height and a width")
+        self._size = None if size is None else sides_of("size", size, _MOST_SIDE)
         self._records_a_batch = whole_number("batch_size", batch_size, 1)
-        self._transform = transform
+        self._transform = function_of("transform", transform)
         self._device = device_of(device)
         self._memory = bytes_of(memory)
         self._seed = whole_number("seed", seed, 0)
-        self._uri = as_uri(str(uri))
+        self._uri = uri_of("uri", uri)
+        number = None if version is None else whole_number("version", version, 1)
         room = _room_of(disk, disk_folder)
-        self._reader = RecordReader(DataSet(Stores(Settings().stores).under(self._uri)), version, room)
+        self._reader = RecordReader(DataSet(Stores(Settings().stores).under(self._uri)), number, room)
         records = len(self._reader)
         self._share = Share(self._ranks.rank, self._ranks.world_size)
         if not self._share.size(records):
             raise ConfigError(f"{self._uri} has {records} records, too few for {self._ranks.world_size} ranks")
-        height, width = (side if side is None else whole_number("size", side, 1, _MOST_SIDE) for side in sides)
-        self._size = None if height is None or width is None else (height, width)
         if self._size is None and self._reader.shape is None:
             raise ConfigError("size: the images have several sizes, or are files; say to which to scale them")
         self._sample_size = min(records, sampled) if replacement else 0
@@ -193,17 +202,19 @@ class Records(Epochs):
         read = {"store_bytes": self._reader.store_bytes, "disk_bytes": self._reader.disk_bytes}
         return {**asdict(self._meter), **read}
 
-    def close(self) -> None:
-        """End the threads of this loader. It can be iterated over again. Idempotent."""
+    # --- how it does that ---
+
+    def _end(self) -> None:
         feed, self._feed = self._feed, None
+        pool, self._pool = self._pool, None
         if feed is not None:
             self._abandoned.detach()
+        if self._pid != os.getpid():  # a fork has none of its threads
+            return
+        if feed is not None:
             feed.close()
-        pool, self._pool = self._pool, None
         if pool is not None:
             pool.shutdown(cancel_futures=True)
-
-    # --- how it does that ---
 
     @property
     def _clips(self) -> int:
@@ -234,7 +245,7 @@ class Records(Epochs):
         feed = self._feed
         if feed is not None and feed.position == at and self._pid == os.getpid():
             return feed
-        self.close()
+        self._end()
         draws = Draws(len(self._reader), self._seed, self._sample_size)
         pieces = Pieces(self._reader, draws, self._share, self._memory, self._batch_size, at, self._meter)
         self._feed = feed = Feed(pieces, self._batch_size, self._clips, at)
@@ -271,7 +282,9 @@ class Records(Epochs):
         kept = np.flatnonzero(good)
         if self._share.ranks > 1 and not good.all():
             kept = nearest(good)
-        frames = [images[i] for i in kept.tolist()]
+        frames = [image for image in (images[i] for i in kept.tolist()) if not isinstance(image, str)]
+        if frames:
+            alike(frames)
         stacked = np.stack(frames) if frames else np.empty(0)
         return taken, _Frames(stacked, taken.places[kept], taken.indices[kept])
 
@@ -328,8 +341,9 @@ class _View:
         frames = np.ascontiguousarray(image)[None]
         if self.transform is None:
             return frames
+        frames.flags.writeable = False  # it may be the record itself, which later epochs show
         identity = (self.seed, self.epoch, index * self.share.ranks + self.share.rank)
-        return self.transform(frames, np.random.default_rng(identity))
+        return transformed(self.transform, frames, np.random.default_rng(identity))
 
 
 def _room_of(disk: int | str | None, folder: str | Path | None) -> Room | None:
@@ -338,7 +352,7 @@ def _room_of(disk: int | str | None, folder: str | Path | None) -> Room | None:
             raise ConfigError("disk_folder: only has a meaning with disk, the bytes that may be kept there")
         return None
     default = os.path.join(gettempdir(), f"essp-records-{os.getuid()}")
-    return Room(os.path.abspath(folder or default), bytes_of(disk, "disk"))
+    return Room(os.path.abspath(default if folder is None else path_of("disk_folder", folder)), bytes_of(disk, "disk"))
 
 
 def _items(part: Part) -> Iterator[tuple[int, int]]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import logging
+import operator
 import os
 import time
 import weakref
@@ -25,8 +26,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Self
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
-from essp.api.arguments import bytes_of, whole_number
-from essp.api.epochs import Batch, closed_when_abandoned
+from essp.api.arguments import bytes_of, function_of, path_of, shown, whole_number
+from essp.api.epochs import ONE_AT_A_TIME, Batch, closed_when_abandoned
 from essp.records.feeder import Feeder, Span
 from essp.records.handover import ENDED, WAIT, Board, Slot, Standing, Status
 from essp.records.ring import Address, Ended, Home, Ring
@@ -68,7 +69,7 @@ class SharedRecords(IterableDataset[Batch]):
 
         Raises `ConfigError` if the process that shared it has closed it, or is gone.
         """
-        self._address = Address.parse(address)
+        self._address = Address.parse(path_of("address", address))
         self._ring: Ring | None = None
         self._about: About | None = None
         self._owner: Owner | None = None
@@ -138,8 +139,10 @@ class SharedRecords(IterableDataset[Batch]):
                 yield batch if self._map is None else self._map(batch)
                 used = False
                 if iteration != self._iteration:
-                    raise RuntimeError("another iteration over this loader has begun; one at a time")
-            if iteration == self._iteration:
+                    raise ConfigError(ONE_AT_A_TIME)
+            if iteration != self._iteration:
+                raise ConfigError(ONE_AT_A_TIME)
+            if self._begun:  # no epoch was set meanwhile
                 self._epoch, self._begun = epoch + 1, False
         finally:
             if iteration == self._iteration and ring.is_open:
@@ -149,6 +152,8 @@ class SharedRecords(IterableDataset[Batch]):
         """The next batch for this process; None: the epoch is over."""
         since_s = 0.0
         while True:
+            if not ring.is_open:
+                raise ConfigError(ONE_AT_A_TIME)
             answer = ring.take(epoch)
             if isinstance(answer, Slot):
                 return answer
@@ -171,13 +176,12 @@ class SharedRecords(IterableDataset[Batch]):
 
     def map(self, function: Callable[[Batch], Any]) -> Self:
         """Have each `for` of this process give `function(batch)` in place of the batch, and return this loader."""
-        self._map = function
+        self._map = function_of("function", function)
         return self
 
     def set_epoch(self, epoch: int) -> None:
         """Have the next `for` of this process show this epoch, unless it is the present one anyway."""
-        if not 0 <= epoch < MOST_EPOCHS:
-            raise ConfigError(f"epoch: {epoch} is none of 0 to {MOST_EPOCHS - 1}")
+        epoch = whole_number("epoch", epoch, 0, MOST_EPOCHS - 1)
         if epoch != self.epoch or self._begun:
             self._epoch, self._begun = epoch, False
 
@@ -208,6 +212,7 @@ class SharedRecords(IterableDataset[Batch]):
         With several ranks, each has a state of its own. Raises `ConfigError` for the state of other records.
         """
         owner = self._owned("load_state_dict")
+        self._opened()
         owner.load(state)
         self._about, self._epoch, self._begun = None, None, False
 
@@ -328,7 +333,7 @@ class Owner:
 
     def __init__(self, loader: Records, about: Callable[[Start], About], processes: int, memory: int | str) -> None:
         """Takes over `loader`."""
-        members = whole_number("processes", processes, 1, _MOST_PROCESSES + 1)
+        members = whole_number("processes", processes, 1, _MOST_PROCESSES)
         memory_bytes = bytes_of(memory)
         self.process = os.getpid()
         self.loader = loader
@@ -348,10 +353,13 @@ class Owner:
         if self._ring.step(_joined):
             raise ConfigError("state: load it before any process takes batches; share the loader again")
         self.loader.load_state_dict(state)
-        skips = [(int(start), int(stop)) for start, stop in state.get("used", ())]
+        try:
+            skips = [(operator.index(start), operator.index(stop)) for start, stop in state.get("used", ())]
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"state: {shown(state['used'])} are no spans of an epoch") from error
         places = [place for span in skips for place in span]
         if places != sorted(set(places)) or any(not 0 <= place <= self._told.size for place in places):
-            raise ConfigError(f"state: {state['used']!r} are no spans of an epoch")
+            raise ConfigError(f"state: {shown(state['used'])} are no spans of an epoch")
         self._begin(skips if self.loader.epoch == state["epoch"] else [])
 
     def close(self) -> None:

@@ -14,6 +14,7 @@ Windows that overlap share their frames. A video that cannot be read ends with a
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
@@ -26,8 +27,8 @@ from typing import NamedTuple, Self, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from essp.api.arguments import bytes_of
-from essp.api.clips import Interpolation, resize_to
+from essp.api.arguments import MOST_DECODERS, bytes_of, path_of, several, whole_number
+from essp.api.clips import MOST_FRAMES, Interpolation, resize_to
 from essp.api.prediction import find
 from essp.catalog.build import file_row
 from essp.catalog.probing import ProbeOptions, Prober
@@ -51,6 +52,7 @@ Frames = NDArray[np.uint8]
 
 _AHEAD = 2
 """Units in the making or made, for each child: one to work at, one in reserve."""
+_MOST_IN_A_WINDOW = 2**20
 _TRIES = 5
 """Of a unit whose store does not answer."""
 
@@ -105,18 +107,19 @@ def stream(
     given by their names are checked first, as `essp catalog build` does, in a child process; a script needs the guard
     for that. Rows of a catalog need neither. `break`, errors, Ctrl-C and `close()` end the processes.
 
-    Raises `ConfigError` for arguments that make no window, and for memory that does not hold one.
+    Raises `ConfigError` for arguments that make no window, and when a video is reached of which `memory` has no room
+    for a frame for each child.
     """
-    for name, value in (("frames", frames), ("stride", stride), ("step", 1 if step is None else step)):
-        if value < 1:
-            raise ConfigError(f"{name}={value}: has to be 1 or more")
-    if decoders < 0:
-        raise ConfigError(f"decoders={decoders}: 0 is one per CPU")
     require("essp.stream", "av")
-    given = [videos] if isinstance(videos, str | Path | VideoRow) else list(videos)
-    windows = _Windows(frames, stride, step or frames * stride, drop_last)
+    given = several("videos", videos, str, Path, VideoRow)
+    rows = [video if isinstance(video, VideoRow) else path_of("videos", video) for video in given]
+    frames = whole_number("frames", frames, 1, _MOST_IN_A_WINDOW)
+    stride = whole_number("stride", stride, 1, MOST_FRAMES)
+    step = frames * stride if step is None else whole_number("step", step, 1)
+    windows = _Windows(frames, stride, step, bool(drop_last))
     resize = resize_to(short_side, size, interpolation)
-    return Stream(given, windows, resize, decoders or cpu_count(), bytes_of(memory))
+    children = whole_number("decoders", decoders, 0, MOST_DECODERS) or cpu_count()
+    return Stream(rows, windows, resize, children, bytes_of(memory))
 
 
 class Stream:
@@ -132,7 +135,7 @@ class Stream:
     """
 
     def __init__(
-        self, videos: Sequence[str | Path | VideoRow], windows: _Windows, resize: Resize, decoders: int, memory: int
+        self, videos: Sequence[str | VideoRow], windows: _Windows, resize: Resize, decoders: int, memory: int
     ) -> None:
         self.errors: dict[str, EsspError] = {}
         self._videos = videos
@@ -140,17 +143,22 @@ class Stream:
         self._resize = resize
         self._decoders = decoders
         self._unit_bytes = memory // (_AHEAD * decoders + 1)
+        self._process: int | None = None
+        """The one that has begun it."""
         self._iterator = self._run()
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> Window:
+        if self._process not in (None, os.getpid()):
+            raise ConfigError("this stream was begun before a fork; let each process open one of its own")
         return next(self._iterator)
 
     def close(self) -> None:
         """End the processes. Idempotent."""
-        self._iterator.close()
+        if self._process in (None, os.getpid()):
+            self._iterator.close()
 
     def __enter__(self) -> Self:
         return self
@@ -162,6 +170,7 @@ class Stream:
 
     def _run(self) -> Generator[Window, None, None]:
         settings = DecoderSettings()
+        self._process = os.getpid()
         with ExitStack() as stack:
             rows = stack.enter_context(closing(_rows(self._videos, settings.stores)))
             lanes = stack.enter_context(closing(_Lanes(sandbox_options(settings), self._decoders)))
@@ -436,12 +445,12 @@ def _decoded(sandbox: Sandbox, message: DecodeSeed) -> list[Frames]:
     return parts
 
 
-def _rows(videos: Sequence[str | Path | VideoRow], roots: Sequence[str]) -> Generator[VideoRow, None, None]:
+def _rows(videos: Sequence[str | VideoRow], roots: Sequence[str]) -> Generator[VideoRow, None, None]:
     """A row for each video, with what its file holds or why it cannot be used; files are read one ahead."""
     stores = Stores(roots)
     found: list[VideoRow] = []
     for video in videos:
-        found += [video] if isinstance(video, VideoRow) else find([str(video)], stores)
+        found += [video] if isinstance(video, VideoRow) else find([video], stores)
     unread = [row.uri for row in found if row.error is None and not row.frame_count]
     with Prober(roots, ProbeOptions()) as prober:
         outcomes = prober.read(unread)

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from essp.records.held import Files, Held, Places, RawImages, distinct
-from essp_common.errors import PermanentError
+from essp_common.errors import EsspError, PermanentError
 from essp_common.records.reader import RecordReader
 from essp_common.records.sampler import Draws
 from essp_common.runtime.retry import retry_transient
@@ -125,17 +125,16 @@ class Pieces:
         self._thread.start()
 
     def next(self) -> Piece:
-        """The next piece. Raises what stopped the reading."""
+        """The next piece. Raises what stopped the reading; `EsspError` if that was `close`."""
         asked_s = time.perf_counter()
         with self._changed:
             if self._used is not None and not self._used.last:  # after an epoch, a loop may do something else
                 self._meter.loop_s += asked_s - self._used_since_s
                 self._loop_s = (asked_s - self._used_since_s) / max(1, len(self._used.places))
-            self._changed.wait_for(lambda: self._waiting or self._failure)
+            self._changed.wait_for(lambda: self._waiting or self._failure or self._closing.is_set())
             piece, self._waiting = self._waiting, None
             if piece is None:
-                assert self._failure is not None
-                raise self._failure
+                raise self._failure or EsspError("the records are not read any more")
             now_s = time.perf_counter()
             if self._used is None:
                 self._meter.first_s += now_s - asked_s

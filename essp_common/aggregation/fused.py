@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 
 from essp_common.aggregation import registry
 from essp_common.aggregation.port import Parts
 from essp_common.artifacts.fused_model import FusedModel, strategy_state
-from essp_common.artifacts.scores import VideoScores, fuse
+from essp_common.artifacts.scores import Rule, VideoScores, fuse
 from essp_common.errors import ConfigError, PermanentError
 from essp_common.objects.port import ObjectStore
 
@@ -21,11 +22,14 @@ def fusion_of(folder: ObjectStore, model: FusedModel) -> Fuse:
     Raises `PermanentError` for a state that is not what was fused, or that this installation has no strategy for.
     """
     if model.rule is not None:
-        rule = model.rule
-        return lambda parts: fuse({name: part.means for name, part in parts.items()}, model.weights, rule)
+        return partial(_by_rule, dict(model.weights), model.rule)
     state = strategy_state(folder, model)
     try:
         aggregator = registry.create(model.strategy, model.params)
     except ConfigError as error:
         raise PermanentError(f"the model was fused by a strategy that cannot be used here: {error}") from error
-    return lambda parts: aggregator.predict(parts, state)
+    return partial(aggregator.predict, state=state)
+
+
+def _by_rule(weights: Mapping[str, float], rule: Rule, parts: Parts) -> VideoScores:
+    return fuse({name: part.means for name, part in parts.items()}, weights, rule)

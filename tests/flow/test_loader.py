@@ -224,6 +224,24 @@ def test_a_loaded_state_is_not_lost_by_an_epoch_that_is_set(catalog: Path) -> No
         assert clips.epoch == 0
 
 
+def test_an_iteration_is_over_once_the_loader_is_elsewhere(catalog: Path) -> None:
+    """It said that the job is running, or went on and left a state that named the wrong epoch."""
+    with loader(catalog) as clips:
+        for meanwhile in (
+            clips.close,
+            lambda: clips.set_epoch(5),
+            lambda: clips.load_state_dict(clips.state_dict()),
+            lambda: next(iter(clips)),
+        ):
+            batches = iter(clips)
+            next(batches)
+            meanwhile()
+            state = clips.state_dict()
+            with pytest.raises(essp.ConfigError, match="this iteration is over"):
+                next(batches)
+            assert clips.state_dict() == state
+
+
 def test_batches_may_be_anything(catalog: Path) -> None:
     with loader(catalog).map(lambda batch: batch.meta["index"]) as clips:
         given: list[Any] = list(clips)

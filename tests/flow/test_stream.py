@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -130,12 +132,31 @@ def test_a_stream_that_is_left_takes_its_processes_along(rows: list[essp.VideoRo
         break
 
 
+def test_a_fork_cannot_go_on_with_a_stream(rows: list[essp.VideoRow]) -> None:
+    """It waited for threads that it does not have."""
+    with essp.stream(rows[0], frames=4, decoders=1) as stream:
+        next(stream)
+        ours, theirs = os.pipe()
+        if not (child := os.fork()):
+            with suppress(essp.ConfigError):
+                next(stream)
+                os._exit(1)
+            stream.close()
+            os.write(theirs, b"refused")
+            os._exit(0)
+        os.waitpid(child, 0)
+        os.close(theirs)
+        assert os.read(ours, 9) == b"refused"
+        os.close(ours)
+        assert next(stream).first_frame == 4
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"frames": 0}, "frames=0"),
-        ({"step": 0}, "step=0"),
-        ({"decoders": -1}, "decoders=-1"),
+        ({"frames": 0}, "frames: 0"),
+        ({"step": 0}, "step: 0"),
+        ({"decoders": -1}, "decoders: -1"),
         ({"memory": "much"}, "memory: 'much' is not a size"),
         ({"memory": "1KiB"}, r"memory: .* does not hold a frame of gops\.mp4"),
         ({"short_side": 10, "size": (1, 1)}, "short_side or size"),

@@ -50,6 +50,16 @@ Transfer = Callable[[Sequence[Frames]], Input]
 """Starts to send clips, one or more of the same shape, to the device."""
 
 
+def alike(frames: Sequence[Frames]) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """The shape and type of each of these clips. Raises `ConfigError` if they differ."""
+    kinds = {(each.shape, each.dtype) for each in frames}
+    if len(kinds) > 1:
+        said = " and ".join(sorted(f"{dtype} {shape}" for shape, dtype in kinds)[:2])
+        raise ConfigError(f"the clips of a batch differ ({said}); a transform has to give all the same shape and type")
+    [kind] = kinds
+    return kind
+
+
 class ToHost:
     """Collects batches in host memory, where the model is too."""
 
@@ -57,7 +67,8 @@ class ToHost:
         self._memory = HostMemory()
 
     def __call__(self, frames: Sequence[Frames]) -> Input:
-        clips = self._memory.tensor((len(frames), *frames[0].shape), frames[0].dtype)
+        shape, dtype = alike(frames)
+        clips = self._memory.tensor((len(frames), *shape), dtype)
         np.stack(frames, out=clips.numpy())
         return OnHost(clips)
 
@@ -81,9 +92,10 @@ class ToGpu:
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def __call__(self, frames: Sequence[Frames]) -> Input:
-        kind = torch.from_numpy(np.empty(0, frames[0].dtype)).dtype
+        shape, dtype = alike(frames)
+        kind = torch.from_numpy(np.empty(0, dtype)).dtype
         # Torch reuses pinned memory, but only after the copies out of it are done.
-        pinned = torch.empty((len(frames), *frames[0].shape), dtype=kind, pin_memory=True)
+        pinned = torch.empty((len(frames), *shape), dtype=kind, pin_memory=True)
         np.stack(frames, out=pinned.numpy())
         with torch.cuda.stream(self._stream):
             clips = pinned.to(self._device, non_blocking=True)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import copy
+import os
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import cv2
@@ -18,7 +21,7 @@ from torch.utils.data import DataLoader
 
 import essp
 from essp.records.images import jpeg
-from essp.records.pieces import growth
+from essp.records.pieces import Pieces, growth
 from essp_common.errors import ConfigError, NotFound, PermanentError
 from essp_common.objects.directory import DirectoryStore
 from essp_common.records.chunk import Record
@@ -195,6 +198,118 @@ def test_with_replacement_samples_are_drawn_anew(raw: Path) -> None:
         assert sorted(taken(loader)) == list(range(RECORDS)), "a sample of all"
 
 
+def begin_another(loader: essp.Records) -> None:
+    next(iter(loader))
+
+
+def go_back(loader: essp.Records) -> None:
+    loader.load_state_dict({**loader.state_dict(), "clip": 0})
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "first"),
+    [
+        (lambda loader: loader.close(), (0, 8)),
+        (begin_another, (1, 8)),
+        (go_back, (0, 0)),
+        (lambda loader: loader.set_epoch(5), (5, 0)),
+        (lambda loader: loader.set_epoch(0), (0, 0)),
+    ],
+)
+def test_an_iteration_is_over_once_the_loader_is_elsewhere(
+    raw: Path, meanwhile: Callable[[essp.Records], None], first: tuple[int, int]
+) -> None:
+    """And leaves the place of the loader as it is. It waited for ever, or the state was that of neither place."""
+    with essp.Records(raw, batch_size=8) as loader:
+        batches = iter(loader)
+        next(batches)
+        meanwhile(loader)
+        with pytest.raises(ConfigError, match="this iteration is over"):
+            next(batches)
+        assert next(batches, None) is None
+        state = loader.state_dict()
+        assert (state["epoch"], state["clip"]) == first
+
+
+def test_who_waits_for_records_hears_of_the_end(raw: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that had begun to wait was never woken."""
+    reading, go_on = Event(), Event()
+    read = Pieces._read
+
+    def late(*arguments: Any) -> Any:
+        if arguments[2]:  # not the first piece of the epoch
+            reading.set()
+            go_on.wait(60)
+        return read(*arguments)
+
+    monkeypatch.setattr(Pieces, "_read", late)
+    with essp.Records(raw, batch_size=8) as loader, ThreadPoolExecutor(2) as pool:
+        batches = iter(loader)
+        next(batches)
+        assert reading.wait(60)
+        waiting = pool.submit(next, batches)
+        closing = pool.submit(loader.close)
+        with pytest.raises(ConfigError, match="this iteration is over"):
+            waiting.result(60)
+        go_on.set()
+        closing.result(60)
+
+
+@pytest.mark.processes
+def test_a_fork_begins_an_iteration_of_its_own(raw: Path) -> None:
+    with essp.Records(raw, batch_size=8) as loader:
+        batches = iter(loader)
+        shown = taken(iter([next(batches)]))
+        ours, theirs = os.pipe()
+        if not (child := os.fork()):
+            found = b"nothing"
+            try:
+                next(batches)
+            except ConfigError:
+                found = b"over, then %d" % len(taken(loader))
+            os.write(theirs, found)
+            os._exit(0)
+        os.waitpid(child, 0)
+        assert os.read(ours, 99) == b"over, then 50"
+        os.close(ours)
+        os.close(theirs)
+        assert sorted(shown + taken(batches)) == list(range(RECORDS))
+
+
+def test_a_transform_cannot_change_the_record(raw: Path) -> None:
+    """Which later epochs show again."""
+
+    def darken(frames: Any, generator: np.random.Generator) -> Any:
+        frames[:] = 0
+        return frames
+
+    with essp.Records(raw, batch_size=8, transform=darken) as loader, pytest.raises(ValueError, match="read-only"):
+        next(iter(loader))
+
+
+@pytest.mark.parametrize(
+    ("transform", "message"),
+    [
+        (lambda frames, generator: None, r"transform: it gave array\(None"),
+        (lambda frames, generator: 1.5, r"transform: it gave array\(1.5\)"),
+        (lambda frames, generator: frames[:, generator.integers(3) :], "the clips of a batch differ"),
+        (lambda frames, generator: frames / 2 if generator.integers(2) else frames, "float64 .* and uint8"),
+    ],
+)
+def test_what_a_transform_may_not_give_is_named(raw: Path, transform: Any, message: str) -> None:
+    with essp.Records(raw, transform=transform) as loader, pytest.raises(ConfigError, match=message):
+        next(iter(loader))
+
+
+def test_a_transform_may_give_a_tensor_or_any_byte_order(raw: Path) -> None:
+    for transform in (
+        lambda frames, generator: torch.from_numpy(frames.astype(np.float32)),
+        lambda frames, generator: frames.astype(">f4"),
+    ):
+        with essp.Records(raw, batch_size=8, transform=transform) as loader:
+            assert sorted(taken(loader)) == list(range(RECORDS))
+
+
 def test_a_transform_sees_each_record_with_its_own_random_numbers(raw: Path) -> None:
     def noisy(frames: Any, generator: np.random.Generator) -> Any:
         return frames.astype(np.float32) + generator.random(dtype=np.float32)
@@ -284,7 +399,7 @@ def test_an_error_of_the_store_is_one_of_the_loop(raw: Path, monkeypatch: pytest
     [
         *(({name: value}, f"{name}: {value!r} is no whole number") for name in ("batch_size", "seed") for value in ODD),
         *(({"size": value}, f"size: {value!r} is no whole number") for value in (0, -4, 2**40, True)),
-        ({"size": (4, 0)}, "size: 0 is no whole number from 1 on"),
+        ({"size": (4, 0)}, "size: 0 is no whole number from 1 to 32767"),
         ({"size": (4, 4, 3)}, r"size: \(4, 4, 3\) is neither a side nor a height and a width"),
         ({"replacement": True, "sample_size": 0}, "sample_size: 0 is no whole number from 1 on"),
         ({"replacement": True, "sample_size": -5}, "sample_size: -5 is no whole number from 1 on"),
@@ -308,6 +423,17 @@ def test_several_sizes_need_one_to_scale_to(mixed: Path, tmp_path: Path) -> None
         essp.Records(mixed)
     with pytest.raises(NotFound, match="holds no records; make them with `essp records build`"):
         essp.Records(tmp_path)
+
+
+def test_a_state_has_whole_numbers(raw: Path) -> None:
+    loader = essp.Records(raw)
+    good = loader.state_dict()
+    for name in good:
+        for value in (1.5, 8.0, "1", None, b"1", float("nan")):
+            with pytest.raises(ConfigError, match="is no state of a loader"):
+                loader.load_state_dict({**good, name: value})  # type: ignore[dict-item]
+    loader.load_state_dict({name: torch.tensor(value) for name, value in good.items()})  # type: ignore[misc]
+    assert loader.state_dict() == good
 
 
 def test_the_state_of_other_records_is_refused(raw: Path, mixed: Path) -> None:

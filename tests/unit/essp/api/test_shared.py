@@ -128,7 +128,7 @@ def test_who_comes_late_finds_what_is_over_empty(shared: essp.SharedRecords) -> 
     shared.set_epoch(7)
     late.set_epoch(7)
     assert next(iter(shared)).meta["epoch"][0] == 7
-    with pytest.raises(ConfigError, match="epoch: -1 is none of"):
+    with pytest.raises(ConfigError, match="epoch: -1 is no whole number from 0 to"):
         late.set_epoch(-1)
     late.close()
 
@@ -144,8 +144,46 @@ def test_one_iteration_at_a_time(shared: essp.SharedRecords) -> None:
     old = iter(shared)
     next(old)
     next(iter(shared))
-    with pytest.raises(RuntimeError, match="another iteration"):
+    with pytest.raises(ConfigError, match="this iteration is over"):
         next(old)
+
+
+def test_what_is_closed_ends_its_iteration(shared: essp.SharedRecords) -> None:
+    batches = iter(shared)
+    next(batches)
+    shared.close()
+    with pytest.raises(ConfigError, match="this iteration is over"):
+        next(batches)
+
+
+def test_what_is_closed_loads_no_state(shared: essp.SharedRecords) -> None:
+    """It looked for a lock under a number that was another file's by then."""
+    state = shared.state_dict()
+    shared.close()
+    with pytest.raises(ConfigError, match="is not there: it was closed"):
+        shared.load_state_dict(state)
+
+
+@pytest.mark.parametrize("used", [3, None, "ab", [[1]], [[0, 1.5]], [[3, 2]], [[0, 10**30]]])
+def test_a_state_has_spans(shared: essp.SharedRecords, used: Any) -> None:
+    with pytest.raises(ConfigError, match="are no spans of an epoch"):
+        shared.load_state_dict({**shared.state_dict(), "used": used})
+
+
+def test_an_iteration_that_another_thread_ended_says_so(shared: essp.SharedRecords) -> None:
+    """It seemed to be at its end."""
+    old = iter(shared)
+    next(old)
+    list(shared)
+    with pytest.raises(ConfigError, match="this iteration is over"):
+        list(old)
+
+
+def test_an_epoch_that_is_set_meanwhile_is_the_next_one(shared: essp.SharedRecords) -> None:
+    for batch in shared:
+        assert batch.meta["epoch"][0] == 0
+        shared.set_epoch(7)
+    assert next(iter(shared)).meta["epoch"][0] == 7
 
 
 def states(shared: essp.SharedRecords, other: essp.SharedRecords) -> Iterator[tuple[dict[str, Any], list[int]]]:

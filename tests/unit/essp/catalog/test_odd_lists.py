@@ -14,7 +14,9 @@ import pytest
 
 from essp.catalog.build import _check_names, _row
 from essp.catalog.sources import Listing
-from essp_common.catalog.table import Catalog, VideoRow, row_problems
+from essp_common.catalog.catalog import Catalog
+from essp_common.catalog.file import row_problems
+from essp_common.catalog.rows import VideoRow
 from essp_common.errors import ConfigError
 from tests.unit.essp.catalog.test_data_sets import ACTIVITIES, shard, write
 from tests.unit.essp.catalog.test_sources import csv_of, labelled, listing, make, problems

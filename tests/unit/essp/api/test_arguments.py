@@ -1,0 +1,196 @@
+"""A wrong argument is a `ConfigError` of one line that names it; numbers of numpy are as good as those of Python."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import essp
+from essp.api.arguments import plain
+from essp_common.catalog.catalog import Catalog
+from essp_common.catalog.file import write_catalog
+from essp_common.catalog.rows import VideoRow
+from essp_common.errors import ConfigError
+from essp_common.objects.directory import DirectoryStore
+from essp_common.records.chunk import Record
+from essp_common.video.probe import probe
+from essp_common.video.synthetic import numbered, write_video
+from tests.unit.essp.api.test_records import build, image
+
+SOMETHING = object()
+NUMBERS: list[Any] = [True, -1, 2.5, float("nan"), 10**30, "4", b"4", [], {}, np.array([[1], [2]]), SOMETHING]
+"""None of them is a number of frames, pixels or processes."""
+NAMES: list[Any] = [3, b"a", [], {}, SOMETHING]
+PATHS: list[Any] = [None, 3, b"a", "", [], {}, "a\0b", "\ud800", SOMETHING]
+FUNCTIONS: list[Any] = [3, "f", [], SOMETHING]
+CLIP = np.zeros((16, 16, 16, 3), np.uint8)
+
+Calls = Mapping[str, Callable[..., Any]]
+
+
+@pytest.fixture(scope="module")
+def calls(tmp_path_factory: pytest.TempPathFactory) -> Calls:
+    """Function -> what calls it with one argument that is not as it should be."""
+    root = tmp_path_factory.mktemp("arguments")
+    store = DirectoryStore.from_url(root.as_uri())
+    video = write_video(root / "a.mp4", numbered(20, 64, 48))
+    info, facts = store.head("a.mp4"), probe(str(video))
+    found = {field.name: getattr(facts, field.name) for field in fields(facts)}
+    row = VideoRow("a.mp4", f"file://{video}", "one", "train", info.size_bytes, info.etag, last_frame=19, **found)
+    write_catalog(store, "c.parquet", Catalog((row,)))
+    records = build(root / "records", [Record.of_image(image(i), i % 2) for i in range(8)])
+    catalog = {"catalog": root / "c.parquet", "validation_fraction": 0}
+    return {
+        "decode": lambda **one: essp.decode(**{"video": row, **one}),
+        "stream": lambda **one: essp.stream(**{"videos": row, **one}),
+        "compute_feature": lambda **one: essp.compute_feature(one.pop("frames", CLIP), one.pop("name", "flow"), **one),
+        "Loader": lambda **one: essp.Loader(**{**catalog, **one}),
+        "Clip": lambda **one: essp.Loader(**catalog, clip=essp.Clip(**one)),
+        "of": lambda **one: essp.Loader.of(**one),
+        "connect": lambda **one: essp.Loader.connect(**{"job": "j", "bus": "memory://", "cache": "memory://", **one}),
+        "Records": lambda **one: essp.Records(**{"uri": records, **one}),
+        "sample_size": lambda **one: essp.Records(records, replacement=True, **one),
+        "disk_folder": lambda **one: essp.Records(records, disk="1MiB", **one),
+        "share": lambda **one: essp.Records(records).share(**{"processes": 1, **one}),
+        "SharedRecords": lambda **one: essp.SharedRecords(**one),
+        "set_epoch": lambda **one: essp.Records(records).set_epoch(**one),
+        "map": lambda **one: essp.Records(records).map(**one),
+        "load_model": lambda **one: essp.load_model(**{"uri": root, **one}),
+        "predict": lambda **one: essp.predict(**{"videos": video, "model": root, **one}),
+        "open_catalog": lambda **one: essp.open_catalog(**one),
+    }
+
+
+WRONG = {
+    "decode": {
+        "start": [None, True, 2.5, "4", b"4", "", [None], [2.5], [True], np.array([[1]]), SOMETHING],
+        "frames": [0, None, *NUMBERS],
+        "stride": [0, None, *NUMBERS],
+        "short_side": [0, 2**20, *NUMBERS],
+        "size": [4, (4,), (4, 0), (4, True), (4.0, 4), (None, 4), (4, 4, 4), (2**20, 4), "44", {}, SOMETHING],
+        "interpolation": [None, 0, "", "area ", "lanczos", b"area", [], np.array([1, 2])],
+        "clip": [0, "rgb", {}, essp.Clip(), SOMETHING],
+        "video": PATHS,
+    },
+    "stream": {
+        "frames": [0, None, *NUMBERS],
+        "stride": [0, None, *NUMBERS],
+        "step": [0, *NUMBERS],
+        "short_side": [0, 2**20, *NUMBERS],
+        "size": [4, (4, 0), (4, 4, 4)],
+        "interpolation": [None, "lanczos"],
+        "decoders": [None, 2000, *NUMBERS],
+        "memory": [None, True, 0, 2.5, "much", b"1", [], SOMETHING],
+        "videos": [None, 3, b"a", "", SOMETHING, [None], [b"a"], [""]],
+    },
+    "compute_feature": {
+        "frames": [None, 3, "a", CLIP.tolist(), CLIP[0], CLIP[:, :0], CLIP[..., :1], CLIP.astype(np.float32)],
+        "name": [None, *NAMES],
+        "snippets": [0, None, *NUMBERS],
+        "length": [0, *NUMBERS],
+    },
+    "Loader": {
+        "catalog": PATHS,
+        "clip": [None, 4, {}, SOMETHING],
+        "split": [None, *NAMES],
+        "clips_per_visit": [0, None, *NUMBERS],
+        "decoders": [None, 2000, *NUMBERS],
+        "loops": [0, 33, None, *NUMBERS],
+        "feature": [None, "flwo", *NAMES, np.array([1, 2])],
+        "params": [3, "ab", [], [1], SOMETHING],
+        "validation_fraction": [None, "", [], 1.5, np.array([1, 2])],
+        "device": [None, 2.5, "moon", [], SOMETHING],
+        "transform": FUNCTIONS,
+        "delta_timestamps": [3, "a", [], {"a": None}, {"a": ["x"]}, {"a": [float("nan")]}, {"a": [1e30]}, np.ones(2)],
+        "rank": [0, True, 1.5, "0"],
+        "world_size": [2, True, "2"],
+    },
+    "Clip": {
+        "frames": [0, None, *NUMBERS],
+        "snippets": [0, None, *NUMBERS],
+        "size": [0, 10**6, None, 4.5, "4", (4,), (4, 4, 4), (4, 0), {}, SOMETHING],
+        "stride": [0, None, 2.5, [], SOMETHING],
+        "part": [None, 3, (1,), (0.5, 0.5), "ab"],
+        "pixels": [None, 3, "bgr"],
+    },
+    "of": {"job": PATHS},
+    "connect": {"job": [None, *NAMES], "bus": NAMES, "cache": NAMES},
+    "Records": {
+        "uri": PATHS,
+        "batch_size": [0, None, *NUMBERS],
+        "size": [0, 2**20, 4.5, "4", (4,), {}, SOMETHING],
+        "seed": [None, *NUMBERS],
+        "version": [0, *NUMBERS],
+        "memory": [None, True, 0, 2.5, "much", SOMETHING],
+        "device": [None, 2.5, "moon", [], SOMETHING],
+        "transform": FUNCTIONS,
+        "rank": [0, 1.5, "0"],
+        "world_size": [2, "2"],
+    },
+    "sample_size": {"sample_size": [0, *NUMBERS]},
+    "disk_folder": {"disk_folder": [path for path in PATHS if path is not None]},
+    "share": {"processes": [0, None, *NUMBERS], "memory": [None, True, 0, "much"]},
+    "SharedRecords": {"address": [*PATHS, "1:2:3"]},
+    "set_epoch": {"epoch": [None, 10**4, *NUMBERS]},
+    "map": {"function": FUNCTIONS},
+    "load_model": {"uri": PATHS, "device": [None, 2.5, "moon", [], SOMETHING]},
+    "predict": {"videos": [None, 3, b"a", "", [3], SOMETHING], "model": PATHS},
+    "open_catalog": {"uri": PATHS},
+}
+
+
+@pytest.mark.parametrize(
+    ("call", "argument"), [(call, argument) for call, wrong in WRONG.items() for argument in wrong]
+)
+def test_a_wrong_argument_is_named_in_one_line(calls: Calls, call: str, argument: str) -> None:
+    for value in WRONG[call][argument]:
+        with pytest.raises(ConfigError, match=argument) as caught:
+            calls[call](**{argument: value})
+        assert "\n" not in str(caught.value)
+        assert len(str(caught.value)) < 300
+
+
+def test_numbers_and_arrays_of_numpy_are_taken(calls: Calls) -> None:
+    three, part = np.uint8(3), np.array([0.25, 0.75])
+    assert calls["decode"](start=three, frames=three, stride=three, size=np.array([8, 8])).shape == (3, 8, 8, 3)
+    assert calls["decode"](start=np.array([1, 2]), frames=three, short_side=np.int64(24)).shape == (2, 3, 24, 32, 3)
+    assert calls["compute_feature"](snippets=np.int32(2), length=three).shape == (2, 16, 16, 6)
+    calls["stream"](frames=three, decoders=three, memory=np.uint8(255)).close()
+    spec = calls["Clip"](frames=three, size=three * 8, part=part).clip
+    assert (spec.frames, spec.resize.height, spec.part) == (3, 24, (0.25, 0.75))
+    ranked = calls["Records"](rank=np.int64(1), world_size=np.int64(2), batch_size=three, memory=np.int64(99))
+    ranked.set_epoch(three)
+    next(iter(ranked))
+    assert {type(value) for value in ranked.state_dict().values()} == {int}, "torch.load takes no others as they are"
+    ranked.close()
+    large = 2**62 + 1  # no float is this number
+    assert calls["Loader"](seed=np.int64(large))._source.spec.sampling.seed == large
+    assert calls["Loader"](feature="frame_diff", params={"length": three})._source.spec.streams
+    assert plain({"a": [np.float64(0.5), (np.bool_(True),)]}) == {"a": [0.5, (True,)]}
+
+
+def test_what_excludes_each_other_is_refused(calls: Calls) -> None:
+    clip = calls["Clip"]().clip
+    for beside in ({"frames": 3}, {"stride": 2}, {"short_side": 8}, {"size": (8, 8)}):
+        with pytest.raises(ConfigError, match="clip: has frames, stride and size of its own"):
+            calls["decode"](clip=clip, **beside)
+    with pytest.raises(ConfigError, match="give short_side or size, not both"):
+        calls["stream"](short_side=8, size=(8, 8))
+
+
+def test_a_clip_for_which_there_is_no_memory_is_refused(calls: Calls) -> None:
+    with pytest.raises(ConfigError, match=r"frames: .* more than there is memory"):
+        calls["decode"](frames=2**31 - 1, size=(8192, 8192))
+
+
+def test_ranks_of_the_environment_are_checked(calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "2")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConfigError, match="rank: 2 is none of 2 ranks"):
+        calls["Records"]()
+    assert Path(calls["Records"](rank=0, world_size=1)._uri).name == "records"
