@@ -17,7 +17,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from essp.api.arguments import is_whole, plain, several, shown, sides_of, uri_of, whole_number
+from essp.api.arguments import is_whole, plain, several, sides_of, uri_of, whole_number
 from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.file import read_catalog
 from essp_common.catalog.rows import VideoRow
@@ -30,6 +30,7 @@ from essp_common.planning.plan import seek_to
 from essp_common.planning.planned_clip import even_snippets
 from essp_common.quantities import size as in_words
 from essp_common.runtime.config import Settings
+from essp_common.validation import shown
 from essp_common.video.container import VideoFile
 from essp_common.video.geometry import GRAY, YUV420, frame_shape
 from essp_common.video.probe import probe

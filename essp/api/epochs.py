@@ -20,11 +20,12 @@ import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset, get_worker_info
 
-from essp.api.arguments import function_of, shown, whole_number
+from essp.api.arguments import function_of, whole_number
 from essp.api.targets import Targets
 from essp_common.errors import ConfigError, EsspError
 from essp_common.job.fields import MOST_EPOCHS
 from essp_common.planning.position import Position
+from essp_common.validation import shown
 from essp_trainer.config import Rendezvous
 
 ONE_AT_A_TIME = (

@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from essp.api.arguments import name_of, plain, shown, whole_number
+from essp.api.arguments import name_of, plain, whole_number
 from essp_common.distribution import needs_extra
 from essp_common.errors import ConfigError
 from essp_common.features import registry
 from essp_common.features.port import ArraySpec
+from essp_common.validation import shown
 
 
 def features() -> list[str]:

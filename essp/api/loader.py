@@ -32,7 +32,6 @@ from essp.api.arguments import (
     path_of,
     plain,
     rendezvous_of,
-    shown,
     sides_of,
     transformed,
     uri_of,
@@ -65,7 +64,7 @@ from essp_common.messages.ordered import PhaseEnd
 from essp_common.pb.v1.messages_pb2 import ClipRef
 from essp_common.planning.position import Position
 from essp_common.runtime.config import Settings
-from essp_common.validation import suggested
+from essp_common.validation import shown, suggested
 from essp_trainer.config import Rendezvous
 from essp_trainer.data.prefetch import Batch as PreparedBatch
 from essp_trainer.data.prefetch import Seen

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from essp.api.arguments import mapping_of, shown, torch_device, uri_of
+from essp.api.arguments import mapping_of, torch_device, uri_of
 from essp_common.aggregation.fused import Fuse, fusion_of
 from essp_common.artifacts.fused_model import Member, open_model
 from essp_common.artifacts.scores import ClipScores, Rule, VideoScores
@@ -23,6 +23,7 @@ from essp_common.learning.head_inputs import HeadInputs
 from essp_common.learning.models import AnyClassifier, built, load_member
 from essp_common.objects.port import ObjectStore
 from essp_common.runtime.config import Settings
+from essp_common.validation import shown
 from essp_common.wiring import Stores
 
 

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Self
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
-from essp.api.arguments import bytes_of, function_of, path_of, shown, whole_number
+from essp.api.arguments import bytes_of, function_of, path_of, whole_number
 from essp.api.epochs import ONE_AT_A_TIME, Batch, closed_when_abandoned
 from essp.records.feeder import Feeder, Span
 from essp.records.handover import ENDED, WAIT, Board, Slot, Standing, Status
@@ -34,6 +34,7 @@ from essp.records.ring import Address, Ended, Home, Ring
 from essp.records.slots import Packed, unpacked
 from essp_common.errors import ConfigError, PermanentError
 from essp_common.job.fields import MOST_EPOCHS
+from essp_common.validation import shown
 
 if TYPE_CHECKING:
     from essp.api.records import Records

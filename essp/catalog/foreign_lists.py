@@ -172,8 +172,8 @@ def _of_kinetics(found: Found, key: str, columns: Sequence[str], row: CsvRow) ->
     except ValueError:
         wrong = row.problem or "time_start and time_end are not seconds"
     if not video or wrong:
-        error = f"segment: {wrong}" if video else "unnamed: it has no youtube_id"
-        return Entry(video or f"{key} line {row.line}", "", label, split, error=f"{error} ({key}, line {row.line})")
+        what = f"segment: {wrong}" if video else "unnamed: it has no youtube_id"
+        return Entry(video or f"{key} line {row.line}", "", label, split, error=f"{what} ({key}, line {row.line})")
     error = None if label else "unlabelled: the list has no label for it (test lists of Kinetics have none)"
     cut = f"{video}_{start_s:06.0f}_{end_s:06.0f}"
     info = found.called(cut, video)

@@ -97,8 +97,7 @@ def _of_split(source: Source, within: str) -> Source:
         return replace(source, items=inside, recognised=f"{source.recognised}; those in {within}")
     found = {_split_folder(item.name) for item in source.items} - {""}
     if len({folder.rpartition("/")[2].lower() for folder in found}) > 1:
-        there = sorted(found)
-        raise ConfigError(f"it holds {' and '.join(there)}; say which one to read, as in --within {there[-1]}")
+        raise ConfigError(f"it holds {' and '.join(sorted(found))}; say which one to read, as in --within {max(found)}")
     return source
 
 

@@ -44,7 +44,7 @@ def calls(tmp_path_factory: pytest.TempPathFactory) -> Calls:
     row = VideoRow("a.mp4", f"file://{video}", "one", "train", info.size_bytes, info.etag, last_frame=19, **found)
     write_catalog(store, "c.parquet", Catalog((row,)))
     records = build(root / "records", [Record.of_image(image(i), i % 2) for i in range(8)])
-    catalog = {"catalog": root / "c.parquet", "validation_fraction": 0}
+    catalog: dict[str, Any] = {"catalog": root / "c.parquet", "validation_fraction": 0}
     return {
         "decode": lambda **one: essp.decode(**{"video": row, **one}),
         "stream": lambda **one: essp.stream(**{"videos": row, **one}),

@@ -302,10 +302,11 @@ def test_what_a_transform_may_not_give_is_named(raw: Path, transform: Any, messa
 
 
 def test_a_transform_may_give_a_tensor_or_any_byte_order(raw: Path) -> None:
-    for transform in (
+    transforms: list[Any] = [
         lambda frames, generator: torch.from_numpy(frames.astype(np.float32)),
         lambda frames, generator: frames.astype(">f4"),
-    ):
+    ]
+    for transform in transforms:
         with essp.Records(raw, batch_size=8, transform=transform) as loader:
             assert sorted(taken(loader)) == list(range(RECORDS))
 

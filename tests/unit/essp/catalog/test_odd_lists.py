@@ -21,7 +21,7 @@ from essp_common.errors import ConfigError
 from tests.unit.essp.catalog.test_data_sets import ACTIVITIES, shard, write
 from tests.unit.essp.catalog.test_sources import csv_of, labelled, listing, make, problems
 
-NO_NAME = [None, True, 0.5, math.nan, [], ["a"], {}, "", " "]
+NO_NAME: list[Any] = [None, True, 0.5, math.nan, [], ["a"], {}, "", " "]
 FILE = VideoRow("", "", "", "", 1, "", width=8, height=8, fps=25.0, frame_count=300, last_frame=299)
 """What each video is said to be: 12 s."""
 
