@@ -13,8 +13,6 @@ A sample that cannot be read or decoded is left out and named; stores that do no
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -32,6 +30,7 @@ from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.file import read_catalog
 from essp_common.catalog.rows import VideoRow
 from essp_common.errors import ConfigError, EsspError, NotFound, PermanentError
+from essp_common.objects.documents import CsvFile
 from essp_common.objects.port import ObjectStore
 from essp_common.records.reader import RecordReader, runs
 from essp_common.records.versions import DataSet
@@ -237,15 +236,16 @@ def _folder(uri: str, store: ObjectStore, shape: Shape) -> Images:
 def _listed(uri: str, stores: Stores, shape: Shape) -> Images:
     store, key = stores.resolve(uri)
     try:
-        rows = csv.DictReader(io.StringIO(store.get(key).decode("utf-8-sig"), newline=""), strict=True)
-        listed = list(rows)
-    except (UnicodeDecodeError, csv.Error) as error:
+        rows = list(CsvFile(uri, store.get(key).decode("utf-8-sig")))
+    except UnicodeDecodeError as error:
         raise ConfigError(f"{uri} is no CSV file in UTF-8: {error}") from error
-    if "path" not in (rows.fieldnames or ()):
+    if rows and "path" not in rows[0].values:
         raise ConfigError(f"{uri} lacks the column 'path'; it needs path, and may have label")
+    if wrong := next((row.problem for row in rows if row.problem), ""):
+        raise ConfigError(f"{uri}: {wrong}")
     folder = uri.rpartition("/")[0]
-    places = [Place(*stores.resolve(_whole(row["path"] or "", folder), video=True)) for row in listed]
-    return _images("a list of images", places, [row.get("label") or "" for row in listed], shape)
+    places = [Place(*stores.resolve(_whole(row.values["path"], folder), video=True)) for row in rows]
+    return _images("a list of images", places, [row.values.get("label", "") for row in rows], shape)
 
 
 def _whole(path: str, folder: str) -> str:

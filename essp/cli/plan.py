@@ -13,7 +13,7 @@ from rich.table import Column, Table
 from essp.capacity.limits import Servers
 from essp.capacity.measuring import Costs, measure
 from essp.capacity.report import Plan, Wanted, plan
-from essp.cli.bench_options import shown_progress
+from essp.cli.bench_options import PlotOption, shown_progress
 from essp.cli.console import open_console
 from essp.cli.dashboard import duration
 from essp.cli.interrupt import interruptible
@@ -44,7 +44,7 @@ def main(
     ] = "0",
     core_price: Annotated[float, typer.Option(help="Of one core, an hour.", min=0)] = 0.0,
     gpu_price: Annotated[float, typer.Option(help="Of one GPU, an hour.", min=0)] = 0.0,
-    plot: Annotated[Path | None, typer.Option(help="Also draw it, as PNG.", show_default=False, dir_okay=False)] = None,
+    plot: PlotOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Say how many decoders and extractors a job needs, what it moves, and which part binds first.

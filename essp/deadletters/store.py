@@ -9,6 +9,7 @@ OutputEntryStore   `deadletters/` below a job's output, one object for each entr
 from __future__ import annotations
 
 import json
+import logging
 from base64 import b64decode, b64encode
 from collections.abc import Collection, Mapping
 from typing import Protocol
@@ -20,16 +21,17 @@ from essp_common import topics
 from essp_common.artifacts import layout
 from essp_common.bus.port import Bus, Record
 from essp_common.bus.reading import read_all
-from essp_common.errors import PermanentError
 from essp_common.objects.port import ObjectStore
 from essp_common.pb.v1.messages_pb2 import DeadLetter
+
+log = logging.getLogger(__name__)
 
 
 class EntryStore(Protocol):
     """Dead letters, by id."""
 
     def entries(self) -> Mapping[str, DeadLetter]:
-        """All entries that are not purged, oldest first."""
+        """All entries that are not purged, oldest first; what is none is left out."""
 
     def purge(self, ids: Collection[str]) -> None:
         """Hide or delete these entries."""
@@ -74,7 +76,7 @@ class OutputEntryStore:
                 message = b64decode(json.loads(self._output.get(info.key))["deadletter"], validate=True)
                 found[identity] = DeadLetter.FromString(message)
             except (ValueError, KeyError, TypeError, RecursionError, DecodeError) as error:
-                raise PermanentError(f"{self._output.uri(info.key)} is not a dead letter; remove it") from error
+                log.warning("%s is not a dead letter (%s); remove it", self._output.uri(info.key), error)
         return found
 
     def add(self, record: Record, entry: DeadLetter) -> None:

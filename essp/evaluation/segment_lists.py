@@ -16,9 +16,6 @@ Raises `ConfigError` for files of other forms, and for a segment that does not e
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -30,6 +27,7 @@ from essp.evaluation.segments import Stretch
 from essp_common.artifacts import layout
 from essp_common.artifacts.segments import read_segments
 from essp_common.errors import ConfigError
+from essp_common.objects.documents import CsvFile, read_json
 from essp_common.objects.port import ObjectStore
 
 Unit = Literal["s", "frames"]
@@ -142,11 +140,11 @@ def _activitynet(videos: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[
 
 def _csv(where: str, data: bytes, separator: str) -> SegmentList:
     try:
-        rows = list(csv.DictReader(io.StringIO(data.decode("utf-8-sig")), delimiter=separator))
-    except (UnicodeDecodeError, csv.Error) as error:
+        file = CsvFile(where, data.decode("utf-8-sig"), separator)
+    except UnicodeDecodeError as error:
         raise ConfigError(f"{where} cannot be read: {error}; it has to be a CSV file in UTF-8") from error
-    low = [{(name or "").strip().lower(): value for name, value in row.items()} for row in rows]
-    names = low[0].keys() if low else set()
+    rows = list(file)
+    names = rows[0].values.keys() if rows else set()
     video = next((name for name in _VIDEO if name in names), None)
     label = next((name for name in _CLASS if name in names), None)
     pairs: dict[Unit, tuple[str, str]] = {"s": ("start_s", "end_s"), "frames": ("start_frame", "end_frame")}
@@ -156,21 +154,24 @@ def _csv(where: str, data: bytes, separator: str) -> SegmentList:
             f"{where} needs the columns path, label, and start_s and end_s, or start_frame and end_frame; it has "
             f"{', '.join(sorted(names)) or 'no rows'}"
         )
-    stretches, (start, end) = [], pairs[unit]
-    for number, row in enumerate(low, 2):
+    stretches, splits, (start, end) = [], {}, pairs[unit]
+    for line, row, problem in rows:
+        if problem:
+            raise ConfigError(f"{where}: {problem}")
         try:
             times = float(row[start]), float(row[end]) + (unit == "frames")
-        except (TypeError, ValueError) as error:
-            raise ConfigError(f"{where}, line {number}: {start} and {end} have to be numbers") from error
-        stretches.append(Stretch((row[video] or "").strip(), (row[label] or "").strip(), *times))
-    splits = {stretch.video: row["split"] for stretch, row in zip(stretches, low, strict=True) if row.get("split")}
+        except ValueError as error:
+            raise ConfigError(f"{where}, line {line}: {start} and {end} have to be numbers") from error
+        stretches.append(Stretch(row[video], row[label], *times))
+        if split := row.get("split"):
+            splits[row[video]] = split
     return _checked(where, unit, stretches, {stretch.video for stretch in stretches}, splits)
 
 
 def _document(store: ObjectStore, key: str) -> Any:
     try:
-        return json.loads(store.get(key))
-    except (ValueError, RecursionError) as error:
+        return read_json(store.get(key))
+    except ValueError as error:
         raise ConfigError(f"{store.uri(key)} is no JSON: {error}") from error
 
 

@@ -30,6 +30,11 @@ def test_each_part_of_a_job_is_measured(catalog: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+def test_where_it_cannot_be_drawn_is_said_before_it_is_measured(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["plan", str(tmp_path / "job.yaml"), "--plot", str(tmp_path / "nowhere/plan.png")])
+    assert "there is no folder" in str(done.exception)
+
+
 def test_a_prediction_has_nothing_to_plan(catalog: Path, tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(
         f"name: p\noutput: {tmp_path}/out\ndata: {{catalog: {catalog}}}\npredictor: {{model: {tmp_path}/model}}\n"

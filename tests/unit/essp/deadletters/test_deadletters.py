@@ -13,6 +13,7 @@ from essp.deadletters.sink import DeadLetterSink
 from essp.deadletters.store import BusEntryStore, OutputEntryStore
 from essp_common import topics
 from essp_common.bus.memory import MemoryBus
+from essp_common.bus.port import Record
 from essp_common.failures import kind_named
 from essp_common.objects.directory import DirectoryStore
 from essp_common.pb.v1.messages_pb2 import (
@@ -136,6 +137,29 @@ def test_a_job_in_one_process_leaves_its_dead_letters_in_its_output(bus: MemoryB
     assert first in kept.values()
     store.purge(list(kept)[:2])
     assert len(store.entries()) == 1
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "{",
+        "[]",
+        "{}",
+        '{"deadletter": "%"}',
+        '{"deadletter": "/w=="}',
+        pytest.param("[" * 100_000, id="deep"),
+    ],
+)
+def test_what_is_no_dead_letter_is_told_and_hides_no_other(
+    tmp_path: Path, content: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = OutputEntryStore(DirectoryStore.from_url(f"file://{tmp_path}"))
+    letter = dead_letter(unit())
+    store.add(Record(topics.DEADLETTER, 0, 7, b"", letter.SerializeToString()), letter)
+    (tmp_path / "deadletters/damaged.json").write_text(content)
+    assert list(store.entries().values()) == [letter]
+    assert f"{tmp_path}/deadletters/damaged.json is not a dead letter" in caplog.text
 
 
 def test_a_running_job_gets_its_message_again_unchanged(bus: MemoryBus) -> None:
