@@ -43,6 +43,8 @@ _SAID = frozenset({"missing", "extra_forbidden", "value_error", "json_invalid"})
 """Errors that need no value beside them."""
 _UNSHOWN = (dict, list, tuple)
 """Values too long to repeat."""
+_MOST_TOLD = 3
+"""Problems of a document that nobody has written by hand."""
 _MOST_SHOWN = 100
 """Characters of a value that are repeated."""
 
@@ -57,6 +59,14 @@ def suggested(name: str, known: Iterable[str], there: str = "there are: ") -> st
 def problems(error: ValidationError, kind: type[BaseModel]) -> list[str]:
     """One line for each problem of a document of this kind."""
     return [_problem(found, kind) for found in error.errors()]
+
+
+def unreadable(where: str, error: ValidationError, kind: type[BaseModel]) -> str:
+    """What to say of a document that ESSP itself wrote, and that this version cannot read."""
+    said = "; ".join(problems(error, kind)[:_MOST_TOLD])
+    if any(found["type"] == "json_invalid" for found in error.errors()):
+        return f"{where} is damaged: {said}; restore it from a backup"
+    return f"{where} was written by another version of ESSP: {said}; use that version"
 
 
 def shown(value: object) -> str:

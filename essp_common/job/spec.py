@@ -39,7 +39,7 @@ from essp_common.job.fields import (
 from essp_common.job.sweeps import expanded, sweep_of
 from essp_common.job.trainer_spec import TrainerSpec
 from essp_common.runtime import ids
-from essp_common.validation import problems, suggested
+from essp_common.validation import problems, suggested, unreadable
 
 MOST_STREAMS = 64
 MOST_CANDIDATES = 256
@@ -410,5 +410,4 @@ def stored_spec(text: str, where: str) -> JobSpec:
     try:
         return JobSpec.model_validate_json(text, extra="ignore")
     except ValidationError as error:
-        lines = problems(error, JobSpec)
-        raise ConfigError(f"{where} was written by another version of ESSP: {'; '.join(lines)}") from error
+        raise ConfigError(unreadable(where, error, JobSpec)) from error

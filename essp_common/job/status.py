@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from essp_common.errors import ConfigError
 from essp_common.pb.v1.messages_pb2 import EMBED, PREDICT, TEST, TRAIN, VALIDATION
-from essp_common.validation import problems
+from essp_common.validation import unreadable
 
 PurposeName = Literal["train", "validation", "embed", "test", "predict"]
 JobKind = Literal["train", "predict", "feed"]
@@ -317,8 +317,7 @@ def stored_status(text: str, where: str) -> JobStatus:
     try:
         return JobStatus.model_validate_json(text)
     except ValidationError as error:
-        said = problems(error, JobStatus)[0]
-        raise ConfigError(f"{where} was written by another version of ESSP: {said}; use that version") from error
+        raise ConfigError(unreadable(where, error, JobStatus)) from error
 
 
 class JobSummary(_Model):

@@ -78,6 +78,12 @@ def test_a_job_of_an_earlier_version_can_still_be_read() -> None:
         stored_spec('{"output": "x", "trainers": {"rgb": {"stream": "rgb"}}}', "spec.json")
 
 
+def test_a_stored_job_that_was_cut_is_damaged() -> None:
+    text = parse_spec(JOB).model_dump_json()
+    with pytest.raises(ConfigError, match=r"spec.json is damaged: .*; restore it from a backup"):
+        stored_spec(text[: len(text) // 2], "spec.json")
+
+
 def test_a_path_is_meant_from_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
