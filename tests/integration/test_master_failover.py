@@ -192,10 +192,12 @@ def test_a_change_of_a_running_job_outlives_trainer_and_master(
     fewer: JobOptions = {**options, "epochs": 5}
     assert api.start(job_text(job, output=output, catalog=catalog, **fewer)) == 202
     api.until(job, "is under way", lambda status: status.progress.done >= CLIPS)
+    assert api.ask(job, "pause") == 200  # so that it does not end before the change is made
     change = [job, f"trainers.rgb.optimizer.lr={lr}", "--json"]
     fleet.run("job", "set", *change, "--server", api.url, status=UNAVAILABLE)  # made known, and not answered
     failover.killed()
     api = failover.master("master.start-recorded:2")  # the first is its own taking over
+    assert api.ask(job, "resume") == 200
     status = api.until(job, "has it", lambda status: bool(status.changes and status.changes[0].places))
     fleet.kill(trainers["rgb"])  # until the job has its epochs: it cannot end meanwhile
     again = json.loads(fleet.run("job", "set", *change, "--server", api.url))
