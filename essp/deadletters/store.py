@@ -31,7 +31,7 @@ class EntryStore(Protocol):
     """Dead letters, by id."""
 
     def entries(self) -> Mapping[str, DeadLetter]:
-        """All entries that are not purged, oldest first; what is none is left out."""
+        """All entries that are not purged, oldest first. What is no dead letter is left out."""
 
     def purge(self, ids: Collection[str]) -> None:
         """Hide or delete these entries."""

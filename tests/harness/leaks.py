@@ -248,13 +248,11 @@ def held_beyond(excused: Holdings) -> Holdings:
 def _wait(held: Holdings, deadline: float) -> None:
     """Until its threads and children have ended."""
     for thread in held.threads:
-        joined = False
-        while not joined and (left_s := deadline - time.monotonic()) > 0:
-            try:
+        while (left_s := deadline - time.monotonic()) > 0:
+            with suppress(RuntimeError):  # it is being started, and cannot be joined yet
                 thread.join(left_s)
-                joined = True
-            except RuntimeError:  # it is being started, and cannot be joined yet
-                time.sleep(0)
+                break
+            time.sleep(0)  # lets it start
     multiprocessing.active_children()  # reaps those that have ended
     for pid in held.children:
         _wait_for_child(pid, deadline)
