@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import posixpath
 from pathlib import Path
 from urllib.parse import SplitResult
 
 from essp_common.errors import ConfigError
+from essp_common.objects.uris import place_of
 from essp_common.runtime.addresses import address_of
 
 
@@ -19,6 +21,22 @@ def as_uri(text: str, folder: Path = Path()) -> str:
         return text
     path = os.path.abspath(folder / Path(text).expanduser())
     return f"file:///{path.lstrip('/')}"  # POSIX lets a path begin with two slashes
+
+
+def listed_uri(path: str, folder: str) -> str:
+    """The URI of a file by what a list says of it: a URI, an absolute path, or a path from the list's own folder.
+
+    A file has one URI, so that it is not listed under two. `folder`: as a URI.
+    """
+    if "://" in path:
+        try:
+            return str(place_of(path, video=True))
+        except ConfigError:
+            return path  # who looks it up says what is wrong
+    if path.startswith("/"):
+        return f"file://{path}"
+    scheme, _, place = folder.partition("://")
+    return f"{scheme}://{posixpath.normpath(posixpath.join(place, path))}"
 
 
 def shown(uri: str) -> str:

@@ -26,6 +26,7 @@ from essp.api.clips import resize_to, seed_of
 from essp.bench.places import Extent, Place, Wrap, distinct, once_each
 from essp.records.images import covering, decoded, image_of
 from essp.records.sources import IMAGE_SUFFIXES
+from essp.uris import listed_uri
 from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.file import read_catalog
 from essp_common.catalog.rows import VideoRow
@@ -244,12 +245,8 @@ def _listed(uri: str, stores: Stores, shape: Shape) -> Images:
     if wrong := next((row.problem for row in rows if row.problem), ""):
         raise ConfigError(f"{uri}: {wrong}")
     folder = uri.rpartition("/")[0]
-    places = [Place(*stores.resolve(_whole(row.values["path"], folder), video=True)) for row in rows]
+    places = [Place(*stores.resolve(listed_uri(row.values["path"], folder), video=True)) for row in rows]
     return _images("a list of images", places, [row.values.get("label", "") for row in rows], shape)
-
-
-def _whole(path: str, folder: str) -> str:
-    return path if "://" in path else f"file://{path}" if path.startswith("/") else f"{folder}/{path}"
 
 
 # --- clips ---

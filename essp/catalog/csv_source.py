@@ -19,7 +19,6 @@ An empty start is the beginning and an empty end is the end of the file. Fields 
 from __future__ import annotations
 
 import io
-import posixpath
 import tokenize
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
@@ -35,9 +34,9 @@ from numpy.typing import NDArray
 from essp.catalog.entry import Entry, Segment
 from essp.catalog.foreign_lists import refuse_lists_of_labels
 from essp.catalog.found import lines_of
+from essp.uris import listed_uri
 from essp_common.errors import ConfigError, NotFound
 from essp_common.objects.documents import CsvFile, CsvRow
-from essp_common.objects.uris import place_of
 from essp_common.planning.splits import canonical_split
 from essp_common.wiring import Stores
 
@@ -127,7 +126,7 @@ def _entry(row: CsvRow, columns: _Columns, folder: str) -> Entry:
     path, label, line = value(columns.path), value(columns.label), row.line
     if not path:
         return Entry(f"line {line}", "", label, "", error=f"unnamed: line {line} names no file")
-    uri = _uri(path, folder)
+    uri = listed_uri(path, folder)
     split = canonical_split(value(columns.split)) if columns.split else "train"
     labels = tuple(name for name in map(str.strip, value(columns.labels).split(_BETWEEN)) if name)
     label = label or (labels[0] if labels else "")
@@ -163,7 +162,7 @@ def _aimed(entry: Entry, folder: str, stores: Stores) -> Entry:
     spans, series, frames = entry.spans, dict(entry.series), entry.frames
     for name, path in entry.files.items():
         try:
-            store, key = stores.resolve(_uri(path, folder), video=True)
+            store, key = stores.resolve(listed_uri(path, folder), video=True)
             data = store.get(key)
             if name:
                 series[name] = _array(data)
@@ -211,18 +210,6 @@ def _segment(start: str, end: str, unit: Literal["s", "frame"]) -> Segment:
     if segment.start < 0 or empty or not finite:
         raise ValueError(f"{start or 0} to {end} holds no frame")
     return segment
-
-
-def _uri(path: str, folder: str) -> str:
-    if "://" in path:
-        try:
-            return str(place_of(path, video=True))  # a file has one URI, and is not listed under two
-        except ConfigError:
-            return path  # who looks it up says what is wrong
-    if path.startswith("/"):
-        return f"file://{path}"
-    scheme, _, place = folder.partition("://")
-    return f"{scheme}://{posixpath.normpath(posixpath.join(place, path))}"
 
 
 def with_sizes(entries: Sequence[Entry], stores: Stores) -> list[Entry]:

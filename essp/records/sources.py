@@ -18,6 +18,7 @@ from essp.records.archives import Archive, open_archive
 from essp.records.cifar import cifar
 from essp.records.coco import coco
 from essp.records.items import Item, Source
+from essp.uris import listed_uri
 from essp_common.errors import BadFrames, ConfigError, NotFound
 from essp_common.objects.documents import CsvFile
 from essp_common.objects.keys import escaped
@@ -148,8 +149,7 @@ def _csv(uri: str, stores: Stores) -> Source:
             other = f"it is listed as {labels.get(path)!r}, too"
             problems[f"line {row.line}"] = row.problem or (other if path else "it names no file")
             continue
-        whole = path if "://" in path else f"file://{path}" if path.startswith("/") else f"{folder}/{path}"
-        items.append(Item(path, label, partial(_get, stores, whole)))
+        items.append(Item(path, label, partial(_get, stores, listed_uri(path, folder))))
     if len(splits) > 1:
         there = " and ".join(repr(split) for split in sorted(splits))
         raise ConfigError(f"{uri}: its column split has {there}; write a file for each, and build a data set of each")

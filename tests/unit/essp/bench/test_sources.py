@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 
@@ -112,6 +113,14 @@ def test_records_of_a_piece_are_read_in_the_order_of_the_file(root: Path) -> Non
     assert sum(task.size for task in tasks) == 40
     values = [int(sample.frames[0, 0, 0]) for task in tasks for sample in task.load().samples]
     assert values == sorted(values) == list(range(40))
+
+
+def test_a_list_may_name_images_beside_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "lists").mkdir()
+    (tmp_path / "lists/list.csv").write_text("path\n../a.png\n")
+    cv2.imwrite(str(tmp_path / "a.png"), np.zeros((8, 8, 3), np.uint8))
+    (found,) = loaded(opened(tmp_path, "lists/list.csv"))
+    assert (found.good, len(found.damaged)) == (1, 0)
 
 
 def test_what_is_gone_is_left_out(root: Path, tmp_path: Path) -> None:

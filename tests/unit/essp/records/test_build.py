@@ -52,6 +52,14 @@ def csv_file(path: Path) -> Path:
     return path / "list.csv"
 
 
+def csv_file_elsewhere(path: Path) -> Path:
+    lists = path / "lists"
+    lists.mkdir()
+    text = csv_file(path).read_text().replace("images/", "../images/")
+    (lists / "list.csv").write_text(text)
+    return lists / "list.csv"
+
+
 def zip_file(path: Path) -> Path:
     with zipfile.ZipFile(path / "images.zip", "w") as archive:
         for name, (_, number) in NAMES.items():
@@ -94,7 +102,7 @@ def shown(out: Path) -> list[tuple[str, int]]:
         )
 
 
-@pytest.mark.parametrize("lay_out", [folder, csv_file, zip_file, tar_file, webdataset])
+@pytest.mark.parametrize("lay_out", [folder, csv_file, csv_file_elsewhere, zip_file, tar_file, webdataset])
 @pytest.mark.parametrize("encode", ["keep", "raw", "jpeg"])
 def test_images_come_with_their_labels_whatever_the_layout(lay_out, encode, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     built = made(lay_out(tmp_path), tmp_path / "out", BuildOptions(encode))
