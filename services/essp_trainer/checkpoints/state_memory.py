@@ -5,7 +5,8 @@
 
 On a CPU a thread copies beside the next step what only the optimizer changes, in one call that does not hold the
 interpreter. Of a model on a GPU the copy is made there first, where that has room, so that the next step need not wait
-until it has crossed the bus; `wait` does. The memory is pinned for that.
+until it has crossed the bus; `wait` does. It lies there as it will in the memory, so it crosses in one piece, and the
+host has little to launch. The memory is pinned for that.
 
 Touching new memory takes longer than copying into it. So the memory is kept for all saves, and grows if the state does;
 `reserve` has it ready for the first one. It can be mapped by another process. Tensors keep their order in memory
@@ -14,13 +15,13 @@ Touching new memory takes longer than copying into it. So the memory is kept for
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -49,14 +50,16 @@ class StateMemory:
         """Bytes of it; it only grows."""
         self.places: list[Place] = []
         """What the last copy holds."""
+        self._layout: Sequence[object] = []
+        """Names, types, shapes and orders of what the last copy holds, quick to compare."""
         self._memory = mmap.mmap(-1, _PAGE)
         self._kept: list[Tensor] = []
         """Tensors over the memory, in the order of `places`."""
         self._copier = ThreadPoolExecutor(1, "essp-snapshot", partial(torch.set_num_threads, 1))
         self._copying: Future[None] | None = None
         """Of what only the optimizer changes, on a CPU."""
-        self._on_device: list[Tensor] = []
-        """Copies of the tensors of a GPU, kept there."""
+        self._on_device: _OnDevice | None = None
+        """A copy of the tensors of a GPU, kept there."""
         self._crossed: torch.cuda.Event | None = None
         """Those of a GPU are in the memory."""
         self._pinned = 0
@@ -76,17 +79,22 @@ class StateMemory:
         others after `wait_for_copy`. Raises `Unavailable` if the machine has no memory for it.
         """
         self.wait_for_copy()
-        tensors = [tensor.detach() for named in files.values() for tensor in named.values()]
-        places, size = _places(files)
-        if places != self.places:
-            self._lay_out(places, size)
-        pairs = list(zip(self.places, self._kept, tensors, strict=True))
-        here = [(place, kept, tensor) for place, kept, tensor in pairs if not tensor.is_cuda]
-        there = [(kept, tensor) for _, kept, tensor in pairs if tensor.is_cuda]
+        tensors = [tensor for named in files.values() for tensor in named.values()]
+        layout = [
+            (file, name, tensor.dtype, tensor.shape, tensor.stride())
+            for file, named in files.items()
+            for name, tensor in named.items()
+        ]
+        if layout != self._layout:
+            self._lay_out(*_places(files))
+            self._layout = layout
+        numbered = list(enumerate(zip(self.places, self._kept, tensors, strict=True)))
+        here = [(place, kept, tensor) for _, (place, kept, tensor) in numbered if not tensor.is_cuda]
+        there = [number for number, (_, _, tensor) in numbered if tensor.is_cuda]
         _copy([(kept, tensor) for place, kept, tensor in here if (place.file, place.name) in moving])
         rest = [(kept, tensor) for place, kept, tensor in here if (place.file, place.name) not in moving]
         self._copying = self._copier.submit(_copy, rest) if rest else None
-        self._crossed = self._send([kept for kept, _ in there], [tensor for _, tensor in there]) if there else None
+        self._crossed = self._send(there, [tensors[number] for number in there]) if there else None
 
     def wait_for_copy(self) -> None:
         """Until all that was taken may change. Raises nothing: `wait` does."""
@@ -110,8 +118,8 @@ class StateMemory:
         if self._crossed is not None:
             self._crossed.synchronize()
         self._unpin()
-        self._copying, self._crossed, self._on_device = None, None, []
-        self.places, self._kept, self.size = [], [], 0
+        self._copying = self._crossed = self._on_device = None
+        self.places, self._kept, self._layout, self.size = [], [], [], 0
         self._memory = mmap.mmap(-1, _PAGE)  # a mapping holds a descriptor of its own
         if self.fd >= 0:
             os.close(self.fd)
@@ -120,9 +128,10 @@ class StateMemory:
     def _lay_out(self, places: list[Place], size: int) -> None:
         if self._crossed is not None:
             self._crossed.synchronize()
-        self._on_device = []
+        self._on_device = None
         self._make_room(size)
-        self.places, self._kept = places, [self._tensor(place) for place in places]
+        whole = self._whole()
+        self.places, self._kept = places, [_tensor(whole, place) for place in places]
 
     def _make_room(self, size: int) -> None:
         """Memory of so many bytes, all of them touched."""
@@ -135,32 +144,31 @@ class StateMemory:
             self._memory = mmap.mmap(self.fd, size, mmap.MAP_SHARED | _TOUCHED)
         except OSError as error:
             raise Unavailable(f"no memory for a copy of {size} bytes to save: {error.strerror}") from error
-        self.places, self._kept, self.size = [], [], size
+        self.places, self._kept, self._layout, self.size = [], [], [], size
 
-    def _send(self, kept: list[Tensor], tensors: list[Tensor]) -> torch.cuda.Event:
-        """Let tensors of a GPU cross the bus, while the next step goes on if there is room for a copy there."""
+    def _send(self, numbers: Sequence[int], tensors: Sequence[Tensor]) -> torch.cuda.Event:
+        """Let tensors of a GPU cross the bus, while the next step goes on if there is room for a copy there.
+
+        `numbers`: of the places that they have.
+        """
         self._pin()
         device = tensors[0].device
-        stream = current = torch.cuda.current_stream(device)
+        current = torch.cuda.current_stream(device)
         try:
-            self._on_device = self._on_device or [torch.empty_like(tensor) for tensor in tensors]
-        except torch.OutOfMemoryError:
-            sent = tensors  # in order with the next step, which waits for them
-        else:
-            torch._foreach_copy_(self._on_device, tensors)
-            sent, stream = self._on_device, torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-            stream.wait_stream(current)
-        with torch.cuda.stream(stream):
-            for target, source in zip(kept, sent, strict=True):
-                target.copy_(source, non_blocking=True)
-            crossed = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            crossed.record(stream)
-        return crossed
+            self._on_device = self._on_device or _OnDevice(device, [self.places[number] for number in numbers])
+        except torch.OutOfMemoryError:  # in order with the next step, which waits for them
+            for number, tensor in zip(numbers, tensors, strict=True):
+                self._kept[number].copy_(tensor.detach(), non_blocking=True)
+            crossed: torch.cuda.Event = current.record_event()
+            return crossed
+        if self._crossed is not None:
+            current.wait_event(self._crossed)
+        return self._on_device.cross(tensors, self._whole())
 
     def _pin(self) -> None:
         """Without it the copy is a slow one, and no other one."""
         if not self._pinned:
-            address = torch.frombuffer(self._memory, dtype=torch.uint8, count=1).data_ptr()
+            address = self._whole().data_ptr()
             runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
             if int(runtime.cudaHostRegister(address, self.size, 0)) == 0:
                 self._pinned = address
@@ -171,12 +179,33 @@ class StateMemory:
             runtime.cudaHostUnregister(self._pinned)
             self._pinned = 0
 
-    def _tensor(self, place: Place) -> Tensor:
-        dtype = getattr(torch, place.dtype)
-        count = int(np.prod(place.shape, dtype=np.int64))
-        row = torch.frombuffer(self._memory, dtype=dtype, count=count, offset=place.offset) if count else None
-        strides = [step // dtype.itemsize for step in place.strides]
-        return torch.empty(place.shape, dtype=dtype) if row is None else row.as_strided(place.shape, strides)
+    def _whole(self) -> Tensor:
+        """The memory, as bytes."""
+        return torch.frombuffer(self._memory, dtype=torch.uint8)
+
+
+class _OnDevice:
+    """A copy of tensors on their GPU, laid out as in the memory."""
+
+    def __init__(self, device: torch.device, places: Sequence[Place]) -> None:
+        """`places`: theirs, ascending. Raises `torch.OutOfMemoryError`."""
+        begin, stop = places[0].offset, _end(places[-1])
+        self._memory = torch.empty(stop - begin, dtype=torch.uint8, device=device)
+        self._tensors = [_tensor(self._memory, place, begin) for place in places]
+        self._runs = [(first - begin, last - begin) for first, last in _runs(places)]
+        self._begin = begin
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+    def cross(self, tensors: Sequence[Tensor], memory: Tensor) -> torch.cuda.Event:
+        """Copy the tensors, which may change by what is launched afterwards, and have the copy sent to `memory`."""
+        _copy(list(zip(self._tensors, tensors, strict=True)))
+        self._stream.wait_stream(torch.cuda.current_stream(self._memory.device))
+        with torch.cuda.stream(self._stream):
+            for begin, stop in self._runs:
+                target = memory[self._begin + begin : self._begin + stop]
+                target.copy_(self._memory[begin:stop], non_blocking=True)
+            crossed: torch.cuda.Event = self._stream.record_event()
+        return crossed
 
 
 def bytes_of(files: Mapping[str, Tensors]) -> int:
@@ -185,9 +214,37 @@ def bytes_of(files: Mapping[str, Tensors]) -> int:
 
 
 def _copy(pairs: list[tuple[Tensor, Tensor]]) -> None:
-    """Pairs of a target and a source, in one call: the interpreter is free meanwhile."""
-    if pairs:
-        torch._foreach_copy_([target for target, _ in pairs], [source for _, source in pairs])
+    """Pairs of a target and a source, in one call for each type, as GPUs need it: the interpreter is free meanwhile."""
+    by_type: dict[torch.dtype, list[tuple[Tensor, Tensor]]] = {}
+    for target, source in pairs:
+        by_type.setdefault(source.dtype, []).append((target, source))
+    with torch.no_grad():
+        for alike in by_type.values():
+            torch._foreach_copy_([target for target, _ in alike], [source for _, source in alike])
+
+
+def _tensor(memory: Tensor, place: Place, begin: int = 0) -> Tensor:
+    """The tensor of this place in a memory that begins at `begin`."""
+    dtype = getattr(torch, place.dtype)
+    row = memory[place.offset - begin : _end(place) - begin].view(dtype)
+    return row.as_strided(place.shape, [step // dtype.itemsize for step in place.strides])
+
+
+def _end(place: Place) -> int:
+    dtype: torch.dtype = getattr(torch, place.dtype)
+    return place.offset + math.prod(place.shape) * dtype.itemsize
+
+
+def _runs(places: Iterable[Place]) -> Iterator[tuple[int, int]]:
+    """From where to where places follow each other, but for the gaps that alignment leaves."""
+    begin = stop = -1
+    for place in places:
+        if begin >= 0 and place.offset - stop >= _ALIGNMENT:
+            yield begin, stop
+            begin = -1
+        begin, stop = place.offset if begin < 0 else begin, _end(place)
+    if begin >= 0:
+        yield begin, stop
 
 
 def _places(files: Mapping[str, Tensors]) -> tuple[list[Place], int]:
