@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 # Each verb starts many processes: if this were set, each of them would compile all modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-fast storm soak check fix hooks proto site pictures docs bench images clean
+.PHONY: help setup demo test test-fast test-gpu storm soak check fix hooks proto site pictures docs bench images clean
 
 help:  ## This list.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
@@ -36,6 +36,9 @@ test: setup  ## All tests; they start and stop the servers they need.
 
 test-fast: setup  ## The tests that start no server and no process: under two minutes.
 	$(BIN)/python -m pytest -n 4 --fast
+
+test-gpu: setup  ## The tests of what runs on a GPU, where there is one: under two minutes.
+	$(BIN)/python -m pytest --gpu
 
 STRENGTH ?= 20
 storm: setup  ## Odd records, jobs, files and requests, many more than `make test` tries: make storm STRENGTH=20.

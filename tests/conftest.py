@@ -50,10 +50,14 @@ settings.load_profile("essp")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--fast", action="store_true", help="only tests that start no server and no process")
+    parser.addoption("--gpu", action="store_true", help="only the tests of tests/gpu, on the first GPU of this machine")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     _leave_running()
+    if not config.getoption("--gpu"):
+        # Results of CPUs are the same everywhere; a training would find the GPU by itself.
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
     config.pluginmanager.register(LeakCheck())
     config.pluginmanager.register(EncodableReports())
     if config.getoption("--fast"):
@@ -66,6 +70,14 @@ def _leave_running() -> None:
     if hasattr(os, "sched_setscheduler"):  # Linux
         with suppress(OSError):  # not everywhere in containers
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Either the tests of a GPU are run, or all others."""
+    below = collection_path.relative_to(config.rootpath).parts[:2]
+    if len(below) < 2 or below[0] != "tests" or not (config.rootpath / "tests" / below[1]).is_dir():
+        return None
+    return True if (below[1] == "gpu") != config.getoption("--gpu") else None
 
 
 @pytest.hookimpl(wrapper=True)

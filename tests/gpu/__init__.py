@@ -1,0 +1,1 @@
+"""What only a GPU shows: that what runs there gives what a CPU gives. `make test-gpu`."""
