@@ -6,8 +6,10 @@ the same size costs it; smooth pictures would make everything around the decoder
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,6 +20,7 @@ import numpy as np
 from essp.catalog.build import BuildOptions, build
 from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.file import read_catalog, write_catalog
+from essp_common.runtime.process import cpu_count
 from essp_common.video.synthetic import Encoding, Picture, drifting, texture, write_video
 from essp_common.wiring import Stores
 
@@ -131,17 +134,22 @@ def _copy(folder: Path) -> None:
 
 
 def _make(video_set: VideoSet, folder: Path) -> None:
-    for number in range(video_set.videos):
-        _write(video_set, folder / "train" / f"class{number % 2}", number)
     short = replace(video_set, frames=min(60, video_set.frames))
-    for number in range(2):
-        _write(short, folder / "validation" / f"class{number}", video_set.videos + number)
+    train = [(video_set, folder / "train" / f"class{number % 2}", number) for number in range(video_set.videos)]
+    held_out = [(short, folder / "validation" / f"class{number}", video_set.videos + number) for number in range(2)]
+    missing = [each for each in train + held_out if not _path(*each).exists()]
+    if missing:
+        with ProcessPoolExecutor(cpu_count(), multiprocessing.get_context("spawn")) as pool:
+            for written in [pool.submit(_write, *each) for each in missing]:
+                written.result()
+
+
+def _path(video_set: VideoSet, folder: Path, number: int) -> Path:
+    return folder / f"{number:02d}{video_set.suffix}"
 
 
 def _write(video_set: VideoSet, folder: Path, number: int) -> None:
-    path = folder / f"{number:02d}{video_set.suffix}"
-    if path.exists():
-        return
+    path = _path(video_set, folder, number)
     folder.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{os.getpid()}-{path.name}")
     mpeg4 = video_set.codec == "mpeg4"

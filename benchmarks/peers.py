@@ -212,14 +212,14 @@ def data_loaders(clips: Sequence[Clip], size: int, features: Sequence[str], work
     from torch.utils.data import DataLoader
 
     loaders: list[DataLoader[Any]] = [
-        DataLoader(_ClipDataset(clips, size, feature, count), batch_size=8, num_workers=workers)  # type: ignore[arg-type]
+        DataLoader(ClipDataset(clips, size, feature, count), batch_size=8, num_workers=workers)  # type: ignore[arg-type]
         for feature in features
     ]
     for batches in zip(*loaders, strict=True):
         del batches
 
 
-class _ClipDataset:
+class ClipDataset:
     """One feature of each clip; every training decodes for itself."""
 
     def __init__(self, clips: Sequence[Clip], size: int, feature: str, count: int) -> None:
