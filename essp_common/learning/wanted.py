@@ -47,13 +47,14 @@ class Decoding:
         """Raises `BadFrames`, and `ConfigError` for clips that are too short."""
         described = codec.described(value)
         if self._wanted is None:
-            return Decoded(codec.decode(value), described.colour)
+            return Decoded(codec.decode(value, None, described), described.colour)
         available = described.shape[0]
         if available < self._wanted:
             raise ConfigError(
                 f"the clips have {available} frame(s), the stream needs {self._wanted}; raise clip.frames"
             )
-        return Decoded(codec.decode(value, evenly_spaced(available, self._wanted)), described.colour)
+        frames = evenly_spaced(available, self._wanted)
+        return Decoded(codec.decode(value, frames, described), described.colour)
 
 
 def in_flight(clip: ClipSpec, stream: StreamSpec, cache_url: str, fetches: int) -> tuple[int, Read]:

@@ -156,11 +156,7 @@ def header(buffer: Buffer) -> FrameHeader:
     """The header of a value, checked against the value's length. Raises `BadFrames`."""
     view = memoryview(buffer).cast("B")
     found = _unpack_header(view)
-    promised = sum(size for size, _ in found.parts) if found.codec != "raw" else found.nbytes
-    held = len(view) - found.payload_start
-    if held != promised:
-        state = "truncated" if held < promised else "followed by foreign bytes"
-        raise BadFrames(f"frames are {state}: {held} bytes of payload, the header promises {promised}")
+    _check_length(view, found)
     return found
 
 
@@ -181,19 +177,23 @@ def described(buffer: Buffer) -> FrameHeader:
     return _unpack_header(memoryview(buffer).cast("B"))
 
 
-def decode(buffer: Buffer, frames: Sequence[int] | None = None) -> NDArray[Any]:
+def decode(
+    buffer: Buffer, frames: Sequence[int] | None = None, described_by: FrameHeader | None = None
+) -> NDArray[Any]:
     """The array in a value, or only the frames with the indices `frames`, in that order.
 
     Raw: a read-only view over `buffer`; a copy only if `frames` are not evenly spaced. Other codecs: a new array, for
     which only the chosen frames are read. `buffer` may also be the parts of a raw value that hold just these frames
-    (`raw_parts`). Raises `BadFrames` for damage and `IndexError` for an index out of range.
+    (`raw_parts`). `described_by`: its header, where that was read before. Raises `BadFrames` for damage and
+    `IndexError` for an index out of range.
     """
     view = memoryview(buffer).cast("B")
-    if frames is not None and (found := described(view)).codec == "raw" and found.shape[0]:
+    found = _unpack_header(view) if described_by is None else described_by
+    if frames is not None and found.codec == "raw" and found.shape[0]:
         held = (len(_existing(frames, found.shape[0])), *found.shape[1:])
         if len(frames) < found.shape[0] and len(view) == raw_bytes(held, found.dtype):
             return np.ndarray(held, found.dtype, buffer=view[found.payload_start :].toreadonly())
-    found = header(view)
+    _check_length(view, found)
     payload = view[found.payload_start :]
     chosen = range(found.shape[0]) if frames is None else _existing(frames, found.shape[0])
     if found.codec == "raw":
@@ -271,6 +271,14 @@ def _unpack_header(view: memoryview) -> FrameHeader:
     if parts != _parts_expected(found) or payload != promised or found.nbytes > MAX_BYTES:
         raise BadFrames(f"impossible frames: {found.codec} of shape {found.shape} in {parts} parts, {payload} bytes")
     return found
+
+
+def _check_length(view: memoryview, found: FrameHeader) -> None:
+    promised = sum(size for size, _ in found.parts) if found.codec != "raw" else found.nbytes
+    held = len(view) - found.payload_start
+    if held != promised:
+        state = "truncated" if held < promised else "followed by foreign bytes"
+        raise BadFrames(f"frames are {state}: {held} bytes of payload, the header promises {promised}")
 
 
 def _has_colour(found: FrameHeader) -> bool:

@@ -145,6 +145,7 @@ class PrefetchOptions:
     ahead: int
     """Clips that this rank holds ahead."""
     loaders: int
+    """Threads that make views; 0: the thread that takes clips does, since there is nearly nothing to do."""
     wanted_frames: int | None
     """How many evenly spaced frames of each clip to decode (None: all)."""
     name: str
@@ -175,7 +176,9 @@ class Prefetch:
         self._failure: BaseException | None = None
         self._phase_index, self._begin = start
         self._partial: list[_Ready] = []
-        self._pool = ThreadPoolExecutor(options.loaders, f"essp-load-{options.name}", options.set_up_loader)
+        self._pool: ThreadPoolExecutor | None = None
+        if options.loaders:
+            self._pool = ThreadPoolExecutor(options.loaders, f"essp-load-{options.name}", options.set_up_loader)
         self._thread = threading.Thread(target=self._run, name=f"essp-intake-{options.name}", daemon=True)
         self._thread.start()
 
@@ -216,7 +219,8 @@ class Prefetch:
         with self._changed:
             self._changed.notify_all()
         self._thread.join()
-        self._pool.shutdown(cancel_futures=True)
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
         self._intake.close()
         self._queue.clear()  # the frames may be memory that is shared with a decoder
         self._partial.clear()
@@ -277,16 +281,22 @@ class Prefetch:
             return _Prepared(item, None)
         light = replace(item, value=b"")  # the decoded view keeps the bytes alive as long as it needs them
         if isinstance(item.value, Seen):
-            ready: Future[Seen] = Future()
-            ready.set_result(item.value)
-            return _Prepared(light, ready)
+            return _Prepared(light, _done(item.value))
         try:
             decoded = item.value if isinstance(item.value, Decoded) else self._decoded(item.value)
         except BadFrames as error:
             reason = f"{item.key}: {error}"
             self._retry(lambda: self._intake.request_rebuild(item, reason))
             return None
+        if self._pool is None:
+            return _Prepared(light, _done(self._view(item.clip, decoded)))
         return _Prepared(light, self._pool.submit(self._view, item.clip, decoded))
 
     def _retry(self, call: Callable[[], T]) -> T:
         return retry_transient(call, self._closing.is_set, self._closing.wait)
+
+
+def _done(seen: Seen) -> Future[Seen]:
+    ready: Future[Seen] = Future()
+    ready.set_result(seen)
+    return ready
