@@ -24,7 +24,7 @@ from essp_aggregator.config import AggregatorSettings
 from essp_aggregator.service import build as build_aggregator
 from essp_common.errors import ConfigError
 from essp_common.job.spec import JobSpec, stored_spec
-from essp_common.job.status import JobEvent, JobStatus
+from essp_common.job.status import JobEvent, JobState, JobStatus
 from essp_common.messages.control import ControlFeed, run_of
 from essp_common.runtime import tracing
 from essp_common.runtime.config import Settings
@@ -144,10 +144,15 @@ class Embedded:
 
     def ended(self, timeout_s: float) -> bool:
         """Wait so long at most; whether the job has ended. Raises what stopped a service."""
-        ended = self._stopped.wait(timeout_s) or self.status().state.ended
+        ended = self._stopped.wait(timeout_s) or self.state.ended
         if self._failure is not None:
             raise self._failure
         return ended
+
+    @property
+    def state(self) -> JobState:
+        """Where it stands: quick to ask for."""
+        return self.master.state(self._spec.name)
 
     def status(self) -> JobStatus:
         """The job as it stands."""

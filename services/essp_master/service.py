@@ -396,6 +396,13 @@ class Master:
         with self._lock:
             return self._jobs.past(name) or status_of(self._jobs[name], self._cache_watch.latest, self._clock())
 
+    def state(self, name: str) -> JobState:
+        """Where a job stands, without what `status` counts. Raises `NotFound`."""
+        self._await_recovery()
+        with self._lock:
+            past = self._jobs.past(name)
+            return self._jobs[name].state if past is None else past.state
+
     def curves(self, name: str) -> list[TrainerCurve]:
         """The course of a job's trainings; empty if it had ended before this master began. Raises `NotFound`."""
         self._await_recovery()
