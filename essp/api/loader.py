@@ -51,7 +51,9 @@ from essp.api.loader_job import (
 )
 from essp.api.targets import TargetReader
 from essp.job_file import read_job
-from essp.loops.feed import Feed, FeedOptions
+from essp.loops.clips import Clips, JobClips
+from essp.loops.clips_process import ClipsProcess
+from essp.loops.feed import Feed
 from essp.loops.source import ClusterSource, OwnSource, Source
 from essp.uris import as_uri
 from essp_common.catalog.rows import ById, meta_of
@@ -177,7 +179,8 @@ class Loader(Epochs):
         clips_per_video: see `split`.
         validation_fraction: the share of the training videos that is set aside; 0: none is.
         drop_last: leave out the last batch of an epoch if it is smaller.
-        device: where `Batch.frames` are to be; they are sent ahead of the loop, from pinned memory.
+        device: where `Batch.frames` are to be; they are sent ahead of the loop, from pinned memory. On a GPU, without
+            `transform` and `loops`, a process of its own prepares the batches, so that it need not wait for Python.
         decoders: child processes that decode; 0: one per CPU, shared by the ranks of this machine.
         memory: bytes for clips on the way (`"2GiB"`); default: what `batch_size` and `window` need.
         dead_ratio: if more than this share of the clips cannot be decoded, the loop gets an `EsspError` that names a
@@ -440,15 +443,25 @@ class Loader(Epochs):
             if goes_on and feed.position.phase_index < self._source.spec.epochs:
                 return feed
             self._end()
-        convert = self._transform is not None or self._device.type == "cpu"
-        view = _View(self._transform, self._source.spec.sampling, convert)
-        job, membership = self._source.join(self._consumer, start)
-        options = FeedOptions(self._consumer, view, self._device)
-        self._feed = feed = Feed(job, membership, options)
+        self._feed = feed = Feed(self._clips_from(start), self._device, self._consumer)
         if self._late:
             self._epoch, self._late = feed.position.phase_index, False
         self._abandoned = closed_when_abandoned(self, feed.close)  # at the end of the process the feed closes itself
         return feed
+
+    def _clips_from(self, start: Position | None) -> Clips:
+        source = self._source
+        if start is not None and isinstance(source, OwnSource) and self._leaves_interpreter():
+            source.reach(start)
+            return ClipsProcess(source, self._consumer, start)
+        convert = self._transform is not None or self._device.type == "cpu"
+        view = _View(self._transform, source.spec.sampling, convert)
+        return JobClips(*source.join(self._consumer, start), self._consumer, view)
+
+    def _leaves_interpreter(self) -> bool:
+        """Whether the job is left to another process: a GPU's kernels are launched here. Loops that share clips, and
+        transforms, need them in this one."""
+        return self._device.type == "cuda" and self._transform is None and len(self._source.spec.consumers) == 1
 
     def _batch(self, prepared: PreparedBatch) -> Batch:
         if prepared.input is None:

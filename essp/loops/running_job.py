@@ -9,7 +9,8 @@ import threading
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from tempfile import mkdtemp
+from pathlib import Path
+from tempfile import gettempdir, mkdtemp
 from typing import Protocol
 
 from essp.embedded.composition import Embedded, EmbeddedOptions
@@ -72,7 +73,7 @@ class OwnJob:
         self._lock = threading.Lock()
         self._ending = threading.Lock()
         with ExitStack() as stack:
-            folder = mkdtemp(prefix="essp-loader-")  # a `TemporaryDirectory` is removed by any fork that ends
+            folder = mkdtemp(prefix=_prefix(self.pid))  # a `TemporaryDirectory` is removed by any fork that ends
             stack.callback(shutil.rmtree, folder, ignore_errors=True)
             root = f"file://{os.path.realpath(folder)}"
             self.spec = found.spec.model_copy(update={"output": f"{root}/{_OUTPUT}"})
@@ -116,7 +117,7 @@ class OwnJob:
     @property
     def over(self) -> bool:
         """Every loop that took part has had all of its clips."""
-        return self._embedded.status().state is JobState.COMPLETED
+        return self._embedded.state is JobState.COMPLETED
 
     def check(self) -> None:
         """Raises what stopped the job, or `EsspError` with the reason for which it failed."""
@@ -202,6 +203,16 @@ class ClusterJob:
         """Leave the servers."""
         with suppress(EsspError):
             self._resources.close()
+
+
+def tidy_up_after(pid: int) -> None:
+    """Remove what a process has left of its job, which was killed."""
+    for folder in Path(gettempdir()).glob(f"{_prefix(pid)}*"):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _prefix(pid: int) -> str:
+    return f"essp-loader-{pid}-"
 
 
 def _nobody(*_: object) -> Sequence[Service]:

@@ -126,10 +126,16 @@ class OwnSource:
             early.leave()
             job.close()
 
+    def reach(self, start: Position) -> None:
+        """Have as many epochs as it takes to begin there."""
+        with self._lock:
+            if start.phase_index >= self.spec.epochs:
+                epochs = (start.phase_index // self.spec.epochs + 1) * self.spec.epochs
+                self._found = self._check(self.spec.model_copy(update={"epochs": epochs}))
+
     def _start(self, consumer: str, start: Position | None) -> tuple[RunningJob, Membership]:
-        if start is not None and start.phase_index >= self.spec.epochs:
-            epochs = (start.phase_index // self.spec.epochs + 1) * self.spec.epochs
-            self._found = self._check(self.spec.model_copy(update={"epochs": epochs}))
+        if start is not None:
+            self.reach(start)
         found = self._found if self._bounded else self._found.with_budget(_CLIPS_A_DECODER * self._decoders)
         self._job = job = OwnJob(found, self._settings, self._decoders)
         others = {name: loop for name, loop in self._loops.items() if name != consumer}

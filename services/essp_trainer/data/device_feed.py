@@ -9,18 +9,33 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Protocol
 
 import torch
 
-from essp_common.messages.ordered import PhaseEnd
+from essp_common.messages.ordered import Delivery, PhaseEnd
 from essp_common.runtime.retry import retry_transient
 from essp_trainer.data.device import OfPlanes, enough_memory, transfer_to
 from essp_trainer.data.device_views import DeviceViews
-from essp_trainer.data.prefetch import Batch, Prefetch
+from essp_trainer.data.prefetch import Batch
 
 _NEXT_S = 0.1
+
+
+class Prepared(Protocol):
+    """Batches in host memory, in order. Those of `Prefetch`, whose methods say more."""
+
+    @property
+    def queued(self) -> int: ...
+
+    def next(self, timeout_s: float) -> Batch | PhaseEnd | None: ...
+
+    def finish(self, items: Sequence[Delivery]) -> None: ...
+
+    def close(self) -> None: ...
 
 
 class DeviceFeed:
@@ -28,7 +43,7 @@ class DeviceFeed:
 
     def __init__(
         self,
-        prefetch: Prefetch,
+        prefetch: Prepared,
         device: torch.device,
         name: str,
         views: DeviceViews | None = None,

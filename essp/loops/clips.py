@@ -1,0 +1,154 @@
+"""The clips of one loop, from a job, prepared in batches: what a feed sends to the device.
+
+    job (master, decoders, extractors) ──▶ intake ──▶ prefetch ──next──▶ the feed
+
+It is the path of a trainer, of the same parts. In place of checkpoints the loop keeps positions: its clips start at any
+position of the job, and go on from there as if nothing had been before. Clips are given back as soon as the feed has
+copied them; a loop that comes again at an earlier position has them made again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+from typing import Protocol
+
+from essp.loops.membership import Membership
+from essp.loops.running_job import RunningJob
+from essp_common.features.sampling import wanted_frames
+from essp_common.learning.fetch_processes import FetchProcesses
+from essp_common.learning.wanted import in_flight
+from essp_common.messages.ordered import Delivery, IntakeOptions, OrderedIntake, PhaseEnd
+from essp_common.pb.v1.messages_pb2 import PhasePlan
+from essp_common.planning.position import Position
+from essp_common.runtime import ids
+from essp_trainer.config import TrainerSettings
+from essp_trainer.data.prefetch import Batch, Prefetch, PrefetchOptions, View
+
+log = logging.getLogger(__name__)
+
+
+class Clips(Protocol):
+    """What a feed takes: batches in order, from `start` on. `next` and `finish` are for one thread, the rest is
+    thread-safe."""
+
+    start: Position
+    phases: Sequence[PhasePlan]
+
+    @property
+    def queued(self) -> int:
+        """Clips prepared or being prepared."""
+
+    def next(self, timeout_s: float) -> Batch | PhaseEnd | None:
+        """The next batch, or the end of a phase after its last batch; None if it is not ready within `timeout_s`.
+
+        Raises what stopped the job, or the error of a view.
+        """
+
+    def finish(self, items: Sequence[Delivery]) -> None:
+        """The frames of this batch, the oldest of those that were given, are not needed any more."""
+
+    def reached(self, position: Position) -> None:
+        """The loop is there."""
+
+    def check(self) -> None:
+        """Raises what stopped the job, or `EsspError` with the reason for which it failed."""
+
+    def tell_of_failures(self) -> None:
+        """In the log, if there are new ones: clips are missing or stand in for others, and the loop cannot see that."""
+
+    def close(self) -> None:
+        """Leave the job. Idempotent."""
+
+
+class JobClips:
+    """The clips of one of the consumers of a job, as one of the threads of this process prepares them."""
+
+    def __init__(
+        self, job: RunningJob, membership: Membership, consumer: str, view: View, loaders: int | None = None
+    ) -> None:
+        """Takes over `membership`, and one use of `job`; closes both. `view`: what the caller sees of a clip; runs in a
+        thread. `loaders`: see `PrefetchOptions`; None: as the settings say."""
+        self._job = job
+        self._membership = membership
+        self._told = 0
+        """Failures that are in the log."""
+        with ExitStack() as stack:
+            stack.callback(job.close)
+            stack.callback(membership.leave)
+            self.phases = job.phases
+            self.start = self._position = membership.began()
+            membership.follow(lambda: self._position)
+            self._prefetch = stack.enter_context(closing(self._prepared(consumer, view, loaders)))
+            self._resources = stack.pop_all()
+
+    @property
+    def queued(self) -> int:
+        return self._prefetch.queued
+
+    def next(self, timeout_s: float) -> Batch | PhaseEnd | None:
+        return self._prefetch.next(timeout_s)
+
+    def finish(self, items: Sequence[Delivery]) -> None:
+        self._prefetch.finish(items)
+
+    def reached(self, position: Position) -> None:
+        self._position = position
+
+    def check(self) -> None:
+        self._job.check()
+        self._membership.check()
+
+    def tell_of_failures(self) -> None:
+        status = self._job.status()
+        if status is None or status.counts.failed == self._told:
+            return
+        counts = status.counts
+        self._told = counts.failed
+        for failure in status.failures:
+            named = ", ".join(example.video for example in failure.examples)
+            log.warning("%d clips could not be made (%s, %s): of %s", failure.count, failure.stage, failure.kind, named)
+        if counts.skipped:
+            log.warning("%d clips were left out, since no other video could stand in", counts.skipped)
+
+    def close(self) -> None:
+        self._resources.close()
+
+    def _prepared(self, consumer: str, view: View, loaders: int | None) -> Prefetch:
+        job, start, settings = self._job, self.start, TrainerSettings()
+        options = job.spec.consumers[consumer]
+        stream = job.spec.streams[options.stream]
+        at_once = settings.fetch_processes or settings.fetches
+        fetches, read = in_flight(job.spec.clip, stream, job.cache_url, at_once)
+        processes = settings.fetch_processes if fetches else 0
+        intake = OrderedIntake(
+            job.adapters.bus,
+            job.adapters.cache,
+            IntakeOptions(
+                job=job.spec.name,
+                consumer=ids.loop_consumer(consumer),
+                stream=options.stream,
+                feature=stream.feature,
+                worker=self._membership.incarnation,
+                fence=job.fence,
+                fetches=fetches,
+                read=read,
+                elsewhere=FetchProcesses.of(processes, job.cache_url, settings.tenant, read),
+            ),
+            job.phases,
+            start,
+        )
+        return Prefetch(
+            intake,
+            job.phases,
+            start,
+            view,
+            PrefetchOptions(
+                batch_size=options.batch_size,
+                ahead=settings.prefetch_batches * options.batch_size,
+                loaders=settings.loaders if loaders is None else loaders,
+                wanted_frames=wanted_frames(job.spec.clip, stream),
+                name=consumer,
+            ),
+        )

@@ -1,0 +1,164 @@
+"""`essp.Loader` whose job is in a process of its own, as for a GPU. Here batches go to a CPU."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import essp
+from essp.api.loader import Loader
+from essp.catalog.build import BuildOptions, build
+from essp.loops import clips_process
+from tests.flow.test_loader import loader, taken
+from tests.harness.waiting import LONGEST_S, until
+
+pytestmark = pytest.mark.processes
+
+
+@pytest.fixture(autouse=True)
+def apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Loader, "_leaves_interpreter", lambda self: True)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"clip": essp.Clip(frames=4, stride=2, size=40, pixels="yuv420")},
+        {"feature": "flow", "params": {"length": 3}, "drop_last": True},
+    ],
+    ids=["yuv420", "flow"],
+)
+def test_batches_are_the_same(catalog: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]) -> None:
+    with loader(catalog, **options) as clips:
+        shown = list(clips)
+    monkeypatch.setattr(Loader, "_leaves_interpreter", lambda self: False)
+    with loader(catalog, **options) as clips:
+        for one, other in zip(shown, clips, strict=True):
+            assert torch.equal(one.frames, other.frames)
+            assert torch.equal(one.labels, other.labels)
+            assert one.meta == other.meta
+
+
+def test_the_clips_of_a_state_are_the_same(catalog: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with loader(catalog) as clips:
+        clips.load_state_dict(clips.state_dict() | {"epoch": 1, "clip": 4})
+        shown = taken(clips) + taken(clips)
+    monkeypatch.setattr(Loader, "_leaves_interpreter", lambda self: False)
+    with loader(catalog) as clips:
+        clips.set_epoch(1)
+        assert shown == taken(clips)[4:] + taken(clips)
+
+
+def test_it_goes_on_with_any_epoch(catalog: Path) -> None:
+    """Beyond those that were asked for, too; and after a loop that was left."""
+    with loader(catalog, epochs=1) as clips:
+        next(iter(clips))
+        shown = [{epoch for epoch, *_ in taken(clips)}]
+        clips.set_epoch(9)
+        shown.append({epoch for epoch, *_ in taken(clips)})
+    assert shown == [{1}, {9}]
+
+
+def test_errors_of_data_and_warnings_are_those_of_the_loop(
+    videos: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    damaged, catalog = tmp_path / "videos", tmp_path / "catalog.parquet"
+    shutil.copytree(videos, damaged)
+    build(f"file://{damaged}", f"file://{catalog}", ("file:///",), BuildOptions("folders"))
+    (damaged / "train" / "left" / "0.mp4").unlink()
+    with loader(catalog, clips_per_epoch=24) as clips:
+        assert len(taken(clips)) == 24
+    assert "train/left/0.mp4" in caplog.text
+    with (
+        loader(catalog, clips_per_epoch=24, dead_ratio=0) as clips,
+        pytest.raises(essp.EsspError, match=r"train/left/0\.mp4"),
+    ):
+        list(clips)
+
+
+def test_a_process_that_dies_is_an_error_and_another_one_goes_on(catalog: Path) -> None:
+    with loader(catalog, clips_per_epoch=400) as clips:
+        iteration = iter(clips)
+        next(iteration)
+        state = clips.state_dict()
+        [running] = clips_process._open
+        os.kill(running._process.pid, signal.SIGKILL)
+        with pytest.raises(essp.EsspError, match="the process that prepares the clips of this loop has ended"):
+            list(iteration)
+        clips.load_state_dict(state)
+        assert next(iter(clips)).meta["index"][0] == 4
+
+
+def test_a_process_that_cannot_start_is_an_error_of_the_loop(catalog: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def popen(*_: object, **__: object) -> None:
+        raise OSError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(subprocess, "Popen", popen)
+    with loader(catalog) as clips, pytest.raises(essp.EsspError, match="cannot be started: Resource temporarily"):
+        next(iter(clips))
+    monkeypatch.undo()
+    monkeypatch.setattr(Loader, "_leaves_interpreter", lambda self: True)
+    monkeypatch.setattr(clips_process, "_MODULE", "essp.loops.no_such_module")
+    with loader(catalog) as clips, pytest.raises(essp.EsspError, match="has ended with status 1"):
+        next(iter(clips))
+
+
+_LOOP = """
+import os, signal, sys, essp
+from essp.api.loader import Loader
+from essp.loops import clips_process
+
+Loader._leaves_interpreter = lambda self: True
+loader = essp.Loader(sys.argv[1], clip=essp.Clip(4, 2, 40), batch_size=2, clips_per_epoch=1000, decoders=1)
+batches = iter(loader)
+next(batches)
+[running] = clips_process._open
+print(running._process.pid, flush=True)
+if sys.argv[2] == "killed":
+    os.kill(os.getpid(), signal.SIGKILL)
+if sys.argv[2] == "raises":
+    raise ZeroDivisionError
+if sys.argv[2] == "forks":
+    if os.fork() == 0:
+        signal.pause()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("how", ["raises", "killed", "forks"])
+def test_nothing_is_left_of_it_however_the_loop_ends(catalog: Path, tmp_path: Path, how: str) -> None:
+    """A fork that lives on holds the connection, too."""
+    script = tmp_path / "loop.py"
+    script.write_text(_LOOP)
+    loop = subprocess.Popen(
+        [sys.executable, str(script), str(catalog), how],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=os.environ | {"TMPDIR": str(tmp_path)},
+        start_new_session=True,
+        text=True,
+    )
+    assert loop.stdout is not None
+    with loop:
+        child = int(loop.stdout.readline())
+        loop.wait(LONGEST_S)
+        until(lambda: not _runs(child))
+        if how == "forks":
+            os.killpg(loop.pid, signal.SIGKILL)
+    assert not list(tmp_path.glob("essp-loader-*"))
+
+
+def _runs(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
