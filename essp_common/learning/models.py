@@ -34,7 +34,7 @@ from essp_common.learning.scores import Scores
 from essp_common.learning.torchvision_compat import torchvision
 from essp_common.learning.weight_layouts import named_as
 from essp_common.objects.port import ObjectStore
-from essp_common.tensors.packed import MAGIC, unpack
+from essp_common.tensors.packed import DTYPES, MAGIC, unpack
 from essp_common.wiring import Stores
 
 _log = logging.getLogger(__name__)
@@ -140,7 +140,7 @@ def build(
     If `weights` have another number of input channels, the first layer's weights are averaged over the channels and the
     average is repeated ("cross-modality initialisation", Wang et al., ECCV 2016). `code`: packages of which the network
     may be named by its path (`ESSP_CODE`). Raises `ConfigError` for an unknown model, for weights of another network,
-    and for values that the network cannot read.
+    for values that the network cannot read, and for numbers of a type that cannot be saved.
     """
     entry = network(description.name, code)
     scale = entry.photograph if description.layout.values == "colours" else entry.signed
@@ -162,6 +162,7 @@ def build(
     classifier = Classifier(
         backbone, scale, description.channels, entry.side, frames, description.independent, head=entry.head
     )
+    _refuse_types(classifier, description.name)
     _seed_dropout(classifier, entry, description.dropout)
     _channels_last(classifier)
     return classifier
@@ -273,6 +274,16 @@ def _made(entry: Network, name: str) -> nn.Module:
         raise
     except Exception as error:  # code of another package may raise any error
         raise ConfigError(f"model {name}: cannot be made: {type(error).__name__}: {error}") from error
+
+
+def _refuse_types(classifier: Classifier, name: str) -> None:
+    """Before anything is trained that cannot be saved."""
+    for path, tensor in classifier.state_dict().items():
+        if (dtype := str(tensor.dtype).removeprefix("torch.")) not in DTYPES:
+            raise ConfigError(
+                f"model {name}: {path} is of {dtype}, which checkpoints do not hold; make it float32 (with amp: true a "
+                f"GPU computes in half precision all the same)"
+            )
 
 
 def _channels_last(classifier: Classifier) -> None:

@@ -54,7 +54,8 @@ _Dtype = Literal[
     "float16", "float32", "float64", "bool",
     "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64",
 ]  # fmt: skip
-_DTYPES = get_args(_Dtype)
+DTYPES = get_args(_Dtype)
+"""What numbers may be, by NumPy's names."""
 
 
 class DamagedTensors(PermanentError):
@@ -245,8 +246,8 @@ def _written(
     name: str, array: Array, packing: Packing, base: Base | None, shared: Range | None, compress: _Compress
 ) -> tuple[_Entry, list[_Bytes]]:
     dtype = str(array.dtype.newbyteorder("="))
-    if dtype not in _DTYPES:
-        raise PermanentError(f"{name}: arrays of {array.dtype} cannot be written; there are {', '.join(_DTYPES)}")
+    if dtype not in DTYPES:
+        raise PermanentError(f"{name}: arrays of {array.dtype} cannot be written; there are {', '.join(DTYPES)}")
     array = array.astype(array.dtype.newbyteorder("<"), copy=False)
     ranges = b""
     count, bits = 0, 0

@@ -9,7 +9,7 @@ from collections.abc import Collection
 from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -22,7 +22,7 @@ from essp_common.features.registry import layout_of
 from essp_common.job.network_limits import limits_of
 from essp_common.job.registered import MODELS
 from essp_common.learning.models import Classifier, build, load_member, load_state, starting_weights, state_bytes
-from essp_common.learning.networks import NETWORKS, STATE_KEYS, network, read_state
+from essp_common.learning.networks import NETWORKS, STATE_KEYS, Network, network, read_state
 from essp_common.learning.normalisation import take_any_batch
 from essp_common.learning.randomness import Share, initial_weights
 from essp_common.learning.torchvision_compat import torchvision
@@ -273,6 +273,16 @@ def test_packaged_weights_load() -> None:
     assert torch.equal(stem(model, "efficientnet_lite0"), weights.tensors["_conv_stem.weight"])
     assert model.mean.tolist() == [127.0] * 3
     assert model.std.tolist() == [128.0] * 3
+
+
+def test_numbers_that_no_checkpoint_holds_are_refused_before_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    def half() -> torch.nn.Module:
+        layers = [torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.Flatten(), torch.nn.Linear(4, 2)]
+        return torch.nn.Sequential(*layers).bfloat16()
+
+    monkeypatch.setitem(cast("dict[str, Network]", NETWORKS), "small", Network(half, "0", "3"))
+    with pytest.raises(ConfigError, match=r"model small: backbone\.\d\.\w+ is of bfloat16, .*make it float32"):
+        build(description("small"), seed=0)
 
 
 def test_unknown_packages_are_refused_with_those_there_are() -> None:
