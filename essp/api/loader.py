@@ -4,8 +4,8 @@
     for batch in loader:                        # one epoch
         step(batch.frames, batch.labels)        # (B, T, H, W, C) uint8 and (B,) int64
 
-A loader runs a job in this process (`essp/loops/`): child processes decode, and nothing is written but small files in a
-temporary folder. Or it takes part in a job of a cluster (`Loader.connect`). Several loops may share one job, and with
+A loader runs a job (`essp/loops/`), in this process, or for a GPU in one of its own: child processes decode, and nothing
+is written but small files in a temporary folder. Or it takes part in a job of a cluster (`Loader.connect`). Several loops may share one job, and with
 it each decode. The clips of an epoch and their order are a function of the catalog and the arguments, so two integers
 say where a loop is (`Loader.state_dict`).
 """
@@ -179,8 +179,9 @@ class Loader(Epochs):
         clips_per_video: see `split`.
         validation_fraction: the share of the training videos that is set aside; 0: none is.
         drop_last: leave out the last batch of an epoch if it is smaller.
-        device: where `Batch.frames` are to be; they are sent ahead of the loop, from pinned memory. On a GPU, without
-            `transform` and `loops`, a process of its own prepares the batches, so that it need not wait for Python.
+        device: where `Batch.frames` are to be; they are sent ahead of the loop, from pinned memory. For a GPU,
+            without `transform` and with one loop, batches are prepared in a process of their own, so that the loop need
+            not share Python's interpreter; four of them lie in memory that both have, beside `memory`.
         decoders: child processes that decode; 0: one per CPU, shared by the ranks of this machine.
         memory: bytes for clips on the way (`"2GiB"`); default: what `batch_size` and `window` need.
         dead_ratio: if more than this share of the clips cannot be decoded, the loop gets an `EsspError` that names a

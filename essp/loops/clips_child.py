@@ -2,29 +2,32 @@
 by `clips_process.py`, which see.
 
 PARENT is a process id, CONNECTION and the SLOTs are descriptors: of a socket, and of memory for a batch each. It ends
-when the connection is closed, and when the parent is gone; a fork of the parent may keep the connection open. It
-ignores SIGINT and SIGTERM, which may come to all processes of a terminal or of a container: the parent ends it.
+when the parent hangs up, and when the parent is gone; a fork of the parent may keep the connection open. It ignores
+SIGINT and SIGTERM, which may come to all processes of a terminal or of a container: the parent ends it.
+
+One thread writes to the connection. Lines of the log wait for it; if they are too many, some are left out, since a
+parent that does not ask for batches does not read them either.
 """
 
 from __future__ import annotations
 
 import logging
-import mmap
 import os
 import pickle
 import signal
 import sys
 import threading
+import traceback
+from collections import deque
 from contextlib import closing, suppress
 from multiprocessing.connection import Connection
-from queue import SimpleQueue
-from typing import Any
+from queue import Empty, SimpleQueue
 
 import numpy as np
 import torch
 
 from essp.loops.clips import JobClips
-from essp.loops.clips_messages import Given, Over, Said, Wanted
+from essp.loops.clips_messages import Begun, Given, Over, Said, Slot, Wanted, hang_up
 from essp_common.errors import EsspError
 from essp_common.learning.wanted import Decoded
 from essp_common.messages.ordered import PhaseEnd
@@ -35,6 +38,7 @@ from essp_trainer.data.prefetch import Batch, Seen
 
 _NEXT_S = 0.2
 _LOOK_S = 1.0
+_MOST_LINES = 1000
 
 
 class _Left(Exception):
@@ -47,50 +51,57 @@ class Child:
     def __init__(self, parent: int, connection: Connection, slots: list[int]) -> None:
         self._parent = parent
         self._connection = connection
-        self._sending = threading.Lock()
-        self._slots = slots
-        self._memory = [mmap.mmap(-1, mmap.PAGESIZE) for _ in slots]
+        self._slots = [Slot(descriptor) for descriptor in slots]
         self._free: SimpleQueue[int] = SimpleQueue()
         for number in range(len(slots)):
             self._free.put(number)
         self._left = threading.Event()
+        self._lines = _Lines()
 
     def run(self) -> None:
         """Until there is nothing more to give."""
         try:
             sys.path[:] = self._connection.recv()  # where the user's own features are
             wanted: Wanted = self._connection.recv()
-            logging.basicConfig(level=wanted.log_level, handlers=[_Lines(self)])
-            threading.Thread(target=self._listen, name="essp-clips-listen", daemon=True).start()
-            job, membership = wanted.source.join(wanted.consumer, wanted.start)
-            with closing(JobClips(job, membership, wanted.consumer, _as_they_are, loaders=0)) as clips:
-                self._give(clips)
-        except (_Left, EOFError, BrokenPipeError):
+        except (EOFError, OSError):
             return
-        except Exception as error:  # noqa: BLE001  raised again by the parent
-            with suppress(OSError):
-                self._say(Over(_to_send(error)))
-            self._left.wait()  # it has read that by then
+        threading.Thread(target=self._listen, name="essp-clips-listen", daemon=True).start()
+        with suppress(_Left):
+            try:
+                self._give_all(wanted)
+            except _Left:
+                raise
+            except Exception as error:  # noqa: BLE001  raised again by the parent
+                self._say(Over(_to_send(error), traceback.format_exc()))
+            self._left.wait()  # the parent has read everything by then
 
-    def say(self, record: logging.LogRecord) -> None:
-        """Have a line of the log be one of the parent's."""
-        with suppress(OSError):
-            self._say(Said(record.name, record.levelno, record.getMessage()))
+    def _give_all(self, wanted: Wanted) -> None:
+        logging.disable()  # the parent has said already what there is to say of the job
+        source = pickle.loads(wanted.source)  # noqa: S301  of the parent
+        logging.disable(logging.NOTSET)
+        logging.basicConfig(level=wanted.log_level, handlers=[self._lines])
+        source.reach(wanted.start)
+        if source.phases.digest() != wanted.plan:
+            raise EsspError("the catalog has changed since this loader was made; make another one")
+        job, membership = source.join(wanted.consumer, wanted.start)
+        self._say(Begun(job.folder))
+        with closing(JobClips(job, membership, wanted.consumer, _as_they_are, loaders=0)) as clips:
+            self._give(clips)
 
     def _give(self, clips: JobClips) -> None:
+        """Until its last phase is over."""
         while True:
             item = clips.next(_NEXT_S)
-            if self._left.is_set():
-                raise _Left
+            self._say_lines()
             if item is None:
                 clips.check()
             elif isinstance(item, PhaseEnd):
                 clips.reached(Position(item.phase_index + 1, 0))
                 clips.tell_of_failures()
+                self._say_lines()
                 self._say(item.phase_index)
                 if item.phase_index + 1 == len(clips.phases):
-                    self._left.wait()
-                    raise _Left
+                    return
             else:
                 self._say(self._written(item))
                 clips.finish(item.items)
@@ -101,25 +112,30 @@ class Child:
         shape: tuple[int, ...] = ()
         if batch.frames:
             one, dtype = alike(batch.frames)
-            slot, shape = self._free.get(), (len(batch.frames), *one)
-            if self._left.is_set():
-                raise _Left
-            np.stack(batch.frames, out=self._array(slot, shape, dtype))
+            slot, shape = self._free_slot(), (len(batch.frames), *one)
+            np.stack(batch.frames, out=self._slots[slot].array(shape, dtype, grow=True))
         clips = tuple(item.clip.SerializeToString() for item in batch.items)
         skipped = tuple(item.skipped for item in batch.items)
         place = (batch.phase_index, batch.begin, batch.stop)
         return Given(slot, shape, dtype.str, *place, clips, skipped, batch.colours)
 
-    def _array(self, slot: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-        size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-        if size > len(self._memory[slot]):
-            os.ftruncate(self._slots[slot], size)
-            self._memory[slot] = mmap.mmap(self._slots[slot], size)
-        return np.ndarray(shape, dtype, self._memory[slot])
+    def _free_slot(self) -> int:
+        while True:
+            with suppress(Empty):
+                return self._free.get(timeout=_NEXT_S)
+            self._say_lines()
+
+    def _say_lines(self) -> None:
+        for line in self._lines.taken():
+            self._say(line)
+        if self._left.is_set():
+            raise _Left
 
     def _say(self, what: object) -> None:
-        with self._sending:
+        try:
             self._connection.send(what)
+        except OSError as error:
+            raise _Left from error
 
     def _listen(self) -> None:
         with suppress(EOFError, OSError):
@@ -127,16 +143,33 @@ class Child:
                 if self._connection.poll(_LOOK_S):
                     self._free.put(self._connection.recv())
         self._left.set()
-        self._free.put(0)  # whoever waits for one sees that the parent has left
+        hang_up(self._connection)  # whoever writes to it need not wait for a reader
 
 
 class _Lines(logging.Handler):
-    def __init__(self, child: Child) -> None:
+    """Lines of the log that are to be sent."""
+
+    def __init__(self) -> None:
         super().__init__()
-        self._child = child
+        self._waiting: deque[Said] = deque()
+        self._left_out = 0
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._child.say(record)
+        if len(self._waiting) >= _MOST_LINES:
+            self._left_out += 1
+            return
+        try:
+            self._waiting.append(Said(record.name, record.levelno, self.format(record)))
+        except Exception:  # noqa: BLE001  as every handler
+            self.handleError(record)
+
+    def taken(self) -> list[Said]:
+        """Those that there are now."""
+        lines = [self._waiting.popleft() for _ in range(len(self._waiting))]
+        if self._left_out:
+            lines.append(Said(__name__, logging.WARNING, f"{self._left_out} more lines were left out"))
+            self._left_out = 0
+        return lines
 
 
 def _as_they_are(clip: ClipRef, decoded: Decoded) -> Seen:

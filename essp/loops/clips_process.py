@@ -12,22 +12,22 @@ from __future__ import annotations
 
 import atexit
 import logging
-import mmap
 import os
+import pickle
+import shutil
 import subprocess
 import sys
 import weakref
 from collections import deque
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from multiprocessing import Pipe
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from essp.loops.clips_messages import SLOTS, Given, Over, Said, Wanted
-from essp.loops.running_job import tidy_up_after
+from essp.loops.clips_messages import SLOTS, Begun, Given, Over, Said, Slot, Wanted, hang_up
 from essp.loops.source import OwnSource
 from essp_common.bus.port import Record
 from essp_common.errors import EsspError, Unavailable
@@ -53,36 +53,45 @@ class ClipsProcess:
         """
         self.start = start
         self.phases: Sequence[PhasePlan] = source.phases.plans
-        self.queued = 0
         self._pid = os.getpid()
-        self._slots = [memory_file(f"essp-batch-{number}") for number in range(SLOTS)]
-        self._memory = [mmap.mmap(-1, mmap.PAGESIZE) for _ in self._slots]
         self._given: deque[int | None] = deque()
         """The slots of the batches whose frames are in use; None: of one without frames."""
-        self._failure: BaseException | None = None
-        self._connection, theirs = Pipe()
-        with theirs:
-            self._process = self._begun(theirs.fileno())
+        self._failure: Exception | None = None
+        self._folder = ""
+        """Of the job, once it has begun."""
+        wanted = Wanted(
+            pickle.dumps(source), source.phases.digest(), consumer, start, logging.getLogger().getEffectiveLevel()
+        )
+        with ExitStack() as stack:
+            self._slots = [Slot(memory_file(f"essp-batch-{number}")) for number in range(SLOTS)]
+            for slot in self._slots:
+                stack.callback(os.close, slot.descriptor)
+            self._connection, theirs = Pipe()
+            stack.enter_context(self._connection)
+            with theirs:
+                self._process = self._begun(theirs.fileno())
+            self._resources = stack.pop_all()
         _open.add(self)
-        wanted = Wanted(source, consumer, start, logging.getLogger().getEffectiveLevel())
         with suppress(OSError):  # `next` says that the process is gone
             self._connection.send(sys.path)
             self._connection.send(wanted)
 
     def _begun(self, connection: int) -> subprocess.Popen[bytes]:
-        words = map(str, (os.getpid(), connection, *self._slots))
+        slots = [slot.descriptor for slot in self._slots]
+        words = map(str, (os.getpid(), connection, *slots))
         try:
             return subprocess.Popen(
                 [sys.executable, "-m", _MODULE, *words],
-                pass_fds=[connection, *self._slots],
+                pass_fds=[connection, *slots],
                 process_group=0,  # Ctrl-C is for the loop
                 stdin=subprocess.DEVNULL,
             )
         except OSError as error:
-            self._connection.close()
-            for slot in self._slots:
-                os.close(slot)
             raise Unavailable(f"the process that prepares clips cannot be started: {error.strerror}") from error
+
+    @property
+    def queued(self) -> int:
+        return len(self._given)
 
     def next(self, timeout_s: float) -> Batch | PhaseEnd | None:
         if self._failure is not None:
@@ -93,12 +102,19 @@ class ClipsProcess:
             said = self._connection.recv()
         except (EOFError, OSError) as error:
             raise self._failed(self._death()) from error
-        if isinstance(said, Said):
-            logging.getLogger(said.logger).log(said.level, "%s", said.text)
-            return None
-        if isinstance(said, Over):
-            raise self._failed(said.error)
-        return PhaseEnd(said, self.phases[said]) if isinstance(said, int) else self._batch(said)
+        match said:
+            case Given():
+                return self._batch(said)
+            case int():
+                return PhaseEnd(said, self.phases[said])
+            case Begun():
+                self._folder = said.folder
+            case Said():
+                logging.getLogger(said.logger).log(said.level, "%s", said.text)
+            case Over():
+                said.error.add_note(f"In the process that prepares clips:\n{said.trace}")
+                raise self._failed(said.error)
+        return None
 
     def finish(self, items: Sequence[Delivery]) -> None:
         slot = self._given.popleft()
@@ -119,16 +135,15 @@ class ClipsProcess:
         if self._pid != os.getpid() or self not in _open:
             return
         _open.discard(self)
-        self._connection.close()
+        hang_up(self._connection)
         try:
             self._process.wait(_END_S)
         except subprocess.TimeoutExpired:
             self._process.kill()  # what it has started ends with it
             self._process.wait()
-        if self._process.returncode:
-            tidy_up_after(self._process.pid)
-        for slot in self._slots:
-            os.close(slot)
+        if self._process.returncode and self._folder:
+            shutil.rmtree(self._folder, ignore_errors=True)
+        self._resources.close()
 
     def _batch(self, given: Given) -> Batch:
         plan = self.phases[given.phase_index]
@@ -138,15 +153,9 @@ class ClipsProcess:
         )
         frames: tuple[NDArray[Any], ...] = ()
         if given.slot is not None:
-            frames = tuple(self._array(given.slot, given.shape, np.dtype(given.dtype)))
+            frames = tuple(self._slots[given.slot].array(given.shape, np.dtype(given.dtype)))
         self._given.append(given.slot)
         return Batch(given.phase_index, plan, given.begin, given.stop, items, frames, given.colours)
-
-    def _array(self, slot: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-        size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-        if size > len(self._memory[slot]):
-            self._memory[slot] = mmap.mmap(self._slots[slot], os.fstat(self._slots[slot]).st_size)
-        return np.ndarray(shape, dtype, self._memory[slot])
 
     def _death(self) -> EsspError:
         with suppress(subprocess.TimeoutExpired):
@@ -155,7 +164,7 @@ class ClipsProcess:
         how = "does not answer" if code is None else f"has ended with status {code}"
         return EsspError(f"the process that prepares the clips of this loop {how}; its last words are above, if any")
 
-    def _failed(self, error: BaseException) -> BaseException:
+    def _failed(self, error: Exception) -> Exception:
         self._failure = error
         return error
 

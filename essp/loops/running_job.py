@@ -9,8 +9,7 @@ import threading
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from pathlib import Path
-from tempfile import gettempdir, mkdtemp
+from tempfile import mkdtemp
 from typing import Protocol
 
 from essp.embedded.composition import Embedded, EmbeddedOptions
@@ -73,9 +72,11 @@ class OwnJob:
         self._lock = threading.Lock()
         self._ending = threading.Lock()
         with ExitStack() as stack:
-            folder = mkdtemp(prefix=_prefix(self.pid))  # a `TemporaryDirectory` is removed by any fork that ends
+            folder = mkdtemp(prefix="essp-loader-")  # a `TemporaryDirectory` is removed by any fork that ends
             stack.callback(shutil.rmtree, folder, ignore_errors=True)
-            root = f"file://{os.path.realpath(folder)}"
+            self.folder = os.path.realpath(folder)
+            """Of its output."""
+            root = f"file://{self.folder}"
             self.spec = found.spec.model_copy(update={"output": f"{root}/{_OUTPUT}"})
             self.phases: Sequence[PhasePlan] = found.phases.plans
             self.cache_url = "memory://"
@@ -203,16 +204,6 @@ class ClusterJob:
         """Leave the servers."""
         with suppress(EsspError):
             self._resources.close()
-
-
-def tidy_up_after(pid: int) -> None:
-    """Remove what a process has left of its job, which was killed."""
-    for folder in Path(gettempdir()).glob(f"{_prefix(pid)}*"):
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _prefix(pid: int) -> str:
-    return f"essp-loader-{pid}-"
 
 
 def _nobody(*_: object) -> Sequence[Service]:

@@ -101,7 +101,7 @@ class OwnSource:
             finalize(loop, _in_a_thread, self.leave, free).atexit = False
             return free
 
-    def join(self, consumer: str, start: Position | None) -> tuple[RunningJob, Membership]:
+    def join(self, consumer: str, start: Position | None) -> tuple[OwnJob, Membership]:
         """Take part in the job, which is started if it does not run; the caller closes both."""
         with self._lock:
             job = self._job
@@ -133,7 +133,7 @@ class OwnSource:
                 epochs = (start.phase_index // self.spec.epochs + 1) * self.spec.epochs
                 self._found = self._check(self.spec.model_copy(update={"epochs": epochs}))
 
-    def _start(self, consumer: str, start: Position | None) -> tuple[RunningJob, Membership]:
+    def _start(self, consumer: str, start: Position | None) -> tuple[OwnJob, Membership]:
         if start is not None:
             self.reach(start)
         found = self._found if self._bounded else self._found.with_budget(_CLIPS_A_DECODER * self._decoders)

@@ -47,6 +47,16 @@ def test_batches_are_the_same(catalog: Path, monkeypatch: pytest.MonkeyPatch, op
             assert one.meta == other.meta
 
 
+def test_a_batch_may_be_smaller_than_a_page(catalog: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options: dict[str, Any] = {"clip": essp.Clip(frames=1, size=32, pixels="gray"), "batch_size": 2}
+    with loader(catalog, **options) as clips:
+        shown = taken(clips)
+    monkeypatch.setattr(Loader, "_leaves_interpreter", lambda self: False)
+    with loader(catalog, **options) as clips:
+        assert shown == taken(clips)
+    assert all(pixels for *_, pixels in shown)
+
+
 def test_the_clips_of_a_state_are_the_same(catalog: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with loader(catalog) as clips:
         clips.load_state_dict(clips.state_dict() | {"epoch": 1, "clip": 4})
@@ -82,6 +92,20 @@ def test_errors_of_data_and_warnings_are_those_of_the_loop(
         pytest.raises(essp.EsspError, match=r"train/left/0\.mp4"),
     ):
         list(clips)
+
+
+def test_another_catalog_is_not_shown_as_if_it_were_this_one(videos: Path, tmp_path: Path) -> None:
+    shutil.copytree(videos, tmp_path / "videos")
+    catalog = tmp_path / "catalog.parquet"
+    build(f"file://{tmp_path}/videos", f"file://{catalog}", ("file:///",), BuildOptions("folders"))
+    with loader(catalog) as clips:
+        (tmp_path / "videos" / "train" / "left" / "0.mp4").unlink()
+        build(f"file://{tmp_path}/videos", f"file://{catalog}", ("file:///",), BuildOptions("folders"))
+        with pytest.raises(essp.EsspError, match="the catalog has changed since this loader was made"):
+            next(iter(clips))
+        catalog.unlink()
+        with pytest.raises(essp.EsspError, match=r"catalog\.parquet"):
+            next(iter(clips))
 
 
 def test_a_process_that_dies_is_an_error_and_another_one_goes_on(catalog: Path) -> None:
@@ -126,14 +150,18 @@ if sys.argv[2] == "killed":
     os.kill(os.getpid(), signal.SIGKILL)
 if sys.argv[2] == "raises":
     raise ZeroDivisionError
-if sys.argv[2] == "forks":
+if sys.argv[2] in ("forks", "closes"):
     if os.fork() == 0:
         signal.pause()
+    if sys.argv[2] == "closes":
+        loader.close()
+        if running._process.returncode:
+            print("it had to be killed", flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-@pytest.mark.parametrize("how", ["raises", "killed", "forks"])
+@pytest.mark.parametrize("how", ["raises", "killed", "forks", "closes"])
 def test_nothing_is_left_of_it_however_the_loop_ends(catalog: Path, tmp_path: Path, how: str) -> None:
     """A fork that lives on holds the connection, too."""
     script = tmp_path / "loop.py"
@@ -151,8 +179,9 @@ def test_nothing_is_left_of_it_however_the_loop_ends(catalog: Path, tmp_path: Pa
         child = int(loop.stdout.readline())
         loop.wait(LONGEST_S)
         until(lambda: not _runs(child))
-        if how == "forks":
+        if how in ("forks", "closes"):
             os.killpg(loop.pid, signal.SIGKILL)
+        assert loop.stdout.read() == ""
     assert not list(tmp_path.glob("essp-loader-*"))
 
 

@@ -51,7 +51,7 @@ class StateMemory:
         self.places: list[Place] = []
         """What the last copy holds."""
         self._layout: Sequence[object] = []
-        """Names, types, shapes and orders of what the last copy holds, quick to compare."""
+        """Names, devices, types, shapes and orders of what the last copy holds, quick to compare."""
         self._memory = mmap.mmap(-1, _PAGE)
         self._kept: list[Tensor] = []
         """Tensors over the memory, in the order of `places`."""
@@ -60,6 +60,8 @@ class StateMemory:
         """Of what only the optimizer changes, on a CPU."""
         self._on_device: _OnDevice | None = None
         """A copy of the tensors of a GPU, kept there."""
+        self._gpu_is_full = False
+        """It had no room for that, and is not asked again: torch would give up all memory that it keeps."""
         self._crossed: torch.cuda.Event | None = None
         """Those of a GPU are in the memory."""
         self._pinned = 0
@@ -81,7 +83,7 @@ class StateMemory:
         self.wait_for_copy()
         tensors = [tensor for named in files.values() for tensor in named.values()]
         layout = [
-            (file, name, tensor.dtype, tensor.shape, tensor.stride())
+            (file, name, tensor.device, tensor.dtype, tensor.shape, tensor.stride())
             for file, named in files.items()
             for name, tensor in named.items()
         ]
@@ -128,7 +130,7 @@ class StateMemory:
     def _lay_out(self, places: list[Place], size: int) -> None:
         if self._crossed is not None:
             self._crossed.synchronize()
-        self._on_device = None
+        self._on_device, self._gpu_is_full = None, False
         self._make_room(size)
         whole = self._whole()
         self.places, self._kept = places, [_tensor(whole, place) for place in places]
@@ -154,9 +156,12 @@ class StateMemory:
         self._pin()
         device = tensors[0].device
         current = torch.cuda.current_stream(device)
-        try:
-            self._on_device = self._on_device or _OnDevice(device, [self.places[number] for number in numbers])
-        except torch.OutOfMemoryError:  # in order with the next step, which waits for them
+        if self._on_device is None and not self._gpu_is_full:
+            try:
+                self._on_device = _OnDevice(device, [self.places[number] for number in numbers])
+            except torch.OutOfMemoryError:
+                self._gpu_is_full = True
+        if self._on_device is None:  # in order with the next step, which waits for them
             for number, tensor in zip(numbers, tensors, strict=True):
                 self._kept[number].copy_(tensor.detach(), non_blocking=True)
             crossed: torch.cuda.Event = current.record_event()
