@@ -4,10 +4,10 @@
     for batch in loader:                        # one epoch
         step(batch.frames, batch.labels)        # (B, T, H, W, C) uint8 and (B,) int64
 
-A loader runs a job (`essp/loops/`), in this process, or for a GPU in one of its own: child processes decode, and nothing
-is written but small files in a temporary folder. Or it takes part in a job of a cluster (`Loader.connect`). Several loops may share one job, and with
-it each decode. The clips of an epoch and their order are a function of the catalog and the arguments, so two integers
-say where a loop is (`Loader.state_dict`).
+A loader runs a job (`essp/loops/`), in this process, or for a GPU in one of its own: child processes decode, and
+nothing is written but small files in a temporary folder. Or it takes part in a job of a cluster (`Loader.connect`).
+Several loops may share one job, and with it each decode. The clips of an epoch and their order are a function of the
+catalog and the arguments, so two integers say where a loop is (`Loader.state_dict`).
 """
 
 from __future__ import annotations
