@@ -69,14 +69,14 @@ class ClipsProcess:
             self._connection, theirs = Pipe()
             stack.enter_context(self._connection)
             with theirs:
-                self._process = self._begun(theirs.fileno())
+                self._process = self._process_of(theirs.fileno())
             self._resources = stack.pop_all()
         _open.add(self)
         with suppress(OSError):  # `next` says that the process is gone
             self._connection.send(sys.path)
             self._connection.send(wanted)
 
-    def _begun(self, connection: int) -> subprocess.Popen[bytes]:
+    def _process_of(self, connection: int) -> subprocess.Popen[bytes]:
         slots = [slot.descriptor for slot in self._slots]
         words = map(str, (os.getpid(), connection, *slots))
         try:
