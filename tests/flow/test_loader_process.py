@@ -28,53 +28,38 @@ def apart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Loader, "_leaves_interpreter", lambda self: True)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"clip": essp.Clip(frames=4, stride=2, size=40, pixels="yuv420")},
-        {"feature": "flow", "params": {"length": 3}, "drop_last": True},
-    ],
-    ids=["yuv420", "flow"],
-)
-def test_batches_are_the_same(catalog: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]) -> None:
-    with loader(catalog, **options) as clips:
-        shown = list(clips)
-    monkeypatch.setattr(Loader, "_leaves_interpreter", lambda self: False)
-    with loader(catalog, **options) as clips:
-        for one, other in zip(shown, clips, strict=True):
-            assert torch.equal(one.frames, other.frames)
-            assert torch.equal(one.labels, other.labels)
-            assert one.meta == other.meta
-
-
-def test_a_batch_may_be_smaller_than_a_page(catalog: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    options: dict[str, Any] = {"clip": essp.Clip(frames=1, size=32, pixels="gray"), "batch_size": 2}
-    with loader(catalog, **options) as clips:
-        shown = taken(clips)
-    monkeypatch.setattr(Loader, "_leaves_interpreter", lambda self: False)
-    with loader(catalog, **options) as clips:
-        assert shown == taken(clips)
-    assert all(pixels for *_, pixels in shown)
+def test_batches_are_the_same(catalog: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the colours of their videos until they are sent; and computed features of these."""
+    pixels = essp.Clip(frames=4, stride=2, size=40, pixels="yuv420")
+    for options in ({}, {"feature": "flow", "params": {"length": 3}, "drop_last": True}):
+        with loader(catalog, clip=pixels, **options) as clips:
+            shown = list(clips)
+        with monkeypatch.context() as here, loader(catalog, clip=pixels, **options) as clips:
+            here.setattr(Loader, "_leaves_interpreter", lambda self: False)
+            for one, other in zip(shown, clips, strict=True):
+                assert torch.equal(one.frames, other.frames)
+                assert torch.equal(one.labels, other.labels)
+                assert one.meta == other.meta
 
 
 def test_the_clips_of_a_state_are_the_same(catalog: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with loader(catalog) as clips:
+    """Of batches that are smaller than a page, too, which is as much as can be mapped."""
+    options: dict[str, Any] = {"clip": essp.Clip(frames=1, size=32, pixels="gray"), "batch_size": 2}
+    with loader(catalog, **options) as clips:
         clips.load_state_dict(clips.state_dict() | {"epoch": 1, "clip": 4})
         shown = taken(clips) + taken(clips)
     monkeypatch.setattr(Loader, "_leaves_interpreter", lambda self: False)
-    with loader(catalog) as clips:
+    with loader(catalog, **options) as clips:
         clips.set_epoch(1)
         assert shown == taken(clips)[4:] + taken(clips)
+    assert all(pixels for *_, pixels in shown)
 
 
-def test_it_goes_on_with_any_epoch(catalog: Path) -> None:
-    """Beyond those that were asked for, too; and after a loop that was left."""
+def test_it_begins_with_any_epoch(catalog: Path) -> None:
+    """Beyond those that were asked for, too."""
     with loader(catalog, epochs=1) as clips:
-        next(iter(clips))
-        shown = [{epoch for epoch, *_ in taken(clips)}]
         clips.set_epoch(9)
-        shown.append({epoch for epoch, *_ in taken(clips)})
-    assert shown == [{1}, {9}]
+        assert {epoch for epoch, *_ in taken(clips)} == {9}
 
 
 def test_errors_of_data_and_warnings_are_those_of_the_loop(
@@ -146,8 +131,6 @@ batches = iter(loader)
 next(batches)
 [running] = clips_process._open
 print(running._process.pid, flush=True)
-if sys.argv[2] == "killed":
-    os.kill(os.getpid(), signal.SIGKILL)
 if sys.argv[2] == "raises":
     raise ZeroDivisionError
 if sys.argv[2] in ("forks", "closes"):
@@ -161,7 +144,7 @@ if sys.argv[2] in ("forks", "closes"):
 """
 
 
-@pytest.mark.parametrize("how", ["raises", "killed", "forks", "closes"])
+@pytest.mark.parametrize("how", ["raises", "forks", "closes"])
 def test_nothing_is_left_of_it_however_the_loop_ends(catalog: Path, tmp_path: Path, how: str) -> None:
     """A fork that lives on holds the connection, too."""
     script = tmp_path / "loop.py"

@@ -29,6 +29,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -103,7 +104,8 @@ class Forked:
     def send_signal(self, number: int) -> None:
         """Signal it, unless it has ended."""
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with suppress(ProcessLookupError):  # its keeper knows, and has not said so yet
+                os.kill(self.pid, number)
 
     def terminate(self) -> None:
         """SIGTERM."""
