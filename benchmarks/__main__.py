@@ -154,6 +154,8 @@ def main(
             partial = latest.with_suffix(".partial")
             partial.write_text(json.dumps(written, indent=2) + "\n", encoding="utf-8")
             partial.replace(latest)  # a kill leaves the results of before
+    if not figures and not others:
+        _refuse("nothing was measured")
     if not figures:
         _refuse(f"no figure begins with {', '.join(only or [])}; there are: {', '.join(others)}")
     told = json.loads(latest.read_text(encoding="utf-8"))
