@@ -80,7 +80,6 @@ class Child:
         source = pickle.loads(wanted.source)  # noqa: S301  of the parent
         logging.disable(logging.NOTSET)
         logging.basicConfig(level=wanted.log_level, handlers=[self._lines])
-        source.reach(wanted.start)
         if source.phases.digest() != wanted.plan:
             raise EsspError("the catalog has changed since this loader was made; make another one")
         job, membership = source.join(wanted.consumer, wanted.start)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import runpy
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -38,6 +39,15 @@ def catalog(videos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("catalog") / "catalog.parquet"
     build(f"file://{videos}", f"file://{path}", ("file:///",), BuildOptions("folders"))
     return path
+
+
+@pytest.fixture
+def own_set(videos: Path, tmp_path: Path) -> tuple[Path, Path]:
+    """A copy of the small set for this test alone, which may damage it: the folder, and its catalog."""
+    folder, path = tmp_path / "videos", tmp_path / "catalog.parquet"
+    shutil.copytree(videos, folder)
+    build(f"file://{folder}", f"file://{path}", ("file:///",), BuildOptions("folders"))
+    return folder, path
 
 
 MakeJob = Callable[..., JobSpec]

@@ -6,7 +6,6 @@ import gc
 import json
 import os
 import pickle
-import shutil
 import signal
 import subprocess
 import sys
@@ -24,7 +23,6 @@ from numpy.typing import NDArray
 from torch.utils.data import DataLoader
 
 import essp
-from essp.catalog.build import BuildOptions, build
 from essp_common.planning import work_units
 from essp_master.job.message_builder import MessageBuilder
 from essp_master.ledger.instructions import IssueUnits
@@ -325,11 +323,9 @@ def test_workers_of_torch_are_refused(catalog: Path) -> None:
 
 
 def test_a_video_that_cannot_be_decoded_is_replaced_or_named(
-    videos: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    own_set: tuple[Path, Path], caplog: pytest.LogCaptureFixture
 ) -> None:
-    damaged, catalog = tmp_path / "videos", tmp_path / "catalog.parquet"
-    shutil.copytree(videos, damaged)
-    build(f"file://{damaged}", f"file://{catalog}", ("file:///",), BuildOptions("folders"))
+    damaged, catalog = own_set
     (damaged / "train" / "left" / "0.mp4").unlink()
     with loader(catalog, clips_per_epoch=24) as clips:
         shown = taken(clips)

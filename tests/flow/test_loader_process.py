@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -26,6 +25,17 @@ pytestmark = pytest.mark.processes
 @pytest.fixture(autouse=True)
 def apart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Loader, "_leaves_interpreter", lambda self: True)
+
+
+def test_it_is_for_loops_on_a_gpu_that_need_nothing_else(catalog: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose kernels are launched by this process. Transforms, and loops that share clips, need the job in it."""
+    monkeypatch.undo()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert loader(catalog, device="cuda")._leaves_interpreter()
+    assert not loader(catalog)._leaves_interpreter()
+    assert not loader(catalog, device="cuda", loops=2)._leaves_interpreter()
+    assert not loader(catalog, device="cuda", transform=lambda frames, random: frames)._leaves_interpreter()
 
 
 def test_batches_are_the_same(catalog: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,11 +73,9 @@ def test_it_begins_with_any_epoch(catalog: Path) -> None:
 
 
 def test_errors_of_data_and_warnings_are_those_of_the_loop(
-    videos: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    own_set: tuple[Path, Path], caplog: pytest.LogCaptureFixture
 ) -> None:
-    damaged, catalog = tmp_path / "videos", tmp_path / "catalog.parquet"
-    shutil.copytree(videos, damaged)
-    build(f"file://{damaged}", f"file://{catalog}", ("file:///",), BuildOptions("folders"))
+    damaged, catalog = own_set
     (damaged / "train" / "left" / "0.mp4").unlink()
     with loader(catalog, clips_per_epoch=24) as clips:
         assert len(taken(clips)) == 24
@@ -79,13 +87,11 @@ def test_errors_of_data_and_warnings_are_those_of_the_loop(
         list(clips)
 
 
-def test_another_catalog_is_not_shown_as_if_it_were_this_one(videos: Path, tmp_path: Path) -> None:
-    shutil.copytree(videos, tmp_path / "videos")
-    catalog = tmp_path / "catalog.parquet"
-    build(f"file://{tmp_path}/videos", f"file://{catalog}", ("file:///",), BuildOptions("folders"))
+def test_another_catalog_is_not_shown_as_if_it_were_this_one(own_set: tuple[Path, Path]) -> None:
+    folder, catalog = own_set
     with loader(catalog) as clips:
-        (tmp_path / "videos" / "train" / "left" / "0.mp4").unlink()
-        build(f"file://{tmp_path}/videos", f"file://{catalog}", ("file:///",), BuildOptions("folders"))
+        (folder / "train" / "left" / "0.mp4").unlink()
+        build(f"file://{folder}", f"file://{catalog}", ("file:///",), BuildOptions("folders"))
         with pytest.raises(essp.EsspError, match="the catalog has changed since this loader was made"):
             next(iter(clips))
         catalog.unlink()

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 
 import numpy as np
 import pytest
 import torch
 
 from essp_trainer.checkpoints.state_memory import StateMemory, bytes_of
+from tests.gpu.conftest import nearly_full
 
 Files = dict[str, dict[str, torch.Tensor]]
 
@@ -83,7 +83,7 @@ def test_the_next_save_waits_for_what_is_still_crossing(gpu: torch.device) -> No
 
 def test_without_room_for_a_copy_the_next_step_waits(gpu: torch.device) -> None:
     files = made_up(gpu, large=2**24)
-    with closing(StateMemory()) as memory, full(gpu):
+    with closing(StateMemory()) as memory, nearly_full(gpu, 2**25):
         for _ in range(2):
             expected = on_host(files)
             memory.take(files, ())
@@ -91,15 +91,3 @@ def test_without_room_for_a_copy_the_next_step_waits(gpu: torch.device) -> None:
             change(files)
             assert_held(memory, expected)
         assert memory._on_device is None
-
-
-@contextmanager
-def full(gpu: torch.device) -> Iterator[None]:
-    """A GPU that has memory for what is there, and for little more."""
-    torch.cuda.empty_cache()
-    whole = torch.cuda.get_device_properties(gpu).total_memory
-    torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved(gpu) + 2**25) / whole, gpu)
-    try:
-        yield
-    finally:
-        torch.cuda.set_per_process_memory_fraction(1.0, gpu)

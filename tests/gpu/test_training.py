@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import safetensors.torch
 import torch
-from torch import Tensor
 
 from essp_common.artifacts import checkpoint
 from essp_common.artifacts.checkpoint import MODEL_FILE, OPTIMIZER_FILE
@@ -18,14 +17,17 @@ from essp_common.pb.v1.messages_pb2 import TRAIN, Control
 from essp_common.planning.position import Position
 from essp_trainer.data.device import half_type
 from essp_trainer.model.step_result import Diverged
+from tests.gpu.conftest import nearly_full
 from tests.harness.rounding import TOLERANCE, distance
 from tests.harness.training_jobs import (
     Running,
     Stage,
+    figures_of,
     final_weights,
     job_spec,
     last_training_state,
     phase_plans,
+    third_step_overflows,
     train,
 )
 
@@ -48,13 +50,6 @@ def exact_kernels() -> Iterator[None]:
     torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic = found
 
 
-def figures(stage: Stage) -> list[dict[str, float]]:
-    return [
-        {name: value for name, value in report.metrics.items() if name in ("loss", "top1", "clips", "video_top1")}
-        for report in stage.reports("phase_report")
-    ]
-
-
 @pytest.mark.usefixtures("double_precision")
 @pytest.mark.parametrize("recipe", [name for name in RECIPES if name != "half"])
 def test_a_gpu_learns_what_a_cpu_learns(tmp_path: Path, recipe: str) -> None:
@@ -64,46 +59,31 @@ def test_a_gpu_learns_what_a_cpu_learns(tmp_path: Path, recipe: str) -> None:
     for device in ("cpu", "cuda"):
         options: dict[str, Any] = {"optimizer": {"lr": 0.01}, "dropout": 0.0} | RECIPES[recipe]
         stage = Stage(job_spec(tmp_path / device, device=device, **options), phase_plans(2))
-        stage.command(Control.START)
-        stage.feed(stage.every_position(), skipped=[(0, 1)])
-        with Running(stage, views="host") as running:
-            running.join()
-        if running.error is not None:
-            raise running.error
+        train(stage, skipped=[(0, 1)], views="host")
         stages[device] = stage
     states = {device: last_training_state(stage) for device, stage in stages.items()}
     for name in (MODEL_FILE, OPTIMIZER_FILE):
         one, other = (safetensors.torch.load(states[device][name]) for device in ("cpu", "cuda"))
         assert distance(other, one) < TOLERANCE
-    for expected, found in zip(figures(stages["cpu"]), figures(stages["cuda"]), strict=True):
+    for expected, found in zip(figures_of(stages["cpu"]), figures_of(stages["cuda"]), strict=True):
         assert found == pytest.approx(expected, abs=TOLERANCE)
 
 
 @pytest.mark.usefixtures("exact_kernels")
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_it_resumes_to_the_bit(tmp_path: Path, recipe: str) -> None:
-    settings: dict[str, Any] = {"deterministic": True}
     whole = Stage(job_spec(tmp_path / "whole", device="cuda", **RECIPES[recipe]), phase_plans(2))
-    run(whole, whole.every_position(), settings)
+    train(whole, deterministic=True)
     parts = Stage(job_spec(tmp_path / "parts", device="cuda", **RECIPES[recipe]), phase_plans(2))
     parts.command(Control.START)
     parts.feed([(0, index) for index in range(4)])
-    with Running(parts, **settings) as running:
+    with Running(parts, deterministic=True) as running:
         parts.wait_for_trained(4)
     assert running.error is None
     again = Stage(parts.spec, parts.plans)
-    run(again, [position for position in again.every_position() if position >= Position(0, 4)], settings)
+    train(again, [place for place in again.every_position() if place >= Position(0, 4)], deterministic=True)
     assert last_training_state(again) == last_training_state(whole)
     assert final_weights(again) == final_weights(whole)
-
-
-def run(stage: Stage, positions: list[tuple[int, int]], settings: dict[str, Any]) -> None:
-    stage.command(Control.START)
-    stage.feed(positions)
-    with Running(stage, **settings) as running:
-        running.join()
-    if running.error is not None:
-        raise running.error
 
 
 @pytest.mark.parametrize("feature", ["rgb", "flow"])
@@ -118,14 +98,7 @@ def test_half_precision_learns(tmp_path: Path, gpu: torch.device, feature: str) 
 
 def test_what_diverged_is_never_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is known a step later."""
-    backward: Callable[..., None] = Tensor.backward
-    seen: list[Tensor] = []
-
-    def third_overflows(self: Tensor, *args: Any, **options: Any) -> None:
-        seen.append(self)
-        backward(self * torch.inf if len(seen) == 3 else self, *args, **options)
-
-    monkeypatch.setattr(Tensor, "backward", third_overflows)
+    third_step_overflows(monkeypatch)
     every = {"every": 2, "keep": 9}
     stage = Stage(job_spec(tmp_path, device="cuda", batch_size=2, checkpoint=every), phase_plans(1))
     with pytest.raises(Diverged, match=r"gradient norm (inf|nan) at update 2 of epoch 0; lower optimizer\.lr"):
@@ -134,14 +107,11 @@ def test_what_diverged_is_never_saved(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_batch_that_does_not_fit_says_what_helps(tmp_path: Path, gpu: torch.device) -> None:
-    torch.cuda.empty_cache()
-    whole = torch.cuda.get_device_properties(gpu).total_memory
-    torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved(gpu) + 2**22) / whole, gpu)
-    try:
-        stage = Stage(job_spec(tmp_path, device="cuda", augment={"crop": 512}, batch_size=4), phase_plans(1))
-        with pytest.raises(OutOfMemory, match="cuda:0 has too little memory for a batch of 4 clips; set micro_batch"):
-            train(stage)
-    finally:
-        torch.cuda.set_per_process_memory_fraction(1.0, gpu)
+    stage = Stage(job_spec(tmp_path, device="cuda", augment={"crop": 512}, batch_size=4), phase_plans(1))
+    with (
+        nearly_full(gpu, 2**22),
+        pytest.raises(OutOfMemory, match="cuda:0 has too little memory for a batch of 4 clips; set micro_batch"),
+    ):
+        train(stage)
     [failed] = stage.reports("failed")
     assert "too little memory" in failed.reason

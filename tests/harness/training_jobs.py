@@ -12,8 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
+import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
+from torch import Tensor
 
 from essp_common import topics
 from essp_common.artifacts import checkpoint
@@ -319,12 +322,16 @@ def tracks(random: np.random.Generator, class_id: int) -> NDArray[np.float32]:
 
 
 def train(
-    stage: Stage, positions: Sequence[ClipPosition] | None = None, skipped: Iterable[ClipPosition] = (), ranks: int = 1
+    stage: Stage,
+    positions: Sequence[ClipPosition] | None = None,
+    skipped: Iterable[ClipPosition] = (),
+    ranks: int = 1,
+    **settings: Any,
 ) -> Running:
-    """Start the job, feed everything, and let the trainer finish. Raises what it raised."""
+    """Start the job, feed everything, and let the trainer finish. Raises what it raised. `settings`: of the trainer."""
     stage.command(Control.START)
     stage.feed(stage.every_position() if positions is None else positions, skipped)
-    with Running(stage, ranks) as running:
+    with Running(stage, ranks, **settings) as running:
         running.join()
     if running.error is not None:
         raise running.error
@@ -363,6 +370,26 @@ def finished(path: Path, positions: Sequence[ClipPosition] | None = None, **opti
     stage = Stage(job_spec(path, **options), phase_plans(2))
     train(stage, positions)
     return stage
+
+
+def figures_of(stage: Stage) -> list[dict[str, float]]:
+    """What was reported of each phase, but for times."""
+    return [
+        {name: value for name, value in report.metrics.items() if name in ("loss", "top1", "clips", "video_top1")}
+        for report in stage.reports("phase_report")
+    ]
+
+
+def third_step_overflows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on: its gradient is not finite."""
+    backward: Callable[..., None] = Tensor.backward
+    seen: list[Tensor] = []
+
+    def overflowing(self: Tensor, *args: Any, **options: Any) -> None:
+        seen.append(self)
+        backward(self * torch.inf if len(seen) == 3 else self, *args, **options)
+
+    monkeypatch.setattr(Tensor, "backward", overflowing)
 
 
 def files_of(store: ObjectStore, manifest: Manifest) -> dict[str, bytes]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,6 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
-from torch import Tensor
 
 from essp_common.artifacts import checkpoint
 from essp_common.artifacts.checkpoint import MODEL_FILE, OPTIMIZER_FILE
@@ -24,7 +22,16 @@ from essp_trainer.model.meter import Meter
 from essp_trainer.model.optimiser import Optimiser
 from essp_trainer.model.step_result import Diverged, LaunchedStep, StepResult
 from tests.harness.rounding import TOLERANCE, UNIT, distance
-from tests.harness.training_jobs import Running, Stage, files_of, job_spec, phase_plans, train
+from tests.harness.training_jobs import (
+    Running,
+    Stage,
+    figures_of,
+    files_of,
+    job_spec,
+    phase_plans,
+    third_step_overflows,
+    train,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -41,14 +48,6 @@ def trained(stage: Stage) -> dict[str, bytes]:
     return files_of(stage.store, last)
 
 
-def figures(stage: Stage) -> list[dict[str, float]]:
-    """What was reported of each phase, but for times."""
-    return [
-        {name: value for name, value in report.metrics.items() if name in ("loss", "top1", "clips", "video_top1")}
-        for report in stage.reports("phase_report")
-    ]
-
-
 @pytest.mark.usefixtures("double_precision")
 def test_they_are_the_steps_that_are_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     waited, launched = (
@@ -61,7 +60,7 @@ def test_they_are_the_steps_that_are_waited_for(tmp_path: Path, monkeypatch: pyt
     for name in (MODEL_FILE, OPTIMIZER_FILE):
         one, other = (safetensors.torch.load(trained(stage)[name]) for stage in (waited, launched))
         assert distance(other, one) < TOLERANCE
-    for expected, found in zip(figures(waited), figures(launched), strict=True):
+    for expected, found in zip(figures_of(waited), figures_of(launched), strict=True):
         assert found == pytest.approx(expected, abs=TOLERANCE)
 
 
@@ -80,19 +79,12 @@ def test_they_resume_to_the_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     again = Stage(parts.spec, parts.plans)
     train(again, [position for position in again.every_position() if position >= Position(0, 4)])
     assert trained(again) == trained(whole)
-    assert figures(again) == figures(whole)[-len(figures(again)) :]
+    assert figures_of(again) == figures_of(whole)[-len(figures_of(again)) :]
 
 
 @pytest.mark.usefixtures("launching")
 def test_what_diverged_is_said_a_step_later_and_never_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    backward: Callable[..., None] = Tensor.backward
-    seen: list[Tensor] = []
-
-    def third_overflows(self: Tensor, *args: Any, **options: Any) -> None:
-        seen.append(self)
-        backward(self * torch.inf if len(seen) == 3 else self, *args, **options)
-
-    monkeypatch.setattr(Tensor, "backward", third_overflows)
+    third_step_overflows(monkeypatch)
     stage = Stage(job_spec(tmp_path, batch_size=2, checkpoint={"every": 2, "keep": 9}), phase_plans(1))
     with pytest.raises(Diverged, match=r"gradient norm (inf|nan) at update 2 of epoch 0; lower optimizer\.lr"):
         train(stage)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -173,3 +173,71 @@ def _then(call: Callable[[], None], method: Callable[..., None]) -> Callable[...
         call()
 
     return both
+
+
+class OnGpu(torch.Tensor):
+    """Of the host, and says that it is not."""
+
+    is_cuda = True
+
+
+class Stream:
+    """Whatever it is given is done at once."""
+
+    def __init__(self, *_: object) -> None:
+        self.device = torch.device("cpu")
+
+    def wait_stream(self, other: Stream) -> None: ...
+
+    def wait_event(self, event: Stream) -> None: ...
+
+    def record_event(self) -> Stream:
+        return self
+
+    def synchronize(self) -> None: ...
+
+
+@pytest.fixture
+def pretended_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is launched and where bytes go is real; `tests/gpu` has what a GPU does with it, and when."""
+    monkeypatch.setattr(torch.cuda, "Stream", Stream)
+    monkeypatch.setattr(torch.cuda, "current_stream", Stream)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
+    monkeypatch.setattr(StateMemory, "_pin", lambda self: None)
+
+
+@pytest.mark.usefixtures("pretended_gpu")
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("room", [True, False])
+def test_tensors_of_a_gpu_cross_among_those_of_the_host(seed: int, room: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some of either kind, in any order; also where the GPU has no room for a copy, which it is asked for once."""
+    asked: list[object] = []
+
+    class Asked(state_memory._OnDevice):
+        def __init__(self, *arguments: Any) -> None:
+            asked.append(arguments)
+            if not room:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            super().__init__(*arguments)
+
+    monkeypatch.setattr(state_memory, "_OnDevice", Asked)
+    files = made_up(seed)
+    for number, (file, name) in enumerate((file, name) for file, named in files.items() for name in named):
+        if (number * 7 + seed) % 3:
+            files[file][name] = files[file][name].as_subclass(OnGpu)
+    files[MODEL]["empty"] = torch.empty(0, 3).as_subclass(OnGpu)
+    with closing(StateMemory()) as memory:
+        for _ in range(3):
+            memory.take(files, ())
+            memory.wait_for_copy()
+            memory.wait()
+            copied = memory.arrays()
+            for file, named in files.items():
+                for name, tensor in named.items():
+                    expected = tensor.as_subclass(torch.Tensor).numpy()
+                    np.testing.assert_array_equal(copied[file][name], expected, strict=True)
+            for named in files.values():
+                for tensor in named.values():
+                    tensor.add_(1)
+            del copied
+    assert len(asked) == 1
