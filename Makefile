@@ -30,7 +30,7 @@ $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
 demo: $(VENV)/.demo  ## Make a labelled video set, train two streams on it, fuse them, predict an unseen video.
 	$(BIN)/essp demo
 
-# One worker has the tests that start whole deployments; it and the others often wait, so six keep two cores busy.
+# Two workers have the tests that start whole deployments; they and the others often wait, so six keep two cores busy.
 test: setup  ## All tests; they start and stop the servers they need.
 	$(BIN)/python -m pytest -n 6
 

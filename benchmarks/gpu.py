@@ -46,6 +46,8 @@ _TRAINED_S, _LIMIT_S = 7.0, 2.5
 _LOOK_S = 0.5
 _STEPS = 8
 """Before a save, and after it."""
+_SAVES = 8
+"""In a round: one step of many is late for a reason that has nothing to do with them."""
 
 Batches = Iterable[tuple[Tensor, Tensor]]
 """Frames `(B, T, H, W, C)` uint8 and labels, on the GPU."""
@@ -77,15 +79,17 @@ def gpu_stall(scale: Scale) -> Iterator[Figure]:
     scale.root.mkdir(parents=True, exist_ok=True)
     for name, figure in _MODELS:
         with tempfile.TemporaryDirectory(dir=scale.root) as folder:
-            ours, launches, plain = _stalls(_Steps(name), Path(folder), 2 if scale.quick else 2 * scale.rounds)
+            stalls = _stalls(_Steps(name), Path(folder), 1 if scale.quick else scale.rounds)
+        plain = statistics.median(stalls.plain)
         detail: dict[str, float | str] = {
-            "torch_save_ms": round(statistics.median(plain), 1),
-            "launches_ms": round(statistics.median(launches), 2),
+            "torch_save_ms": round(plain, 1),
+            "launches_ms": round(statistics.median(stalls.launches), 2),
+            "no_save_ms": round(statistics.median(stalls.none), 2),
+            "quarters_ms": ", ".join(f"{quarter:.2f}" for quarter in statistics.quantiles(stalls.ours)),
         }
-        found = spread(ours)
+        found = spread(stalls.ours)
         yield Figure(f"gpu_stall.{figure}", found.median, "ms", Aim(most=1.0), found.low, found.high, detail)
-        ratio = spread([mine / other for mine, other in zip(ours, plain, strict=True)])
-        yield Figure.of(f"gpu_stall.{figure}.torch_save", ratio, Aim(most=0.05), {})
+        yield Figure(f"gpu_stall.{figure}.torch_save", found.median / plain, "ratio", Aim(most=0.05))
 
 
 def _there(figure: str) -> bool:
@@ -280,17 +284,29 @@ def _until(embedded: Embedded, clips: int, time_s: float) -> tuple[int, _Moment]
             return trainer.clips_done, now
 
 
-def _stalls(step: _Steps, folder: Path, rounds: int) -> tuple[list[float], list[float], list[float]]:
-    """Milliseconds by which a save makes the steps after it longer: ours, and by `torch.save`; and those that the host
-    needs to launch ours."""
+@dataclass(frozen=True, slots=True)
+class _Stalls:
+    """Milliseconds by which saves made the steps after them longer."""
+
+    ours: list[float]
+    launches: list[float]
+    """What the host needed to launch ours."""
+    plain: list[float]
+    """By `torch.save`."""
+    none: list[float]
+    """Where nothing was saved: what else goes on in the machine."""
+
+
+def _stalls(step: _Steps, folder: Path, rounds: int) -> _Stalls:
     batches = iter(_resident())
-    saver, launches = Saver(folder, parallel=True), []
+    saver = Saver(folder, parallel=True)
     moving = [(MODEL, name) for name, _ in step.model.named_buffers()]
+    found = _Stalls([], [], [], [])
 
     def ours() -> None:
         began_s = time.perf_counter()
         saver.save(step.tensors(), moving)
-        launches.append(1000 * (time.perf_counter() - began_s))
+        found.launches.append(1000 * (time.perf_counter() - began_s))
 
     def longer(save: Callable[[], None]) -> float:
         """By how much the steps after a save, together, are longer than those before it."""
@@ -306,14 +322,16 @@ def _stalls(step: _Steps, folder: Path, rounds: int) -> tuple[list[float], list[
         took = [one.elapsed_time(other) for one, other in pairwise(events)]
         return float(sum(took[_STEPS:]) - _STEPS * statistics.median(took[:_STEPS]))
 
-    own, plain = [], []
     try:
         step(*next(batches))
         step.before_update = saver.wait_for_copy
         longer(ours)  # the first one begins the memory and the child
+        found.launches.clear()
         for _ in range(rounds):
-            own.append(longer(ours))
-            plain.append(longer(lambda: torch_save(step.tensors(), folder)))
+            for _ in range(_SAVES):
+                found.ours.append(longer(ours))
+                found.none.append(longer(lambda: None))
+            found.plain.append(longer(lambda: torch_save(step.tensors(), folder)))
     finally:
         saver.close()
-    return own, launches[1:], plain
+    return found

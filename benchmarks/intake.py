@@ -30,7 +30,8 @@ from essp_common.features.sampling import evenly_spaced
 from essp_common.job.clip_spec import ClipSpec, CodecSpec
 from essp_common.job.feature_layout import COLOURS, MOTION, FeatureLayout
 from essp_common.job.trainer_spec import AugmentSpec
-from essp_common.learning.augment import Cut, training_cut, training_view
+from essp_common.learning.augment import training_cut, training_view
+from essp_common.learning.cut import Cut
 from essp_common.learning.fetch_processes import FetchProcesses
 from essp_common.learning.wanted import reading
 from essp_common.messages.ordered import IntakeOptions, OrderedIntake, PhaseEnd, Read
@@ -50,9 +51,10 @@ from essp_common.runtime.process import cpu_count
 from essp_common.video import codec
 from essp_common.wiring import open_cache
 from essp_trainer.config import TrainerSettings
+from essp_trainer.data.batch import View, on_host
 from essp_trainer.data.device_feed import DeviceFeed
 from essp_trainer.data.device_views import DeviceViews, on_device
-from essp_trainer.data.prefetch import Prefetch, PrefetchOptions, View, on_host
+from essp_trainer.data.prefetch import Prefetch, PrefetchOptions
 from essp_trainer.data.releases import Releases
 
 _AIM = Aim(least=0.8)

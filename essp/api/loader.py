@@ -68,8 +68,8 @@ from essp_common.planning.position import Position
 from essp_common.runtime.config import Settings
 from essp_common.validation import shown, suggested
 from essp_trainer.config import Rendezvous
-from essp_trainer.data.prefetch import Batch as PreparedBatch
-from essp_trainer.data.prefetch import Seen
+from essp_trainer.data.batch import Batch as PreparedBatch
+from essp_trainer.data.batch import Seen
 
 _MOST_SIDE = 7680
 _MOST_DELTA_S = 10**6

@@ -54,7 +54,7 @@ from essp_common.records.versions import DataSet, digest
 from essp_common.runtime.config import Settings
 from essp_common.runtime.process import cpu_count
 from essp_common.wiring import Stores
-from essp_trainer.data.device import alike
+from essp_trainer.data.batch import alike
 
 _AHEAD = 2
 """Batches whose images are being decoded, scaled or transformed."""

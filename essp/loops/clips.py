@@ -24,7 +24,8 @@ from essp_common.pb.v1.messages_pb2 import PhasePlan
 from essp_common.planning.position import Position
 from essp_common.runtime import ids
 from essp_trainer.config import TrainerSettings
-from essp_trainer.data.prefetch import Batch, Prefetch, PrefetchOptions, View
+from essp_trainer.data.batch import Batch, View
+from essp_trainer.data.prefetch import Prefetch, PrefetchOptions
 
 log = logging.getLogger(__name__)
 

@@ -24,7 +24,6 @@ from multiprocessing.connection import Connection
 from queue import Empty, SimpleQueue
 
 import numpy as np
-import torch
 
 from essp.loops.clips import JobClips
 from essp.loops.clips_messages import Begun, Given, Over, Said, Slot, Wanted, hang_up
@@ -33,8 +32,7 @@ from essp_common.learning.wanted import Decoded
 from essp_common.messages.ordered import PhaseEnd
 from essp_common.pb.v1.messages_pb2 import ClipRef
 from essp_common.planning.position import Position
-from essp_trainer.data.device import alike
-from essp_trainer.data.prefetch import Batch, Seen
+from essp_trainer.data.batch import Batch, Seen, alike
 
 _NEXT_S = 0.2
 _LOOK_S = 1.0
@@ -188,7 +186,6 @@ def main() -> None:
     """Give what the parent wants."""
     for ignored in (signal.SIGINT, signal.SIGTERM):
         signal.signal(ignored, signal.SIG_IGN)
-    torch.set_num_threads(1)
     parent, connection, *slots = map(int, sys.argv[1:])
     Child(parent, Connection(connection), slots).run()
 

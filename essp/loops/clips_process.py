@@ -36,7 +36,7 @@ from essp_common.messages.ordered import Delivery, PhaseEnd
 from essp_common.pb.v1.messages_pb2 import ClipRef, PhasePlan
 from essp_common.planning.position import Position
 from essp_common.runtime.memory_file import memory_file
-from essp_trainer.data.prefetch import Batch
+from essp_trainer.data.batch import Batch
 
 _MODULE = "essp.loops.clips_child"
 _END_S = 10.0

@@ -14,8 +14,8 @@ import torch
 from essp.loops.clips import Clips
 from essp_common.messages.ordered import PhaseEnd
 from essp_common.planning.position import Position
+from essp_trainer.data.batch import Batch
 from essp_trainer.data.device_feed import DeviceFeed
-from essp_trainer.data.prefetch import Batch
 
 _NEXT_S = 0.2
 

@@ -28,6 +28,7 @@ from essp_common.artifacts.checkpoint import ModelDescription
 from essp_common.features.quantization import negate
 from essp_common.job.feature_layout import FeatureLayout
 from essp_common.job.trainer_spec import AugmentSpec
+from essp_common.learning.cut import Cut
 from essp_common.learning.rand_augment import rand_augmented
 from essp_common.learning.randomness import counter_generator
 
@@ -68,16 +69,6 @@ class Evaluated(NamedTuple):
     def by(cls, model: ModelDescription) -> Self:
         """What a trained model sees."""
         return cls(model.crop, model.evaluation_scale, model.views)
-
-
-class Cut(NamedTuple):
-    """What a view shows of each frame of a clip; it is resized to a square."""
-
-    rows: slice
-    columns: slice
-    mirrored: bool = False
-    erased: tuple[slice, slice] | None = None
-    """Rows and columns of the square in which nothing is seen."""
 
 
 def training_view(clip: Frames, augment: AugmentSpec, layout: FeatureLayout, *identity: object) -> Frames:

@@ -12,8 +12,8 @@ from essp_common.learning.models import Classifier, StartingWeights, build
 from essp_common.learning.randomness import Share, seed_of
 from essp_trainer.assignment import Assignment
 from essp_trainer.checkpoints.checkpoint_store import CheckpointStore
-from essp_trainer.data.device import ClipShape, enough_memory
-from essp_trainer.data.prefetch import Batch
+from essp_trainer.data.batch import Batch, ClipShape
+from essp_trainer.data.device import enough_memory
 from essp_trainer.distributed.ranks import Ranks
 from essp_trainer.model.ema import Ema
 from essp_trainer.model.encoding import Encoding

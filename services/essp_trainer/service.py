@@ -49,9 +49,10 @@ from essp_trainer.checkpoints.checkpoint_store import CheckpointStore
 from essp_trainer.checkpoints.checkpointer import Checkpointer, SavePolicy, Unsaved
 from essp_trainer.checkpoints.owner_watch import OwnerWatch
 from essp_trainer.config import TrainerConfig
+from essp_trainer.data.batch import View
 from essp_trainer.data.device import choose_device
 from essp_trainer.data.device_feed import DeviceFeed
-from essp_trainer.data.prefetch import Prefetch, PrefetchOptions, View
+from essp_trainer.data.prefetch import Prefetch, PrefetchOptions
 from essp_trainer.data.releases import Releases
 from essp_trainer.distributed.consensus import Consensus, ControlSignal
 from essp_trainer.distributed.ranks import RankLost, Ranks, SingleRank

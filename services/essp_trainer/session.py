@@ -51,8 +51,8 @@ from essp_common.runtime.retry import retry_transient
 from essp_trainer.assignment import Assignment, purpose_name
 from essp_trainer.checkpoints.checkpoint_store import CheckpointStore, TrainingState
 from essp_trainer.checkpoints.checkpointer import Checkpointer, Unsaved
+from essp_trainer.data.batch import Batch
 from essp_trainer.data.device_feed import DeviceFeed
-from essp_trainer.data.prefetch import Batch
 from essp_trainer.data.releases import Releases
 from essp_trainer.distributed.consensus import Agreement, Consensus, ControlSignal
 from essp_trainer.learner import Learner

@@ -99,6 +99,15 @@ def test_another_catalog_is_not_shown_as_if_it_were_this_one(own_set: tuple[Path
             next(iter(clips))
 
 
+def test_it_needs_no_torch(catalog: Path) -> None:
+    """Which takes longer to load than all the rest together."""
+    with loader(catalog) as clips:
+        iteration = iter(clips)
+        next(iteration)
+        [running] = clips_process._open
+        assert "libtorch" not in Path(f"/proc/{running._process.pid}/maps").read_text(encoding="utf-8")
+
+
 def test_a_process_that_dies_is_an_error_and_another_one_goes_on(catalog: Path) -> None:
     with loader(catalog, clips_per_epoch=400) as clips:
         iteration = iter(clips)

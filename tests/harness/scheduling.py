@@ -1,9 +1,9 @@
-"""Which test worker runs what: whole deployments on one worker, and the costliest first.
+"""Which test worker runs what: whole deployments on two workers, and the costliest first.
 
-Files are dealt out whole, since their tests share fixtures. All that starts whole deployments is dealt out as one, so
-that two deployments never run side by side: each can use all cores, and workers that starve lose their groups, and take
-several times as long. A worker that has nothing left takes the costliest of what is left: what takes minutes begins at
-once, what takes seconds fills the gaps, and all workers are busy to the end.
+Files are dealt out whole, since their tests share fixtures. All that starts whole deployments is dealt out as two, so
+that never more than two deployments run side by side: each can use all cores, and workers that starve lose their
+groups, and take several times as long. A worker that has nothing left takes the costliest of what is left: what takes
+minutes begins at once, what takes seconds fills the gaps, and all workers are busy to the end.
 
 A scheduler of our own because the groups of pytest-xdist 3.8 (`--dist loadgroup`) have no effect under pytest 9.2, and
 because it takes the number of tests for the cost.
@@ -15,8 +15,8 @@ from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
 TOGETHER = {
+    "faults": ("tests/faults",),
     "deployments": (
-        "tests/faults",
         "tests/integration/test_deadletters.py",
         "tests/integration/test_elastic_master.py",
         "tests/integration/test_master_failover.py",
@@ -27,7 +27,8 @@ TOGETHER = {
 }
 """Folders and files that are dealt out as one. Those of the chart share what is costly to make."""
 COSTS_S = {
-    "deployments": 600.0,
+    "faults": 350.0,
+    "deployments": 300.0,
     "tests/integration/test_trainer_ranks.py": 110.0,
     "tests/flow/test_loader.py": 90.0,
     "tests/integration/test_tutorial.py": 80.0,
@@ -45,6 +46,7 @@ COSTS_S = {
     "tests/integration/test_site.py": 50.0,
     "chart": 45.0,
     "tests/contract/test_cache.py": 45.0,
+    "tests/flow/test_loader_process.py": 45.0,
     "tests/flow/test_more_epochs.py": 45.0,
     "tests/unit/essp_trainer/test_recipe.py": 45.0,
     "tests/witness/test_answers.py": 45.0,

@@ -52,6 +52,10 @@ class StateMemory:
         """What the last copy holds."""
         self._layout: Sequence[object] = []
         """Names, devices, types, shapes and orders of what the last copy holds, quick to compare."""
+        self._here: Sequence[int] = ()
+        """Which of `places` are of tensors of a CPU, ascending."""
+        self._there: Sequence[int] = ()
+        """Which are of a GPU."""
         self._memory = mmap.mmap(-1, _PAGE)
         self._kept: list[Tensor] = []
         """Tensors over the memory, in the order of `places`."""
@@ -88,15 +92,10 @@ class StateMemory:
             for name, tensor in named.items()
         ]
         if layout != self._layout:
-            self._lay_out(*_places(files))
+            self._lay_out(*_places(files), [tensor.is_cuda for tensor in tensors])
             self._layout = layout
-        numbered = list(enumerate(zip(self.places, self._kept, tensors, strict=True)))
-        here = [(place, kept, tensor) for _, (place, kept, tensor) in numbered if not tensor.is_cuda]
-        there = [number for number, (_, _, tensor) in numbered if tensor.is_cuda]
-        _copy([(kept, tensor) for place, kept, tensor in here if (place.file, place.name) in moving])
-        rest = [(kept, tensor) for place, kept, tensor in here if (place.file, place.name) not in moving]
-        self._copying = self._copier.submit(_copy, rest) if rest else None
-        self._crossed = self._send(there, [tensors[number] for number in there]) if there else None
+        self._copying = self._copy_here(tensors, frozenset(moving))
+        self._crossed = self._send([tensors[number] for number in self._there]) if self._there else None
 
     def wait_for_copy(self) -> None:
         """Until all that was taken may change. Raises nothing: `wait` does."""
@@ -127,13 +126,15 @@ class StateMemory:
             os.close(self.fd)
             self.fd = -1
 
-    def _lay_out(self, places: list[Place], size: int) -> None:
+    def _lay_out(self, places: list[Place], size: int, of_gpu: Sequence[bool]) -> None:
         if self._crossed is not None:
             self._crossed.synchronize()
         self._on_device, self._gpu_is_full = None, False
         self._make_room(size)
         whole = self._whole()
         self.places, self._kept = places, [_tensor(whole, place) for place in places]
+        self._here = [number for number, there in enumerate(of_gpu) if not there]
+        self._there = [number for number, there in enumerate(of_gpu) if there]
 
     def _make_room(self, size: int) -> None:
         """Memory of so many bytes, all of them touched."""
@@ -148,21 +149,29 @@ class StateMemory:
             raise Unavailable(f"no memory for a copy of {size} bytes to save: {error.strerror}") from error
         self.places, self._kept, self._layout, self.size = [], [], [], size
 
-    def _send(self, numbers: Sequence[int], tensors: Sequence[Tensor]) -> torch.cuda.Event:
-        """Let tensors of a GPU cross the bus, while the next step goes on if there is room for a copy there.
+    def _copy_here(self, tensors: Sequence[Tensor], moving: Moving) -> Future[None] | None:
+        """Copy those that move, and begin with the others, if there are any."""
+        now: list[tuple[Tensor, Tensor]] = []
+        rest: list[tuple[Tensor, Tensor]] = []
+        for number in self._here:
+            place = self.places[number]
+            chosen = now if (place.file, place.name) in moving else rest
+            chosen.append((self._kept[number], tensors[number]))
+        _copy(now)
+        return self._copier.submit(_copy, rest) if rest else None
 
-        `numbers`: of the places that they have.
-        """
+    def _send(self, tensors: Sequence[Tensor]) -> torch.cuda.Event:
+        """Let the tensors of a GPU cross the bus, while the next step goes on if there is room for a copy there."""
         self._pin()
         device = tensors[0].device
         current = torch.cuda.current_stream(device)
         if self._on_device is None and not self._gpu_is_full:
             try:
-                self._on_device = _OnDevice(device, [self.places[number] for number in numbers])
+                self._on_device = _OnDevice(device, [self.places[number] for number in self._there])
             except torch.OutOfMemoryError:
                 self._gpu_is_full = True
         if self._on_device is None:  # in order with the next step, which waits for them
-            for number, tensor in zip(numbers, tensors, strict=True):
+            for number, tensor in zip(self._there, tensors, strict=True):
                 self._kept[number].copy_(tensor.detach(), non_blocking=True)
             crossed: torch.cuda.Event = current.record_event()
             return crossed

@@ -10,54 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from essp_common.colour import Colour
 from essp_common.errors import ConfigError, OutOfMemory
 from essp_common.learning.colour import pictures
+from essp_trainer.data.batch import ClipShape, Frames, Input, alike
 from essp_trainer.data.host_memory import HostMemory
-
-Frames = NDArray[Any]
-
-
-class ClipShape(NamedTuple):
-    """What the clips of a batch have in common."""
-
-    frames: int
-    channels: int
-    """Of each frame."""
-    bytes: bool
-    """They are uint8, and not floats."""
-
-
-class Input(Protocol):
-    """The clips of a batch, on the device or on the way to it."""
-
-    @property
-    def shape(self) -> ClipShape:
-        """That of each clip."""
-
-    def here(self) -> Tensor:
-        """`(B, T, H, W, C)` on the device, for kernels that the calling thread launches from now on."""
-
 
 Transfer = Callable[[Sequence[Frames]], Input]
 """Starts to send clips, one or more of the same shape, to the device."""
-
-
-def alike(frames: Sequence[Frames]) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """The shape and type of each of these clips. Raises `ConfigError` if they differ."""
-    kinds = {(each.shape, each.dtype) for each in frames}
-    if len(kinds) > 1:
-        said = " and ".join(sorted(f"{dtype} {shape}" for shape, dtype in kinds)[:2])
-        raise ConfigError(f"the clips of a batch differ ({said}); a transform has to give all the same shape and type")
-    [kind] = kinds
-    return kind
 
 
 class ToHost:

@@ -18,9 +18,9 @@ import torch
 
 from essp_common.messages.ordered import Delivery, PhaseEnd
 from essp_common.runtime.retry import retry_transient
+from essp_trainer.data.batch import Batch
 from essp_trainer.data.device import OfPlanes, enough_memory, transfer_to
 from essp_trainer.data.device_views import DeviceViews
-from essp_trainer.data.prefetch import Batch
 
 _NEXT_S = 0.1
 

@@ -19,11 +19,12 @@ from torch.nn import functional
 from essp_common.job.clip_spec import ClipSpec
 from essp_common.job.feature_layout import FeatureLayout
 from essp_common.job.trainer_spec import AugmentSpec
-from essp_common.learning.augment import NOTHING, Cut, negated_in_mirror
+from essp_common.learning.augment import NOTHING, negated_in_mirror
+from essp_common.learning.cut import Cut
 from essp_common.learning.wanted import Decoded
 from essp_common.pb.v1.messages_pb2 import ClipRef
-from essp_trainer.data.device import ClipShape, Frames, Input, sent
-from essp_trainer.data.prefetch import Seen, View
+from essp_trainer.data.batch import ClipShape, Frames, Input, Seen, View
+from essp_trainer.data.device import sent
 
 _MOST_FLOATS = 2**23
 """Of whole frames at once, 32 MiB: a batch may have hundreds of times as many."""

@@ -26,101 +26,17 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
-from essp_common.colour import Colour, pictures
 from essp_common.errors import BadFrames
-from essp_common.learning.augment import Cut
 from essp_common.learning.wanted import Decoded, Decoding
 from essp_common.messages.ordered import Delivery, OrderedIntake, PhaseEnd
-from essp_common.pb.v1.messages_pb2 import ClipRef, PhasePlan
-from essp_common.planning.digest import joined, ref_digest
+from essp_common.pb.v1.messages_pb2 import PhasePlan
 from essp_common.planning.position import Position
 from essp_common.runtime.retry import retry_transient
-from essp_trainer.data.device import Frames, Input
+from essp_trainer.data.batch import Batch, Seen, View
 
 T = TypeVar("T")
 
 _TAKE_S = 0.1
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Seen:
-    """What the model sees of a clip, or what the device makes that of."""
-
-    frames: Frames
-    """`(T, H, W, C)`, or in the colours of their video."""
-    colour: Colour | None = None
-    """The device makes pictures of the frames."""
-    cuts: tuple[Cut, ...] = ()
-    """The device cuts these views."""
-
-
-View = Callable[[ClipRef, Decoded], Seen]
-"""What the model sees of a clip. Has to be thread-safe."""
-
-
-def on_host(view: Callable[[ClipRef, Frames], Frames]) -> View:
-    """A view of pictures that leaves nothing to the device: `(T, H, W, C)` -> `(T, crop, crop, C)`."""
-    return _OnHost(view)
-
-
-@dataclass(frozen=True, slots=True)
-class _OnHost:
-    """A function that another process can be given, if `view` is one."""
-
-    view: Callable[[ClipRef, Frames], Frames]
-
-    def __call__(self, clip: ClipRef, decoded: Decoded) -> Seen:
-        return Seen(self.view(clip, pictures(*decoded)))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Batch:
-    """This rank's share of the clips of one phase that are trained together."""
-
-    phase_index: int
-    plan: PhasePlan
-    begin: int
-    """The first index of the whole batch, on all ranks."""
-    stop: int
-    """The index after the last of the whole batch, on all ranks."""
-    items: tuple[Delivery, ...]
-    """In index order, skipped ones included; without their bytes."""
-    frames: tuple[Frames, ...]
-    """What the model sees of each clip that was not skipped; empty once they are sent to the device."""
-    colours: tuple[Colour, ...] = ()
-    """Of `frames`, if they are still in the colours of their videos."""
-    cuts: tuple[tuple[Cut, ...], ...] = ()
-    """Of `frames`, if views of them are still to be cut."""
-    input: Input | None = None
-    """The clips on the device; None: this rank has no clip of the batch."""
-
-    @property
-    def clips(self) -> tuple[Delivery, ...]:
-        """The items that have frames."""
-        return tuple(item for item in self.items if not item.skipped)
-
-    @property
-    def position(self) -> Position:
-        """The position after this batch."""
-        return Position(self.phase_index, self.stop)
-
-    def digest(self) -> int:
-        """Digest of its clips; see `essp_common/planning/digest.py`."""
-        return joined(ref_digest(self.phase_index, item.clip) for item in self.clips)
-
-    def labels(self) -> NDArray[np.int64]:
-        """`(N,)` class ids."""
-        return np.array([item.clip.class_id for item in self.clips], dtype=np.int64)
-
-    def label_sets(self, labels: int) -> NDArray[np.bool_]:
-        """`(N, labels)`: which labels each clip has."""
-        found = np.zeros((len(self.clips), labels), np.bool_)
-        for row, item in enumerate(self.clips):
-            found[row, list(item.clip.labels)] = True
-        return found
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -17,8 +17,7 @@ import torch
 from essp_common.learning.randomness import Share
 from essp_common.messages.ordered import PhaseEnd
 from essp_common.pb.v1.messages_pb2 import Change, Control
-from essp_trainer.data.device import ClipShape
-from essp_trainer.data.prefetch import Batch
+from essp_trainer.data.batch import Batch, ClipShape
 from essp_trainer.distributed.ranks import Ranks
 
 _FIXED = 8

@@ -25,7 +25,7 @@ from essp_common.errors import PermanentError
 from essp_common.learning.descriptors import DescriptorClassifier
 from essp_common.learning.randomness import Share
 from essp_trainer.assignment import Assignment
-from essp_trainer.data.prefetch import Batch
+from essp_trainer.data.batch import Batch
 from essp_trainer.distributed.ranks import Ranks
 from essp_trainer.model.fitted import CLIPS, NOTHING, Fitted
 from essp_trainer.model.step_result import StepResult

@@ -20,8 +20,8 @@ from essp_common.learning.head_inputs import HeadInputs
 from essp_common.learning.models import AnyClassifier, Classifier
 from essp_common.messages.ordered import Delivery
 from essp_common.pb.v1.messages_pb2 import ClipRef
+from essp_trainer.data.batch import Batch
 from essp_trainer.data.device import enough_memory
-from essp_trainer.data.prefetch import Batch
 from essp_trainer.model.step_result import StepResult
 
 

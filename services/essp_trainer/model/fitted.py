@@ -40,8 +40,7 @@ from essp_common.learning.models import (
 )
 from essp_common.learning.randomness import Share
 from essp_trainer.assignment import Assignment
-from essp_trainer.data.device import ClipShape
-from essp_trainer.data.prefetch import Batch
+from essp_trainer.data.batch import Batch, ClipShape
 from essp_trainer.distributed.ranks import Ranks
 from essp_trainer.model.port import Files
 from essp_trainer.model.step_result import StepResult

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from essp_common.learning.models import AnyClassifier
 from essp_common.learning.randomness import Share
-from essp_trainer.data.device import ClipShape
-from essp_trainer.data.prefetch import Batch
+from essp_trainer.data.batch import Batch, ClipShape
 from essp_trainer.model.step_result import LaunchedStep, StepResult
 
 Files = dict[str, Mapping[str, Tensor]]

@@ -21,8 +21,8 @@ from essp_common.learning.head_inputs import HeadInputs
 from essp_common.learning.models import Classifier
 from essp_common.learning.randomness import Share
 from essp_trainer.assignment import Assignment
+from essp_trainer.data.batch import Batch
 from essp_trainer.data.device import enough_memory, half_type
-from essp_trainer.data.prefetch import Batch
 from essp_trainer.distributed.ranks import Ranks
 from essp_trainer.model.fitted import CLIPS, Fitted, Head
 from essp_trainer.model.step_result import StepResult

@@ -28,8 +28,8 @@ from essp_common.learning.normalisation import AnyBatchNorm, take_any_batch
 from essp_common.learning.randomness import Share, seed_of
 from essp_common.learning.scores import Scores
 from essp_trainer.assignment import Assignment
-from essp_trainer.data.device import ClipShape, enough_memory, half_type, launches, sent
-from essp_trainer.data.prefetch import Batch
+from essp_trainer.data.batch import Batch, ClipShape
+from essp_trainer.data.device import enough_memory, half_type, launches, sent
 from essp_trainer.distributed.gradients import GradientSum
 from essp_trainer.distributed.partners import partners
 from essp_trainer.distributed.ranks import Ranks

@@ -21,13 +21,14 @@ from essp_common.colour import Colour, pictures
 from essp_common.errors import ConfigError, OutOfMemory
 from essp_common.job.feature_layout import COLOURS
 from essp_common.job.trainer_spec import AugmentSpec
-from essp_common.learning.augment import Cut, training_cut, training_view
+from essp_common.learning.augment import training_cut, training_view
+from essp_common.learning.cut import Cut
 from essp_common.messages.ordered import Delivery, PhaseEnd
 from essp_common.pb.v1.messages_pb2 import TRAIN, ClipRef, PhasePlan
+from essp_trainer.data.batch import Batch
 from essp_trainer.data.device import ToGpu, ToHost, choose_device, half_type
 from essp_trainer.data.device_feed import DeviceFeed
 from essp_trainer.data.device_views import DeviceViews
-from essp_trainer.data.prefetch import Batch
 from tests.harness.waiting import until
 
 CPU = torch.device("cpu")

@@ -17,14 +17,8 @@ from essp_common.features.registry import layout_of
 from essp_common.job.clip_spec import ClipSpec, ResizeSpec
 from essp_common.job.feature_layout import COLOURS, MOTION, FeatureLayout
 from essp_common.job.trainer_spec import AugmentSpec
-from essp_common.learning.augment import (
-    Cut,
-    Evaluated,
-    evaluation_cuts,
-    evaluation_view,
-    training_cut,
-    training_view,
-)
+from essp_common.learning.augment import Evaluated, evaluation_cuts, evaluation_view, training_cut, training_view
+from essp_common.learning.cut import Cut
 from essp_common.learning.wanted import Decoded
 from essp_common.pb.v1.messages_pb2 import ClipRef, Control
 from essp_trainer.assignment import Assignment

@@ -26,7 +26,8 @@ from essp_common.pb.v1.messages_pb2 import TRAIN, ClipReady, ClipRef, FrameCodec
 from essp_common.planning.position import Position
 from essp_common.video import codec
 from essp_common.wiring import open_cache
-from essp_trainer.data.prefetch import Prefetch, PrefetchOptions, on_host
+from essp_trainer.data.batch import on_host
+from essp_trainer.data.prefetch import Prefetch, PrefetchOptions
 
 CONSUMER = "trainer.t"
 CLIPS, BATCH = 12, 5
