@@ -45,7 +45,7 @@ _PER_VISIT = 32
 _TRAINED_S, _LIMIT_S = 7.0, 2.5
 _LOOK_S = 0.5
 _STEPS = 8
-"""Before a save, and after it."""
+"""That a save may make longer; as many before them and after them are those that they are compared with."""
 _SAVES = 8
 """In a round: one step of many is late for a reason that has nothing to do with them."""
 
@@ -309,9 +309,9 @@ def _stalls(step: _Steps, folder: Path, rounds: int) -> _Stalls:
         found.launches.append(1000 * (time.perf_counter() - began_s))
 
     def longer(save: Callable[[], None]) -> float:
-        """By how much the steps after a save, together, are longer than those before it."""
+        """By how much the steps after a save, together, are longer than as many of those before and after them."""
         saver.finish()
-        events = [torch.cuda.Event(enable_timing=True) for _ in range(2 * _STEPS + 1)]  # type: ignore[no-untyped-call]
+        events = [torch.cuda.Event(enable_timing=True) for _ in range(3 * _STEPS + 1)]  # type: ignore[no-untyped-call]
         step(*next(batches))
         for number, event in enumerate(events):
             event.record()
@@ -320,7 +320,8 @@ def _stalls(step: _Steps, folder: Path, rounds: int) -> _Stalls:
             step(*next(batches))
         torch.cuda.synchronize()
         took = [one.elapsed_time(other) for one, other in pairwise(events)]
-        return float(sum(took[_STEPS:]) - _STEPS * statistics.median(took[:_STEPS]))
+        around = took[:_STEPS] + took[2 * _STEPS :]
+        return float(sum(took[_STEPS : 2 * _STEPS]) - _STEPS * statistics.median(around))
 
     try:
         step(*next(batches))
