@@ -38,6 +38,7 @@ from essp_common.catalog.rows import VideoRow
 from essp_common.job.spec import JobSpec
 from essp_common.objects.directory import DirectoryStore
 from essp_common.pb.v1.messages_pb2 import DecodeSeed, Made, Progress, Purpose, Seed, Trained
+from essp_common.runtime.garbage import collect_rarely
 from essp_common.runtime.troubles import Troubles
 from essp_common.wiring import Adapters, Stores
 from essp_common.worker.reports import RECORDS, WINDOW_S
@@ -46,7 +47,7 @@ from essp_master.job.message_builder import MessageBuilder
 from essp_master.job.preflight import preflight
 from essp_master.job.run import Run, claim_run
 from essp_master.ledger.instructions import Instruction, IssueUnits
-from essp_master.main import collect_rarely
+from essp_master.main import GARBAGE
 from essp_master.service import Master
 
 _VIDEOS = 10_000
@@ -191,7 +192,7 @@ class _Workers:
 
 def master(scale: Scale) -> Iterator[Figure]:
     """Seeds a second by the shell and by the ledger alone, and what a thousand workers cost more than one."""
-    collect_rarely()  # as the process of a master does
+    collect_rarely(GARBAGE)  # as the process of a master does
     clips = 2000 if scale.quick else 100_000
     rounds = [
         (

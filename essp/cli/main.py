@@ -18,6 +18,7 @@ from typer.core import TyperCommand, TyperGroup
 from essp.cli.commands import EXAMPLES, SECTIONS
 from essp_common import distribution
 from essp_common.errors import ConfigError, Conflict, EsspError, NotFound, Unavailable
+from essp_common.runtime.garbage import collect_rarely
 
 EXIT_CODES: tuple[tuple[type[EsspError], int], ...] = (
     (ConfigError, 2),
@@ -116,6 +117,7 @@ def _options(
 
 def main() -> None:
     """Run `essp`; errors that ESSP raises on purpose become one message and an exit code."""
+    collect_rarely()
     try:
         _need_a_folder()
         with distribution.needs_extra(" ".join(["essp", *sys.argv[1:2]])):  # also of what a command loads later

@@ -32,6 +32,7 @@ from essp_common.learning.wanted import Decoded
 from essp_common.messages.ordered import PhaseEnd
 from essp_common.pb.v1.messages_pb2 import ClipRef
 from essp_common.planning.position import Position
+from essp_common.runtime.garbage import collect_rarely
 from essp_trainer.data.batch import Batch, Seen, alike
 
 _NEXT_S = 0.2
@@ -184,6 +185,7 @@ def _to_send(error: Exception) -> Exception:
 
 def main() -> None:
     """Give what the parent wants."""
+    collect_rarely()
     for ignored in (signal.SIGINT, signal.SIGTERM):
         signal.signal(ignored, signal.SIG_IGN)
     parent, connection, *slots = map(int, sys.argv[1:])

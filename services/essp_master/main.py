@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 from contextlib import closing
 from typing import Annotated
@@ -11,23 +10,16 @@ import typer
 
 from essp_common.errors import ConfigError
 from essp_common.runtime import ids
+from essp_common.runtime.garbage import collect_rarely
 from essp_common.runtime.process import serve, worker_name
 from essp_common.wiring import Adapters
 from essp_common.worker.log_shipping import LogShipper
 from essp_master.assembly import MasterProcess
 from essp_master.config import MasterSettings
 
-_GARBAGE = (50_000, 20, 100)
-"""When the collector of cycles runs (`gc.set_threshold`)."""
-
-
-def collect_rarely() -> None:
-    """Have Python look for cycles of garbage less often.
-
-    A master holds many long-lived objects (a catalog, outstanding clips) and makes many short-lived ones, with hardly
-    any cycles among them: searching all of them took a third of its time.
-    """
-    gc.set_threshold(*_GARBAGE)
+GARBAGE = (50_000, 20, 100)
+"""When to look for garbage in cycles. A master holds many long-lived objects (a catalog, outstanding clips) and makes
+many short-lived ones, with hardly any cycles among them: searching all of them took a third of its time."""
 
 
 def own_command() -> tuple[str, ...]:
@@ -47,7 +39,7 @@ def main(
             "the API needs a token: set ESSP_API_TOKEN to a secret that callers show (`essp token` makes one), "
             "or ESSP_API_OPEN=true where only trusted people reach it"
         )
-    collect_rarely()
+    collect_rarely(GARBAGE)
     worker = worker_name(settings)
     with closing(Adapters.from_settings(settings)) as adapters, LogShipper(adapters.bus, worker, ids.MASTER):
         serve(MasterProcess(adapters, settings, worker, host, port, own_command()), settings, adapters.troubles)

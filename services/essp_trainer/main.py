@@ -14,6 +14,7 @@ import typer
 
 from essp_common.distribution import needs_extra
 from essp_common.errors import ConfigError, DeviceLost, EsspError
+from essp_common.runtime.garbage import collect_rarely
 from essp_common.topics import DATA_PARTITIONS
 from essp_trainer.config import Rendezvous, TrainerSettings
 from essp_trainer.distributed.supervisor import EXIT_RANK_LOST
@@ -39,6 +40,7 @@ def as_process() -> None:
 
     Exit codes: 1 the training failed, 2 the settings are wrong, 75 start all ranks again.
     """
+    collect_rarely()
     codes: list[tuple[type[EsspError], int]] = [(DeviceLost, EXIT_RANK_LOST), (ConfigError, 2), (EsspError, 1)]
     try:
         with needs_extra("essp trainer"):

@@ -220,11 +220,13 @@ def _end_with_parent() -> None:
 
 def _main() -> None:
     channel = socket.socket(fileno=int(sys.argv[1]))
+    gc.disable()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for module in _PRELOADED[sys.argv[2]]:
             import_module(module)
     gc.freeze()
+    gc.enable()
     request = _serve(channel)
     if request is None:
         return
