@@ -19,7 +19,7 @@ def as_uri(text: str, folder: Path = Path()) -> str:
     """
     if "://" in text:
         return text
-    path = os.path.abspath(folder / Path(text).expanduser())
+    path = os.path.abspath(folder / os.path.expanduser(text))
     return f"file:///{path.lstrip('/')}"  # POSIX lets a path begin with two slashes
 
 

@@ -185,6 +185,10 @@ class Epochs(IterableDataset[Batch]):
         """Where the next batch of this rank begins: epoch and clip; None: with the next epoch of a job that runs."""
         return None if self._late else Position(self._epoch, self._clips_done // self._ranks.world_size)
 
+    def _begins_at(self, position: Position) -> bool:
+        """Whether the next `for` begins there: not with the epoch after one that was left."""
+        return not self._begun and self.position() == position
+
     def set_epoch(self, epoch: int) -> None:
         """Have the next `for` show this epoch, from its beginning, unless it is the present one anyway. It ends an
         iteration that has begun.
@@ -241,7 +245,7 @@ class Epochs(IterableDataset[Batch]):
                 "state: it is of other clips; catalog, split, clip, seed and sampling have to be those that it was "
                 "taken with"
             )
-        if not 0 <= epoch < MOST_EPOCHS or not 0 <= clip <= len(self) * self._batch_size * self._ranks.world_size:
+        if not 0 <= epoch < MOST_EPOCHS or not 0 <= clip <= self._clips * self._ranks.world_size:
             raise ConfigError(f"state: there is no clip {clip} of epoch {epoch}")
         if clip % self._ranks.world_size:
             raise ConfigError(

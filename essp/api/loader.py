@@ -272,7 +272,7 @@ class Loader(Epochs):
         The other arguments are those of `Loader`. Nothing of the job's `output` is read or written, and nothing is
         cropped, mirrored or normalised.
         """
-        spec = read_job(Path(path_of("job", job)))
+        spec = read_job(Path(os.path.expanduser(path_of("job", job))))
         if stream is None and len(spec.streams) == 1:
             [stream] = spec.streams
         if (stream := name_of("stream", "" if stream is None else stream)) not in spec.streams:
@@ -426,6 +426,10 @@ class Loader(Epochs):
         return ById(self._source.phases.view(0).rows)
 
     @cached_property
+    def _further(self) -> tuple[str, ...]:
+        return self._source.phases.view(0).rows.further_names()
+
+    @cached_property
     def _targets(self) -> TargetReader:
         return TargetReader(self._source.phases.view(0).rows, self.clip.frames, self.clip.stride, self._deltas)
 
@@ -479,7 +483,7 @@ class Loader(Epochs):
             "index": [_index_of(item.clip, self._source.spec.sampling) for item in items],
         }
         further = [meta_of(rows.text("id", place), rows.text("extra", place)) for place in places]
-        for name in sorted({name for columns in further for name in columns}):
+        for name in self._further:
             meta[f"source_{name}" if name in meta else name] = [columns.get(name) for columns in further]
         has_targets = self.clip.snippets == 1 and self._targets.any
         targets = self._targets.of(places, meta["first_frame"]) if has_targets else None
@@ -487,7 +491,7 @@ class Loader(Epochs):
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy, for another process, starts processes of its own."""
-        made = ("_videos", "_targets", "_abandoned")
+        made = ("_videos", "_further", "_targets", "_abandoned")
         own = {name: value for name, value in self.__dict__.items() if name not in made}
         return own | {"_feed": None}
 

@@ -305,7 +305,8 @@ class Records(Epochs):
     def __getstate__(self) -> dict[str, Any]:
         """A copy, for another process, starts threads of its own."""
         state = {name: self.__dict__[name] for name in ("_epoch", "_clips_done", "_begun", "_resuming", "_map")}
-        return {"arguments": self._arguments, "state": state}
+        same = {"uri": self._uri, "version": self.version}  # wherever it is made, and whatever is built meanwhile
+        return {"arguments": self._arguments | same, "state": state}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state["arguments"])  # type: ignore[misc]
@@ -352,7 +353,8 @@ def _room_of(disk: int | str | None, folder: str | Path | None) -> Room | None:
             raise ConfigError("disk_folder: only has a meaning with disk, the bytes that may be kept there")
         return None
     default = os.path.join(gettempdir(), f"essp-records-{os.getuid()}")
-    return Room(os.path.abspath(default if folder is None else path_of("disk_folder", folder)), bytes_of(disk, "disk"))
+    place = default if folder is None else os.path.expanduser(path_of("disk_folder", folder))
+    return Room(os.path.abspath(place), bytes_of(disk, "disk"))
 
 
 def _items(part: Part) -> Iterator[tuple[int, int]]:

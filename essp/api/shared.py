@@ -34,6 +34,7 @@ from essp.records.ring import Address, Ended, Home, Ring
 from essp.records.slots import Packed, unpacked
 from essp_common.errors import ConfigError, PermanentError
 from essp_common.job.fields import MOST_EPOCHS
+from essp_common.planning.position import Position
 from essp_common.validation import shown
 
 if TYPE_CHECKING:
@@ -397,7 +398,7 @@ class _Batches:
         """Those between start and stop; and where each ends."""
         loader = self._loader
         start, stop = span
-        if loader.position() != (epoch, start):
+        if not loader._begins_at(Position(epoch, start)):
             loader.load_state_dict({**loader.state_dict(), "epoch": epoch, "clip": start * self._world_size})
         if loader.position() != (epoch, start):
             return  # too few for a batch

@@ -62,7 +62,7 @@ class Targets:
     stretches: list[list[Stretch]]
     """Of each clip's video or segment: its spans, by first frame, also those that the clip does not reach."""
     values: dict[str, Tensor]
-    """Name -> `(B, T, ...)`: each series of the catalog at these frames, or at those that the loader's
+    """Name -> `(B, T, ...)`: each series of the split's videos at these frames, or at those that the loader's
     `delta_timestamps` names. Where a video has no such series, NaN."""
     is_pad: dict[str, Tensor] = field(default_factory=dict)
     """Name -> `(B, D)` bool, of series with `delta_timestamps`: which values lie before the video or segment or after
@@ -104,6 +104,14 @@ class TargetReader:
             found |= unpack(self._packed.encoded(place), names_only=True).names
         return tuple(sorted(found))
 
+    @cached_property
+    def _series(self) -> dict[str, NDArray[Any]]:
+        """Name -> each series of the split's videos, without frames, as the first video that has it."""
+        found: dict[str, NDArray[Any]] = {}
+        for place in np.flatnonzero(self._packed.lengths[self._rows.places]).tolist():
+            found = {**unpack(self._rows.blob("targets", place), names_only=True).series, **found}
+        return found
+
     def of(self, places: Sequence[int], first_frames: Sequence[int]) -> Targets:
         """Of the clips that begin at these frames of the videos at these places among the rows.
 
@@ -134,13 +142,13 @@ class TargetReader:
         self, places: Sequence[int], videos: Sequence[VideoTargets], numbers: NDArray[np.int64]
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """The series at their places, and which of the places lie outside."""
-        names = {name for video in videos for name in video.series}
-        if unknown := sorted(self._deltas.keys() - names):
+        names = sorted(self._series)
+        if unknown := sorted(self._deltas.keys() - self._series.keys()):
             raise ConfigError(
-                f"delta_timestamps: there is no series {unknown[0]!r}; series: {', '.join(sorted(names)) or 'none'}"
+                f"delta_timestamps: there is no series {unknown[0]!r}; series: {', '.join(names) or 'none'}"
             )
         found, is_pad = {}, {}
-        for name in sorted(names):
+        for name in names:
             at = self._places(places, numbers, name)
             lengths = self._lengths(places)[:, None]
             inside = np.clip(at, 0, lengths - 1)
@@ -168,7 +176,7 @@ class TargetReader:
     def _at(
         self, name: str, places: Sequence[int], videos: Sequence[VideoTargets], at: NDArray[np.int64]
     ) -> NDArray[Any]:
-        known = next(video.series[name] for video in videos if name in video.series)
+        known = self._series[name]
         found = []
         for clip, (place, video) in enumerate(zip(places, videos, strict=True)):
             values = video.series.get(name)

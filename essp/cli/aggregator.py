@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
 from essp.cli.console import open_console
 from essp_aggregator.main import main as run_worker
@@ -35,7 +36,8 @@ def list_strategies(as_json: JsonFlag = False) -> None:
         return
     table = Table("strategy", "what it is", "parameters", box=None, header_style="bold")
     for row in rows:
-        table.add_row(row["name"], row.get("summary") or f"[red]not usable:[/] {row['error']}", row.get("params", ""))
+        what = row.get("summary") or Text.assemble(("not usable:", "red"), f" {row['error']}")
+        table.add_row(row["name"], what, row.get("params", ""))
     open_console().print(table)
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from essp.account import Account, account_of
 from essp.audit.invariants import Finding, check
@@ -27,7 +27,7 @@ from essp_common.job.status import JobStatus
 from essp_common.runtime.config import Settings
 from essp_common.wiring import Stores
 
-_MARKS = {True: "[green]holds[/]", False: "[red]broken[/]", None: "[yellow]not checked[/]"}
+_MARKS = {True: Text("holds", "green"), False: Text("broken", "red"), None: Text("not checked", "yellow")}
 
 
 def main(
@@ -76,9 +76,9 @@ def _print(output: str, findings: Sequence[Finding]) -> None:
     for column in ("INVARIANT", "", "CHECKED"):
         table.add_column(column)
     for finding in findings:
-        table.add_row(finding.invariant, _MARKS[finding.holds], escape(finding.checked))
+        table.add_row(finding.invariant, _MARKS[finding.holds], finding.checked)
         for violation in finding.violations:
-            table.add_row("", "", f"[red]{escape(violation)}[/]")
+            table.add_row("", "", Text(violation, "red"))
     console = open_console()
-    console.print(f"audit of {output}", style="bold", markup=False, highlight=False)
+    console.print(f"audit of {output}", style="bold", highlight=False)
     console.print(table)

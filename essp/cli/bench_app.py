@@ -179,7 +179,6 @@ def _tell_plan(console: Console, name: str, source: Source, learner: Learner, op
         f"{counted(rows, 'configuration')} x {counted(options.runs, 'run')}",
         highlight=False,
         soft_wrap=True,
-        markup=False,
     )
     if not options.cold:
         console.print("files on this machine stay in its page cache from the first run on; --cold evicts them")

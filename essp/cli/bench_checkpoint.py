@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -111,7 +112,6 @@ def main(
             f"{counted(runs, 'run')} of {counted(steps, 'step')}",
             highlight=False,
             soft_wrap=True,
-            markup=False,
         )
         show = stack.enter_context(shown_progress(console))
         watched = [str(fast_folder), *([store] if store and "://" not in store else [])]
@@ -202,7 +202,7 @@ def _folder(chosen: Path | None) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(prefix="essp-bench-") as folder:
             yield Path(folder)
         return
-    path = chosen.expanduser().absolute()
+    path = Path(os.path.expanduser(chosen)).absolute()
     if why := open_store(f"file://{path}").unwritable():
         raise ConfigError(f"--buffer {why}")
     path.mkdir(parents=True, exist_ok=True)

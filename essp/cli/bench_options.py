@@ -147,7 +147,7 @@ def _line_printer(console: Console) -> Show:
         nonlocal due_s
         if time.monotonic() >= due_s:
             due_s = time.monotonic() + _LINE_EVERY_S
-            console.print(f"{what}, {done:.0%} {_left(left_s)}".rstrip(), soft_wrap=True, highlight=False, markup=False)
+            console.print(f"{what}, {done:.0%} {_left(left_s)}".rstrip(), soft_wrap=True, highlight=False)
 
     return show
 
@@ -164,7 +164,7 @@ def give(results: Results, as_json: bool) -> None:
     console = open_console()
     console.print(results.table())
     for sentence in results.sentences:
-        console.print(sentence, highlight=False, soft_wrap=True, markup=False)
+        console.print(sentence, highlight=False, soft_wrap=True)
 
 
 def tell_left_out(console: Console, damaged: Mapping[str, Damaged], resident: int) -> None:
@@ -175,7 +175,7 @@ def tell_left_out(console: Console, damaged: Mapping[str, Damaged], resident: in
     if resident:
         lines.append(f"{counted(resident, 'file')} stayed in memory although --cold gave up their pages (tmpfs?)")
     for line in lines:
-        console.print(line, highlight=False, soft_wrap=True, markup=False)
+        console.print(line, highlight=False, soft_wrap=True)
 
 
 def traced_folders(places: Sequence[Storage]) -> list[str]:

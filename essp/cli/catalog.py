@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from essp.catalog.build import BuildOptions, Built, build
 from essp.catalog.probing import ProbeOptions
@@ -81,7 +82,7 @@ def build_command(
     console = open_console(stderr=True)
 
     def recognised(what: str) -> None:
-        console.print(f"recognised as {what}", highlight=False, soft_wrap=True, markup=False)
+        console.print(f"recognised as {what}", highlight=False, soft_wrap=True)
 
     try:
         with reading_progress(console, "reading videos") as tell:
@@ -96,7 +97,7 @@ def build_command(
         _show(open_console(), summary)
         console.print(_closing(built, as_uri(out)), highlight=False, soft_wrap=True)
     for note in built.notes:
-        console.print(f"note: {note}", highlight=False, soft_wrap=True, markup=False)
+        console.print(f"note: {note}", highlight=False, soft_wrap=True)
     if not summary.usable.videos:
         console.print("none of the videos can be used: `essp catalog show --problems` lists why", soft_wrap=True)
         raise typer.Exit(1)
@@ -135,7 +136,7 @@ def _closing(built: Built, out: str) -> str:
 
 def _show(console: Console, summary: Summary) -> None:
     """The figures as tables."""
-    console.print(f"[bold]{summary.source or 'catalog'}[/]: {_amount(summary.usable)}", highlight=False, soft_wrap=True)
+    console.print(Text.assemble((summary.source or "catalog", "bold"), f": {_amount(summary.usable)}"), soft_wrap=True)
     left = summary.rows - summary.usable.videos
     if left:
         console.print(f"{left} of {summary.rows} videos cannot be used", highlight=False)
@@ -148,7 +149,7 @@ def _show(console: Console, summary: Summary) -> None:
 def _show_usable(console: Console, summary: Summary) -> None:
     console.print(_splits(summary), _classes(summary))
     for line in _groups(summary):
-        console.print(line, highlight=False, soft_wrap=True, markup=False)
+        console.print(line, highlight=False, soft_wrap=True)
     for title, counts in (("codec", summary.codecs), ("size", summary.sizes), ("frames/s", summary.frame_rates)):
         console.print(_counts(title, counts))
     if summary.gop is not None:

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from essp.catalog.check.findings import KINDS, LONG_GOP, Wanted
 from essp.catalog.check.page import render
@@ -99,10 +100,8 @@ def _figures(report: Report, page: str) -> dict[str, object]:
 def _show(console: Console, report: Report) -> None:
     """A line for each kind, and below them what to do."""
     how = "" if report.decoded else ", packets only"
-    console.print(
-        f"[bold]{report.videos}[/] of {report.videos_total} videos checked, {report.files} files read{how}",
-        highlight=False,
-    )
+    told = f" of {report.videos_total} videos checked, {report.files} files read{how}"
+    console.print(Text.assemble((str(report.videos), "bold"), told))
     counts = report.counts()
     if not counts:
         console.print("nothing found")
@@ -115,6 +114,6 @@ def _show(console: Console, report: Report) -> None:
         examples = [f"{one.subject}: {one.what}" for one in report.findings if one.kind == kind][:_EXAMPLES]
         about = KINDS[kind]
         table.add_row(about.gravity, str(count), about.title, "\n".join(examples))
-    console.print(table, markup=False)
+    console.print(table)
     for kind in counts:
-        console.print(f"{KINDS[kind].title}: {KINDS[kind].remedy}", highlight=False, soft_wrap=True, markup=False)
+        console.print(f"{KINDS[kind].title}: {KINDS[kind].remedy}", highlight=False, soft_wrap=True)

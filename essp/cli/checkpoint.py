@@ -7,8 +7,8 @@ from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
 import typer
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from essp.checkpoints.listing import Listed, at, faults, listed, trainers
 from essp.cli.console import open_console
@@ -56,7 +56,7 @@ def ls_command(
     console.print(table)
     for each in found:
         if each.problem:
-            console.print(f"{each.trainer} {each.step}: {each.problem}", highlight=False, soft_wrap=True, markup=False)
+            console.print(f"{each.trainer} {each.step}: {each.problem}", highlight=False, soft_wrap=True)
 
 
 @app.command("show")
@@ -91,7 +91,7 @@ def show_command(
         "lies in": store.uri(manifest.key),
     }
     for name, fact in facts.items():
-        rows.add_row(f"[bold]{name}[/]", escape(fact))
+        rows.add_row(Text(name, "bold"), fact)
     console.print(rows)
 
 
@@ -148,13 +148,13 @@ def diff_command(
         table.add_column(column, justify="left" if column == "TENSOR" else "right")
     for each in found.moved[:_MOST_LINES]:
         shape = "x".join(map(str, each.shape)) or "1"
-        table.add_row(escape(each.name), shape, f"{each.relative:.2%}", f"{each.largest:.3g}", f"{each.equal:.0%}")
+        table.add_row(each.name, shape, f"{each.relative:.2%}", f"{each.largest:.3g}", f"{each.equal:.0%}")
     console.print(table)
     if len(found.moved) > _MOST_LINES:
         console.print(f"and {len(found.moved) - _MOST_LINES} that moved less; --json has all", highlight=False)
     for title, names in (("gone", found.missing), ("new", found.added), ("of another shape", found.reshaped)):
         if names:
-            console.print(f"{title}: {', '.join(names)}", highlight=False, markup=False, soft_wrap=True)
+            console.print(f"{title}: {', '.join(names)}", highlight=False, soft_wrap=True)
 
 
 @app.command("export")
@@ -221,12 +221,11 @@ def export_command(
             highlight=False,
         )
         for video, was, now in answers["changed"][:_MOST_LINES]:
-            console.print(f"  {video}: {was} -> {now}", highlight=False, markup=False)
+            console.print(f"  {video}: {was} -> {now}", highlight=False)
     console.print(
         f"wrote {out}: {after / before:.1%} of the size; use it as --model {out} or essp.load_model({out!r})",
         highlight=False,
         soft_wrap=True,
-        markup=False,
     )
 
 
@@ -251,9 +250,8 @@ def _export_programs(
             f"{member['error']:.2g} from the network's at most",
             highlight=False,
             soft_wrap=True,
-            markup=False,
         )
-    console.print(f"wrote {out}; model.json there says what each takes, and how their scores become one", markup=False)
+    console.print(f"wrote {out}; model.json there says what each takes, and how their scores become one")
 
 
 def _frame(text: str) -> tuple[int, int] | None:

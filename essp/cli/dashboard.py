@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from rich.console import Group, RenderableType
-from rich.markup import escape
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.table import Column, Table
@@ -64,7 +63,7 @@ def dashboard(status: JobStatus) -> RenderableType:
         parts += ["", Text(f"number {status.queue.position} in the queue: {status.queue.reason}", "yellow")]
     elif status.reason:
         parts += ["", Text(status.reason, _STATE_STYLE[status.state])]
-    title = f"[bold]{escape(status.name)}[/] [{_STATE_STYLE[status.state]}]{status.state}[/]"
+    title = Text.assemble((status.name, "bold"), " ", (str(status.state), _STATE_STYLE[status.state]))
     pace = f"{duration(status.elapsed_s)} gone"
     if status.state == JobState.RUNNING:
         pace += f" · {status.progress.clips_per_s:.1f} clips/s"
@@ -148,7 +147,7 @@ def _pools(pools: Iterable[PoolStatus]) -> Table:
     for pool in pools:
         per_clip = "–" if pool.seconds_per_clip is None else f"{1000 * pool.seconds_per_clip:.1f}"
         table.add_row(
-            escape(pool.name),
+            Text(pool.name),
             str(pool.workers),
             f"{pool.done:,}",
             f"{pool.clips_per_s:.1f}",
@@ -164,13 +163,13 @@ def _trainers(trainers: Iterable[TrainerStatus]) -> Table:
     for trainer in trainers:
         wait = trainer.data_wait_ratio
         table.add_row(
-            escape(trainer.name),
+            Text(trainer.name),
             _place(trainer),
             f"{trainer.clips_done:,}",
             _number(trainer.clips_per_s, 1),
             _number(trainer.loss, 3),
             percent(trainer.top1),
-            f"[yellow]{percent(wait)}[/]" if wait is not None and wait > _STARVED else percent(wait),
+            Text(percent(wait), "yellow" if wait is not None and wait > _STARVED else ""),
             "–" if trainer.queue is None else str(trainer.queue),
             percent(_best_validation(trainer)),
         )
@@ -209,7 +208,7 @@ def _figures(status: JobStatus) -> Table:
         weight = metrics.get(f"weight.{name}")
         cells = [percent(metrics.get(f"{split}.{name}.{figure}")) for split in splits for figure, _ in _FIGURES]
         style = "bold" if name == "fused" else ""
-        table.add_row(escape(name), "" if weight is None else f"{weight:.3f}", *cells, style=style)
+        table.add_row(Text(name), "" if weight is None else f"{weight:.3f}", *cells, style=style)
     return table
 
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 import yaml
 from rich.table import Table
+from rich.text import Text
 
 from essp.cli.console import open_console
 from essp_common.errors import ConfigError
@@ -34,7 +35,7 @@ def list_features(as_json: JsonFlag = False) -> None:
         return
     table = Table("feature", "what it is", box=None, header_style="bold")
     for row in rows:
-        table.add_row(row["name"], row.get("summary") or f"[red]not usable:[/] {row['error']}")
+        table.add_row(row["name"], row.get("summary") or Text.assemble(("not usable:", "red"), f" {row['error']}"))
     open_console().print(table)
 
 

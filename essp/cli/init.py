@@ -10,7 +10,7 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from essp.cli.init_records import SMALL, reader_of, records_text, side_for, trainer_text
+from essp.cli.init_records import SMALL, reader_of, records_text, scalar, side_for, trainer_text
 from essp.cli.recipes import TEMPLATES, Recipe, recipe_text
 from essp.uris import as_uri
 from essp_common.catalog.catalog import Catalog
@@ -123,6 +123,7 @@ _VISITS = SamplingSpec(kind="pooled")
 _WORTH = 1.3
 """Times fewer frames to decode, from which on `pooled` is proposed."""
 _LEAST_CLIPS = 96
+_LONGEST_NAME = 63
 _MIB = 2**20
 _BUDGET = 512 * _MIB
 _STEP = 64 * _MIB
@@ -188,9 +189,9 @@ def job_text(catalog: Catalog, uri: str, file: str, model: str, recipe: Recipe |
     stem = _stem(uri)
     fields: dict[str, object] = {
         "file": file,
-        "name": stem,
-        "output": _output(uri, stem),
-        "catalog": uri,
+        "name": scalar(stem),
+        "output": scalar(_output(uri, stem)),
+        "catalog": scalar(uri),
         "videos": len(usable),
         "classes": counted(len(catalog.classes), "class"),
         "splits": ", ".join(split for split in usable.names("split") if split) or "none",
@@ -268,7 +269,8 @@ def _files_of(text: str) -> str:
 
 
 def _stem(uri: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", Path(uri).stem.lower()).strip("-") or "job"
+    """A name of a job: letters, digits and dashes, as many as one may have."""
+    return re.sub(r"[^a-z0-9]+", "-", Path(uri).stem.lower()).strip("-")[:_LONGEST_NAME].strip("-") or "job"
 
 
 def _mebibytes(count: int) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
+import yaml
 
 from essp_common.errors import BadFrames, ConfigError
 from essp_common.job.data_spec import SamplingSpec
@@ -87,10 +89,10 @@ def records_text(
     room = -(-4 * window * height * height * 3 // _MIB)
     return TEMPLATE.format(
         file=file,
-        name=name,
-        output=output,
-        uri=uri,
-        sets="".join(f"  {field}: {value}\n" for field, value in sets.items()),
+        name=scalar(name),
+        output=scalar(output),
+        uri=scalar(uri),
+        sets="".join(f"  {field}: {scalar(value)}\n" for field, value in sets.items()),
         version=reader.number,
         records=counted(len(reader), "record"),
         classes=counted(len(np.unique(labelled["label"])), "class"),
@@ -101,6 +103,11 @@ def records_text(
         window=window,
         budget=max(_BUDGET_MIB, room),
     )
+
+
+def scalar(text: str) -> str:
+    """How YAML writes this text: in quotes where it would be taken for a number, a flag or more than text."""
+    return str(yaml.safe_dump(text, width=math.inf, allow_unicode=True)).removesuffix("...\n").rstrip("\n")
 
 
 def side_for(model: str, short: int) -> int:

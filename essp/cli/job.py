@@ -15,8 +15,6 @@ from typing import Annotated, Any
 
 import httpx
 import typer
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from essp.cli.confirmation import Yes, confirm
@@ -204,7 +202,7 @@ def _listed(jobs: Sequence[JobSummary]) -> Table:
         cells += [f"{job.clips_per_s:.1f}", duration(job.eta_s) if job.eta_s is not None else "-", str(job.failed)]
         cells += [str(job.priority or 0)] if priorities else []
         cells += [job.why] if reasons else []
-        table.add_row(*map(escape, cells))
+        table.add_row(*cells)
     return table
 
 
@@ -281,7 +279,7 @@ def _print(status: JobStatus, as_json: bool) -> None:
     if as_json:
         typer.echo(status.model_dump_json())
     else:
-        Console().print(dashboard(status))
+        open_console().print(dashboard(status))
 
 
 def _events(client: httpx.Client, name: str, after: int) -> Iterator[dict[str, Any]]:

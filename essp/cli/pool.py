@@ -6,7 +6,6 @@ import json
 from typing import Annotated, Any
 
 import typer
-from rich.markup import escape
 from rich.table import Table
 
 from essp.cli.console import open_console
@@ -34,9 +33,7 @@ def list_pools(server: Server = SERVER, token: Token = "", as_json: AsJson = Fal
     for pool in pools:
         kept = _kept(pool["rule"])
         because = f"{pool['reason']}; not up: {pool['held_up']}" if pool["held_up"] else pool["reason"]
-        table.add_row(
-            pool["name"], str(pool["replicas"]), str(pool["ready"]), f"{pool['busy']:.0%}", kept, escape(because)
-        )
+        table.add_row(pool["name"], str(pool["replicas"]), str(pool["ready"]), f"{pool['busy']:.0%}", kept, because)
     open_console().print(table)
 
 

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 from rich.table import Table
+from rich.text import Text
 
 from essp.cli.console import open_console
 from essp.cli.records_upkeep import DataSetArgument, clean_command, delete_command
@@ -84,7 +85,7 @@ def build_command(
     options = BuildOptions(encode, None if side is None else (side, side), append, workers)
     wanted = SourceOptions(within, as_uri(images) if images else "", whole, frames)
     with open_source(as_uri(source), stores, wanted) as found:
-        console.print(_recognised(source, found), highlight=False, soft_wrap=True, markup=False)
+        console.print(_recognised(source, found), highlight=False, soft_wrap=True)
         if dry_run:
             return
         try:
@@ -129,15 +130,14 @@ def show_command(data_set: DataSetArgument, version: VersionOption = None, as_js
         typer.echo(json.dumps(facts, indent=2))
         return
     console = open_console()
-    console.print(
-        f"[bold]{data_set}[/] version {reader.number} of {facts['versions']}: {counted(len(reader), 'record')} in "
-        f"{counted(len(reader.version.files), 'file')}, {size(int(lengths.sum()))}",
-        highlight=False,
-        soft_wrap=True,
+    told = (
+        f" version {reader.number} of {facts['versions']}: {counted(len(reader), 'record')} in "
+        f"{counted(len(reader.version.files), 'file')}, {size(int(lengths.sum()))}"
     )
+    console.print(Text.assemble((data_set, "bold"), told), soft_wrap=True)
     console.print(_counts(f"{len(reader.classes)} classes", classes), _counts("size", shapes))
     for what, why in reader.damaged.items():
-        console.print(f"damaged: {what}: {why}", highlight=False, soft_wrap=True, markup=False)
+        console.print(f"damaged: {what}: {why}", highlight=False, soft_wrap=True)
 
 
 @app.command("verify")
@@ -177,7 +177,7 @@ def _recognised(name: str, source: Source) -> str:
 
 def _tell_built(console: Console, out: str, built: Built) -> None:
     for name, why in list(built.problems.items())[:_MOST_LINES]:
-        console.print(f"left out {name}: {why}", highlight=False, soft_wrap=True, markup=False)
+        console.print(f"left out {name}: {why}", highlight=False, soft_wrap=True)
     if len(built.problems) > _MOST_LINES:
         console.print(f"... and {len(built.problems) - _MOST_LINES} more (--json has all)")
     console.print(
@@ -185,7 +185,6 @@ def _tell_built(console: Console, out: str, built: Built) -> None:
         f"{built.elapsed_s:.1f} s; train on it with essp.Records({out!r})",
         highlight=False,
         soft_wrap=True,
-        markup=False,
     )
 
 

@@ -94,9 +94,10 @@ def named_alike(found: SegmentList, labelled: SegmentList) -> SegmentList:
     by_stem: dict[str, list[str]] = defaultdict(list)
     for video in sorted(labelled.videos):
         by_stem[_parts(video)[-1]].append(video)
-    names = {video: _same(video, by_stem, labelled.where) or video for video in found.videos}
-    stretches = tuple(replace(each, video=names[each.video]) for each in found.stretches)
-    return replace(found, stretches=stretches, videos=frozenset(names.values()))
+    others = found.videos - labelled.videos
+    names = {video: _same(video, by_stem, labelled.where) or video for video in others}
+    stretches = tuple(replace(each, video=names.get(each.video, each.video)) for each in found.stretches)
+    return replace(found, stretches=stretches, videos=(found.videos & labelled.videos) | frozenset(names.values()))
 
 
 def of_subset(labelled: SegmentList, subset: str) -> SegmentList:

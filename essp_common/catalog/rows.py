@@ -233,10 +233,23 @@ class Rows(Sequence[VideoRow]):
         found: str = value_of(self.columns[name], self.places[row])
         return found
 
+    def further_names(self) -> tuple[str, ...]:
+        """The further columns of the source that any of these rows has, sorted."""
+        firsts: dict[str, int] = {}
+        for row in np.flatnonzero(self._texts("extra").lengths[self.places]).tolist():
+            firsts.setdefault(self.text("extra", row), row)
+        return tuple(sorted({name for text, row in firsts.items() for name in meta_of(self.text("id", row), text)}))
+
     def blob(self, name: str, row: int) -> bytes:
         """One value of a column of bytes."""
         found: bytes = value_of(self.columns[name], self.places[row])
         return found
+
+    def _texts(self, name: str) -> Blobs:
+        column = self.columns[name]
+        if not isinstance(column, Blobs):
+            raise TypeError(f"{name} is no column of texts")
+        return column
 
     def _words(self, name: str) -> Words:
         column = self.columns[name]

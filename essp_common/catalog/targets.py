@@ -7,9 +7,11 @@ those of the file in display order, as everywhere in a catalog, so a clip finds 
 from __future__ import annotations
 
 import json
+import math
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -80,7 +82,7 @@ def pack(targets: Targets) -> bytes:
 
 
 def unpack(packed: bytes, names_only: bool = False) -> Targets:
-    """The inverse of `pack`; with `names_only`, without the series. Raises `ConfigError` for anything else."""
+    """The inverse of `pack`; with `names_only`, series without frames. Raises `ConfigError` for anything else."""
     if not packed:
         return NONE
     try:
@@ -95,7 +97,8 @@ def unpack(packed: bytes, names_only: bool = False) -> Targets:
         header = json.loads(text)
         spans = tuple(Span(int(first), int(last), str(name)) for first, last, name in header["spans"])
         labels = tuple(map(str, header["labels"]))
-        series = {} if names_only else {str(n): _array(reader, *kind) for n, kind in header["series"].items()}
+        read = _none if names_only else partial(_array, reader)
+        series = {str(name): read(*kind) for name, kind in header["series"].items()}
     except (zlib.error, ValueError, TypeError, KeyError, AttributeError) as error:
         raise ConfigError(f"a catalog's targets cannot be read ({error}); build the catalog again") from error
     return Targets(labels, spans, series)
@@ -113,9 +116,19 @@ def _more(reader: Any, count: int) -> bytes:
 
 
 def _array(reader: Any, kind: str, shape: list[int]) -> NDArray[Any]:
+    dtype, sizes = _kind(kind, shape)
+    count = math.prod(sizes)
+    return np.frombuffer(_more(reader, count * dtype.itemsize), dtype).reshape(sizes)
+
+
+def _none(kind: str, shape: list[int]) -> NDArray[Any]:
+    dtype, sizes = _kind(kind, shape)
+    return np.empty((0, *sizes[1:]), dtype)
+
+
+def _kind(kind: str, shape: list[int]) -> tuple[np.dtype[Any], list[int]]:
     dtype = np.dtype(kind)
     sizes = [int(size) for size in shape]
-    count = int(np.prod(sizes, dtype=object))
-    if dtype.kind not in _KINDS or min(sizes, default=0) < 0 or count * dtype.itemsize > MOST_BYTES:
+    if dtype.kind not in _KINDS or min(sizes, default=0) < 0 or math.prod(sizes) * dtype.itemsize > MOST_BYTES:
         raise ValueError(f"{kind} {shape} is no array of a row's")
-    return np.frombuffer(_more(reader, count * dtype.itemsize), dtype).reshape(sizes)
+    return dtype, sizes

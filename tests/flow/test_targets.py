@@ -75,6 +75,23 @@ def test_targets_are_those_of_the_very_frames(marked: Path) -> None:
     assert seen == {0, 1, 2, 3}
 
 
+def test_every_batch_has_every_series_and_column(marked: Path) -> None:
+    """Also one whose only video has none of them; and times are looked up in them all the same."""
+    for deltas in ({}, {"number": [0.0]}):
+        with loader(marked, batch_size=1, clips_per_epoch=8, delta_timestamps=deltas) as clips:
+            batches = list(clips)
+        assert {int(batch.meta["take"][0]) for batch in batches} == {0, 1, 2, 3}
+        for batch in batches:
+            assert batch.targets is not None
+            known = int(batch.meta["take"][0]) < 3
+            assert batch.targets.values["number"].isnan().all().item() is not known
+    with (
+        loader(marked, delta_timestamps={"gaze": [0.0]}) as clips,
+        pytest.raises(essp.EsspError, match="no series 'gaze'; series: number"),
+    ):
+        next(iter(clips))
+
+
 def test_targets_go_along_to_a_device_and_into_copies(marked: Path) -> None:
     with loader(marked) as clips:
         batch = next(iter(clips))

@@ -38,8 +38,9 @@ def image(number: int, side: int = SIDE) -> np.ndarray[Any, np.dtype[np.uint8]]:
     return np.full((side, side, 3), number, np.uint8)
 
 
-def build(path: Path, records: Sequence[Record]) -> Path:
-    with Writer(DataSet(DirectoryStore.from_url(path.as_uri())), ("a", "b"), file_bytes=900) as writer:
+def build(path: Path, records: Sequence[Record], append: bool = False) -> Path:
+    data_set = DataSet(DirectoryStore.from_url(path.as_uri()))
+    with Writer(data_set, ("a", "b"), file_bytes=900, append=append) as writer:
         for record in records:
             writer.add(record)
     return path
@@ -329,6 +330,25 @@ def test_the_last_batch_may_be_left_out(raw: Path) -> None:
         assert [len(batch) for batch in loader] == [8] * 6
         assert len(loader) == 6
         assert loader.epoch == 1
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_a_state_at_the_end_of_an_epoch_goes_on_with_the_next_one(raw: Path, world_size: int) -> None:
+    """Also where the last clips are too few for a batch, and are left out."""
+    options: dict[str, Any] = {"batch_size": 8, "drop_last": True, "rank": 0, "world_size": world_size}
+    with essp.Records(raw, **options) as loader:
+        loader.load_state_dict(loader.state_dict() | {"clip": RECORDS})
+        assert loader.epoch == 1
+        with pytest.raises(ConfigError, match="there is no clip"):
+            loader.load_state_dict(loader.state_dict() | {"clip": RECORDS + world_size})
+
+
+def test_a_folder_of_the_home_folder_is_there(raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    with essp.Records(raw, memory=1, disk="1MiB", disk_folder="~/kept") as loader:
+        taken(loader)
+    assert [path.name for path in tmp_path.iterdir()] == ["kept"]
 
 
 @pytest.mark.processes

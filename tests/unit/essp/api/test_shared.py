@@ -222,6 +222,40 @@ def test_a_resumed_epoch_has_everything_that_was_not_used(raw: Path, batch_size:
             assert set(EPOCH) <= {*taken(alone), *first, *used}
 
 
+def test_an_epoch_that_was_left_is_gone_on_with_by_those_that_share_it(raw: Path) -> None:
+    with essp.Records(raw, batch_size=BATCH) as loader:
+        iteration = iter(loader)
+        shown = [*next(iteration).meta["record"], *next(iteration).meta["record"]]
+        with loader.share(processes=1) as shared:
+            assert sorted(shown + taken(iter(shared))) == EPOCH
+            assert sorted(taken(iter(shared))) == EPOCH
+            assert shared.state_dict()["epoch"] == 1
+
+
+def test_batches_that_end_where_the_next_span_begins_lose_nothing(raw: Path) -> None:
+    with essp.Records(raw, batch_size=BATCH).share(processes=1) as shared:
+        state = shared.state_dict() | {"clip": 2, "used": [(4, 6)]}
+    with essp.Records(raw, batch_size=BATCH) as loader:
+        order = taken(loader)
+    with essp.Records(raw, batch_size=BATCH).share(processes=1) as again:
+        again.load_state_dict(state)
+        assert sorted(taken(iter(again))) == sorted(order[2:4] + order[6:])
+
+
+def test_who_shares_a_loader_shows_its_version_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is added to the data set meanwhile; and so does a copy for another process."""
+    build(tmp_path / "set", [Record.of_image(image(i), i % 2) for i in range(RECORDS)])
+    monkeypatch.chdir(tmp_path)
+    with essp.Records("set", batch_size=BATCH) as loader:
+        build(tmp_path / "set", [Record.of_image(image(i), i % 2) for i in range(RECORDS, 2 * RECORDS)], append=True)
+        monkeypatch.chdir("/")
+        copied = pickle.loads(pickle.dumps(loader))  # noqa: S301  our own
+        assert (copied.version, sorted(taken(copied))) == (loader.version, EPOCH)
+        copied.close()
+        with loader.share(processes=1) as shared:
+            assert sorted(taken(iter(shared))) == EPOCH
+
+
 def test_states_that_cannot_be_loaded(raw: Path, shared: essp.SharedRecords) -> None:
     state = shared.state_dict()
     for wrong in ([(3, 2)], [(0, 99)], [(-1, 4)]):

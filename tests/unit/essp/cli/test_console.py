@@ -37,6 +37,16 @@ def test_a_path_in_a_table_stays_whole_in_a_pipe(
     assert LONG in capsys.readouterr().out
 
 
+def test_brackets_in_names_are_brackets(capsys: pytest.CaptureFixture[str]) -> None:
+    found = table()
+    found.add_row("Putting [something] on [something]", "/v/Talk [dq2w9WgXcQ].mp4")
+    open_console().print(found)
+    open_console().print("[/b] end", highlight=False)
+    said = capsys.readouterr().out
+    for name in ("Putting [something] on [something]", "Talk [dq2w9WgXcQ].mp4", "[/b] end"):
+        assert name in said
+
+
 def test_a_width_that_is_asked_for_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "60")
     console = open_console()

@@ -38,6 +38,16 @@ def test_results_lie_below_the_working_folder(tmp_path: Path, monkeypatch: pytes
     assert (spec.clip.resize.height, spec.trainers["rgb"].augment.crop) == (128, 112)
 
 
+@pytest.mark.parametrize(
+    "file", ["2024", "yes", "null", "1e5", "run: 1", "- x", "é", "'", '"', "x" * 80, "a" * 62 + "-b"]
+)
+def test_any_name_of_a_catalog_is_one_of_a_job(file: str) -> None:
+    uri = f"file:///data/{file}.parquet"
+    spec = parse_spec(job_text(Catalog(ROWS), uri, "job.yaml", "small"))
+    assert spec.data.catalog == uri
+    assert spec.output.endswith(f"/runs/{spec.name}")
+
+
 def test_results_of_a_catalog_in_an_object_store_lie_beside_it() -> None:
     spec = parse_spec(job_text(Catalog(ROWS), "s3://bucket/sets/ucf.parquet", "job.yaml", "resnet18"))
     assert (spec.data.catalog, spec.output) == ("s3://bucket/sets/ucf.parquet", "s3://bucket/sets/runs/ucf")

@@ -90,5 +90,6 @@ def test_a_path_is_meant_from_the_working_folder(tmp_path: Path, monkeypatch: py
     assert as_uri("a b.mp4") == f"file://{tmp_path}/here/a b.mp4"
     assert as_uri("../videos/") == f"file://{tmp_path}/videos", "no key of a store holds .."
     assert as_uri("s3://bucket/a/../b") == "s3://bucket/a/../b"
+    assert as_uri("~nobody.has.this/a.mp4") == f"file://{tmp_path}/here/~nobody.has.this/a.mp4"
     assert shown(as_uri("runs/one")) == "runs/one"
     assert shown(as_uri("../runs")) == f"{tmp_path}/runs"

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from essp.evaluation.segment_lists import SegmentList, named_alike
 from essp.evaluation.segments import Stretch, average_precision, evaluate
 from essp_common.artifacts.segments import Segment, write_segments
 from essp_common.errors import ConfigError
@@ -115,6 +116,15 @@ def test_answers_of_predict_against_a_list(folder: Path) -> None:
     assert run["average"] == 0.0
     assert "1 video of 3 in which was searched have no labels, such as clips/9.mp4" in document["notes"][0]
     assert "1 labelled video of 3" in document["notes"][1]
+
+
+def test_names_that_are_the_same_need_no_likeness() -> None:
+    """Though they are like others, too: in another folder, or with a dot in them."""
+    names = ("a.mp4", "day2/a.mp4", "clip.1", "clip.2")
+    stretches = tuple(Stretch(name, "run", 0.0, 1.0) for name in names)
+    listed = SegmentList("labels", "s", stretches, frozenset(names))
+    found = named_alike(listed, listed)
+    assert (found.stretches, found.videos) == (stretches, frozenset(names))
 
 
 def test_a_table_and_a_subset(folder: Path) -> None:

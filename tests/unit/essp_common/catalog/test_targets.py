@@ -37,7 +37,10 @@ def test_what_is_packed_comes_back(labels: list[str], spans: list[Span], series:
         assert found.series[name].shape == values.shape
         np.testing.assert_array_equal(found.series[name], values)
     named = unpack(packed, names_only=True)
-    assert (named.names, dict(named.series)) == (frozenset(labels) | {span.name for span in spans}, {})
+    assert named.names == frozenset(labels) | {span.name for span in spans}
+    kinds = {name: (values.dtype, values.shape[1:]) for name, values in found.series.items()}
+    assert {name: (values.dtype, values.shape[1:]) for name, values in named.series.items()} == kinds
+    assert not any(len(values) for values in named.series.values())
     assert bool(packed) == bool(labels or spans or series)
 
 
