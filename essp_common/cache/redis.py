@@ -76,6 +76,7 @@ class RedisCache:
         self._label_bytes = UNIT
         """Of the last value that was read in parts; most have the same readers."""
         self._evicts = ""
+        self._refuses = ""
         self._silence = Silence(clock)
         self._silence_of_all = Silence(clock)
         """Of `usage`, which asks every node of a cluster."""
@@ -115,6 +116,7 @@ class RedisCache:
                 self._direct.ask(key, command, lambda: client.execute_command(*command))
             else:
                 self._client.unlink(key)
+        self._refuses = ""
         failpoint("redis.stored")
 
     def get(self, key: str, parts: Sequence[Part] = ()) -> Buffer:
@@ -141,6 +143,7 @@ class RedisCache:
         with self._errors():
             commands = [(key, ("EVALSHA", self._ack.sha, 1, key, consumer)) for key in keys]
             freed = self._direct.ask_all(commands, lambda place: self._ack(keys=[keys[place]], args=[consumer]))
+        self._refuses = ""
         failpoint("redis.acked")
         return sum(map(bool, freed))
 
@@ -184,7 +187,9 @@ class RedisCache:
         return CacheUsage(keys, used_bytes, limit_bytes, full_count)
 
     def troubles(self) -> Troubles:
-        """It evicts, has no limit, or does not answer."""
+        """It refuses writes, evicts, has no limit, or does not answer."""
+        if self._refuses:
+            return {Kind.CACHE_REFUSES: self._refuses}
         if (waited_s := max(self._silence.lasts_s(), self._silence_of_all.lasts_s())) >= LASTS_S:
             return {
                 Kind.CACHE_SILENT: f"{self._where} has not answered for {waited_s:.0f} s; see that Redis runs and that "
@@ -233,8 +238,11 @@ class RedisCache:
             raise ConfigError(f"{self._where}: {error}; {_ACCESS}") from error
         except (RedisError, RedisClusterException) as error:
             if "MISCONF" in str(error):
-                remedy = 'a frame cache needs no snapshots: redis-cli CONFIG SET save ""'
-                raise ConfigError(f"{self._where} refuses writes since it cannot save to disk; {remedy}") from error
+                self._refuses = (
+                    f"{self._where} refuses writes, since it cannot save to disk; a frame cache needs no snapshots: "
+                    'redis-cli CONFIG SET save ""'
+                )
+                raise Unavailable(self._refuses) from error
             raise Unavailable(f"{self._where}: {advised(str(error))}") from error
 
 

@@ -2,6 +2,8 @@
 
 To map 2 MB, touch them and unmap them takes as long as to copy them; files are used again and again. So a map stays
 when nothing refers any more to what was got, and the file's lock alone is given back.
+
+A map has two descriptors, one of them Python's. Where a process may have few, values beyond some are copied.
 """
 
 from __future__ import annotations
@@ -9,12 +11,16 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
+import resource
 import weakref
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
 
-_MOST = 128
+_MOST_IDLE = 128
+_SHARE = 8
+"""Of the descriptors that a process may have, one in so many is a map's: twice that are in use."""
 _LOOK_EVERY = 32
 
 
@@ -37,6 +43,9 @@ class Maps:
 
     def __init__(self) -> None:
         self._idle: dict[int, _Map] = {}
+        self._used: set[int] = set()
+        """Maps, by identity, to which somebody refers."""
+        self._most = max(1, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _SHARE)
         self._process = os.getpid()
         self._made = 0
         self._closed = False
@@ -44,13 +53,17 @@ class Maps:
     def view(self, file: int, begin: int, end: int) -> memoryview:
         """Bytes of a file that is locked for reading.
 
-        The file is this object's from now on: it stays locked until the view and everything made of it are gone.
+        The file is this object's from now on: it stays locked until the view and everything made of it are gone, unless
+        that is a copy.
         """
         if self._process != os.getpid():
             self._idle.clear()
+            self._used.clear()
             self._process = os.getpid()
         status = os.fstat(file)
         found = self._idle.pop(status.st_ino, None)
+        if found is None and not self._has_room():
+            return _copied(file, begin, end)
         if found is None:
             try:
                 memory = mmap.mmap(file, status.st_size, access=mmap.ACCESS_READ)
@@ -64,6 +77,7 @@ class Maps:
         else:
             fcntl.flock(found.file, fcntl.LOCK_SH)  # at once: `file` has it too
             os.close(file)
+        self._used.add(id(found))
         array = np.frombuffer(found.memory, np.uint8, end - begin, begin)
         weakref.finalize(array, self._give_back, found).atexit = False
         return array.data.toreadonly()
@@ -76,12 +90,34 @@ class Maps:
     def _give_back(self, used: _Map) -> None:
         if used.process != os.getpid():
             return
+        self._used.discard(id(used))
         fcntl.flock(used.file, fcntl.LOCK_UN)
-        if not self._closed and len(self._idle) < _MOST:
+        if not self._closed and len(self._idle) < _MOST_IDLE:
             self._idle[used.inode] = used
+
+    def _has_room(self) -> bool:
+        """For one map more, if need be in place of an idle one."""
+        if len(self._used) >= self._most:
+            return False
+        if len(self._used) + len(self._idle) >= self._most:
+            with suppress(KeyError):  # another thread has taken the last one
+                self._idle.popitem()
+        return True
 
     def _forget_removed(self) -> None:
         """Maps of files that are no more take memory that no cache counts."""
         for inode, one in list(self._idle.items()):
             if not os.fstat(one.file).st_nlink:
                 self._idle.pop(inode, None)
+
+
+def _copied(file: int, begin: int, end: int) -> memoryview:
+    """A copy of these bytes; closes the file."""
+    found = bytearray(end - begin)
+    left = memoryview(found)
+    try:
+        while left:
+            left = left[os.preadv(file, [left], end - len(left)) :]
+    finally:
+        os.close(file)
+    return memoryview(found).toreadonly()

@@ -21,6 +21,7 @@ class Kind(StrEnum):
     BUS_SILENT = "bus-silent"
     BUS_STALLED = "bus-stalled"
     CACHE_SILENT = "cache-silent"
+    CACHE_REFUSES = "cache-refuses"
     CACHE_EVICTS = "cache-evicts"
     STORAGE_FULL = "storage-full"
     STORAGE_SILENT = "storage-silent"
@@ -37,6 +38,7 @@ MEANINGS: Mapping[Kind, str] = {
     Kind.BUS_STALLED: "the broker takes messages and does not acknowledge them; look at its log, its disk and its "
     "replicas",
     Kind.CACHE_SILENT: "the frame cache does not answer; see that it runs and that the network lets it through",
+    Kind.CACHE_REFUSES: "the frame cache takes no clips; the line says why, and has the command that sets it right",
     Kind.CACHE_EVICTS: "the frame cache may drop clips that nobody has read; set maxmemory, and maxmemory-policy "
     "noeviction",
     Kind.STORAGE_FULL: "no room is left where results are written; free some, and what failed is tried again",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any, BinaryIO, TypeAlias, cast
 
@@ -132,13 +132,33 @@ def check_complete(file: VideoFile, stream: VideoStream, packets: int) -> None:
     nothing, so one that lacks its end is taken for a shorter one.
     """
     if stream.container.format.name.startswith("mov") and stream.frames > packets:
-        raise BadVideo(f"the file ends early: {packets} of {stream.frames} frames are in it", "truncated")
+        packets = _samples(file, stream.index)
+        if stream.frames > packets:
+            raise BadVideo(f"the file ends early: {packets} of {stream.frames} frames are in it", "truncated")
     head, size_bytes = _inspect(file)
     if stream.container.format.name == "gif" and not _tail(file).rstrip(b"\0\r\n").endswith(b"\0;"):
         raise BadVideo("the file ends early: a GIF ends with a trailer", "truncated")
     riff_end = int.from_bytes(head[4:8], "little") + 7 if head.startswith(b"RIFF") else 0  # a last odd byte is optional
     if max(riff_end, _segment_end(head)) > size_bytes:
         raise BadVideo("the file ends early: its header declares more bytes than it has", "truncated")
+
+
+def _samples(file: VideoFile, index: int) -> int:
+    """How many frames of a stream are in an MP4 file, with those that its edit list leaves out."""
+    head, _ = _inspect(file)
+    found = 0
+    with (
+        suppress(av.error.FFmpegError),
+        av.open(
+            f"file:{file}" if isinstance(file, str) else file,
+            mode="r",
+            buffer_size=_IO_BYTES,
+            container_options=_demuxer(head) | {"ignore_editlist": "1"},
+        ) as container,
+    ):
+        for packet in container.demux(container.streams[index]):
+            found += bool(packet.size)
+    return found
 
 
 def _demuxer(head: bytes) -> dict[str, str]:

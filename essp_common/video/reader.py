@@ -164,7 +164,7 @@ class Reader:
     def _read_counted(self, run: _Run, output: _Output, strict: bool) -> None:
         try:
             self._fill_counted(run, output, strict)
-        except BadVideo:
+        except BaseException:
             self._onward = None
             raise
 

@@ -69,6 +69,7 @@ class Child:
         try:
             return {"clips": self._decode(request), "frames": self._tally.counts()}
         except TransientError as error:
+            self._drop(request.unit.video)  # FFmpeg has lost its place in a file of which a read has failed
             return {"reason": str(error), "retry_after_s": error.retry_after_s}
         except EsspError as error:
             self._drop(request.unit.video)

@@ -159,7 +159,10 @@ class Sandbox:
         """The child, started if necessary. Raises `Unavailable` if it does not start."""
         if self._child is not None:
             return self._child
-        child = self._child = _Child(self._memory.fd, self._videos)
+        try:
+            child = self._child = _Child(self._memory.fd, self._videos)
+        except OSError as error:
+            raise Unavailable(f"the decoder's child process did not start: {error.strerror}") from error
         try:
             child.channel.send(self._options.config.packed())
             ready = child.channel.receive(_START_S) == READY
@@ -180,7 +183,8 @@ class _Child:
         self.channel = Channel(ours)
         self.units = 0
         self._server: BlockServer | None = None
-        with ExitStack() as passed:
+        with ExitStack() as passed, ExitStack() as own:
+            own.enter_context(ours)
             passed.enter_context(theirs)
             fds = [theirs.fileno(), memory_fd]
             if videos is not None:
@@ -195,6 +199,7 @@ class _Child:
                 env=os.environ | _ENVIRONMENT,
                 process_group=0,  # an interrupt at the terminal reaches only the parent, which drains
             )
+            own.pop_all()
 
     def end(self) -> int:
         """Kill the process, which holds nothing. Returns its exit status."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -24,6 +25,7 @@ from essp_common.errors import CacheFull, CacheMiss, ConfigError, Unavailable
 from essp_common.runtime.troubles import LASTS_S, Kind
 from essp_common.wiring import open_cache
 from tests.contract.cache_suite import KEY, TTL_S, CacheContract
+from tests.harness.waiting import until
 
 T = TypeVar("T")
 
@@ -157,6 +159,30 @@ def test_redis_that_is_set_to_lose_frames_while_it_runs_is_told_of(tmp_path: Pat
         cache.usage()
         assert not cache.troubles()
         cache.close()
+
+
+@pytest.mark.processes
+@pytest.mark.integration
+def test_redis_that_cannot_save_is_waited_for_and_told_of(tmp_path: Path) -> None:
+    """It refuses writes until it can, or need not."""
+    (tmp_path / "disk").mkdir()
+    with RedisServer(tmp_path / "disk", maxmemory_bytes=32 * 2**20) as server:
+        cache = RedisCache.from_url(server.url)
+        cache.put(KEY, b"frames", ["trainer.a"], TTL_S)
+        server.execute("CONFIG", "SET", "save", "3600 1")
+        shutil.rmtree(tmp_path / "disk")
+        with redis.Redis.from_url(server.url) as client:
+            client.bgsave()
+            until(lambda: client.info("persistence")["rdb_last_bgsave_status"] == "err")
+        for write in (lambda: cache.put(KEY, b"frames", ["trainer.a"], TTL_S), lambda: cache.ack(KEY, "trainer.a")):
+            with pytest.raises(Unavailable, match="refuses writes, since it cannot save to disk"):
+                write()
+        assert 'CONFIG SET save ""' in cache.troubles()[Kind.CACHE_REFUSES]
+        server.execute("CONFIG", "SET", "save", "")
+        cache.put(KEY, b"frames", ["trainer.a"], TTL_S)
+        assert not cache.troubles()
+        cache.close()
+        (tmp_path / "disk").mkdir()  # for its log
 
 
 def test_redis_that_does_not_answer_is_told_of() -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import fcntl
 import itertools
 import os
+import resource
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +110,25 @@ def test_large_value_is_read_where_it_lies(cache: SharedMemoryCache) -> None:
     cache.ack(KEY, "trainer.a")
     cache.put(OTHER, NEW, ["trainer.a"], TTL_S)
     assert bytes(found) == OLD
+
+
+def test_few_descriptors_are_enough_for_many_values_in_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever holds more than may be mapped has copies, and maps again once it has let go."""
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (64, 64))
+    keys = [clip_key("job", 1, 0, 0, index) for index in range(40)]
+    with closing(SharedMemoryCache("clips", 2**24, tmp_path)) as cache:
+        for number, key in enumerate(keys):
+            cache.put(key, bytes([number]) * len(OLD), ["trainer.a"], TTL_S)
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(2):
+            held = [cache.get(key) for key in keys]
+            assert len(os.listdir("/proc/self/fd")) <= before + 2 * 64 // 8
+            for key in keys:
+                cache.ack(key, "trainer.a")
+            for number, key in enumerate(keys):
+                cache.put(key, bytes([number]) * len(OLD), ["trainer.a"], TTL_S)
+            assert [set(bytes(value)) for value in held] == [{number} for number in range(len(keys))]
+            del held
 
 
 @pytest.mark.parametrize("before", [None, OLD])

@@ -14,6 +14,7 @@ from essp_common.features.port import ArraySpec, FeatureParams
 from essp_common.features.quantization import ZERO
 from essp_common.features.sampling import centre_window
 from essp_common.job.feature_layout import DIFFERENCES, FeatureLayout
+from essp_extractor.features.channels import side_by_side
 
 
 class FrameDiffParams(FeatureParams):
@@ -62,5 +63,4 @@ class FrameDiff:
             self._cv2.addWeighted(following, 1, previous, -1, ZERO).reshape(height, width, channels)
             for previous, following in pairwise(rows)
         ]
-        stacked: NDArray[np.uint8] = self._cv2.merge(differences)
-        return stacked.reshape(1, height, width, channels * self._length)
+        return side_by_side(self._cv2, differences).reshape(1, height, width, channels * self._length)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import threading
 from contextlib import closing
 from dataclasses import replace
@@ -174,6 +175,25 @@ def test_a_child_that_cannot_start_is_not_blamed_on_the_video(
     monkeypatch.setattr("sys.executable", "/bin/false")
     with closing(Sandbox(options)) as sandbox, pytest.raises(Unavailable, match="did not start"):
         sandbox.decode(unit(folder, "a.mp4", 2))
+
+
+def test_nor_is_one_for_which_the_machine_has_no_room(
+    options: SandboxOptions, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes no memory for clips either."""
+
+    def popen(*_: object, **__: object) -> None:
+        raise OSError(11, "Resource temporarily unavailable")
+
+    with closing(Sandbox(options)) as sandbox:
+        with monkeypatch.context() as full:
+            full.setattr(subprocess, "Popen", popen)
+            for _ in range(3):
+                with pytest.raises(Unavailable, match="did not start: Resource temporarily unavailable"):
+                    sandbox.decode(unit(folder, "a.mp4", 2))
+        size = sandbox._memory.size
+        assert numbers(sandbox.decode(unit(folder, "a.mp4", 2))[0])[0] == 2
+        assert sandbox._memory.size == size
 
 
 @pytest.mark.integration

@@ -348,6 +348,20 @@ def test_raw_streams_are_not_looked_for_inside_damaged_files(tmp_path: Path) -> 
     assert raised.value.kind == "not_video"
 
 
+@pytest.mark.usefixtures("depth")
+@pytest.mark.parametrize("name", ["a.mp4", "a.mov"])
+def test_what_an_edit_list_leaves_out_is_not_missing(tmp_path: Path, name: str) -> None:
+    """As of a file that was trimmed without being encoded again."""
+    path = write_video(tmp_path / name, numbered(FRAMES, 64, 48), Encoding(bframes=2))
+    data = bytearray(path.read_bytes())
+    at = data.index(b"elst") + 12  # version and flags, the number of edits, and then how long the first one lasts
+    data[at : at + 4] = (int.from_bytes(data[at : at + 4], "big") // 2).to_bytes(4, "big")
+    path.write_bytes(data)
+    assert probe(str(path)).frame_count == len(_decoded(path)) < FRAMES
+    path.write_bytes(data[: len(data) * 2 // 3])
+    assert _kind(path) == "truncated"
+
+
 def test_a_gif_without_its_end_is_truncated(tmp_path: Path) -> None:
     path = write_video(tmp_path / "a.gif", numbered(30), Encoding(codec="gif", pixel_format="rgb8"))
     data = path.read_bytes()

@@ -224,6 +224,17 @@ def test_frame_diff_is_saturated_difference(clip: Clip, data: st.DataObject) -> 
     assert np.array_equal(ready("frame_diff", length=length).extract(clip)[0], np.concatenate(list(expected), axis=-1))
 
 
+@pytest.mark.parametrize("name", ["frame_stack", "frame_diff", "flow", "flow_bidirectional"])
+def test_the_longest_clips_become_features(name: str) -> None:
+    """Of more channels than OpenCV takes at once."""
+    feature = ready(name, length=64)
+    clip = np.random.default_rng(0).integers(0, 256, (feature.frames_needed(), 24, 32, 3), np.uint8)
+    made = feature.extract(clip)
+    assert made.shape == feature.output(ArraySpec(clip.shape, "uint8")).shape
+    if name == "frame_stack":
+        assert np.array_equal(made[0], np.concatenate(list(clip), axis=-1))
+
+
 @given(clips, st.data())
 def test_rgb_gives_frames_of_the_clip(clip: Clip, data: st.DataObject) -> None:
     frames = data.draw(st.integers(1, len(clip)))
