@@ -50,7 +50,8 @@ def test_every_service_of_the_topic_table_reaches_the_servers(helm: Helm, case: 
     for workload in workloads(objects):
         own = Peer.of(workload)
         seen.add(labels_of(workload)["app.kubernetes.io/component"])
-        assert allowed(objects, own, DNS, 53, "UDP")
+        for port, protocol in product((53, 5353), ("UDP", "TCP")):  # 5353: OpenShift's pods of DNS
+            assert allowed(objects, own, DNS, port, protocol)
         assert allowed(objects, own, kafka, bus), labels_of(workload)
         assert allowed(objects, own, REDIS, cache), labels_of(workload)
         assert allowed(objects, own, S3, store), labels_of(workload)
