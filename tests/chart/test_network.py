@@ -122,6 +122,20 @@ def test_nobody_reaches_the_metadata_server_unless_told_to(helm: Helm) -> None:
         assert not any(allowed(objects, Peer.of(w), METADATA[0][0], TALK) for w in workloads(objects))
 
 
+def test_pods_reach_what_the_values_add(helm: Helm) -> None:
+    collector = Peer({"app": "collector"}, namespace="observability")
+    rule = {
+        "ports": [{"port": 4318}],
+        "to": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "observability"}}}],
+    }
+    for case in CASES:
+        objects = helm.render(case)
+        assert not any(allowed(objects, Peer.of(w), collector, 4318) for w in workloads(objects))
+        objects = helm.render(case, networkPolicy={"egress": [rule]})
+        assert all(allowed(objects, Peer.of(w), collector, 4318) for w in workloads(objects))
+        assert not any(allowed(objects, Peer.of(w), STRANGER, 4318) for w in workloads(objects))
+
+
 def test_the_policy_of_tasks_is_there_before_them(helm: Helm) -> None:
     objects = helm.render()
     policy = named(objects, "NetworkPolicy", "essp-task")["metadata"]["annotations"]
