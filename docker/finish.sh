@@ -30,7 +30,6 @@ if importlib.util.find_spec("kubernetes"):
     import kubernetes.client
     import kubernetes.config
 if importlib.util.find_spec("tensorboard"):
-    import mlflow
     import tensorboard.compat.proto.event_pb2
     import tensorboard.summary.writer.record_writer
 CHECK
