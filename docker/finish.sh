@@ -29,6 +29,9 @@ pyarrow.parquet.ParquetFile  # `trim.sh` has left what these load
 if importlib.util.find_spec("kubernetes"):
     import kubernetes.client
     import kubernetes.config
+if importlib.util.find_spec("tensorboard"):
+    import tensorboard.compat.proto.event_pb2
+    import tensorboard.summary.writer.record_writer
 CHECK
 if [ "$(essp --version)" != "essp ${VERSION:-}" ]; then
     echo "--build-arg VERSION=${VERSION:-} has to be that of the package, which says: $(essp --version)" >&2

@@ -20,5 +20,7 @@ if [ -d botocore/data ]; then
         esac
     done
 fi
+# TensorBoard: its page and what serves it; the master only writes files.
+rm -rf tensorboard_data_server tensorboard/webfiles.zip
 # Tests that wheels bring along.
 find . -type d -name tests -path '*numpy*' -prune -exec rm -rf {} +

@@ -1,7 +1,8 @@
 """`essp setup`: make what the servers have to hold before the first service starts.
 
-Topics with the partitions that ESSP needs and, where asked for, the buckets of ESSP_STORES. What is there already is
-left as it is, so it may run at every start: the compose file and the chart do. It needs rights that services can then
+Topics with the partitions that ESSP needs, unless something else makes them (`--no-topics`), and, where asked for, the
+buckets of ESSP_STORES. What is there already is left as it is, so it may run at every start: the compose file and the
+chart do. It needs rights that services can then
 be without (Kafka: create topics; S3: create buckets). `--acls` makes nothing: it prints the commands by which services
 get the rights they need, and no others.
 """
@@ -32,6 +33,9 @@ def main(
         list[str] | None, typer.Option(help="Create the topic of this feature, too; may be given again.")
     ] = None,
     buckets: Annotated[bool, typer.Option(help="Create the buckets of ESSP_STORES that are missing.")] = False,
+    no_topics: Annotated[
+        bool, typer.Option("--no-topics", help="Create buckets alone: something else makes the topics (Strimzi).")
+    ] = False,
     acls: Annotated[
         bool, typer.Option("--acls", help="Create nothing; print commands for the rights that services need.")
     ] = False,
@@ -45,10 +49,15 @@ def main(
     if acls:
         typer.echo("\n".join(_rights(settings.tenant, principal)))
         return
-    wanted = [*topics.FIXED, topics.DOCTOR, *map(topics.features, feature or ())]
-    with closing(open_bus(settings.bus, settings.bus_login, settings.tenant)) as bus:
-        bus.ensure_topics({topic: topics.partitions(topic) for topic in wanted})
-    typer.echo(f"topics are there: {', '.join(topics.of_tenant(settings.tenant, topic) for topic in wanted)}")
+    if no_topics and feature:
+        raise ConfigError("--no-topics: leave out --feature, whose topic it would not create")
+    if no_topics and not buckets:
+        raise ConfigError("--no-topics: without --buckets there is nothing to create")
+    if not no_topics:
+        wanted = [*topics.FIXED, topics.DOCTOR, *map(topics.features, feature or ())]
+        with closing(open_bus(settings.bus, settings.bus_login, settings.tenant)) as bus:
+            bus.ensure_topics({topic: topics.partitions(topic) for topic in wanted})
+        typer.echo(f"topics are there: {', '.join(topics.of_tenant(settings.tenant, topic) for topic in wanted)}")
     if buckets:
         for root in settings.stores:
             if root.startswith("s3://"):

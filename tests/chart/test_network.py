@@ -9,7 +9,18 @@ import pytest
 
 from essp_common import topics
 from tests.chart.network import Peer, allowed
-from tests.chart.rendering import CASES, Helm, Object, environment_of, labels_of, named, of_kind, pool_of, workloads
+from tests.chart.rendering import (
+    CASES,
+    Helm,
+    Object,
+    environment_of,
+    labels_of,
+    named,
+    of_kind,
+    pool_of,
+    templates,
+    workloads,
+)
 
 TALK = 443
 STRANGER = Peer({"app": "stranger"})
@@ -50,7 +61,8 @@ def test_every_service_of_the_topic_table_reaches_the_servers(helm: Helm, case: 
     for workload in workloads(objects):
         own = Peer.of(workload)
         seen.add(labels_of(workload)["app.kubernetes.io/component"])
-        assert allowed(objects, own, DNS, 53, "UDP")
+        for port, protocol in product((53, 5353), ("UDP", "TCP")):  # 5353: OpenShift's pods of DNS
+            assert allowed(objects, own, DNS, port, protocol)
         assert allowed(objects, own, kafka, bus), labels_of(workload)
         assert allowed(objects, own, REDIS, cache), labels_of(workload)
         assert allowed(objects, own, S3, store), labels_of(workload)
@@ -119,6 +131,33 @@ def test_nobody_reaches_the_metadata_server_unless_told_to(helm: Helm) -> None:
         objects = helm.render(s3={"endpoint": endpoint}, networkPolicy={"metadataServer": True})
         assert all(allowed(objects, Peer.of(w), *place) for w in workloads(objects) for place in METADATA)
         assert not any(allowed(objects, Peer.of(w), METADATA[0][0], TALK) for w in workloads(objects))
+
+
+def test_pods_reach_what_the_values_add(helm: Helm) -> None:
+    collector = Peer({"app": "collector"}, namespace="observability")
+    rule = {
+        "ports": [{"port": 4318}],
+        "to": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "observability"}}}],
+    }
+    for case in CASES:
+        objects = helm.render(case)
+        assert not any(allowed(objects, Peer.of(w), collector, 4318) for w in workloads(objects))
+        objects = helm.render(case, networkPolicy={"egress": [rule]})
+        assert all(allowed(objects, Peer.of(w), collector, 4318) for w in workloads(objects))
+        assert not any(allowed(objects, Peer.of(w), STRANGER, 4318) for w in workloads(objects))
+
+
+def test_registered_extractors_are_held_where_the_chart_runs_none(helm: Helm) -> None:
+    """Their images are other people's."""
+    case = next(case for case in CASES if "control-plane" in case.stem)
+    objects = helm.render(case, pools={"extractor": {"enabled": False}})
+    (registered,) = (Peer.of(made) for made in templates(objects) if made["kind"] == "Deployment")
+    assert allowed(objects, registered, KAFKA, 9092)
+    assert not allowed(objects, registered, STRANGER, 8443)
+    assert not allowed(objects, registered, API_SERVER, 6443)
+    assert not allowed(objects, STRANGER, registered, 9100)
+    objects = helm.render(case, pools={"extractor": {"enabled": False}}, controlPlane={"registrations": False})
+    assert "essp-extractor" not in {made["metadata"]["name"] for made in of_kind(objects, "NetworkPolicy")}
 
 
 def test_the_policy_of_tasks_is_there_before_them(helm: Helm) -> None:

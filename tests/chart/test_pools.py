@@ -209,13 +209,20 @@ def test_scaling_by_the_master(helm: Helm) -> None:
 def test_topics_are_those_of_the_services(helm: Helm) -> None:
     objects = helm.render(next(case for case in CASES if "keda" in case.stem))
     made = {t["spec"]["topicName"]: t["spec"]["partitions"] for t in of_kind(objects, "KafkaTopic")}
-    wanted = [*topics.FIXED, *map(topics.features, ("flow", "hof", "hog"))]
+    wanted = [*topics.FIXED, topics.DOCTOR, *map(topics.features, ("flow", "hof", "hog"))]
     assert made == {topic: topics.partitions(topic) for topic in wanted}
     control = next(t for t in of_kind(objects, "KafkaTopic") if t["spec"]["topicName"] == topics.CONTROL)
     assert control["spec"]["config"]["retention.ms"] == -1
     assert not [made for made in of_kind(objects, "Job") if "setup" in made["metadata"]["name"]]
     job = named(helm.render(topics={"features": ["flow", "hog"]}), "Job", "essp-setup")
     assert container_of(job)["args"] == ["setup", "--feature", "flow", "--feature", "hog"]
+
+
+def test_the_setup_job_leaves_topics_to_strimzi(helm: Helm) -> None:
+    """It runs before they are made: what it created would be there with other replicas."""
+    case = next(case for case in CASES if "keda" in case.stem)
+    job = named(helm.render(case, s3={"createBuckets": True}), "Job", "essp-setup")
+    assert container_of(job)["args"] == ["setup", "--buckets", "--no-topics"]
 
 
 def test_more_workers_than_partitions_are_refused(helm: Helm) -> None:

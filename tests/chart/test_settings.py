@@ -220,6 +220,39 @@ def test_a_change_of_configuration_restarts_the_pods(helm: Helm) -> None:
     assert named(helm.render(), "ConfigMap", "essp")
 
 
+def tasks(objects: list[Object]) -> list[Object]:
+    """The setup job, and the pod of `helm test`."""
+    found = {w["kind"]: w for w in workloads(objects) if labels_of(w)["app.kubernetes.io/component"] == "task"}
+    return [found["Job"], found["Pod"]]
+
+
+def test_tasks_find_servers_as_the_master_does(helm: Helm) -> None:
+    """They run before it, and in its place: by the same names, with the same variables."""
+    hosts = [{"ip": "10.0.0.7", "hostnames": ["s3.internal"]}]
+    dns, secret = {"searches": ["kafka.internal"]}, [{"secretRef": {"name": "proxy"}}]
+    own = {"hostAliases": hosts, "envFrom": secret}
+    objects = helm.render(poolDefaults={"dnsConfig": dns}, pools={"master": own})
+    for workload in (pool_of(objects, "master"), *tasks(objects)):
+        pod = pod_of(workload)["spec"]
+        assert (pod["hostAliases"], pod["dnsConfig"]) == (hosts, dns)
+        assert container_of(workload)["envFrom"][-1:] == secret
+    for task in tasks(helm.render()):
+        assert not {"hostAliases", "dnsConfig"} & pod_of(task)["spec"].keys()
+        assert "envFrom" not in container_of(task)
+
+
+def test_tasks_fit_a_quota(helm: Helm) -> None:
+    """A quota of CPU limits refuses pods that have none."""
+    small, large = {"limits": {"cpu": "1"}}, {"requests": {"memory": "1Gi"}, "limits": {"cpu": "2", "memory": "1Gi"}}
+    setup, doctor = tasks(helm.render(topics={"job": {"resources": small}}, test={"resources": large}))
+    requests = {"cpu": "100m", "memory": "256Mi"}
+    assert container_of(setup)["resources"] == {"requests": requests, "limits": {"cpu": "1", "memory": "256Mi"}}
+    assert container_of(doctor)["resources"] == {
+        "requests": {"cpu": "100m", "memory": "1Gi"},
+        "limits": {"cpu": "2", "memory": "1Gi"},
+    }
+
+
 def test_a_tenants_topics_groups_and_pods_have_its_name(helm: Helm, monkeypatch: pytest.MonkeyPatch) -> None:
     case = next(case for case in CASES if "keda" in case.stem)
     objects = helm.render(case, tenant="vision", monitoring={"monitors": {"enabled": True}})

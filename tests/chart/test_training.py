@@ -5,9 +5,22 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from torch.distributed.launcher.api import LaunchConfig
 
 from essp_trainer.config import TrainerSettings
-from tests.chart.rendering import CASES, Helm, Object, Refused, container_of, environment_of, labels_of, named, of_kind
+from tests.chart.rendering import (
+    CASES,
+    Helm,
+    Object,
+    Refused,
+    container_of,
+    environment_of,
+    labels_of,
+    named,
+    of_kind,
+    pod_of,
+    templates,
+)
 
 INDEX = "<metadata.annotations['batch.kubernetes.io/job-completion-index']>"
 
@@ -62,6 +75,25 @@ def test_several_ranks_a_pod_are_started_by_torchrun(objects: list[Object]) -> N
     ]  # fmt: skip
     assert (environment["NNODES"], environment["RANKS_PER_NODE"]) == ("2", "8")
     assert container_of(job)["resources"]["limits"]["nvidia.com/gpu"] == "8"
+
+
+@pytest.mark.parametrize(
+    ("values", "seconds"),
+    [({}, 35), ({"settings": {"drain_s": 299.5}}, 305), ({"settings": {"drain_s": 60}, "graceS": 900}, 890)],
+)
+def test_torchrun_leaves_ranks_the_time_that_their_pod_has(helm: Helm, values: Object, seconds: int) -> None:
+    """By itself it kills them 30 s after SIGTERM. Ten seconds are left for its own end."""
+    pool = {"service": "trainer", "training": {"job": "a", "trainer": "b", "ranksPerNode": 2}, **values}
+    objects = helm.render(extraPools={"t": pool}, controlPlane={"ranks": 8, "ranksPerNode": 2, "trainer": values})
+    (started,) = (made for made in templates(objects) if made["kind"] == "Job")
+    for job in (job_of(objects, "t"), started):
+        assert environment_of(job, objects)["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] == str(seconds)
+        assert pod_of(job)["spec"]["terminationGracePeriodSeconds"] == seconds + 10
+
+
+def test_torchrun_asks_for_that_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "305")
+    assert LaunchConfig(min_nodes=1, max_nodes=1, nproc_per_node=2).shutdown_timeout == 305
 
 
 def test_variables_are_known_before_they_are_used(objects: list[Object]) -> None:

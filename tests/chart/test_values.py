@@ -173,10 +173,18 @@ def test_the_notes_say_how_to_go_on(helm: Helm) -> None:
         ({"image": {"registry": ""}}, "image.registry is empty"),
         ({"api": {"ingress": {"enabled": True, "host": "a.example.com"}}}, r"networkPolicy.api.from"),
         ({"monitoring": {"monitors": {"enabled": True}}}, "networkPolicy.metrics.from"),
+        ({"settings": {"traces": "http://collector:4318"}}, "what settings.traces names"),
+        ({"pools": {"decoder": {"settings": {"traces": "http://collector:4318"}}}}, "networkPolicy.egress"),
+        ({"pools": {"master": {"settings": {"mlflow": "http://mlflow:5000"}}}}, "what settings.mlflow names"),
     ],
 )
 def test_the_notes_warn_of_what_is_risky(helm: Helm, values: Object, warned: str) -> None:
     assert warned in notes(helm, **values).replace("\n", " ")
+
+
+def test_the_notes_are_silent_where_the_way_is_open(helm: Helm) -> None:
+    said = notes(helm, settings={"traces": "http://collector:4318"}, networkPolicy={"egress": [{}]})
+    assert "WARNING" not in said
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.stem)

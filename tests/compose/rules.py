@@ -155,6 +155,21 @@ def settings_exist(compose: Compose) -> Iterator[str]:
                 yield f"{name}: {variable} is not a setting of `essp {command}`"
 
 
+def memory_is_enough_on_any_machine(compose: Compose) -> Iterator[str]:
+    """A decoder asks the machine for its CPUs, as its container limits none: where the number of children is not fixed,
+    it grows with the machine, and their memory does not."""
+    for name, service in compose["services"].items():
+        if command_of(service) == "decoder":
+            children = int(environment(service).get("ESSP_DECODER_PROCESSES", 0))
+            if not 0 < children <= gigabytes(str(service["mem_limit"])):
+                yield f"{name}: {children or 'any number of'} children share {service['mem_limit']}"
+
+
+def gigabytes(limit: str) -> float:
+    """Of a limit of compose."""
+    return int(limit[:-1]) / {"g": 1, "m": 1024}[limit[-1]]
+
+
 def servers_are_where_settings_say(compose: Compose) -> Iterator[str]:
     services = compose["services"]
     for name, service in services.items():
@@ -234,6 +249,7 @@ RULES: tuple[Rule, ...] = (
     health_is_checked,
     services_start_in_order,
     settings_exist,
+    memory_is_enough_on_any_machine,
     servers_are_where_settings_say,
     topics_are_created,
     redis_keeps_frames,

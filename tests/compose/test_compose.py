@@ -56,6 +56,12 @@ def put(*path: Any) -> Callable[[Compose], None]:
         ),
         (rules.settings_exist, put("decoder", "environment", "ESSP_DECODER_PROCESES", "2"), "is not a setting"),
         (rules.settings_exist, put("aggregator", "environment", "ESSP_FEATURES", "[]"), "is not a setting"),
+        (
+            rules.memory_is_enough_on_any_machine,
+            put("decoder", "environment", "ESSP_DECODER_PROCESSES", None),
+            "any number of children share 2g",
+        ),
+        (rules.memory_is_enough_on_any_machine, put("decoder", "mem_limit", "1536m"), "2 children share 1536m"),
         (rules.servers_are_where_settings_say, put("master", "environment", "ESSP_BUS", "kafka://k:1"), "says that it"),
         (rules.servers_are_where_settings_say, put("s3", "environment", "ROOT_SECRET_KEY", "x"), "other keys"),
         (rules.servers_are_where_settings_say, put("s3", "command", 1, ":9000"), "ESSP_STORES is"),

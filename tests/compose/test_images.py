@@ -68,14 +68,18 @@ def test_every_package_has_its_version_from_the_constraints() -> None:
     assert {"torch", "av", "redis", "kafka-python", "boto3", "setuptools"} <= pinned
 
 
+def extras(target: str) -> set[str]:
+    groups = [group for line in TARGETS[target] for group in re.findall(r"\*\.whl\)\[([\w,]+)\]", line)]
+    return {extra for group in groups for extra in group.split(",")}
+
+
+def test_master_has_what_its_settings_need() -> None:
+    """`ESSP_MLFLOW` and `ESSP_TENSORBOARD` end a master that lacks it; the chart and the compose file offer both."""
+    assert {"master", "kubernetes", "tracking", "tracing", "cluster"} <= extras("master")
+
+
 def test_extras_that_are_installed_exist() -> None:
-    named = {
-        extra
-        for lines in TARGETS.values()
-        for line in lines
-        for group in re.findall(r"\*\.whl\)\[([\w,]+)\]", line)
-        for extra in group.split(",")
-    }
+    named = {extra for target in TARGETS for extra in extras(target)}
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert named
     assert named <= project["optional-dependencies"].keys()

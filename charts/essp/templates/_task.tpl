@@ -1,4 +1,4 @@
-{{/* The pod of something that is done once, with the master's image: (dict "root" $ "name" NAME "args" ARGS "env" further variables, "account" service account). It may run before there is a ConfigMap. */}}
+{{/* The pod of something that is done once, with the master's image: (dict "root" $ "name" NAME "args" ARGS "env" further variables, "account" service account, "resources" RESOURCES). Names of hosts and variables are those of the master. It may run before there is a ConfigMap. */}}
 {{- define "essp.taskPod" -}}
 {{- $root := .root -}}
 {{- $pool := mergeOverwrite (deepCopy $root.Values.poolDefaults) (deepCopy ($root.Values.pools.master | default dict)) (dict "name" "task" "service" "master") -}}
@@ -15,11 +15,23 @@ restartPolicy: Never
 {{- with include "essp.placement" (dict "root" $root "pool" (omit $pool "topologySpreadConstraints" "affinity")) | trim }}
 {{ . }}
 {{- end }}
+{{- with $pool.hostAliases }}
+hostAliases:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $pool.dnsConfig }}
+dnsConfig:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
 containers:
   - name: {{ .name }}
     image: {{ include "essp.image" (dict "root" $root "pool" $pool) }}
     imagePullPolicy: {{ $root.Values.image.pullPolicy }}
     args: {{ toJson .args }}
+    {{- with $pool.envFrom }}
+    envFrom:
+      {{- toYaml . | nindent 6 }}
+    {{- end }}
     env:
       {{- range $name, $value := include "essp.config" $root | fromYaml }}
       - {name: {{ $name }}, value: {{ $value | quote }}}
@@ -33,8 +45,7 @@ containers:
       {{- end }}
     {{- include "essp.containerSecurity" $root | nindent 4 }}
     resources:
-      requests: {cpu: 100m, memory: 256Mi}
-      limits: {memory: 256Mi}
+      {{- toYaml .resources | nindent 6 }}
     volumeMounts:
       - {name: tmp, mountPath: /tmp}
       {{- include "essp.certificateMounts" $root | trim | nindent 6 }}

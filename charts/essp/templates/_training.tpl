@@ -73,6 +73,8 @@ template:
 {{- if gt (int .training.ranksPerNode) 1 }}
 - name: NODE_RANK
   valueFrom: { {{- $rank -}} }
+# After SIGTERM torchrun kills ranks that have not ended by then, after 30 s if nobody says more.
+- {name: TORCH_ELASTIC_SHUTDOWN_TIMEOUT, value: {{ max 1 (sub (include "essp.graceS" . | int) 10) | quote }}}
 - {name: NNODES, value: {{ .training.nodes | quote }}}
 - {name: RANKS_PER_NODE, value: {{ .training.ranksPerNode | quote }}}
 {{- else }}

@@ -97,6 +97,21 @@ def test_topics_and_buckets_are_made_once(
     assert found == {topic: topics.partitions(topic) for topic in wanted}
 
 
+@pytest.mark.integration
+def test_buckets_are_made_without_topics(empty_s3_url: str, unique: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where something else makes the topics, the broker is not even asked."""
+    monkeypatch.setenv("ESSP_BUS", "kafka://nowhere.invalid:1")
+    monkeypatch.setenv("ESSP_STORES", json.dumps([f"s3://{unique}?{empty_s3_url.partition('?')[2]}"]))
+    assert essp("setup", "--no-topics", "--buckets").stdout == f"bucket s3://{unique} was created\n"
+
+
+@pytest.mark.parametrize("arguments", [[], ["--buckets", "--feature", "flow"]])
+def test_no_topics_does_not_go_with_what_it_would_leave_out(arguments: list[str]) -> None:
+    refused = CliRunner().invoke(cli.app, ["setup", "--no-topics", *arguments])
+    assert isinstance(refused.exception, ConfigError)
+    assert "--no-topics" in str(refused.exception)
+
+
 def small_set(write: Callable[..., object]) -> Callable[[str, int], Path]:
     """Three tiny videos in the place of the demonstration's."""
 
