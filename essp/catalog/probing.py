@@ -12,6 +12,7 @@ Children answer in JSON and not in pickles: what has read untrusted bytes must n
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import math
@@ -36,6 +37,10 @@ PROBE = "essp_common.video.probe:probe"
 
 _GAVE_UP = re.compile(r"timeout: not read within ([0-9.e+-]+) s of processor time")
 _TRIES = 3  # of a file whose store does not answer
+_RETRY_S = 0.2
+_PASSING = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOTCONN)
+"""Errors of a store that is mounted, which may pass."""
+_CHUNK_BYTES = 2**20
 _CRASH_S = 5.0  # until a process that has closed its pipe is gone
 _log = logging.getLogger(__name__)
 
@@ -239,7 +244,7 @@ def _serve(connection: Connection, roots: tuple[str, ...], options: ProbeOptions
 
 def _facts(uri: str, stores: Stores, function: Callable[[Any], Any]) -> dict[str, Any]:
     """The child's answer for one file."""
-    problem = ""
+    problem, path = "", None
     for attempt in range(_TRIES):
         try:
             store, key = stores.resolve(uri, video=True)
@@ -249,7 +254,12 @@ def _facts(uri: str, stores: Stores, function: Callable[[Any], Any]) -> dict[str
             with store.open(key) as file:
                 return {"facts": asdict(function(file)), "error": None}
         except PermanentError as error:
-            return {"facts": {}, "error": f"{error.kind}: {error}"}
+            passing = path is not None and getattr(error.__cause__, "errno", None) in _PASSING
+            problem = _unreadable(path) if path is not None and passing else ""
+            if problem:
+                time.sleep(_RETRY_S * 2**attempt)
+            elif attempt or not passing:
+                return {"facts": {}, "error": f"{error.kind}: {error}"}
         except TransientError as error:
             problem = str(error)
             time.sleep(error.retry_after_s * 2**attempt)
@@ -257,6 +267,20 @@ def _facts(uri: str, stores: Stores, function: Callable[[Any], Any]) -> dict[str
             _log.exception("unexpected error while reading %s", uri)
             return {"facts": {}, "error": f"error: {type(error).__name__}: {error}"}
     return {"unavailable": problem}
+
+
+def _unreadable(path: str) -> str:
+    """What keeps the system from reading a file, as one of a store that is mounted; empty: nothing.
+
+    FFmpeg gives the same error for a file that ends early.
+    """
+    try:
+        with open(path, "rb", buffering=0) as file:
+            while file.read(_CHUNK_BYTES):
+                pass
+    except OSError as error:
+        return f"{path}: {error.strerror}"
+    return ""
 
 
 def _in_text(value: bytes) -> str:

@@ -1,0 +1,55 @@
+"""What the child that reads videos answers for a file whose system fails."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from essp.catalog import probing
+from essp.catalog.probing import _facts
+from essp_common.errors import BadVideo
+from essp_common.wiring import Stores
+
+
+@dataclass(frozen=True)
+class Facts:
+    frames: int = 7
+
+
+def failing(times: int, number: int) -> Callable[[str], Facts]:
+    """Reads a video after so many errors of the system, as FFmpeg tells of them."""
+    left = [number] * times
+
+    def probe(path: str) -> Facts:
+        if left:
+            raise BadVideo("the file cannot be read to its end") from OSError(left.pop(), os.strerror(number))
+        return Facts()
+
+    return probe
+
+
+@pytest.fixture
+def video(tmp_path: Path) -> str:
+    (tmp_path / "a.mp4").write_bytes(b"video")
+    return f"file://{tmp_path}/a.mp4"
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE])
+def test_an_error_that_passes_is_none_of_the_video(video: str, number: int) -> None:
+    stores = Stores(("file:///",))
+    assert _facts(video, stores, failing(1, number)) == {"facts": {"frames": 7}, "error": None}
+    # FFmpeg says the same of a file that ends early.
+    assert _facts(video, stores, failing(9, number))["error"] == "damaged: the file cannot be read to its end"
+    assert _facts(video, stores, failing(1, errno.EINVAL))["error"] == "damaged: the file cannot be read to its end"
+
+
+def test_one_that_stays_is_that_of_the_store(video: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probing, "_RETRY_S", 0)
+    monkeypatch.setattr(probing, "_unreadable", lambda path: f"{path}: Stale file handle")
+    answer = _facts(video, Stores(("file:///",)), failing(9, errno.ESTALE))
+    assert answer == {"unavailable": f"{video.removeprefix('file://')}: Stale file handle"}
