@@ -2,9 +2,8 @@
 
 Topics with the partitions that ESSP needs, unless something else makes them (`--no-topics`), and, where asked for, the
 buckets of ESSP_STORES. What is there already is left as it is, so it may run at every start: the compose file and the
-chart do. It needs rights that services can then
-be without (Kafka: create topics; S3: create buckets). `--acls` makes nothing: it prints the commands by which services
-get the rights they need, and no others.
+chart do. It needs rights that services can then be without (Kafka: create topics; S3: create buckets). `--acls` makes
+nothing: it prints the commands by which services get the rights they need, and no others.
 """
 
 from __future__ import annotations
