@@ -12,20 +12,24 @@ import pytest
 
 from essp.account import account_of
 from essp.audit.invariants import check
+from essp_common import topics
+from essp_common.artifacts import layout
 from essp_common.artifacts.history import History
 from essp_common.bus.port import Bus
 from essp_common.errors import Conflict, Fenced, Unavailable
 from essp_common.job.status import JobState
 from essp_common.objects.directory import DirectoryStore
+from essp_common.objects.numbered_log import NumberedLog
 from essp_common.objects.port import ObjectInfo
-from essp_common.pb.v1.messages_pb2 import AGGREGATOR, Control, Finished, Progress
+from essp_common.pb.v1.messages_pb2 import AGGREGATOR, Control, Finished, HistorySegment, Progress
+from essp_common.runtime import ids
 from essp_common.wiring import Adapters
 from essp_master import service
 from essp_master.config import MasterSettings
 from essp_master.failover.recovery import last_commands
 from essp_master.service import Master
 from tests.harness.fleet import EVERYTHING, SIZES, Clock, Fleet, make_job, run_to_rest
-from tests.harness.waiting import until
+from tests.harness.waiting import LONGEST_S, until
 
 pytestmark = pytest.mark.slow
 
@@ -153,6 +157,40 @@ def test_a_master_that_leaves_takes_no_message_with_it(adapters: Adapters, fleet
     run_to_rest(second, fleet)
     assert second.status("small").counts.reissued == 0
     assert fleet.trained == BOTH
+
+
+def test_a_master_that_leaves_marks_nothing_as_done_while_it_writes_another_history(
+    adapters: Adapters, fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It learns of the other master by the first page of a batch, and a store is slow to take the second."""
+    first = master_named("m1", adapters)
+    first.start(fleet.job)
+    first.start(fleet.job.model_copy(update={"name": "slow", "output": f"file://{tmp_path}/slow"}))
+    while first.step(0) or first._history.writing:
+        pass
+    go, put = threading.Event(), DirectoryStore.put
+
+    def slow(store: DirectoryStore, key: str, data: bytes, *, if_absent: bool = False) -> ObjectInfo:
+        if "/slow/history/" in store.uri(key):
+            go.wait(LONGEST_S)
+        return put(store, key, data, if_absent=if_absent)
+
+    monkeypatch.setattr(DirectoryStore, "put", slow)
+    output = adapters.stores.under(fleet.job.output)
+    newest = History(output).newest()
+    assert newest is not None
+    NumberedLog(output, layout.FENCES).append(b"{}")
+    History(output).append(HistorySegment(first=newest.last + 1, last=newest.last + 1, fence=2, since=1, writer="m2"))
+    first.pause("slow")
+    fleet.work()
+    first.step(0)
+    until(lambda: not first.step(0) and first.status("small").state is JobState.STOPPED)
+    before = adapters.bus.backlog(topics.PROGRESS, ids.MASTER)
+    go.set()
+    first._history.finish()
+    with pytest.raises(Fenced):
+        first.run()
+    assert adapters.bus.backlog(topics.PROGRESS, ids.MASTER) >= before > 0
 
 
 def test_a_third_master_believes_workers_of_the_first(adapters: Adapters, fleet: Fleet) -> None:
