@@ -80,7 +80,7 @@ from essp_master.job.job import COMMANDS, Job
 from essp_master.job.pool_demand import PoolDemand, demand_of
 from essp_master.job.preflight import Preflight, preflight
 from essp_master.job.start_run import Origin, start_run
-from essp_master.job.status_view import curves_of, status_of, status_of_unreadable
+from essp_master.job.status_view import curves_of, status_by_command, status_of
 from essp_master.job_table import JobTable
 from essp_master.ledger.instructions import CompleteJob, FailJob, Instruction, IssueUnits, TellOfChanges, TellOfLoops
 from essp_master.pools.pool_watch import PoolWatch
@@ -909,16 +909,15 @@ class Master:
         return None
 
     def _give_up(self, command: Control, reason: str) -> None:
-        """Have everybody know that a job failed which this master cannot even begin to take over."""
-        failed = Control()
-        failed.CopyFrom(command)
-        failed.command, failed.reason = Control.FAIL, shortened(reason)
+        """Have everybody know that a job failed which this master cannot even begin to take over. One that had ended
+        before stays as it was."""
+        last = Control()
+        last.CopyFrom(command)
         if command.command not in ENDED:
-            self._outbox.add(
-                partial(self._bus.publish, topics.CONTROL, command.job.encode(), failed.SerializeToString())
-            )
+            last.command, last.reason = Control.FAIL, shortened(reason)
+            self._outbox.add(partial(self._bus.publish, topics.CONTROL, command.job.encode(), last.SerializeToString()))
         with self._lock:
-            self._jobs.remember(status_of_unreadable(failed))
+            self._jobs.remember(status_by_command(last))
 
 
 def build(

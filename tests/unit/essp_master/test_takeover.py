@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
@@ -21,7 +22,7 @@ from essp_common.job.status import JobState
 from essp_common.objects.directory import DirectoryStore
 from essp_common.objects.numbered_log import NumberedLog
 from essp_common.objects.port import ObjectInfo
-from essp_common.pb.v1.messages_pb2 import AGGREGATOR, Control, Finished, HistorySegment, Progress
+from essp_common.pb.v1.messages_pb2 import AGGREGATOR, ERROR, Control, Failed, Finished, HistorySegment, Progress
 from essp_common.runtime import ids
 from essp_common.wiring import Adapters
 from essp_master import service
@@ -223,6 +224,63 @@ def test_jobs_that_ended_are_known_after_a_restart(adapters: Adapters, fleet: Fl
     with pytest.raises(Conflict, match="job small is completed; start it again"):
         second.resume("small")
     assert second.events("small") == ()
+
+
+def test_the_events_of_a_job_that_ended_under_another_master_come_to_an_end(adapters: Adapters, fleet: Fleet) -> None:
+    """Readers wait for the last event that the status names."""
+    first = master_named("m1", adapters)
+    first.start(fleet.job)
+    first.stop("small")
+    first.drain()
+    first.run()
+    assert first.status("small").last_event > 0
+    second = master_named("m2", adapters)
+    assert (second.events("small"), second.status("small").last_event) == ((), 0)
+
+
+@pytest.mark.parametrize("lost", ["output", "output and catalog"])
+@pytest.mark.parametrize("state", [JobState.COMPLETED, JobState.STOPPED, JobState.FAILED])
+def test_a_job_that_ended_and_whose_output_was_removed_does_not_run_again(
+    adapters: Adapters, fleet: Fleet, tmp_path: Path, state: JobState, lost: str
+) -> None:
+    first = master_named("m1", adapters)
+    first.start(fleet.job)
+    if state is JobState.COMPLETED:
+        run_to_rest(first, fleet)
+        fleet.finish()
+    elif state is JobState.STOPPED:
+        first.stop("small")
+    else:
+        fleet.report(Progress(failed=Failed(stage=AGGREGATOR, kind=ERROR, reason="no room")))
+    run_to_rest(first, fleet)
+    assert first.status("small").state is state
+    first.drain()
+    first.run()
+    shutil.rmtree(tmp_path / "out")
+    if lost != "output":
+        (tmp_path / "catalog.parquet").unlink()
+    told = len(fleet.commands)
+    second = master_named("m2", adapters)
+    run_to_rest(second, fleet)
+    found = second.status("small")
+    assert (found.state, found.output, found.reason) == (state, fleet.job.output, first.status("small").reason)
+    assert [job.state for job in second.jobs()] == [state]
+    assert fleet.commands[told:] == []
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_job_that_ended_and_cannot_be_read_any_more_stays_as_it_was(
+    adapters: Adapters, fleet: Fleet, tmp_path: Path
+) -> None:
+    first = master_named("m1", adapters)
+    first.start(fleet.job)
+    first.stop("small")
+    first.drain()
+    first.run()
+    newest = max((tmp_path / "out" / "history").glob("0*"))
+    newest.write_bytes(b"damaged")
+    second = master_named("m2", adapters)
+    assert second.status("small").state is JobState.STOPPED
 
 
 @pytest.mark.parametrize("command", ["stop", "complete"])
