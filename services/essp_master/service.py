@@ -277,7 +277,10 @@ class Master:
     def _watch(self) -> None:
         """Look again and again, in a thread of its own: that of the master may wait for a server."""
         while not self._draining.wait(_LOOK_S):
-            self.look()
+            try:
+                self.look()
+            except Exception:  # whatever it is, the next look is to tell what is over
+                log.exception("what keeps ESSP from working could not be told")
 
     def _unsaved(self) -> dict[Subject, str]:
         """The trainers that cannot save."""
