@@ -834,6 +834,8 @@ class Master:
                 self._carry_out(job, job.dismiss_silent(now_s, self._settings.loop_patience_s))
                 if job.has_stalled(now_s, self._settings.stall_s):
                     self._carry_out(job, job.issue_again(now_s))
+                if job.state.ended and self._recovers:  # a process that has one job may use its preflight further
+                    job.let_go()
         self._plan()
         if now_s - self._swept_s >= _SWEEP_S:
             self._swept_s = now_s

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import shutil
 import threading
+import weakref
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -224,6 +226,28 @@ def test_jobs_that_ended_are_known_after_a_restart(adapters: Adapters, fleet: Fl
     with pytest.raises(Conflict, match="job small is completed; start it again"):
         second.resume("small")
     assert second.events("small") == ()
+
+
+def test_a_master_holds_no_catalog_of_a_job_that_has_ended(adapters: Adapters, fleet: Fleet) -> None:
+    """It may run for months. What it knows of the job stays as it was, and the job can be started again."""
+    clock = Clock()
+    master = master_named("m1", adapters, clock)
+    master.start(fleet.job)
+    fleet.work()
+    master.step(0)
+    catalog = weakref.ref(master._jobs["small"].run.preflight.phases.view(0))
+    before = master.stop("small")
+    clock.now_s += 10
+    run_to_rest(master, fleet)
+    gc.collect()
+    assert catalog() is None
+    fleet.finish(fence=1)
+    run_to_rest(master, fleet)
+    after = master.status("small")
+    assert (after.phases, after.counts, after.progress) == (before.phases, before.counts, before.progress)
+    assert master.curves("small")
+    assert master.start(fleet.job).state is JobState.RUNNING
+    assert master.status("small").phases[0].issued > 0
 
 
 def test_the_events_of_a_job_that_ended_under_another_master_come_to_an_end(adapters: Adapters, fleet: Fleet) -> None:
