@@ -73,4 +73,4 @@ def past(command: Control, stores: Stores) -> JobStatus | None:
     if newest is None or not newest.status_json:
         return None
     found = stored_status(newest.status_json, f"the status in the history of {spec.output}")
-    return found.model_copy(update={"last_event": 0})  # its events went with the master that had them
+    return found.model_copy(update={"last_event": 0, "first_event": 0})  # its events went with the master that had them

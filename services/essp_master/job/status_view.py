@@ -72,6 +72,7 @@ def status_of(job: Job, usage: CacheUsage | None, now_s: float) -> status.JobSta
         failures=_failures(job),
         result=job.reporter.result,
         last_event=job.reporter.log.last,
+        first_event=job.reporter.log.first,
         team=job.team,
         priority=job.priority,
         queue=job.place,

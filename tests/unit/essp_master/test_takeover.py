@@ -262,6 +262,17 @@ def test_the_events_of_a_job_that_ended_under_another_master_come_to_an_end(adap
     assert (second.events("small"), second.status("small").last_event) == ((), 0)
 
 
+def test_who_has_read_the_events_of_a_job_goes_on_reading_under_the_next_master(
+    adapters: Adapters, fleet: Fleet
+) -> None:
+    first = master_named("m1", adapters)
+    first.start(fleet.job)
+    seen = first.status("small").last_event
+    die(first)
+    second = master_named("m2", adapters)
+    assert any("taken over from m1" in event.message for event in second.events("small", after=seen))
+
+
 @pytest.mark.parametrize("lost", ["output", "output and catalog"])
 @pytest.mark.parametrize("state", [JobState.COMPLETED, JobState.STOPPED, JobState.FAILED])
 def test_a_job_that_ended_and_whose_output_was_removed_does_not_run_again(
