@@ -78,7 +78,7 @@ def _fill(master: Master, adapters: Adapters, folder: Path, busy: JobSpec, jobs:
         stage=TRAINER, kind=DIVERGED, reason="rgb: the loss is not finite after 640 clips; lower its rate"
     )
     messages = [Progress(job="job-002", worker="w", failed=diverged)]
-    for message in (*messages, *_messages(busy, events - master.status(busy.name).last_event)):
+    for message in (*messages, *_messages(busy, events - len(master.events(busy.name)))):
         adapters.bus.publish(topics.PROGRESS, b"", message.SerializeToString())
     while master.step(0):
         pass

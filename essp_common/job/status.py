@@ -297,7 +297,9 @@ class JobStatus(_Model):
     failures: tuple[FailureStatus, ...]
     result: ResultStatus | None
     last_event: int
-    """Id of the newest event; `events?after=` or `Last-Event-ID` resumes from there."""
+    """Id of the newest event; `events?after=` or `Last-Event-ID` resumes from there. 0: this master has none."""
+    first_event: int = 0
+    """Id of the first event of this master; if the log begins later, those before are not held any more."""
     bottleneck: BottleneckStatus | None = None
     """What limits the rate; null: it does not run, or nothing is known yet."""
     team: str = ""
@@ -399,7 +401,7 @@ class JobEvent(_Model):
     """Something that happened to a job."""
 
     id: int
-    """Ascending within the job."""
+    """Ascending within the job, also after another master has taken over."""
     time: datetime
     kind: Literal[
         "state", "phase", "report", "checkpoint", "failure", "warning", "condition", "consumer", "change", "finished"

@@ -65,6 +65,11 @@ class Phases:
                 crc = zlib.crc32(text.encode(), crc)
         return crc
 
+    def let_go(self) -> None:
+        """Give the catalog and the plans back, as nothing will be issued any more. What there was stays known."""
+        self._views = {}
+        self.plan.cache_clear()
+
     def _plan(self, number: int) -> Plan:
         purpose, epoch = self.order[number]
         return plan_of(self._views[purpose], self.spec.clip, self.spec.sampling, purpose, epoch)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from essp_common.errors import Conflict, NotFound
+from essp_common.job.spec import JobSpec
 from essp_common.job.status import JobStatus, JobSummary
 from essp_common.validation import suggested
 from essp_master.job.job import Job
@@ -20,7 +21,7 @@ class JobTable:
     def __init__(self) -> None:
         self._jobs: dict[str, Job] = {}
         self._past: dict[str, JobStatus] = {}
-        self._starting: set[str] = set()
+        self._starting: dict[str, JobSpec] = {}
 
     def __iter__(self) -> Iterator[Job]:
         """The jobs of this master, in the order of their starts."""
@@ -43,25 +44,49 @@ class JobTable:
         """Know a job, in place of one of that name which has ended."""
         self._jobs[job.name] = job
 
-    def reserve(self, name: str) -> Job | None:
-        """Keep a name for a job that is being started; the job of that name that has ended, if there is one.
+    def reserve(self, spec: JobSpec, takes_over: bool = False) -> Job | None:
+        """Keep name and output for a job that is being started; the job of that name that has ended, if there is one.
 
-        Raises `Conflict` while a job of that name runs or is being started.
+        Raises `Conflict` while a job of that name runs or is being started, and, unless a run is taken over, while
+        another job has the output.
         """
+        name = spec.name
         present = self._jobs.get(name)
         if name in self._starting or (present is not None and not present.state.ended):
             state = "starting" if present is None or present.state.ended else present.state
             raise Conflict(f"job {name} is {state}; stop it first, or choose another name")
-        self._starting.add(name)
+        if not takes_over:
+            self.check_output(spec)
+        self._starting[name] = spec
         return present
+
+    def check_output(self, spec: JobSpec) -> None:
+        """Raises `Conflict` while another job writes to the output of this one, within it or around it."""
+        under_way = {job.name: (job.spec, str(job.state)) for job in self._jobs.values() if not job.state.ended}
+        under_way |= {name: (starting, "starting") for name, starting in self._starting.items()}
+        for name, (other, state) in under_way.items():
+            if name == spec.name or not _share(spec.output, other.output):
+                continue
+            whose = f"that of job {name}"
+            where = (
+                f"is {whose}" if spec.output == other.output else f"and {whose} ({other.output}) are one in the other"
+            )
+            raise Conflict(
+                f"output: {spec.output} {where}, and job {name} is {state}; choose another output, or wait until that "
+                "job has ended"
+            )
+
+    def ended_in(self, output: str) -> list[Job]:
+        """The jobs with this output that have ended."""
+        return [job for job in self._jobs.values() if job.state.ended and job.spec.output == output]
 
     def hold(self, name: str) -> None:
         """Keep the name of a job whose next run is being started."""
-        self._starting.add(name)
+        self._starting[name] = self._jobs[name].spec
 
     def release(self, name: str) -> None:
         """The job of that name was started, or refused."""
-        self._starting.discard(name)
+        self._starting.pop(name, None)
 
     def remember(self, past: JobStatus) -> None:
         """Know of a job that had ended before this master began."""
@@ -80,3 +105,9 @@ class JobTable:
         found = [summary_of(job, now_s) for job in self._jobs.values()]
         found += [summary_of_past(past) for past in self.all_past()]
         return sorted(found, key=lambda job: job.created, reverse=True)
+
+
+def _share(one: str, other: str) -> bool:
+    """Whether one of two outputs is the other, or lies in it."""
+    one, other = f"{one.removesuffix('/')}/", f"{other.removesuffix('/')}/"
+    return one.startswith(other) or other.startswith(one)

@@ -79,6 +79,15 @@ class ExtractorRow(_Row):
     """Settings of the worker; no secrets."""
 
 
+def check_bounds(least: int, most: int) -> None:
+    """Raises `ConfigError` for bounds of a pool that no size lies within. What is stored may have such, from before."""
+    if least > most:
+        raise ConfigError(
+            f"min: {least} is more than max, which is {most}; give both, with a min of {most} at most, or a max of "
+            f"{least} at least"
+        )
+
+
 class TrainerRow(_Row):
     """An image in which trainers of these models run: `essp trainer --job JOB --trainer NAME`."""
 
@@ -194,9 +203,12 @@ class Registrations:
     def put(self, kind: Kind, row: Row, by: str, seen: str | None) -> str:
         """Register, or change a row whose ETag is `seen` (None: there must not be one); the new ETag.
 
-        Raises `ConfigError` for an image that is not allowed, `PreconditionFailed` when the row is not as seen.
+        Raises `ConfigError` for an image that is not allowed, and for bounds that no size lies within;
+        `PreconditionFailed` when the row is not as seen.
         """
         self._check_image(row.image)
+        if isinstance(row, ExtractorRow):
+            check_bounds(row.min, row.max)
 
         def change(rows: dict[str, Row]) -> None:
             rows[row.name] = row

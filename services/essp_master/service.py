@@ -24,7 +24,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -79,7 +80,7 @@ from essp_master.job.job import COMMANDS, Job
 from essp_master.job.pool_demand import PoolDemand, demand_of
 from essp_master.job.preflight import Preflight, preflight
 from essp_master.job.start_run import Origin, start_run
-from essp_master.job.status_view import curves_of, status_of, status_of_unreadable
+from essp_master.job.status_view import curves_of, status_by_command, status_of
 from essp_master.job_table import JobTable
 from essp_master.ledger.instructions import CompleteJob, FailJob, Instruction, IssueUnits, TellOfChanges, TellOfLoops
 from essp_master.pools.pool_watch import PoolWatch
@@ -249,7 +250,7 @@ class Master:
             if now_s - self._ticked_s >= _TICK_S:
                 self._ticked_s = now_s
                 self._tick(now_s)
-        self._history.handled(records)
+            self._history.handled(records)
         self._outbox.send()
         self._fail_refused()
         failpoint("master.instructions-published")
@@ -276,7 +277,10 @@ class Master:
     def _watch(self) -> None:
         """Look again and again, in a thread of its own: that of the master may wait for a server."""
         while not self._draining.wait(_LOOK_S):
-            self.look()
+            try:
+                self.look()
+            except Exception:  # whatever it is, the next look is to tell what is over
+                log.exception("what keeps ESSP from working could not be told")
 
     def _unsaved(self) -> dict[Subject, str]:
         """The trainers that cannot save."""
@@ -293,8 +297,8 @@ class Master:
     def start(self, spec: JobSpec, fresh: bool = False, checked: Preflight | None = None, team: str = "") -> JobStatus:
         """Start a job, or start one that has ended again; it waits in the queue while there is no room for it.
 
-        Raises `ConfigError`, and `Conflict` while it runs. `checked`: the preflight of just this, if the caller has
-        made it. `team`: whose job it is.
+        Raises `ConfigError`, and `Conflict` while it runs, or another job that has not ended has its output. `checked`:
+        the preflight of just this, if the caller has made it. `team`: whose job it is.
         """
         self._await_recovery()
         if self._admission is not None:
@@ -304,9 +308,12 @@ class Master:
         return self.status(spec.name)
 
     def validate(self, spec: JobSpec, fresh: bool = False, team: str = "") -> Preflight:
-        """What `start` would check, and nothing of what it would do. Raises `ConfigError`."""
+        """What `start` would check, and nothing of what it would do. Raises `ConfigError`, and `Conflict` while another
+        job that has not ended has its output."""
         if self._admission is not None:
             self._admission.check(spec, team)
+        with self._lock:
+            self._jobs.check_output(spec)
         return self._preflight(spec, fresh)
 
     def pause(self, name: str) -> JobStatus:
@@ -464,7 +471,7 @@ class Master:
     ) -> None:
         """Start a job; or continue the run of which this is the last command."""
         with self._lock:
-            present = self._jobs.reserve(spec.name)
+            present = self._jobs.reserve(spec, takes_over=command is not None)
         try:
             events = present.reporter.log if present is not None else EventLog()
             found = checked or self._preflight(spec, fresh, continues=command is not None)
@@ -478,13 +485,14 @@ class Master:
                 if ends_for_next(command):
                     wanted = stored_spec(command.next_spec_json, f"job {command.job}")
                     goal = self._preflight(wanted)
-            job = self._run_of(found, origin, events)
-            if goal is not None:
-                job.extend(goal, self._clock())
-            with self._lock:
-                self._begin(job, command)
-                self._starting.pop(spec.name, None)
-                self._plan()
+            with self._written_to_the_end(found.spec.output):
+                job = self._run_of(found, origin, events)
+                if goal is not None:
+                    job.extend(goal, self._clock())
+                with self._lock:
+                    self._begin(job, command)
+                    self._starting.pop(spec.name, None)
+                    self._plan()
             self._outbox.send()
             failpoint("master.start-published")
             how = "started" if command is None else "taken over"
@@ -493,6 +501,37 @@ class Master:
             with self._lock:
                 self._starting.pop(spec.name, None)
                 self._jobs.release(spec.name)
+
+    @contextmanager
+    def _written_to_the_end(self, output: str) -> Iterator[None]:
+        """The history in this output holds all that the runs before noted, and within the block they note no more: the
+        next run writes from there on. Raises `Unavailable` if that takes long."""
+        with self._lock:
+            ended = self._jobs.ended_in(output)
+        until_s = time.monotonic() + _PATIENCE_S
+        while not self._hand_on(ended):
+            if (left_s := until_s - time.monotonic()) <= 0 or self._draining.is_set():
+                raise Unavailable(
+                    f"the end of the last run is not in the history in {output} yet; ask again in a moment"
+                )
+            self._history.wait(left_s)
+            self._outbox.send()
+            self._write_histories(now=True)
+        try:
+            yield
+        except BaseException:
+            with self._lock:
+                for job in ended:
+                    job.handed_on = False
+            raise
+
+    def _hand_on(self, ended: Sequence[Job]) -> bool:
+        """Have these runs write no more; False: their histories do not hold all of them yet."""
+        with self._lock:
+            written = all(map(self._history.holds_all_of, ended))
+            for job in ended if written else ():
+                job.handed_on = True
+        return written
 
     def _run_of(self, found: Preflight, origin: Origin, events: EventLog) -> Job:
         """A run of a job, which nobody knows of yet."""
@@ -795,6 +834,8 @@ class Master:
                 self._carry_out(job, job.dismiss_silent(now_s, self._settings.loop_patience_s))
                 if job.has_stalled(now_s, self._settings.stall_s):
                     self._carry_out(job, job.issue_again(now_s))
+                if job.state.ended and self._recovers:  # a process that has one job may use its preflight further
+                    job.let_go()
         self._plan()
         if now_s - self._swept_s >= _SWEEP_S:
             self._swept_s = now_s
@@ -873,16 +914,15 @@ class Master:
         return None
 
     def _give_up(self, command: Control, reason: str) -> None:
-        """Have everybody know that a job failed which this master cannot even begin to take over."""
-        failed = Control()
-        failed.CopyFrom(command)
-        failed.command, failed.reason = Control.FAIL, shortened(reason)
+        """Have everybody know that a job failed which this master cannot even begin to take over. One that had ended
+        before stays as it was."""
+        last = Control()
+        last.CopyFrom(command)
         if command.command not in ENDED:
-            self._outbox.add(
-                partial(self._bus.publish, topics.CONTROL, command.job.encode(), failed.SerializeToString())
-            )
+            last.command, last.reason = Control.FAIL, shortened(reason)
+            self._outbox.add(partial(self._bus.publish, topics.CONTROL, command.job.encode(), last.SerializeToString()))
         with self._lock:
-            self._jobs.remember(status_of_unreadable(failed))
+            self._jobs.remember(status_by_command(last))
 
 
 def build(

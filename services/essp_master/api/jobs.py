@@ -148,7 +148,10 @@ def _add_start(routes: APIRouter, master: Master) -> None:
 
 def _add_validate(routes: APIRouter, master: Master) -> None:
     @routes.post(
-        ":validate", operation_id="validate_job", responses=answers_of(401, 403, 413, 422, 503), openapi_extra=_BODY
+        ":validate",
+        operation_id="validate_job",
+        responses=answers_of(401, 403, 409, 413, 422, 503),
+        openapi_extra=_BODY,
     )
     async def validate_job(
         request: Request,

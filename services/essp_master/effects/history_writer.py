@@ -7,7 +7,8 @@ the newest segment says.
 A store that does not answer is tried again without limit. The master continues meanwhile, until it holds so many
 messages that it reads no more (back-pressure). If another master has appended to a job's history, or if the history
 cannot be written at all, the writer gives the job back with the reason: it is no longer this master's. A master that
-has lost a job to another one leaves, and marks no more messages as done, whichever job they are about.
+has lost a job to another one leaves, and marks no more messages as done, whichever job they are about. If it stays
+after all, since the job had ended, they are done with the next batch.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -53,7 +55,7 @@ class Page:
 
 
 class HistoryWriter:
-    """Writes batches, each in a thread of its own. Used from one thread, but for `write`, which its owner guards."""
+    """Writes batches, each in a thread of its own. Its owner guards `handled`, `lost`, `write` and `holds_all_of`."""
 
     def __init__(
         self, subscription: Subscription, settings: MasterSettings, worker: str, clock: Callable[[], float]
@@ -67,9 +69,13 @@ class HistoryWriter:
         self._thread: threading.Thread | None = None
         self._closing = threading.Event()
         self._written_s: dict[str, float] = {}
-        self._lost: list[tuple[str, EsspError]] = []
+        self._pages: Sequence[Page] = ()
+        """The batch that is being written, or was the last."""
+        self._lost: deque[tuple[str, EsspError]] = deque()
         self._handled: list[Record] = []
         """Messages that are accounted for, and not yet in the histories."""
+        self._left_over: Sequence[Record] = ()
+        """Those of a batch in which a page was another master's."""
         self._holding = False
 
     @property
@@ -90,14 +96,28 @@ class HistoryWriter:
 
     def lost(self) -> Sequence[tuple[str, EsspError]]:
         """The jobs that are no longer this master's, and why. Each is given once."""
-        lost, self._lost = self._lost, []
+        lost = []
+        while self._lost:
+            lost.append(self._lost.popleft())
         return lost
+
+    def holds_all_of(self, job: Job) -> bool:
+        """Whether all that was noted of a job is written, or never will be."""
+        if self.writing and any(page.history is job.run.history for page in self._pages):
+            return False
+        return not job.recorder.pending or job.fenced or job.unrecorded or job.handed_on
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait for the batch under way, for so long at most."""
+        if (thread := self._thread) is not None:
+            thread.join(timeout_s)
 
     def write(self, jobs: Iterable[Job], now: bool = False) -> None:
         """Write what was noted of these jobs, if it is time (or `now`). All that they had done by now is durable."""
-        if self.writing:
+        if self.writing or self._lost:  # which may mean that this master has to leave
             return
         jobs = list(jobs)
+        self._handled[:0], self._left_over = self._left_over, ()
         if any(job.fenced for job in jobs):
             self._handled.clear()  # the other master accounts for these messages, which no history of this one holds
         noted = [
@@ -114,6 +134,7 @@ class HistoryWriter:
             return
         took_s = time.perf_counter() - began
         self._due_s = self._clock() + max(self._settings.history_s, took_s / _SHARE)
+        self._pages = pages
         self._thread = threading.Thread(target=self._write, args=(pages, handled), name="essp-history", daemon=True)
         self._thread.start()
 
@@ -147,14 +168,17 @@ class HistoryWriter:
             self._subscription.done(record)
 
     def _write(self, pages: Sequence[Page], handled: Sequence[Record]) -> None:
+        fenced = False
         for page in pages:
             try:
                 if not self._append(page):
                     return
             except EsspError as error:
+                fenced |= isinstance(error, Fenced)
                 self._lost.append((page.job, error))
-        if any(isinstance(error, Fenced) for _, error in self._lost):
-            return  # the other master accounts for these messages
+        if fenced:
+            self._left_over = handled
+            return
         failpoint("master.history-written")
         self._finish(handled)
         failpoint("master.progress-done")

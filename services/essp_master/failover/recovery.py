@@ -14,10 +14,11 @@ from essp_common.bus.port import Bus
 from essp_common.bus.reading import read_all
 from essp_common.job.spec import stored_spec
 from essp_common.job.status import JobStatus, stored_status
-from essp_common.messages.control import ends_for_next, run_of
+from essp_common.messages.control import ENDED, ends_for_next, run_of
 from essp_common.messages.parsing import BadMessage, parsed, refuse
 from essp_common.pb.v1.messages_pb2 import Control
 from essp_common.wiring import Stores
+from essp_master.job.status_view import status_by_command
 
 _UNDER_WAY = (Control.START, Control.RESUME, Control.PAUSE)
 
@@ -61,9 +62,15 @@ def as_recorded(command: Control, stores: Stores) -> Control:
 
 
 def past(command: Control, stores: Stores) -> JobStatus | None:
-    """The last status of a job that has ended; None: its history does not hold it, or the job has not ended."""
+    """The last status of a job that has ended; None: its history does not hold it, or the job has not ended.
+
+    Of a job that has ended and has no history any more, since somebody removed its output, its last command tells.
+    """
     spec = stored_spec(command.snapshot.spec_json, f"job {command.job}")
     newest = History(stores.under(spec.output)).newest()
+    if newest is None and command.command in ENDED:
+        return status_by_command(command)
     if newest is None or not newest.status_json:
         return None
-    return stored_status(newest.status_json, f"the status in the history of {spec.output}")
+    found = stored_status(newest.status_json, f"the status in the history of {spec.output}")
+    return found.model_copy(update={"last_event": 0, "first_event": 0})  # its events went with the master that had them

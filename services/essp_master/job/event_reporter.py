@@ -139,9 +139,9 @@ class EventReporter:
         self._told = found
 
     def _concerns(self, condition: Condition) -> bool:
-        """Not what concerns the trainings of other jobs."""
-        training = ids.is_training(condition.subject)
-        return not training or ids.training_of(condition.subject)[0] == self._job
+        """Not what concerns the trainings of other jobs, or what calls itself a training and is that of no job."""
+        subject = condition.subject
+        return not ids.is_training(subject) or subject.startswith(ids.trainer_pool(self._job, ""))
 
     def lost_sight(self, consumer: str, patience_s: float) -> None:
         """A loop has given no sign of life."""

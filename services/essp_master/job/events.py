@@ -1,4 +1,5 @@
-"""What happened to a job, in order: the newest few thousand events, with ids from which a reader resumes.
+"""What happened to a job, in order: the newest few thousand events, with ids from which a reader resumes,
+also where another master has taken over.
 
 Written by the master's thread, read by any number of others.
 """
@@ -6,8 +7,9 @@ Written by the master's thread, read by any number of others.
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -22,15 +24,17 @@ _KEPT = 5000
 class EventLog:
     """The events of one job. Thread-safe."""
 
-    def __init__(self, kept: int = _KEPT) -> None:
-        """`kept`: how many of the newest are held."""
+    def __init__(self, kept: int = _KEPT, now: Callable[[], float] = time.time) -> None:
+        """`kept`: how many of the newest are held. `now`: seconds since 1970."""
         self._events: deque[JobEvent] = deque(maxlen=kept)
         self._changed = threading.Condition()
-        self._last = 0
+        self._last = int(now() * 1000)  # whoever has read those of an earlier master goes on with these
+        self.first = self._last + 1
+        """Id of the first event, held or not."""
 
     @property
     def last(self) -> int:
-        """Id of the newest event; 0: there was none."""
+        """Id of the newest event; lower than `first`: there was none."""
         return self._last
 
     def add(self, kind: Kind, message: str, data: Mapping[str, Any]) -> None:

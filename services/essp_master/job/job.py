@@ -422,6 +422,11 @@ class Job:
         self._handover.mark_read()
         return self._hand_over()
 
+    def let_go(self) -> None:
+        """Give back what only the issue of work units needs; the job has ended. Harmless twice."""
+        self.messages.let_go()
+        self.run.preflight.phases.let_go()
+
     # --- its history ---
 
     def swept(self, stray_keys: int) -> None:

@@ -96,6 +96,11 @@ class MessageBuilder:
             stream = self._consumers[consumer]
             yield clip if self._features[stream] == "rgb" else stream_key(clip, stream), consumer
 
+    def let_go(self) -> None:
+        """Give back what is known of videos, as nothing will be said of them any more."""
+        self._videos = []
+        self._head.cache_clear()
+
     def _ref(self, phase_index: int, clip: PlannedClip) -> ClipRef:
         purpose, epoch = self._phases.order[phase_index]
         return ClipRef(

@@ -18,6 +18,13 @@ from essp_master.job.activity import purpose_name
 from essp_master.job.bottleneck import bottleneck
 from essp_master.job.job import Job
 
+_ENDS = {
+    Control.STOP: JobState.STOPPED,
+    Control.COMPLETE: JobState.COMPLETED,
+    Control.FAIL: JobState.FAILED,
+}
+"""The commands after which a job has ended, and how."""
+
 
 def status_of(job: Job, usage: CacheUsage | None, now_s: float) -> status.JobStatus:
     """All there is to know of a job at this moment."""
@@ -65,6 +72,7 @@ def status_of(job: Job, usage: CacheUsage | None, now_s: float) -> status.JobSta
         failures=_failures(job),
         result=job.reporter.result,
         last_event=job.reporter.log.last,
+        first_event=job.reporter.log.first,
         team=job.team,
         priority=job.priority,
         queue=job.place,
@@ -97,18 +105,18 @@ def held_back(job: Job) -> dict[str, str]:
     return {name: slowest for name in going if left[name] < trainers[name].batch_size}
 
 
-def status_of_unreadable(failed: Control) -> status.JobStatus:
-    """A job that could not be taken over: why, and what its last command says of it."""
+def status_by_command(last: Control) -> status.JobStatus:
+    """A job that has ended, and of which nothing is known but its last command."""
     try:
-        spec = stored_spec(failed.snapshot.spec_json, failed.job)
+        spec = stored_spec(last.snapshot.spec_json, last.job)
     except ConfigError:
         spec = None
     now = datetime.now(UTC)
     return status.JobStatus(
-        name=failed.job,
+        name=last.job,
         kind="train" if spec is None else _kind(spec),
-        state=JobState.FAILED,
-        reason=failed.reason,
+        state=_ENDS[last.command],
+        reason=last.reason,
         output="" if spec is None else spec.output,
         created=now,
         ended=now,
@@ -128,6 +136,7 @@ def status_of_unreadable(failed: Control) -> status.JobStatus:
         failures=(),
         result=None,
         last_event=0,
+        team=last.team,
     )  # fmt: skip
 
 

@@ -19,8 +19,8 @@ export async function loadJob(name) {
   }
   const job = await ask(jobPath(name));
   const last = known.events.at(-1)?.id || 0;
-  if (job.last_event < last) known.events = []; // another run of it
-  if (job.last_event !== last) known.events.push(...await ask(jobPath(name, `/log?after=${known.events.at(-1)?.id || 0}`)));
+  if (job.last_event && job.last_event < last) known.events = []; // the clock of another master is behind
+  if (job.last_event && job.last_event !== last) known.events.push(...await ask(jobPath(name, `/log?after=${known.events.at(-1)?.id || 0}`)));
   known.events.splice(0, known.events.length - EVENTS);
   const at = job.trainers.map(trainer => [trainer.purpose, trainer.epoch, trainer.clips_done].join()).join(";");
   if (job.trainers.length && at !== known.drawn) {
@@ -52,7 +52,7 @@ export function drawJob({ job, events, curves }, act) {
       el("div", {},
         completed ? null : made,
         failed ? null : problems,
-        section("What happened", eventList(events, (events[0]?.id || 1) - 1),
+        section("What happened", eventList(events, events.length ? events[0].id - job.first_event : 0),
           el("p", { class: "note" }, el("a", { href: `#/logs/${encodeURIComponent(job.name)}` }, "What workers say about it"))))),
   ];
 }

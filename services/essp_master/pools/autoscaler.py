@@ -249,7 +249,7 @@ def classify(load: PoolLoad, policy: Policy) -> Saturation:
 
 def _bounded(load: PoolLoad, limits: Limits, wanted: int, reason: str) -> tuple[int, str]:
     if wanted > limits.max:
-        return max(limits.max, limits.min), f"{reason}; the maximum is {limits.max} ({limits.max_because})"
+        return limits.max, f"{reason}; the maximum is {limits.max} ({limits.max_because})"
     if wanted < limits.min:
         return limits.min, f"{reason}; the minimum is {limits.min}"
     return wanted, reason

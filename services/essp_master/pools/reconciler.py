@@ -195,7 +195,7 @@ class Reconciler:
         return self._rules.of(pool) or self._of_registrations.get(pool, made)
 
     def set(self, pool: str, rule: PoolRule, by: str) -> None:
-        """Set the bounds of a pool, or a fixed size; they outlive this master. Raises `NotFound`."""
+        """Set the bounds of a pool, or a fixed size; they outlive this master. Raises `NotFound`, `ConfigError`."""
         with self._lock:
             sizes = self._driver.sizes()
             if pool not in sizes:
@@ -293,7 +293,7 @@ class Reconciler:
         rule = self.rule(pool, size)
         if rule.replicas is not None:
             return Limits(min=rule.replicas, max=rule.replicas, max_because="a fixed size")
-        return Limits(min=rule.min, max=rule.max, max_because="the pool's rule")
+        return Limits(min=min(rule.min, rule.max), max=rule.max, max_because="the pool's rule")
 
     def _growth_limits(self, pool: str, size: PoolSize, states: Mapping[str, PoolState]) -> Limits:
         """The bounds within which the autoscaler decides: where workers share cores, no more than keep these busy. A

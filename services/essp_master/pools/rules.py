@@ -23,6 +23,7 @@ from essp_common.errors import ConfigError, Conflict, NotFound
 from essp_common.objects.numbered_log import REMEDY, NumberedLog
 from essp_common.objects.port import ObjectStore
 from essp_common.validation import problems
+from essp_master.registrations import check_bounds
 
 PREFIX = "pools/"
 
@@ -91,7 +92,10 @@ class PoolRules:
             self._version, self._rules = version, rules  # last: what was read in part is not known
 
     def set(self, pool: str, rule: PoolRule | None, by: str) -> None:
-        """Keep the rule of a pool; None: forget it. It counts once it is written."""
+        """Keep the rule of a pool; None: forget it. It counts once it is written. Raises `ConfigError` for bounds that
+        no size lies within."""
+        if rule is not None:
+            check_bounds(rule.min, rule.max)
         with self._lock:
             while True:
                 self.follow()

@@ -1,19 +1,24 @@
 """`ESSP_MLFLOW=http://mlflow:5000`: a run for each training, in an experiment that has the name of the job.
 
 A training that goes on, also under another master, goes on in its run, which is found by its tags. Points that the run
-has already are left out, so a training that resumes adds none twice. A token or a password is given as MLflow wants it
-(`MLFLOW_TRACKING_TOKEN`, `MLFLOW_TRACKING_USERNAME`, ...).
+has already are left out, so a training that resumes adds none twice. A run that the server refuses, as one that was
+deleted there, is named in the log and passed over until it begins again; the others go on. A token or a password is
+given as MLflow wants it (`MLFLOW_TRACKING_TOKEN`, `MLFLOW_TRACKING_USERNAME`, ...).
 """
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from essp_common.distribution import require
 from essp_common.job.status import JobState
-from essp_master.tracking.tracking import Begin, Item, Point, RunName, Tracker
+from essp_master.tracking.tracking import Begin, End, Item, Point, RunName, Tracker
+
+log = logging.getLogger(__name__)
 
 _MOST_METRICS, _MOST_PARAMS = 1000, 100
 """Of one request."""
@@ -21,6 +26,8 @@ _LONGEST_VALUE = 500
 _PATIENCE = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "10", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1"}
 """Unless the environment says otherwise; what fails is tried again anyway."""
 _STATES = {JobState.COMPLETED: "FINISHED", JobState.FAILED: "FAILED"}
+_MAY_END = (401, 403, 408, 429)
+"""Refusals that are not about what was sent, beside those of a server that fails."""
 _OUTPUT, _TRAINER = "essp.output", "essp.trainer"
 
 
@@ -36,25 +43,26 @@ class MLflow(Tracker):
         self._uri = uri
         self._made: Any = None
         self._ids: dict[RunName, str] = {}
+        self._begun: dict[RunName, Begin] = {}
+        """The last beginning of each run that was taken, or refused."""
+        self._refused: set[RunName] = set()
         self._last: dict[tuple[RunName, str], int] = {}
         """Clips of the last point that the server has."""
 
     def write(self, items: Sequence[Item]) -> None:
-        from mlflow.entities import Metric
-
         waiting: dict[RunName, list[Any]] = {}
-        for item in items:
+        for item in self._left(items):
             if isinstance(item, Point):
-                if item.clips > self._last_of(item.run, item.tag):
-                    metric = Metric(item.tag, item.value, round(1000 * item.time_s), item.clips)
-                    waiting.setdefault(item.run, []).append(metric)
-                    self._send(waiting, _MOST_METRICS)
+                self._offer(item.run, partial(self._add, item, waiting))
+                self._send(waiting, _MOST_METRICS)
             elif isinstance(item, Begin):
                 self._send(waiting, 1)
-                self._begin(item)
+                self._refused.discard(item.run)
+                self._offer(item.run, partial(self._begin, item))
+                self._begun[item.run] = item
             else:
                 self._send(waiting, 1)
-                self._client.set_terminated(self._id(item.run), _STATES.get(item.state, "KILLED"))
+                self._offer(item.run, partial(self._end, item))
         self._send(waiting, 1)
 
     def close(self) -> None:
@@ -68,23 +76,50 @@ class MLflow(Tracker):
             self._made = MlflowClient(self._uri)
         return self._made
 
+    def _left(self, items: Sequence[Item]) -> list[Item]:
+        """Without what came before a beginning that was taken, or refused, when these were offered the last time."""
+        begun = {item.run: at for at, item in enumerate(items) if self._begun.get(item.run) is item}
+        return [item for at, item in enumerate(items) if at > begun.get(item.run, -1)]
+
+    def _offer(self, run: RunName, call: Callable[[], object]) -> None:
+        """Have the server take something of a run, unless it refused something of it before. Raises what may end by
+        itself."""
+        if run in self._refused:
+            return
+        try:
+            call()
+        except Exception as error:
+            if _may_end(error):
+                raise
+            log.warning("mlflow: trainer %s of job %s is not tracked any more: %s", run.trainer, run.job, error)
+            self._refused.add(run)
+
     def _send(self, waiting: dict[RunName, list[Any]], least: int) -> None:
         """Send the points of each run that has so many."""
         for run in [run for run, metrics in waiting.items() if len(metrics) >= least]:
-            metrics = waiting.pop(run)
-            self._client.log_batch(self._id(run), metrics=metrics)
-            for metric in metrics:
-                self._last[run, metric.key] = max(metric.step, self._last[run, metric.key])
+            self._offer(run, partial(self._log, run, waiting.pop(run)))
+
+    def _add(self, point: Point, waiting: dict[RunName, list[Any]]) -> None:
+        """Have a point wait, unless the server has it."""
+        from mlflow.entities import Metric
+
+        if point.clips > self._last_of(point.run, point.tag):
+            metric = Metric(point.tag, point.value, round(1000 * point.time_s), point.clips)
+            waiting.setdefault(point.run, []).append(metric)
+
+    def _log(self, run: RunName, metrics: Sequence[Any]) -> None:
+        self._client.log_batch(self._ids[run], metrics=metrics)
+        for metric in metrics:
+            self._last[run, metric.key] = max(metric.step, self._last[run, metric.key])
+
+    def _end(self, end: End) -> None:
+        self._client.set_terminated(self._ids[end.run], _STATES.get(end.state, "KILLED"))
 
     def _last_of(self, run: RunName, tag: str) -> int:
         if (run, tag) not in self._last:
-            history = self._client.get_metric_history(self._id(run), tag)
+            history = self._client.get_metric_history(self._ids[run], tag)
             self._last[run, tag] = max((metric.step for metric in history), default=-1)
         return self._last[run, tag]
-
-    def _id(self, run: RunName) -> str:
-        """Of a run that has begun."""
-        return self._ids[run]
 
     def _begin(self, begin: Begin) -> None:
         """Go on in the run that the server has of this training, or make one."""
@@ -105,3 +140,13 @@ class MLflow(Tracker):
         facts = list(begin.facts.items())[:_MOST_PARAMS]
         self._client.log_batch(made, params=[Param(name, value[:_LONGEST_VALUE]) for name, value in facts])
         self._ids[run] = made
+
+
+def _may_end(error: Exception) -> bool:
+    """Whether the server, or the way to it, is at fault, and not what was sent."""
+    from mlflow.exceptions import MlflowException
+
+    if isinstance(error, MlflowException):
+        status: int = error.get_http_status_code()  # type: ignore[no-untyped-call]
+        return status >= 500 or status in _MAY_END
+    return isinstance(error, OSError)

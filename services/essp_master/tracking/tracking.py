@@ -1,7 +1,8 @@
 """Passes the figures of trainings on to trackers, and never makes a job wait for them.
 
-Each tracker has a bounded queue and a thread. What a tracker cannot take is offered again, ever less often; when its
-queue is full, new points are left out, which the log says. At the end it has a few seconds for the rest.
+Each tracker has a queue and a thread. What a tracker cannot take is offered again, ever less often; when too many
+points wait, new ones are left out, which the log says, but never the beginning or the end of a run. At the end it has a
+few seconds for the rest.
 
 A point stands at the number of clips trained by then, over all epochs: so trainings with other batches, and other
 trainers of a job, can be compared. A training that resumes goes on in its run. Its points after the checkpoint come
@@ -82,7 +83,8 @@ class Tracker(Protocol):
     name: str
 
     def write(self, items: Sequence[Item]) -> None:
-        """Write all of them, or raise any exception: then they are offered again."""
+        """Write all of them, or raise any exception: then they are offered again, from the first on. What will never be
+        taken is to be passed over, since all others wait behind it."""
 
     def close(self) -> None:
         """Give files and connections back."""
@@ -130,18 +132,18 @@ class _Sender:
 
     def __init__(self, tracker: Tracker) -> None:
         self.tracker = tracker
-        self._items: queue.Queue[Item] = queue.Queue(QUEUED)
+        self._items: queue.SimpleQueue[Item] = queue.SimpleQueue()
         self._closing = threading.Event()
         self._left_out = 0
         self._thread = threading.Thread(target=self._run, name=f"essp-{tracker.name}", daemon=True)
         self._thread.start()
 
     def offer(self, item: Item) -> None:
-        try:
-            self._items.put_nowait(item)
-        except queue.Full:
-            self._left_out += 1
-            log.warning("%s is behind: %d points of trainings were left out", self.tracker.name, self._left_out)
+        if not isinstance(item, Point) or self._items.qsize() < QUEUED:
+            self._items.put(item)
+            return
+        self._left_out += 1
+        log.warning("%s is behind: %d points of trainings were left out", self.tracker.name, self._left_out)
 
     def close(self) -> None:
         self._closing.set()

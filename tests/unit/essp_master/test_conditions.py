@@ -25,6 +25,7 @@ from essp_common.runtime.conditions import SEEN_S
 from essp_common.runtime.troubles import MEANINGS, Kind
 from essp_common.wiring import Adapters
 from essp_common.worker.heartbeat import INTERVAL_S
+from essp_master import service
 from essp_master.api.app import create_app
 from essp_master.config import MasterSettings
 from essp_master.service import _LOOK_S, Master
@@ -131,6 +132,27 @@ def test_what_is_over_is_told_too_and_the_master_is_ready_again(bench: Bench) ->
         assert client.get("/readyz").text == "ready\n"
         assert client.get("/v1/conditions").json() == []
         assert 'essp_condition{kind="unassigned",subject="decoder"} 0.0' in client.get("/metrics").text
+
+
+@pytest.mark.parametrize("pool", ["trainer", "trainer.", "trainer.small", "trainer..rgb", "trainer.other.rgb"])
+def test_what_calls_itself_a_training_and_is_none_of_this_job_is_no_event_of_it(bench: Bench, pool: str) -> None:
+    """Anybody can send a heartbeat."""
+    bench.up("stray", pool, troubles={Kind.STORAGE_FULL: "no room"})
+    bench.up("rgb-1", "trainer.small.rgb", troubles={Kind.STORAGE_FULL: "no room"})
+    bench.pass_time(SEEN_S)
+    assert bench.present() == {("storage-full", pool), ("storage-full", "trainer.small.rgb")}
+    assert [event.data["subject"] for event in bench.events()] == ["trainer.small.rgb"]
+
+
+def test_an_unexpected_error_does_not_end_the_looking(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    looks = iter([lambda: 1 // 0, bench.master.drain])
+    monkeypatch.setattr(service, "_LOOK_S", 0.0)
+    monkeypatch.setattr(bench.master, "look", lambda: next(looks)())
+    bench.master._watch()
+    assert list(looks) == []
+    assert "could not be told" in caplog.text
 
 
 def test_a_group_that_is_dealt_anew_for_a_moment_is_no_condition(bench: Bench) -> None:

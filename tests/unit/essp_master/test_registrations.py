@@ -36,6 +36,13 @@ def tables(root: str) -> Registrations:
     return Registrations(open_store(root), ["registry.example/team/"])
 
 
+def test_bounds_that_no_size_lies_within_are_refused(root: str) -> None:
+    table = tables(root)
+    with pytest.raises(ConfigError, match="min: 4 is more than max, which is 3"):
+        table.put("extractors", DEPTH.model_copy(update={"min": 4, "max": 3}), "ann", None)
+    assert table.extractors() == {}
+
+
 def test_what_is_registered_is_there_for_every_master(root: str) -> None:
     first, second = tables(root), tables(root)
     etag = first.put("extractors", DEPTH, "ann", None)

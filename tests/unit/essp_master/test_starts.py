@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from essp_common import topics
-from essp_common.artifacts import checkpoint
+from essp_common.artifacts import checkpoint, layout
 from essp_common.artifacts.checkpoint_files import in_memory
-from essp_common.errors import ConfigError, Conflict, NotFound
+from essp_common.artifacts.history import History
+from essp_common.errors import ConfigError, Conflict, NotFound, Unavailable
 from essp_common.job.feature_layout import COLOURS
+from essp_common.job.spec import JobSpec
+from essp_common.job.status import JobState, stored_status
 from essp_common.objects.directory import DirectoryStore
-from essp_common.pb.v1.messages_pb2 import TRAIN, VALIDATION
+from essp_common.objects.port import ObjectInfo
+from essp_common.pb.v1.messages_pb2 import TRAIN, VALIDATION, CheckpointReady, Progress
 from essp_common.planning.position import Position
+from essp_common.runtime import ids
 from essp_common.wiring import Adapters
-from tests.harness.fleet import FleetOf, make_job, master_over
+from essp_master import service
+from essp_master.effects.history_writer import HistoryWriter
+from essp_master.job.preflight import Preflight, preflight
+from tests.harness.fleet import FleetOf, make_job, master_over, run_to_rest
+from tests.harness.waiting import LONGEST_S
 
 
 def test_a_job_that_runs_is_not_started_again(adapters: Adapters, fleet_of: FleetOf) -> None:
@@ -78,6 +88,140 @@ def test_an_output_of_another_job_is_refused(adapters: Adapters, fleet_of: Fleet
     assert master.status("small").phases[0].done == {"trainer.rgb": 0, "trainer.diff": 0}
     assert json.loads((tmp_path / "out" / "spec.json").read_bytes())["epochs"] == 5
     assert (tmp_path / "catalog.parquet").exists()
+
+
+UNDER_WAY = r"^output: .*/out is that of job small, and job small is {}; choose another output, or wait"
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_the_output_of_a_job_that_has_not_ended_is_left_alone(
+    adapters: Adapters, fleet_of: FleetOf, tmp_path: Path, fresh: bool
+) -> None:
+    master, fleet = master_over(adapters, history_s=0.0), fleet_of()
+    copy = fleet.job.model_copy(update={"name": "copy"})
+    master.start(fleet.job)
+    fleet.work()
+    master.step(0)
+    save_checkpoint(DirectoryStore(str(tmp_path / "out")), "rgb", Position(0, 6))
+    for begin in (master.validate, master.start):
+        with pytest.raises(Conflict, match=UNDER_WAY.format("running")):
+            begin(copy, fresh)
+    master.pause("small")
+    with pytest.raises(Conflict, match=UNDER_WAY.format("paused")):
+        master.start(copy, fresh)
+    assert checkpoint.read_latest(DirectoryStore(str(tmp_path / "out")), "rgb") is not None
+    master.resume("small")
+    run_to_rest(master, fleet)
+    assert all(phase.finished for phase in master.status("small").phases)
+    assert [job.name for job in master.jobs()] == ["small"]
+    master.stop("small")
+    with pytest.raises(ConfigError, match="differs in name"):
+        master.start(copy)
+    assert master.start(copy, fresh=True).state is JobState.RUNNING
+
+
+@pytest.mark.parametrize(("there", "here"), [("out", "out/more"), ("out/more", "out")])
+def test_outputs_of_jobs_under_way_do_not_lie_in_each_other(
+    adapters: Adapters, tmp_path: Path, there: str, here: str
+) -> None:
+    master, job = master_over(adapters), make_job(tmp_path)
+    master.start(job.model_copy(update={"output": f"file://{tmp_path}/{there}"}))
+    with pytest.raises(Conflict, match=f"{here} and that of job small .*/{there}. are one in the other"):
+        master.start(job.model_copy(update={"name": "other", "output": f"file://{tmp_path}/{here}"}))
+    beside = job.model_copy(update={"name": "other", "output": f"file://{tmp_path}/{there}2"})
+    assert master.start(beside).state is JobState.RUNNING
+
+
+def test_of_two_jobs_of_one_output_that_are_started_at_once_one_is_refused(
+    adapters: Adapters, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    master, job = master_over(adapters), make_job(tmp_path)
+    refused = []
+
+    def meanwhile(spec: JobSpec, *more: Any) -> Preflight:
+        with pytest.raises(Conflict) as error:
+            master.start(job.model_copy(update={"name": "copy"}), fresh=True)
+        refused.append(str(error.value))
+        return preflight(spec, *more)
+
+    monkeypatch.setattr(service, "preflight", meanwhile)
+    assert master.start(job).state is JobState.RUNNING
+    assert ["job small is starting" in reason for reason in refused] == [True]
+
+
+def test_a_job_that_took_an_output_over_is_not_disturbed_by_the_one_that_ended_there(
+    adapters: Adapters, fleet_of: FleetOf
+) -> None:
+    """Workers still report of that one, and their messages are done as well."""
+    master, fleet = master_over(adapters, history_s=0.0), fleet_of()
+    copy = fleet_of(fleet.job.model_copy(update={"name": "copy"}))
+    master.start(fleet.job)
+    master.stop("small")
+    master.start(copy.job, fresh=True)
+    fleet.report(Progress(checkpoint=CheckpointReady(trainer="rgb", uri="file:///late"), fence=1))
+    run_to_rest(master, copy)
+    master.stop("copy")
+    master.drain()
+    master.run()
+    newest = History(adapters.stores.under(copy.job.output)).newest()
+    assert newest is not None
+    assert stored_status(newest.status_json, "").name == "copy"
+    assert adapters.bus.backlog(topics.PROGRESS, ids.unshared_master_group("m1")) == 0
+
+
+def blocked(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Histories are not written until this event."""
+    go, put = threading.Event(), DirectoryStore.put
+
+    def waits(store: DirectoryStore, key: str, data: bytes, *, if_absent: bool = False) -> ObjectInfo:
+        if key.startswith(layout.HISTORY):
+            go.wait(LONGEST_S)
+        return put(store, key, data, if_absent=if_absent)
+
+    monkeypatch.setattr(DirectoryStore, "put", waits)
+    return go
+
+
+def test_a_job_that_is_started_again_at_once_goes_on_after_the_end_of_its_last_run(
+    adapters: Adapters, fleet_of: FleetOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That end is still being written, and takes its time."""
+    master, fleet = master_over(adapters, history_s=0.0), fleet_of()
+    master.start(fleet.job)
+    run_to_rest(master, fleet)
+    go, wait = blocked(monkeypatch), HistoryWriter.wait
+    master.stop("small")
+    master.step(0)
+
+    def waits(writer: HistoryWriter, timeout_s: float) -> None:
+        go.set()
+        wait(writer, timeout_s)
+
+    monkeypatch.setattr(HistoryWriter, "wait", waits)
+    master.start(fleet.job)
+    run_to_rest(master, fleet)
+    master.stop("small")
+    master.drain()
+    master.run()
+    entries = [entry for part in History(adapters.stores.under(fleet.job.output)).read() for entry in part.entries]
+    assert [entry.state for entry in entries if entry.state] == ["running", "stopped"] * 2
+    assert adapters.bus.backlog(topics.PROGRESS, ids.unshared_master_group("m1")) == 0
+
+
+def test_a_store_that_does_not_take_the_end_of_a_run_is_named_to_who_starts_it_again(
+    adapters: Adapters, fleet_of: FleetOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    master, fleet = master_over(adapters), fleet_of()
+    master.start(fleet.job)
+    master.stop("small")
+    monkeypatch.setattr(service, "_PATIENCE_S", 0.0)
+    go = blocked(monkeypatch)
+    master.step(0)
+    with pytest.raises(Unavailable, match=r"the end of the last run is not in the history in .*/out yet; ask again"):
+        master.start(fleet.job)
+    go.set()
+    master._history.finish()
+    assert master.start(fleet.job).state is JobState.RUNNING
 
 
 def test_a_larger_budget_is_the_same_job(adapters: Adapters, fleet_of: FleetOf, tmp_path: Path) -> None:

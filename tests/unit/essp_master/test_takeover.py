@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import random
+import shutil
 import threading
+import weakref
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -12,20 +15,24 @@ import pytest
 
 from essp.account import account_of
 from essp.audit.invariants import check
+from essp_common import topics
+from essp_common.artifacts import layout
 from essp_common.artifacts.history import History
 from essp_common.bus.port import Bus
 from essp_common.errors import Conflict, Fenced, Unavailable
 from essp_common.job.status import JobState
 from essp_common.objects.directory import DirectoryStore
+from essp_common.objects.numbered_log import NumberedLog
 from essp_common.objects.port import ObjectInfo
-from essp_common.pb.v1.messages_pb2 import AGGREGATOR, Control, Finished, Progress
+from essp_common.pb.v1.messages_pb2 import AGGREGATOR, ERROR, Control, Failed, Finished, HistorySegment, Progress
+from essp_common.runtime import ids
 from essp_common.wiring import Adapters
 from essp_master import service
 from essp_master.config import MasterSettings
 from essp_master.failover.recovery import last_commands
 from essp_master.service import Master
 from tests.harness.fleet import EVERYTHING, SIZES, Clock, Fleet, make_job, run_to_rest
-from tests.harness.waiting import until
+from tests.harness.waiting import LONGEST_S, until
 
 pytestmark = pytest.mark.slow
 
@@ -155,6 +162,40 @@ def test_a_master_that_leaves_takes_no_message_with_it(adapters: Adapters, fleet
     assert fleet.trained == BOTH
 
 
+def test_a_master_that_leaves_marks_nothing_as_done_while_it_writes_another_history(
+    adapters: Adapters, fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It learns of the other master by the first page of a batch, and a store is slow to take the second."""
+    first = master_named("m1", adapters)
+    first.start(fleet.job)
+    first.start(fleet.job.model_copy(update={"name": "slow", "output": f"file://{tmp_path}/slow"}))
+    while first.step(0) or first._history.writing:
+        pass
+    go, put = threading.Event(), DirectoryStore.put
+
+    def slow(store: DirectoryStore, key: str, data: bytes, *, if_absent: bool = False) -> ObjectInfo:
+        if "/slow/history/" in store.uri(key):
+            go.wait(LONGEST_S)
+        return put(store, key, data, if_absent=if_absent)
+
+    monkeypatch.setattr(DirectoryStore, "put", slow)
+    output = adapters.stores.under(fleet.job.output)
+    newest = History(output).newest()
+    assert newest is not None
+    NumberedLog(output, layout.FENCES).append(b"{}")
+    History(output).append(HistorySegment(first=newest.last + 1, last=newest.last + 1, fence=2, since=1, writer="m2"))
+    first.pause("slow")
+    fleet.work()
+    first.step(0)
+    until(lambda: not first.step(0) and first.status("small").state is JobState.STOPPED)
+    before = adapters.bus.backlog(topics.PROGRESS, ids.MASTER)
+    go.set()
+    first._history.finish()
+    with pytest.raises(Fenced):
+        first.run()
+    assert adapters.bus.backlog(topics.PROGRESS, ids.MASTER) >= before > 0
+
+
 def test_a_third_master_believes_workers_of_the_first(adapters: Adapters, fleet: Fleet) -> None:
     """Trainers carry the fence with which they were started, however many masters come after."""
     masters = [master_named("m1", adapters)]
@@ -185,6 +226,96 @@ def test_jobs_that_ended_are_known_after_a_restart(adapters: Adapters, fleet: Fl
     with pytest.raises(Conflict, match="job small is completed; start it again"):
         second.resume("small")
     assert second.events("small") == ()
+
+
+def test_a_master_holds_no_catalog_of_a_job_that_has_ended(adapters: Adapters, fleet: Fleet) -> None:
+    """It may run for months. What it knows of the job stays as it was, and the job can be started again."""
+    clock = Clock()
+    master = master_named("m1", adapters, clock)
+    master.start(fleet.job)
+    fleet.work()
+    master.step(0)
+    catalog = weakref.ref(master._jobs["small"].run.preflight.phases.view(0))
+    before = master.stop("small")
+    clock.now_s += 10
+    run_to_rest(master, fleet)
+    gc.collect()
+    assert catalog() is None
+    fleet.finish(fence=1)
+    run_to_rest(master, fleet)
+    after = master.status("small")
+    assert (after.phases, after.counts, after.progress) == (before.phases, before.counts, before.progress)
+    assert master.curves("small")
+    assert master.start(fleet.job).state is JobState.RUNNING
+    assert master.status("small").phases[0].issued > 0
+
+
+def test_the_events_of_a_job_that_ended_under_another_master_come_to_an_end(adapters: Adapters, fleet: Fleet) -> None:
+    """Readers wait for the last event that the status names."""
+    first = master_named("m1", adapters)
+    first.start(fleet.job)
+    first.stop("small")
+    first.drain()
+    first.run()
+    assert first.status("small").last_event > 0
+    second = master_named("m2", adapters)
+    assert (second.events("small"), second.status("small").last_event) == ((), 0)
+
+
+def test_who_has_read_the_events_of_a_job_goes_on_reading_under_the_next_master(
+    adapters: Adapters, fleet: Fleet
+) -> None:
+    first = master_named("m1", adapters)
+    first.start(fleet.job)
+    seen = first.status("small").last_event
+    die(first)
+    second = master_named("m2", adapters)
+    assert any("taken over from m1" in event.message for event in second.events("small", after=seen))
+
+
+@pytest.mark.parametrize("lost", ["output", "output and catalog"])
+@pytest.mark.parametrize("state", [JobState.COMPLETED, JobState.STOPPED, JobState.FAILED])
+def test_a_job_that_ended_and_whose_output_was_removed_does_not_run_again(
+    adapters: Adapters, fleet: Fleet, tmp_path: Path, state: JobState, lost: str
+) -> None:
+    first = master_named("m1", adapters)
+    first.start(fleet.job)
+    if state is JobState.COMPLETED:
+        run_to_rest(first, fleet)
+        fleet.finish()
+    elif state is JobState.STOPPED:
+        first.stop("small")
+    else:
+        fleet.report(Progress(failed=Failed(stage=AGGREGATOR, kind=ERROR, reason="no room")))
+    run_to_rest(first, fleet)
+    assert first.status("small").state is state
+    first.drain()
+    first.run()
+    shutil.rmtree(tmp_path / "out")
+    if lost != "output":
+        (tmp_path / "catalog.parquet").unlink()
+    told = len(fleet.commands)
+    second = master_named("m2", adapters)
+    run_to_rest(second, fleet)
+    found = second.status("small")
+    assert (found.state, found.output, found.reason) == (state, fleet.job.output, first.status("small").reason)
+    assert [job.state for job in second.jobs()] == [state]
+    assert fleet.commands[told:] == []
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_job_that_ended_and_cannot_be_read_any_more_stays_as_it_was(
+    adapters: Adapters, fleet: Fleet, tmp_path: Path
+) -> None:
+    first = master_named("m1", adapters)
+    first.start(fleet.job)
+    first.stop("small")
+    first.drain()
+    first.run()
+    newest = max((tmp_path / "out" / "history").glob("0*"))
+    newest.write_bytes(b"damaged")
+    second = master_named("m2", adapters)
+    assert second.status("small").state is JobState.STOPPED
 
 
 @pytest.mark.parametrize("command", ["stop", "complete"])

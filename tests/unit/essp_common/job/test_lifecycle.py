@@ -37,17 +37,24 @@ def test_only_these_changes_are_possible(present: JobState, wanted: JobState) ->
 
 
 def test_events_are_numbered_and_the_oldest_go() -> None:
-    log = EventLog(kept=3)
+    log = EventLog(kept=3, now=lambda: 0.0)
     for number in range(5):
         log.add("warning", f"w{number}", {"n": number})
     assert [event.id for event in log.after(0)] == [3, 4, 5]
     assert [event.message for event in log.after(4)] == ["w4"]
     assert log.after(5) == []
-    assert log.last == 5
+    assert (log.first, log.last) == (1, 5)
+
+
+def test_the_log_of_a_later_master_goes_on_with_higher_numbers() -> None:
+    earlier, later = (EventLog(now=lambda at_s=at_s: at_s) for at_s in (1000.0, 1001.0))  # type: ignore[misc]
+    for log in (earlier, later):
+        log.add("warning", "w", {})
+    assert [event.id for event in later.after(earlier.last)] == [later.first] == [later.last]
 
 
 def test_a_reader_waits_for_the_next_event() -> None:
-    log = EventLog()
+    log = EventLog(now=lambda: 0.0)
     found: list[int] = []
     reader = threading.Thread(target=lambda: found.extend(event.id for event in log.after(0, timeout_s=LONGEST_S)))
     reader.start()

@@ -86,6 +86,25 @@ def test_nothing_is_scaled_before_the_rules_are_known(store: ObjectStore, monkey
     assert successor.driver.told == [("scale", "decoder", 2)]
 
 
+def test_bounds_that_no_size_lies_within_are_refused_and_change_nothing(store: ObjectStore) -> None:
+    bench = bench_over(store, decoder=3)
+    with pytest.raises(ConfigError, match=r"^min: 1 is more than max, which is 0; give both, with a min of 0 at"):
+        bench.reconciler.set("decoder", PoolRule(max=0), "ann")
+    assert bench.reconciler.rule("decoder") == PoolRule()
+    bench.reconciler.set("decoder", PoolRule(min=0, max=0), "ann")
+    assert bench.driver.replicas == {"decoder": 0}
+
+
+def test_such_bounds_of_an_earlier_master_are_read_and_the_pool_comes_to_rest(store: ObjectStore) -> None:
+    PoolRules(store).set("decoder", PoolRule(min=2, max=9), "ann")
+    document = f"{PREFIX}0000000001.json"
+    store.put(document, store.get(document).replace(b'"max": 9', b'"max": 1'))
+    bench = bench_over(store, decoder=5)
+    bench.pass_time(120, decoded_per_s=5.0, wait=0.5)
+    assert bench.reconciler.rule("decoder") == PoolRule(min=2, max=1)
+    assert [told[:3] for told in bench.driver.told] == [("scale", "decoder", 1)]
+
+
 def test_a_rule_that_cannot_be_kept_is_said_to_last_as_long_as_the_master() -> None:
     bench = bench_over(None, decoder=1)
     bench.reconciler.set("decoder", FIXED, "ann")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from essp_common.job.status import JobState
 from essp_common.pb.v1.messages_pb2 import TEST, TRAIN, VALIDATION, PhaseReport, Progress, Purpose, StepReport
 from essp_master.tracking.mlflow import MLflow
 from essp_master.tracking.tensorboard import TensorBoard
-from essp_master.tracking.tracking import Item, Point, Tracker, Tracking, points_of
+from essp_master.tracking.tracking import Begin, End, Item, Point, RunName, Tracker, Tracking, points_of
 from tests.harness.waiting import LONGEST_S
 
 EPOCH = 100
@@ -123,6 +124,68 @@ def test_mlflow_has_one_run_for_a_training_that_goes_on(tmp_path: Path, monkeypa
     assert len(client.search_runs([experiment])) == 2
 
 
+def runs_in(client: Any, job: str) -> list[Any]:
+    experiment = client.get_experiment_by_name(job)
+    return list(client.search_runs([experiment.experiment_id]))
+
+
+def losses_of(client: Any, job: str) -> list[int]:
+    (training,) = runs_in(client, job)
+    return [metric.step for metric in client.get_metric_history(training.info.run_id, "train/loss")]
+
+
+@pytest.mark.parametrize("deleted", ["run", "experiment"])
+def test_what_was_deleted_in_mlflow_is_named_once_and_stops_no_other_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, deleted: str
+) -> None:
+    from mlflow import MlflowClient
+
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    uri = f"file://{tmp_path}/mlruns"
+    tracker, client = MLflow(uri), MlflowClient(uri)
+    gone, stays = RunName("gone", "rgb", "file:///gone"), RunName("stays", "rgb", "file:///stays")
+    tracker.write([Begin(run, {}, True) for run in (gone, stays)])
+    (training,) = runs_in(client, "gone")
+    if deleted == "run":
+        client.delete_run(training.info.run_id)
+    else:
+        client.delete_experiment(training.info.experiment_id)
+    for clips in (32, 64):
+        tracker.write([Point(run, "train/loss", clips, 0.5, 1.0) for run in (gone, stays)])
+    tracker.write([End(run, JobState.COMPLETED) for run in (gone, stays)])
+    assert losses_of(client, "stays") == [32, 64]
+    assert runs_in(client, "stays")[0].info.status == "FINISHED"
+    assert caplog.text.count("trainer rgb of job gone is not tracked any more") == 1
+    if deleted == "run":
+        tracker.write([Begin(gone, {}, False), Point(gone, "train/loss", 96, 0.5, 1.0)])
+        assert losses_of(client, "gone") == [96], "it has begun again"
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_what_a_server_that_fails_is_offered_again_begins_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answers: bool
+) -> None:
+    from mlflow import MlflowClient
+    from mlflow.exceptions import MlflowException
+
+    failure = MlflowException("it has failed") if answers else ConnectionError("refused")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    uri = f"file://{tmp_path}/mlruns"
+    tracker, client = MLflow(uri), MlflowClient(uri)
+    seven = RunName("seven", "rgb", "file:///seven")
+    items: list[Item] = [Begin(seven, {}, True), Point(seven, "train/loss", 32, 0.5, 1.0)]
+
+    def fails(*_: object) -> None:
+        raise failure
+
+    with monkeypatch.context() as failing:
+        failing.setattr(MlflowClient, "get_metric_history", fails)
+        with pytest.raises(type(failure)):
+            tracker.write(items)
+    tracker.write(items)
+    assert losses_of(client, "seven") == [32]
+
+
 class Down(Tracker):
     """Takes nothing until it is told to."""
 
@@ -166,6 +229,24 @@ def test_what_is_too_much_is_left_out(monkeypatch: pytest.MonkeyPatch, caplog: p
         take(step(0, clips, 0.5))
     tracking.close()
     assert "down is behind" in caplog.text
+
+
+def test_beginnings_and_ends_are_never_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("essp_master.tracking.tracking.QUEUED", 3)
+    tracker = Down()
+    tracking = Tracking([tracker])
+    take = tracking.follow(SPEC, EPOCH, ())
+    assert take is not None
+    for clips in range(1, 50):
+        take(step(0, clips, 0.5))
+    later = SPEC.model_copy(update={"name": "eight"})
+    tracking.follow(later, EPOCH, ())
+    for spec in (SPEC, later):
+        tracking.ended(spec, JobState.COMPLETED)
+    tracker.up.set()
+    tracking.close()
+    told = [(type(item), item.run.job) for item in tracker.written if not isinstance(item, Point)]
+    assert told == [(Begin, "seven"), (Begin, "eight"), (End, "seven"), (End, "eight")]
 
 
 def test_without_trackers_nobody_listens() -> None:
