@@ -23,8 +23,12 @@ log = logging.getLogger(__name__)
 _MOST_METRICS, _MOST_PARAMS = 1000, 100
 """Of one request."""
 _LONGEST_VALUE = 500
-_PATIENCE = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "10", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1"}
-"""Unless the environment says otherwise; what fails is tried again anyway."""
+_SETTINGS = {
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",  # what fails is tried again anyway
+    "MLFLOW_DISABLE_TELEMETRY": "true",  # it would tell its makers that it is used
+}
+"""Unless the environment says otherwise."""
 _STATES = {JobState.COMPLETED: "FINISHED", JobState.FAILED: "FAILED"}
 _MAY_END = (401, 403, 408, 429)
 """Refusals that are not about what was sent, beside those of a server that fails."""
@@ -38,7 +42,7 @@ class MLflow(Tracker):
 
     def __init__(self, uri: str) -> None:
         require("ESSP_MLFLOW", "mlflow")
-        for name, value in _PATIENCE.items():
+        for name, value in _SETTINGS.items():
             os.environ.setdefault(name, value)
         self._uri = uri
         self._made: Any = None

@@ -135,6 +135,15 @@ def losses_of(client: Any, job: str) -> list[int]:
 
 
 @pytest.mark.parametrize("deleted", ["run", "experiment"])
+def test_nobody_is_told_that_mlflow_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mlflow.telemetry.utils import is_telemetry_disabled
+
+    for name in ("MLFLOW_DISABLE_TELEMETRY", "DO_NOT_TRACK", "CI"):
+        monkeypatch.delenv(name, raising=False)
+    MLflow(f"file://{tmp_path}")
+    assert is_telemetry_disabled()
+
+
 def test_what_was_deleted_in_mlflow_is_named_once_and_stops_no_other_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, deleted: str
 ) -> None:
