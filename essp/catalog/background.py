@@ -7,6 +7,7 @@ be used, since what that row labels may be anywhere in it; and of a file whose r
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
@@ -14,6 +15,8 @@ from itertools import groupby
 from essp_common.catalog.rows import VideoRow
 from essp_common.catalog.targets import Targets, pack, unpack
 
+_SEGMENT = re.compile(r"#[\d.]+-[\d.]*s?(?::.*)?$", re.DOTALL)
+"""Of an id, behind that of the file, which may have such signs as well."""
 _SHORTEST_S = 1.0
 _FPS = 25.0
 """Of a video that does not say how many frames a second it has."""
@@ -36,7 +39,7 @@ def _of_file(rows: Sequence[VideoRow], class_name: str) -> Iterator[VideoRow]:
         if end - begin >= shortest:
             yield replace(
                 first,
-                id=f"{first.id.partition('#')[0]}#{begin}-{end - 1}:{class_name}",
+                id=f"{_SEGMENT.split(first.id, 1)[0]}#{begin}-{end - 1}:{class_name}",
                 class_name=class_name,
                 first_frame=begin,
                 last_frame=end - 1,

@@ -295,16 +295,17 @@ def _joined(parts: Sequence[Entry]) -> Entry:
     first = parts[0]
     if all(part.segment is None for part in parts) and len(parts) == 1:
         return first
-    spans = tuple((part.segment or Segment(0, None, "s"), part.class_name) for part in parts)
+    shown = [(part.segment or Segment(0, None, "s"), part.labels or (part.class_name,)) for part in parts]
     joined = replace(
         first,
-        id=first.id.partition("#")[0] if first.segment is not None else first.id,
+        id=first.id.rpartition(f"#{first.segment}")[0] if first.segment is not None else first.id,
         segment=None,
-        labels=tuple(sorted({part.class_name for part in parts})),
-        spans=spans,
+        labels=tuple(sorted({name for _, names in shown for name in names})),
+        spans=tuple((segment, name) for segment, names in shown for name in names),
     )
-    if len({part.split for part in parts}) > 1:
-        return replace(joined, error="split: its segments are in several splits; leave out --whole")
+    for what, found in (("split", {part.split for part in parts}), ("group", {part.group for part in parts})):
+        if len(found) > 1:
+            return replace(joined, error=f"{what}: its segments are in several {what}s; leave out --whole")
     return joined
 
 

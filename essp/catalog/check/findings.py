@@ -183,6 +183,7 @@ def find(rows: Sequence[VideoRow], measures: Mapping[str, Measures], wanted: Wan
         *_of_sizes([row for row in rows if row.error is None]),
         *_of_classes([row for row in rows if row.error is None]),
         *_of_groups([row for row in rows if row.error is None]),
+        *(finding for uri, segments in by_file.items() for finding in _of_overlaps(uri, segments)),
         *_of_likenesses(by_file, measures),
     ]
     order = {kind: place for place, kind in enumerate(KINDS)}
@@ -302,8 +303,29 @@ def _of_groups(rows: Sequence[VideoRow]) -> Iterator[Finding]:
         if row.group:
             groups[row.group].append(row)
     for name, members in groups.items():
-        if len({row.split for row in members}) > 1:
+        if _several_splits(members):
             yield Finding("group_leak", name, _splits(members), tuple(row.id for row in members), weight=len(members))
+
+
+def _several_splits(rows: Sequence[VideoRow]) -> bool:
+    """Videos in no split are neither trained nor measured on."""
+    return len({row.split for row in rows if row.split}) > 1
+
+
+def _of_overlaps(uri: str, rows: Sequence[VideoRow]) -> Iterator[Finding]:
+    """The first frames of a file that are in two splits."""
+    latest: dict[str, VideoRow] = {}
+    """Of each split, the segment that ends last so far."""
+    usable = [row for row in rows if row.error is None and row.split]
+    for row in sorted(usable, key=lambda row: (row.first_frame, row.id)):
+        for split, other in latest.items():
+            if split != row.split and other.last_frame >= row.first_frame:
+                frames = row.first_frame, min(row.last_frame, other.last_frame)
+                what = f"frames {frames[0]} to {frames[1]} are in {split} and in {row.split}"
+                yield Finding("leak", row.id, what, (other.id, row.id), frames, shows=((uri, -1),))
+                return
+        if row.split not in latest or row.last_frame > latest[row.split].last_frame:
+            latest[row.split] = row
 
 
 def _of_likenesses(by_file: Mapping[str, Sequence[VideoRow]], measures: Mapping[str, Measures]) -> Iterator[Finding]:
@@ -326,7 +348,7 @@ def _of_likenesses(by_file: Mapping[str, Sequence[VideoRow]], measures: Mapping[
 def _likeness(kind: str, uris: Sequence[str], by_file: Mapping[str, Sequence[VideoRow]]) -> Finding:
     rows = [row for uri in uris for row in by_file[uri] if row.error is None]
     what = "copies, byte for byte" if kind == "duplicate" else "look the same, frame by frame"
-    if len({row.split for row in rows}) > 1:
+    if _several_splits(rows):
         kind, what = "leak", f"{what}: {_splits(rows)}"
     elif len({row.class_name for row in rows}) > 1 and len({_labels(by_file[uri]) for uri in uris}) > 1:
         names = sorted({row.class_name for row in rows})

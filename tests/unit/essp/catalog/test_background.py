@@ -21,6 +21,12 @@ def row(name: str, first: int, last: int, frames: int = 100, **more: object) -> 
     return replace(cut, **more)  # type: ignore[arg-type]
 
 
+def test_the_name_of_a_file_may_have_the_signs_of_a_segment() -> None:
+    rows = [row("C#/take#1.mp4", 0, 49), row("C#/take#1-2.mp4", 50, 99), replace(row("b#1", 0, 49), id="b#1#0-49:a#b")]
+    ids = [found.id for found in background_rows(rows, "none")]
+    assert ids == ["C#/take#1-2.mp4#0-49:none", "C#/take#1.mp4#50-99:none", "b#1#50-99:none"]
+
+
 @given(
     st.lists(
         st.tuples(st.sampled_from("uv"), st.integers(0, 99), st.integers(0, 40)), min_size=1, max_size=8, unique=True

@@ -216,6 +216,19 @@ def test_segments_of_a_file_may_be_one_row(tmp_path: Path) -> None:
     )
 
 
+def test_one_row_has_all_labels_of_its_segments_and_the_name_of_its_file(tmp_path: Path) -> None:
+    make(tmp_path, "take#1.mp4", "take#2.mp4", "two.mp4")
+    lines = ["path,labels,start_s,end_s,group"]
+    lines += ["take#1.mp4,run|shout,0,1,g1", "take#1.mp4,jump,1,2,g1", "take#2.mp4,run,0,1,g1"]
+    lines += ["two.mp4,run,0,1,g1", "two.mp4,jump,1,2,g2"]
+    write(tmp_path / "list.csv", "\n".join(lines))
+    found = read_source(f"file://{tmp_path}/list.csv", Stores([f"file://{tmp_path}"]), whole=True)
+    assert set(labelled(found)) == {"take#1.mp4", "take#2.mp4"}
+    assert by_id(found)["take#1.mp4"].labels == ("jump", "run", "shout")
+    assert [name for _, name in by_id(found)["take#1.mp4"].spans] == ["run", "shout", "jump"]
+    assert problems(found) == {"two.mp4": "group"}
+
+
 def shard(path: Path, **files: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with tarfile.open(path, "w") as archive:

@@ -305,6 +305,13 @@ def test_a_confusion_matrix_is_dark_where_the_videos_are() -> None:
     assert shares[0] > shares[1] + 0.05
 
 
+@pytest.mark.parametrize("name", ["win_$5_to_$10", "$a^$", "cash $_$"])
+def test_names_of_classes_are_no_formulas(run: Run, name: str) -> None:
+    assert pixels(plots.confusion(np.eye(4, dtype=np.int64), [name, *CLASSES[1:]], LIGHT)).size
+    samples = [replace(each, label=name) for each in read_samples(run, STORES, choose(run)[:1])]
+    assert pixels(draw_samples(samples, LIGHT)).size
+
+
 def test_a_confusion_matrix_of_many_classes_fits() -> None:
     classes = [f"class {i}" for i in range(101)]
     assert pixels(plots.confusion(np.eye(101, dtype=np.int64), classes, DARK)).shape[0] < 1200

@@ -134,7 +134,6 @@ def losses_of(client: Any, job: str) -> list[int]:
     return [metric.step for metric in client.get_metric_history(training.info.run_id, "train/loss")]
 
 
-@pytest.mark.parametrize("deleted", ["run", "experiment"])
 def test_nobody_is_told_that_mlflow_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from mlflow.telemetry.utils import is_telemetry_disabled
 
@@ -144,6 +143,7 @@ def test_nobody_is_told_that_mlflow_is_used(tmp_path: Path, monkeypatch: pytest.
     assert is_telemetry_disabled()
 
 
+@pytest.mark.parametrize("deleted", ["run", "experiment"])
 def test_what_was_deleted_in_mlflow_is_named_once_and_stops_no_other_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, deleted: str
 ) -> None:

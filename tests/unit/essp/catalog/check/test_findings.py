@@ -132,6 +132,25 @@ def test_a_group_in_several_splits_is_told() -> None:
     rows = [replace(one, group="anna") if one.id in ("train0", "train1", "test2") else one for one in ROWS]
     (one,) = all_of(rows)
     assert (one.kind, one.subject, one.what) == ("group_leak", "anna", "1 in test, 2 in train")
+
+
+def test_videos_in_no_split_leak_nothing() -> None:
+    """They are neither trained nor measured on."""
+    like = seen("x")
+    rows = [*ROWS, row("rest0", "", group="anna"), row("rest1", "")]
+    rows[0] = replace(rows[0], group="anna")
+    assert [one.kind for one in all_of(rows, train1=like, rest1=like)] == ["duplicate"]
+
+
+def test_segments_of_one_file_in_two_splits_leak_where_they_overlap() -> None:
+    def cut(name: str, split: str, first: int, last: int) -> VideoRow:
+        return replace(row(name, split, first_frame=first, last_frame=last), uri="file:///one")
+
+    apart = [cut("a", "train", 0, 39), cut("b", "test", 40, 79), cut("c", "train", 80, 99), cut("d", "", 30, 60)]
+    assert found([*ROWS, *apart]) == []
+    (one,) = all_of([*ROWS, *apart, cut("e", "test", 20, 50)])
+    assert (one.kind, one.subject, one.frames) == ("leak", "e", (20, 39))
+    assert one.what == "frames 20 to 39 are in train and in test"
     assert found([replace(one, group=one.split) for one in ROWS]) == []
 
 
