@@ -9,9 +9,9 @@ stay uncommitted, so that they are delivered again if the training dies. A check
 job's store. Where there is a burst buffer, a second one may begin while the first is copied; otherwise it waits for it.
 
 A store that is full, refuses or does not answer does not stop the training: the failure is logged, counted and reported
-to the master, training continues, and the checkpoint is tried again after `save_retry_s` and at each regular time. Only
-the final one is required, and that of an early stop: if it cannot be saved for `final_save_timeout_s`, the training
-fails and says why.
+to the master, training continues, and the checkpoint is tried again after `save_retry_s` and at each regular time. It
+begins with scores that could not be written (`checkpoint_store.py`). Only the final one is required, and that of an
+early stop: if it cannot be saved for `final_save_timeout_s`, the training fails and says why.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from pydantic import BaseModel, ConfigDict
 
 from essp_common.artifacts.checkpoint import Manifest
-from essp_common.errors import EsspError, PermanentError, StorageFull, TransientError, Unavailable
+from essp_common.errors import ConfigError, EsspError, Fenced, PermanentError, StorageFull, TransientError, Unavailable
 from essp_common.messages.ordered import Delivery
 from essp_common.planning.digest import as_text, from_text, joined
 from essp_common.planning.position import Position
@@ -133,7 +133,8 @@ class Checkpointer:
     @property
     def due(self) -> bool:
         """Whether a save failed and it is time to retry. Each rank has its own answer; only that of rank 0 counts."""
-        return self.failing and self._in_progress is None and self._clock() - self._failed_s >= self._policy.retry_s
+        failing = self.failing or self._checkpoint_store.keeps_scores
+        return failing and self._in_progress is None and self._clock() - self._failed_s >= self._policy.retry_s
 
     @property
     def written(self) -> bool:
@@ -190,8 +191,11 @@ class Checkpointer:
             try:
                 return self._checkpoint_store.save(snapshot(state))
             except TransientError as error:
-                self._trouble(error)
+                self._failed(error)
                 raise
+            except ConfigError as error:  # a right, or a disk that is read-only: people may repair it meanwhile
+                self._failed(error)
+                raise Unavailable(str(error)) from error
 
         def save_in_time() -> _Outcome:
             try:
@@ -206,6 +210,15 @@ class Checkpointer:
                 ) from error
 
         self._apply(save_in_time)
+
+    def attempt(self, what: str, write: Callable[[], None]) -> None:
+        """Write what is kept and tried again if the store does not take it. Raises `Fenced`. Only on rank 0."""
+        try:
+            write()
+        except Fenced:
+            raise
+        except EsspError as error:
+            self._trouble(error, what)
 
     def close(self) -> None:
         """Wait for the checkpoints that are being written; a partial one is never taken for whole. Idempotent."""
@@ -226,7 +239,7 @@ class Checkpointer:
         """What those checkpoints came to that are over. On rank 0."""
         saved = self._saves.take()
         if saved.error is not None:
-            self._trouble(saved.error)
+            self._failed(saved.error)
         failing = saved.error is not None or (self.failing and saved.manifest is None)
         return _Outcome(manifest=saved.manifest, failing=failing, under_way=self._saves.under_way)
 
@@ -268,11 +281,14 @@ class Checkpointer:
         with suppress(TransientError):  # it is in the log
             self._reporter.trouble(reason)
 
-    def _trouble(self, error: EsspError) -> None:
-        self._failed_s = self._clock()
+    def _failed(self, error: EsspError) -> None:
         CHECKPOINTS.labels("failed").inc()
+        self._trouble(error, "a checkpoint")
+
+    def _trouble(self, error: EsspError, what: str) -> None:
+        self._failed_s = self._clock()
         remedy = "; make room there" if isinstance(error, StorageFull) else ""
-        reason = f"a checkpoint could not be saved; it will be tried again: {error}{remedy}"
+        reason = f"{what} could not be saved; it will be tried again: {error}{remedy}"
         log.error("%s", reason)
         if reason != self._reported:
             self._reported = reason
