@@ -109,6 +109,7 @@ class Session:
     def resume(self, manifest: Manifest) -> None:
         """Resume from a checkpoint. Raises `ConfigError` if it belongs to another training."""
         self._learner.resume(manifest)
+        self._retry(lambda: self._checkpoint_store.load(manifest, self._learner.training))
         self._state = self._checkpoint_store.state_of(manifest)
         if not self._ranks.is_rank_zero:
             self._state.digest = 0  # rank 0 accounts for the clips before the checkpoint

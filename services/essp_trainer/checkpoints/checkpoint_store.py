@@ -327,7 +327,7 @@ class CheckpointStore:
 
     def _open_staging(self) -> None:
         """Have the place of this training in the burst buffer, if there is one that can be had."""
-        if self._burst is None:
+        if self._burst is None or self._staging is not None:  # a claim that failed may have opened it
             return
         assignment = self._assignment
         try:
