@@ -271,15 +271,15 @@ class OrderedIntake:
         if clips:
             self._bus.flush()
 
-    def commit(self, items: Iterable[Delivery]) -> None:
-        """These need no redelivery."""
-        for item in items:
-            self._subscription.done(item.record)
+    def commit(self, records: Iterable[Record]) -> None:
+        """These, which may be `bare`, need no redelivery."""
+        for record in records:
+            self._subscription.done(record)
 
     def finish(self, items: Sequence[Delivery]) -> None:
         """`release` and `commit`."""
         self.release(items)
-        self.commit(items)
+        self.commit(item.record for item in items)
 
     def request_rebuild_range(self, start: Position, stop: Position) -> None:
         """Have all of this rank's clips between these positions made again, though their messages were committed.

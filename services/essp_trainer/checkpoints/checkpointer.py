@@ -25,6 +25,7 @@ from dataclasses import dataclass, replace
 from pydantic import BaseModel, ConfigDict
 
 from essp_common.artifacts.checkpoint import Manifest
+from essp_common.bus.port import Record
 from essp_common.errors import ConfigError, EsspError, Fenced, PermanentError, StorageFull, TransientError, Unavailable
 from essp_common.messages.ordered import Delivery
 from essp_common.planning.digest import as_text, from_text, joined
@@ -107,7 +108,8 @@ class Checkpointer:
         """The last trouble that was reported to the master."""
         self._passed_by = ""
         """What was reported of the burst buffer."""
-        self._uncommitted: list[Delivery] = []
+        self._uncommitted: list[tuple[Position, Record]] = []
+        """Where each clip since the last checkpoint lies, and its message, which is bare: there may be millions."""
         self._in_progress: Position | None = None
         """Position of the newest checkpoint, while it or an older one is on its way; on every rank."""
         self._saves = Saves(checkpoint_store)
@@ -117,7 +119,7 @@ class Checkpointer:
 
     def defer_commit(self, items: Sequence[Delivery]) -> None:
         """Keep the messages of these clips until a checkpoint holds what was learned from them."""
-        self._uncommitted += items
+        self._uncommitted += [(Position(item.phase_index, item.clip.index), item.record.bare) for item in items]
 
     def saved_at(self, position: Position) -> bool:
         """Whether the newest checkpoint is at exactly this position."""
@@ -270,8 +272,8 @@ class Checkpointer:
 
     def _commit(self, position: Position) -> None:
         """Commit the messages of the clips that a checkpoint at `position` holds."""
-        self._releases.commit([item for item in self._uncommitted if _position(item) < position])
-        self._uncommitted = [item for item in self._uncommitted if _position(item) >= position]
+        self._releases.commit(record for at, record in self._uncommitted if at < position)
+        self._uncommitted = [(at, record) for at, record in self._uncommitted if at >= position]
 
     def _tell_of_burst_buffer(self) -> None:
         """Tell the master, once, that checkpoints do not go through it."""
@@ -299,7 +301,3 @@ class Checkpointer:
 def _wait(seconds: float) -> None:
     """Wait before a required checkpoint is tried again."""
     time.sleep(max(seconds, _MIN_RETRY_S))
-
-
-def _position(item: Delivery) -> Position:
-    return Position(item.phase_index, item.clip.index)

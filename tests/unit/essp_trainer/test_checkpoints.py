@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import threading
 from collections.abc import Sequence
@@ -21,6 +22,7 @@ from essp_common.artifacts.checkpoint_files import BadCheckpoint
 from essp_common.artifacts.staging import Staging, parse_burst
 from essp_common.errors import ConfigError, EsspError, Fenced, StorageFull, Unavailable
 from essp_common.job.trainer_spec import TrainerSpec
+from essp_common.messages.ordered import Delivery
 from essp_common.objects.directory import DirectoryStore
 from essp_common.objects.port import ObjectInfo, ObjectStore
 from essp_common.pb.v1.messages_pb2 import STORAGE, TRAIN, Control, JobSnapshot
@@ -140,6 +142,19 @@ def test_what_no_checkpoint_holds_is_delivered_again(tmp_path: Path) -> None:
     assert "part of its path is an object" in trouble.reason
     assert stage.bus.backlog("essp.clips", "trainer.one.tiny") == 10
     assert checkpoint.steps(stage.store, "one") == [10]
+
+
+def test_of_clips_since_the_last_checkpoint_only_their_places_are_kept(tmp_path: Path) -> None:
+    stage = Stage(job_spec(tmp_path), phase_plans(1, train=204))
+    stage.command(Control.START)
+    stage.feed([(0, i) for i in range(200)])
+    with Running(stage) as running:
+        stage.wait_for_trained(200)
+        gc.collect()
+        held = sum(isinstance(each, Delivery) for each in gc.get_objects())
+    assert running.error is None
+    assert held <= 2 * 4, "what is in hand: a batch, and one that is released"
+    assert stage.bus.backlog("essp.clips", "trainer.one.tiny") == 0
 
 
 def ruined_at_the_end(folder: Path, **options: Any) -> Stage:

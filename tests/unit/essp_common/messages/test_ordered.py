@@ -377,7 +377,7 @@ def test_released_but_not_committed_is_delivered_again_and_found_missing(bench: 
             bench.feature(phases[0], index)
         taken = [t for t in take_all(intake) if isinstance(t, Delivery)]
         assert [t.clip.index for t in taken] == [0, 1]
-        intake.commit(taken)
+        intake.commit(t.record.bare for t in taken)
         assert bench.backlog() == 0
 
 
