@@ -10,7 +10,8 @@ its name, and adds one for each checkpoint. An entry is written only if nobody h
 (`objects/numbered_log.py`), after the last one that its writer knew. So whoever wrote the last entry owns the training.
 Another process of the same name (it was frozen and thawed, its node was lost and came back, somebody started it twice)
 finds an entry that is not its own: it gets `Fenced`, and the latest checkpoint stays what it is. One comparison decides
-both questions, so there is no moment in which a process owns a training and does not know its latest checkpoint.
+both questions, so there is no moment in which a process owns a training and does not know its latest checkpoint. An
+entry is a process's own if it has its random name: where an output is removed and begun anew, numbers come again.
 
 Only the last few entries are kept. A writer that slept while its number was written and removed again can still write
 that number. That moves nothing, because only the highest number counts, and the writer looks once more afterwards.
@@ -31,8 +32,6 @@ from essp_common.objects.numbered_log import NumberedLog
 from essp_common.objects.port import ObjectStore
 
 log = logging.getLogger(__name__)
-
-"""Entries that stay: the last one, and some for people to read."""
 
 Number = Annotated[int, Field(ge=0, lt=2**64)]
 
@@ -190,9 +189,10 @@ class Ownership:
 
     def _check(self) -> None:
         last = self._latest.last()
-        if last.number == self._number:
+        own = last.entry is not None and last.entry.process == self.process  # numbers begin anew with the output
+        if last.number == self._number and (own or last.entry is None):
             return
-        if last.entry is not None and last.entry.owner == self.incarnation and last.number > self._number:
+        if last.entry is not None and own and last.number > self._number:
             self._number, self._entry = last.number, last.entry  # its own, the answer to which was lost
             return
         if last.number == 0 and self._restored():

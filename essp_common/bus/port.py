@@ -11,7 +11,7 @@ Adapters: `memory.py` (`memory://`), `kafka.py` (`kafka://host:port[,host:port]`
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from essp_common.errors import PermanentError
@@ -51,6 +51,11 @@ class Record:
     redelivered: bool = field(default=False, compare=False)
     """May have been delivered before, to the previous owner of the partition: it is among the first `SUSPECTS` records
     that this member of the group got from the partition. False is no guarantee either."""
+
+    @property
+    def bare(self) -> Record:
+        """It without key and value: all that `Subscription.done` needs."""
+        return replace(self, key=b"", value=b"")
 
 
 class Subscription(Protocol):

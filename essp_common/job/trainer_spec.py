@@ -282,7 +282,7 @@ class TrainerSpec(Section):
     """Clips that go through the network at once, on each rank (0: all that the rank has of a batch). Fewer need less
     memory, take longer, and their gradients add up to those of the batch; only batch normalisation sees so few."""
     dropout: float = Field(0.5, ge=0, lt=1)
-    """Dropout before the classifier."""
+    """Probability of the network's dropout, or of one before its last layer where it has none."""
     loss: NameOrPath = "cross_entropy"
     """What training makes small: `cross_entropy`, or a loss that an installed package registers, or its path, as for
     `model`; see [networks](networks.md#a-loss-of-your-own). The figures of evaluations are those of cross

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from textwrap import shorten
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import safetensors
 import safetensors.torch
@@ -29,7 +29,15 @@ from essp_common.job.trainer_spec import PACKAGE
 from essp_common.learning.descriptors import DescriptorClassifier
 from essp_common.learning.inputs import Scale
 from essp_common.learning.networks import Network, StateDict, network, packaged_weights, read_state
-from essp_common.learning.randomness import DropoutGenerator, SeededDepth, SeededDropout, initial_weights
+from essp_common.learning.randomness import (
+    DropoutGenerator,
+    SeededAlpha,
+    SeededAlphaChannels,
+    SeededChannels,
+    SeededDepth,
+    SeededDropout,
+    initial_weights,
+)
 from essp_common.learning.scores import Scores
 from essp_common.learning.torchvision_compat import torchvision
 from essp_common.learning.weight_layouts import named_as
@@ -41,7 +49,15 @@ _log = logging.getLogger(__name__)
 _MOST_SAID = 300
 """Characters of what PyTorch says of weights that do not fit."""
 
-StochasticDepth = torchvision.ops.StochasticDepth
+_SEEDED: Mapping[type[nn.Module], type[SeededDropout]] = {
+    torchvision.ops.StochasticDepth: SeededDepth,
+    nn.Dropout1d: SeededChannels,
+    nn.Dropout2d: SeededChannels,
+    nn.Dropout3d: SeededChannels,
+    nn.AlphaDropout: SeededAlpha,
+    nn.FeatureAlphaDropout: SeededAlphaChannels,
+}
+"""Layers that keep their own probability, and what takes their places."""
 
 
 class Classifier(nn.Module):
@@ -163,6 +179,7 @@ def build(
         backbone, scale, description.channels, entry.side, frames, description.independent, head=entry.head
     )
     _refuse_types(classifier, description.name)
+    _refuse_unseeded(backbone, description.name)
     _seed_dropout(classifier, entry, description.dropout)
     _channels_last(classifier)
     return classifier
@@ -369,17 +386,46 @@ def _first(names: list[str]) -> str:
 
 
 def _seed_dropout(classifier: Classifier, entry: Network, p: float) -> None:
-    """Let every dropout layer draw from the classifier's generator. If there is none, add one before the last layer.
+    """Let all layers that drop something draw from the classifier's generator; `p`: of each `nn.Dropout`. If there is
+    none, add one before the last layer.
 
     Layers whose own probability is 0 are no dropout of that network, and draw nothing: they stay.
     """
     backbone = classifier.backbone
-    for path, layer in list(backbone.named_modules()):
-        if isinstance(layer, StochasticDepth):
-            _replace(backbone, path, SeededDepth(layer.p, classifier.dropout))
-    paths = [path for path, layer in backbone.named_modules() if isinstance(layer, nn.Dropout) and layer.p > 0]
-    for path in paths:
-        _replace(backbone, path, SeededDropout(p, classifier.dropout))
-    if not paths:
+    plain = False
+    for path, layer in list(backbone.named_modules(remove_duplicate=False)):
+        if isinstance(layer, nn.Dropout) and layer.p > 0:
+            _replace(backbone, path, SeededDropout(p, classifier.dropout))
+            plain = True
+        for kind, seeded in _SEEDED.items():
+            if isinstance(layer, kind):
+                _replace(backbone, path, seeded(cast("float", layer.p), classifier.dropout))
+    if not plain:
         head = backbone.get_submodule(entry.head)
         _replace(backbone, entry.head, nn.Sequential(SeededDropout(p, classifier.dropout), head))
+
+
+def _refuse_unseeded(backbone: nn.Module, name: str) -> None:
+    """Refuse layers that draw from torch's global generator within functions of torch: no resumed training would equal
+    one that went on."""
+    for path, layer in backbone.named_modules():
+        if remedy := _unseeded(layer):
+            raise ConfigError(
+                f"model {name}: {path} is a {type(layer).__name__} that draws random numbers which no training can "
+                f"repeat; {remedy}"
+            )
+
+
+def _unseeded(layer: nn.Module) -> str:
+    """What to do about a layer whose random numbers cannot be seeded; empty: it has none, or they can be."""
+    if isinstance(layer, nn.MultiheadAttention) and layer.dropout > 0:
+        return "give it dropout=0, and put an nn.Dropout behind it"
+    if isinstance(layer, nn.RNNBase) and layer.dropout > 0 and layer.num_layers > 1:
+        return "give it dropout=0, and put an nn.Dropout between layers of their own"
+    if isinstance(layer, nn.RReLU) and layer.lower < layer.upper:
+        return "use nn.LeakyReLU"
+    if isinstance(layer, nn.FractionalMaxPool2d | nn.FractionalMaxPool3d):
+        return "use nn.AdaptiveMaxPool2d or 3d"
+    if isinstance(layer, torchvision.ops.DropBlock2d) and layer.p > 0:  # DropBlock3d is one
+        return "use nn.Dropout2d or 3d"
+    return ""

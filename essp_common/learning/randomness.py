@@ -10,16 +10,20 @@ initial weights, as torchvision accepts no generator: they are drawn under a loc
 from __future__ import annotations
 
 import hashlib
+import math
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 _INITIALISING = threading.Lock()
+_SELU = 1.0507009873554805 * 1.6732632423543772
+"""What SELU approaches towards minus infinity, negated."""
 
 
 def seed_of(*parts: object) -> int:
@@ -78,7 +82,8 @@ class DropoutGenerator:
         """Ones with probability `p`, else zeros, in the shape of `x`: `(clips of this rank * frames, ...)`."""
         generator = self._on(x.device)
         if self._share is None or len(self._share.rows) == self._share.clips:
-            return torch.empty_like(x).bernoulli_(p, generator=generator)
+            # In the order of rows, as below, however `x` lies in memory.
+            return torch.empty_like(x, memory_format=torch.contiguous_format).bernoulli_(p, generator=generator)
         frames = x.shape[0] // len(self._share.rows)
         whole = x.new_empty(self._share.clips, frames, *x.shape[1:]).bernoulli_(p, generator=generator)
         return whole[self._rows_on(x.device)].flatten(0, 1)
@@ -100,24 +105,8 @@ class DropoutGenerator:
 class SeededDropout(nn.Module):
     """Inverted dropout (Srivastava et al., JMLR 2014) that draws from a `DropoutGenerator`."""
 
-    def __init__(self, p: float, source: DropoutGenerator) -> None:
-        super().__init__()
-        self.p = p
-        self._source = source
-
-    def forward(self, x: Tensor) -> Tensor:
-        """In training, zero each element with probability `p`, and scale the others to keep the mean."""
-        if not self.training or self.p == 0 or not x.numel():
-            return x
-        return x * self._source.kept(x, 1 - self.p).div_(1 - self.p)
-
-    def extra_repr(self) -> str:
-        """Shown when the network is printed."""
-        return f"p={self.p}"
-
-
-class SeededDepth(nn.Module):
-    """Stochastic depth by rows (Huang et al., ECCV 2016) that draws from a `DropoutGenerator`."""
+    dimensions: ClassVar[int | None] = None
+    """What is kept or dropped as one is an index of so many leading dimensions; None: an element."""
 
     def __init__(self, p: float, source: DropoutGenerator) -> None:
         super().__init__()
@@ -125,12 +114,46 @@ class SeededDepth(nn.Module):
         self._source = source
 
     def forward(self, x: Tensor) -> Tensor:
-        """In training, zero the branch of each clip with probability `p`, and scale the others to keep the mean."""
+        """In training, drop with probability `p`."""
         if not self.training or self.p == 0 or not x.numel():
             return x
-        rows = x.new_empty(x.shape[0], *[1] * (x.ndim - 1))
-        return x * self._source.kept(rows, 1 - self.p).div_(1 - self.p)
+        if self.p == 1:
+            return x * 0
+        drawn = x
+        if self.dimensions is not None:
+            drawn = x.new_empty(*x.shape[: self.dimensions], *[1] * (x.ndim - self.dimensions))
+        return self._dropped(x, self._source.kept(drawn, 1 - self.p))
 
     def extra_repr(self) -> str:
         """Shown when the network is printed."""
         return f"p={self.p}"
+
+    def _dropped(self, x: Tensor, kept: Tensor) -> Tensor:
+        """Zero what is dropped, and scale the rest to keep the mean."""
+        return x * kept.div_(1 - self.p)
+
+
+class SeededDepth(SeededDropout):
+    """Stochastic depth by rows (Huang et al., ECCV 2016): drops the branch of a whole clip."""
+
+    dimensions = 1
+
+
+class SeededChannels(SeededDropout):
+    """Dropout of whole channels (Tompson et al., CVPR 2015)."""
+
+    dimensions = 2
+
+
+class SeededAlpha(SeededDropout):
+    """Alpha dropout (Klambauer et al., NeurIPS 2017), which keeps mean and variance of what SELU gives."""
+
+    def _dropped(self, x: Tensor, kept: Tensor) -> Tensor:
+        scale = 1 / math.sqrt((1 + self.p * _SELU**2) * (1 - self.p))
+        return (x * kept + _SELU * (kept - 1)) * scale + _SELU * scale * self.p
+
+
+class SeededAlphaChannels(SeededAlpha):
+    """Alpha dropout of whole channels."""
+
+    dimensions = 2

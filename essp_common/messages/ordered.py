@@ -32,7 +32,7 @@ missing, and made again. `finish` does both at once.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -139,7 +139,25 @@ class IntakeOptions:
 
     def owns(self, index: int) -> bool:
         """Whether this rank takes the clip at `index`."""
-        return index % topics.DATA_PARTITIONS % self.world_size == self.rank
+        return rank_of(index, self.world_size) == self.rank
+
+
+def rank_of(index: int, world_size: int) -> int:
+    """The rank that takes the clip at `index`: partitions are dealt to ranks in turn."""
+    return index % topics.DATA_PARTITIONS % world_size
+
+
+def largest_share(clips: int, world_size: int) -> int:
+    """The most of so many consecutive clips that one rank takes, wherever they begin.
+
+    Where the ranks do not divide the partitions, the deal starts anew within them: a share may be larger than
+    `clips / world_size` rounded up.
+    """
+    rounds, rest = divmod(clips, topics.DATA_PARTITIONS)
+    begins = range(topics.DATA_PARTITIONS)
+    whole = Counter(rank_of(index, world_size) for index in begins)
+    part = (Counter(rank_of(index, world_size) for index in range(begin, begin + rest)) for begin in begins)
+    return max(rounds * whole[rank] + counts[rank] for counts in part for rank in whole)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -253,15 +271,15 @@ class OrderedIntake:
         if clips:
             self._bus.flush()
 
-    def commit(self, items: Iterable[Delivery]) -> None:
-        """These need no redelivery."""
-        for item in items:
-            self._subscription.done(item.record)
+    def commit(self, records: Iterable[Record]) -> None:
+        """These, which may be `bare`, need no redelivery."""
+        for record in records:
+            self._subscription.done(record)
 
     def finish(self, items: Sequence[Delivery]) -> None:
         """`release` and `commit`."""
         self.release(items)
-        self.commit(items)
+        self.commit(item.record for item in items)
 
     def request_rebuild_range(self, start: Position, stop: Position) -> None:
         """Have all of this rank's clips between these positions made again, though their messages were committed.

@@ -106,7 +106,7 @@ class StreamPhase:
         stop = part.taken[-1].clip.index + 1
         self._partial_scores.save(self._options.stream, stop, part.scores(self._options.classes))
         failpoint("predictor.kept")
-        self._intake.commit(part.taken)
+        self._intake.commit(item.record for item in part.taken)
         self._part, self._part_complete = _Part(), False
 
 

@@ -65,7 +65,8 @@ class Learner:
         return self._training
 
     def resume(self, manifest: Manifest) -> None:
-        """Resume from a checkpoint. Raises `ConfigError` if it was made from another catalog."""
+        """Have the model of a checkpoint, which is then to be loaded. Raises `ConfigError` if it was made from another
+        catalog."""
         if self._assignment.clips_before(manifest.position) != manifest.step:
             raise ConfigError(
                 f"{self._checkpoint_store.uri(manifest)} was made with phases of other lengths: the catalog or "
@@ -78,7 +79,6 @@ class Learner:
             )
         self.rates.restore(manifest.changes)
         self._make(manifest.model)
-        self._checkpoint_store.load(manifest, self.training)
 
     def train(self, batch: Batch, share: Share, shape: ClipShape) -> StepResult | LaunchedStep:
         """Take one step. `shape`: of the clips of the batch, on all ranks."""

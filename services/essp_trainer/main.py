@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from essp_common.distribution import needs_extra
-from essp_common.errors import ConfigError, DeviceLost, EsspError
+from essp_common.errors import ConfigError, DeviceLost, EsspError, TransientError
 from essp_common.runtime.garbage import collect_rarely
 from essp_common.topics import DATA_PARTITIONS
 from essp_trainer.config import Rendezvous, TrainerSettings
@@ -38,19 +38,21 @@ def main(
 def as_process() -> None:
     """Entry point of `python -m`, which torchrun and the supervisor use.
 
-    Exit codes: 1 the training failed, 2 the settings are wrong, 75 start all ranks again.
+    Exit codes: 1 the training failed, 2 the settings are wrong, 75 start all ranks again (a rank or its GPU failed, or
+    a server did not answer).
     """
     collect_rarely()
-    codes: list[tuple[type[EsspError], int]] = [(DeviceLost, EXIT_RANK_LOST), (ConfigError, 2), (EsspError, 1)]
+    again: list[type[EsspError]] = [DeviceLost, TransientError]
     try:
         with needs_extra("essp trainer"):
             from essp_trainer.distributed.ranks import RankLost
 
-            codes.insert(0, (RankLost, EXIT_RANK_LOST))
+            again.append(RankLost)
             typer.run(main)
     except EsspError as error:
         typer.echo(f"essp trainer: {error}", err=True)
-        sys.exit(next(code for kind, code in codes if isinstance(error, kind)))
+        otherwise = 2 if isinstance(error, ConfigError) else 1
+        sys.exit(EXIT_RANK_LOST if isinstance(error, tuple(again)) else otherwise)
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ from essp_common.errors import ConfigError, DeviceLost, EsspError, Fenced, Trans
 from essp_common.features.sampling import wanted_frames
 from essp_common.learning.fetch_processes import FetchProcesses
 from essp_common.learning.losses import loss
-from essp_common.learning.models import starting_weights
+from essp_common.learning.models import StartingWeights, starting_weights
 from essp_common.learning.networks import network
 from essp_common.learning.wanted import in_flight
 from essp_common.messages.control import ENDED, ControlFeed, ends_for_next, run_of
@@ -251,7 +251,8 @@ class Trainer:
         latest = found.manifest
         if latest is not None and latest.final:
             if self._ranks.is_rank_zero:
-                reporter.checkpoint(latest, checkpoint_store.uri(latest), checkpoint_store.scores_uri(latest))
+                uri, scores_uri = checkpoint_store.uri(latest), checkpoint_store.scores_uri(latest)
+                retry_transient(lambda: reporter.checkpoint(latest, uri, scores_uri), self._leaving)
             self._over = True
             return
         damaged = checkpoint_store.lost_until(found)
@@ -283,7 +284,7 @@ class Trainer:
         options = self._intake_options(assignment, view)
         intake = OrderedIntake(self._adapters.bus, self._adapters.cache, options, assignment.phases, start)
         if damaged is not None:
-            intake.request_rebuild_range(start, damaged)
+            retry_transient(partial(intake.request_rebuild_range, start, damaged), self._leaving)
         policy = SavePolicy(settings.save_retry_s, settings.final_save_timeout_s)
         with (
             closing(
@@ -294,7 +295,7 @@ class Trainer:
                 Checkpointer(checkpoint_store, releases, reporter, self._ranks, policy, self._leaving, self._clock)
             ) as checkpointer,
         ):
-            weights = None if latest is not None else starting_weights(self._adapters.stores, training.weights)
+            weights = None if latest is not None else self._starting_weights(training.weights)
             learner = Learner(assignment, checkpoint_store, device, self._ranks, weights)
             consensus = Consensus(self._ranks, self._signal, training.batch_size, self._changes)
             session = Session(
@@ -325,11 +326,14 @@ class Trainer:
             retry_transient(lambda: reporter.stopped(latest.position, stop), self._leaving)
         self._ranks.broadcast(b"")
 
+    def _starting_weights(self, uri: str | None) -> StartingWeights | None:
+        return retry_transient(lambda: starting_weights(self._adapters.stores, uri), self._leaving)
+
     def _claim(self, checkpoint_store: CheckpointStore) -> Found:
         """Own the training. Rank 0 does, and says from which checkpoint all ranks resume."""
         document = b""
         if self._ranks.is_rank_zero:
-            found = checkpoint_store.claim(self._config.worker)
+            found = retry_transient(lambda: checkpoint_store.claim(self._config.worker), self._leaving)
             text = "" if found.manifest is None else found.manifest.model_dump_json()
             document = f"{found.lost_until} {text}".encode()
         lost_until, _, manifest = self._ranks.broadcast(document).partition(b" ")

@@ -109,6 +109,7 @@ class Session:
     def resume(self, manifest: Manifest) -> None:
         """Resume from a checkpoint. Raises `ConfigError` if it belongs to another training."""
         self._learner.resume(manifest)
+        self._retry(lambda: self._checkpoint_store.load(manifest, self._learner.training))
         self._state = self._checkpoint_store.state_of(manifest)
         if not self._ranks.is_rank_zero:
             self._state.digest = 0  # rank 0 accounts for the clips before the checkpoint
@@ -243,7 +244,7 @@ class Session:
         elif self._state.position < self._assignment.rest:
             self.stops = self._assignment.stop_of(self._state.history) is not None
         if self._ranks.is_rank_zero:
-            self._retry(lambda: self._checkpoint_store.write_history(self._state))
+            self._checkpointer.attempt("the history", lambda: self._checkpoint_store.write_history(self._state))
             self._retry(lambda: self._reporter.phase_over(plan, metrics))
 
     def _end_training(self, plan: PhasePlan) -> dict[str, float]:
@@ -271,7 +272,7 @@ class Session:
         if self._assignment.embeds(plan):
             assignment, purpose = self._assignment, purpose_name(plan.purpose)
             store_features(self._cache, assignment.job, assignment.trainer, purpose, table, self._retry)
-        self._retry(lambda: self._checkpoint_store.write_scores(plan, table))
+        self._checkpointer.attempt("scores", lambda: self._checkpoint_store.write_scores(plan, table))
         failpoint("trainer.scored")
         return clip_and_video_figures(table)
 

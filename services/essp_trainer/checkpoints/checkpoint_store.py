@@ -3,6 +3,9 @@
 A checkpoint is copied between two batches and, on a CPU, beside the next one until its update (`snapshot`), and packed
 and written later, while training continues (`save`). Both use the same memory, so one snapshot is saved before the next
 one is taken.
+
+Scores that the store does not take are kept in memory and written before the next checkpoint: a training that resumed
+from that one would not make them again. So is the history before the final one.
 """
 
 from __future__ import annotations
@@ -97,6 +100,8 @@ class CheckpointStore:
         self._writer: CheckpointWriter | None = None
         self._packing: StatePacking = _packing_of(assignment.training.checkpoint)
         self._staging: Staging | None = None
+        self._unwritten: dict[str, bytes] = {}
+        """What the store has not taken yet, by key: scores and the history. Threads of `saves.py` write it, too."""
 
     def close(self) -> None:
         """Give back the memory of copies, and the place in the burst buffer. Idempotent."""
@@ -187,7 +192,7 @@ class CheckpointStore:
         return self._copied(manifest, {MODEL_FILE: weights}, ())
 
     def save(self, snapshot: Snapshot) -> Manifest:
-        """Write a checkpoint; see `essp_common.artifacts.checkpoint.CheckpointWriter.save`."""
+        """Write scores that are kept, then a checkpoint, as `artifacts.checkpoint.CheckpointWriter` does."""
         saved = self._packed(snapshot, self._save)
         if saved.final and self._staging is not None:
             self._staging.clear()
@@ -196,9 +201,10 @@ class CheckpointStore:
     def stage(self, snapshot: Snapshot) -> Manifest | None:
         """Write a checkpoint to the burst buffer, from which `copy` takes it; None: it has to be saved.
 
-        There is no buffer, or it has no room, or it fails, which is said once.
+        There is no buffer, or it has no room, or it fails, which is said once; or there are scores that the store has
+        not taken.
         """
-        if self._staging is None:
+        if self._staging is None or self.keeps_scores:
             return None
         try:
             staged = self._packed(snapshot, self._staging.stage)
@@ -223,18 +229,24 @@ class CheckpointStore:
             log.info("trainer %s: checkpoint %d is durable: %s in %.1f s", saved.trainer, saved.step, copied, took_s)
         return saved
 
+    @property
+    def keeps_scores(self) -> bool:
+        """Whether there are scores that the store has not taken yet."""
+        return bool(self._needed_by(final=False))
+
     def write_scores(self, plan: PhasePlan, table: ScoreTable) -> None:
-        """Write the scores of an evaluation phase, without features, which the output does not hold. Raises `Fenced`
-        if another process owns the training."""
-        self.check_owner()
+        """Write the scores of an evaluation phase, without features, which the output does not hold.
+
+        Raises `Fenced` if another process owns the training, or what the store says; then they are kept until the next
+        checkpoint.
+        """
         alone = dataclasses.replace(table, features=None)
-        scores.write(self._store, self._score_key(purpose_name(plan.purpose), plan.epoch), alone)
+        self._write(self._score_key(purpose_name(plan.purpose), plan.epoch), scores.packed(alone))
 
     def write_history(self, state: TrainingState) -> None:
-        """Write the figures of every phase so far, for people and reports. Raises `Fenced`, as `write_scores` does."""
-        self.check_owner()
+        """Write the figures of every phase so far, for people and reports. Raises and keeps as `write_scores` does."""
         records = [record.model_dump() for record in state.history]
-        self._store.put(layout.history(self._assignment.trainer), json.dumps(records, indent=1).encode())
+        self._write(layout.history(self._assignment.trainer), json.dumps(records, indent=1).encode())
 
     def uri(self, manifest: Manifest) -> str:
         """URI of a checkpoint's manifest."""
@@ -292,14 +304,30 @@ class CheckpointStore:
             raise RuntimeError("only rank 0 writes checkpoints")
         return self._writer
 
+    def _write(self, key: str, data: bytes) -> None:
+        try:
+            self.check_owner()
+            self._store.put(key, data)
+        except EsspError:
+            self._unwritten[key] = data
+            raise
+        self._unwritten.pop(key, None)
+
+    def _needed_by(self, final: bool) -> list[str]:
+        """Keys of what has to be written before a checkpoint."""
+        history = layout.history(self._assignment.trainer)
+        return [key for key in list(self._unwritten) if final or key != history]
+
     def _save(self, manifest: Manifest, data: Data) -> Manifest:
+        for key in self._needed_by(manifest.final):
+            self._write(key, self._unwritten[key])
         saved = self._owner.save(manifest, data, self._assignment.training.checkpoint.keep)
         CHECKPOINTS.labels("durable").inc()
         return saved
 
     def _open_staging(self) -> None:
         """Have the place of this training in the burst buffer, if there is one that can be had."""
-        if self._burst is None:
+        if self._burst is None or self._staging is not None:  # a claim that failed may have opened it
             return
         assignment = self._assignment
         try:

@@ -9,9 +9,9 @@ stay uncommitted, so that they are delivered again if the training dies. A check
 job's store. Where there is a burst buffer, a second one may begin while the first is copied; otherwise it waits for it.
 
 A store that is full, refuses or does not answer does not stop the training: the failure is logged, counted and reported
-to the master, training continues, and the checkpoint is tried again after `save_retry_s` and at each regular time. Only
-the final one is required, and that of an early stop: if it cannot be saved for `final_save_timeout_s`, the training
-fails and says why.
+to the master, training continues, and the checkpoint is tried again after `save_retry_s` and at each regular time. It
+begins with scores that could not be written (`checkpoint_store.py`). Only the final one is required, and that of an
+early stop: if it cannot be saved for `final_save_timeout_s`, the training fails and says why.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from dataclasses import dataclass, replace
 from pydantic import BaseModel, ConfigDict
 
 from essp_common.artifacts.checkpoint import Manifest
-from essp_common.errors import EsspError, PermanentError, StorageFull, TransientError, Unavailable
+from essp_common.bus.port import Record
+from essp_common.errors import ConfigError, EsspError, Fenced, PermanentError, StorageFull, TransientError, Unavailable
 from essp_common.messages.ordered import Delivery
 from essp_common.planning.digest import as_text, from_text, joined
 from essp_common.planning.position import Position
@@ -107,7 +108,8 @@ class Checkpointer:
         """The last trouble that was reported to the master."""
         self._passed_by = ""
         """What was reported of the burst buffer."""
-        self._uncommitted: list[Delivery] = []
+        self._uncommitted: list[tuple[Position, Record]] = []
+        """Where each clip since the last checkpoint lies, and its message, which is bare: there may be millions."""
         self._in_progress: Position | None = None
         """Position of the newest checkpoint, while it or an older one is on its way; on every rank."""
         self._saves = Saves(checkpoint_store)
@@ -117,7 +119,7 @@ class Checkpointer:
 
     def defer_commit(self, items: Sequence[Delivery]) -> None:
         """Keep the messages of these clips until a checkpoint holds what was learned from them."""
-        self._uncommitted += items
+        self._uncommitted += [(Position(item.phase_index, item.clip.index), item.record.bare) for item in items]
 
     def saved_at(self, position: Position) -> bool:
         """Whether the newest checkpoint is at exactly this position."""
@@ -133,7 +135,8 @@ class Checkpointer:
     @property
     def due(self) -> bool:
         """Whether a save failed and it is time to retry. Each rank has its own answer; only that of rank 0 counts."""
-        return self.failing and self._in_progress is None and self._clock() - self._failed_s >= self._policy.retry_s
+        failing = self.failing or self._checkpoint_store.keeps_scores
+        return failing and self._in_progress is None and self._clock() - self._failed_s >= self._policy.retry_s
 
     @property
     def written(self) -> bool:
@@ -190,8 +193,11 @@ class Checkpointer:
             try:
                 return self._checkpoint_store.save(snapshot(state))
             except TransientError as error:
-                self._trouble(error)
+                self._failed(error)
                 raise
+            except ConfigError as error:  # a right, or a disk that is read-only: people may repair it meanwhile
+                self._failed(error)
+                raise Unavailable(str(error)) from error
 
         def save_in_time() -> _Outcome:
             try:
@@ -206,6 +212,15 @@ class Checkpointer:
                 ) from error
 
         self._apply(save_in_time)
+
+    def attempt(self, what: str, write: Callable[[], None]) -> None:
+        """Write what is kept and tried again if the store does not take it. Raises `Fenced`. Only on rank 0."""
+        try:
+            write()
+        except Fenced:
+            raise
+        except EsspError as error:
+            self._trouble(error, what)
 
     def close(self) -> None:
         """Wait for the checkpoints that are being written; a partial one is never taken for whole. Idempotent."""
@@ -226,7 +241,7 @@ class Checkpointer:
         """What those checkpoints came to that are over. On rank 0."""
         saved = self._saves.take()
         if saved.error is not None:
-            self._trouble(saved.error)
+            self._failed(saved.error)
         failing = saved.error is not None or (self.failing and saved.manifest is None)
         return _Outcome(manifest=saved.manifest, failing=failing, under_way=self._saves.under_way)
 
@@ -257,8 +272,8 @@ class Checkpointer:
 
     def _commit(self, position: Position) -> None:
         """Commit the messages of the clips that a checkpoint at `position` holds."""
-        self._releases.commit([item for item in self._uncommitted if _position(item) < position])
-        self._uncommitted = [item for item in self._uncommitted if _position(item) >= position]
+        self._releases.commit(record for at, record in self._uncommitted if at < position)
+        self._uncommitted = [(at, record) for at, record in self._uncommitted if at >= position]
 
     def _tell_of_burst_buffer(self) -> None:
         """Tell the master, once, that checkpoints do not go through it."""
@@ -268,11 +283,14 @@ class Checkpointer:
         with suppress(TransientError):  # it is in the log
             self._reporter.trouble(reason)
 
-    def _trouble(self, error: EsspError) -> None:
-        self._failed_s = self._clock()
+    def _failed(self, error: EsspError) -> None:
         CHECKPOINTS.labels("failed").inc()
+        self._trouble(error, "a checkpoint")
+
+    def _trouble(self, error: EsspError, what: str) -> None:
+        self._failed_s = self._clock()
         remedy = "; make room there" if isinstance(error, StorageFull) else ""
-        reason = f"a checkpoint could not be saved; it will be tried again: {error}{remedy}"
+        reason = f"{what} could not be saved; it will be tried again: {error}{remedy}"
         log.error("%s", reason)
         if reason != self._reported:
             self._reported = reason
@@ -283,7 +301,3 @@ class Checkpointer:
 def _wait(seconds: float) -> None:
     """Wait before a required checkpoint is tried again."""
     time.sleep(max(seconds, _MIN_RETRY_S))
-
-
-def _position(item: Delivery) -> Position:
-    return Position(item.phase_index, item.clip.index)

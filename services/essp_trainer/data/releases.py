@@ -15,9 +15,10 @@ Guarantees:
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
+from essp_common.bus.port import Record
 from essp_common.messages.ordered import Delivery, OrderedIntake
 from essp_common.runtime.failpoints import failpoint
 from essp_common.runtime.retry import retry_transient
@@ -51,10 +52,10 @@ class Releases:
             self._changed.wait_for(lambda: self._failure is not None or not (self._waiting or self._busy))
             self._raise()
 
-    def commit(self, items: Sequence[Delivery]) -> None:
+    def commit(self, records: Iterable[Record]) -> None:
         """These, which were released, need no redelivery."""
         self.settle()
-        self._intake.commit(items)
+        self._intake.commit(records)
 
     def close(self) -> None:
         """Let through what can be. Idempotent."""

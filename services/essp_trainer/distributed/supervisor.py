@@ -27,7 +27,8 @@ from essp_trainer.config import TrainerSettings
 log = logging.getLogger(__name__)
 
 EXIT_RANK_LOST = 75
-"""Exit code of a rank that left because another rank or its own GPU failed (EX_TEMPFAIL: restarting all helps)."""
+"""Exit code of a rank that left because another rank, its own GPU or a server failed (EX_TEMPFAIL: restarting all
+helps)."""
 
 _POLL_S = 0.1
 _NOTICE_S = 20.0

@@ -27,6 +27,7 @@ from essp_common.learning.models import Classifier, load_tensors
 from essp_common.learning.normalisation import AnyBatchNorm, take_any_batch
 from essp_common.learning.randomness import Share, seed_of
 from essp_common.learning.scores import Scores
+from essp_common.messages.ordered import largest_share
 from essp_trainer.assignment import Assignment
 from essp_trainer.data.batch import Batch, ClipShape
 from essp_trainer.data.device import enough_memory, half_type, launches, sent
@@ -82,7 +83,7 @@ class Training:
         self._seed = assignment.seed
         self._device = device
         self._ranks = ranks
-        self._most_clips = math.ceil(self._spec.batch_size / ranks.world_size)
+        self._most_clips = largest_share(self._spec.batch_size, ranks.world_size)
         """Of a batch, on one rank."""
         self._half = half_type(self._spec.amp, device)
         self._launches = launches(device)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import json
 import threading
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
@@ -14,12 +16,13 @@ import pytest
 import safetensors.numpy
 from prometheus_client import REGISTRY
 
-from essp_common.artifacts import checkpoint, layout
+from essp_common.artifacts import checkpoint, layout, scores
 from essp_common.artifacts.checkpoint import Manifest, Rounding
 from essp_common.artifacts.checkpoint_files import BadCheckpoint
 from essp_common.artifacts.staging import Staging, parse_burst
-from essp_common.errors import ConfigError, EsspError, Fenced, Unavailable
+from essp_common.errors import ConfigError, EsspError, Fenced, StorageFull, Unavailable
 from essp_common.job.trainer_spec import TrainerSpec
+from essp_common.messages.ordered import Delivery
 from essp_common.objects.directory import DirectoryStore
 from essp_common.objects.port import ObjectInfo, ObjectStore
 from essp_common.pb.v1.messages_pb2 import STORAGE, TRAIN, Control, JobSnapshot
@@ -48,6 +51,7 @@ from tests.harness.waiting import LONGEST_S, until
 pytestmark = pytest.mark.slow
 
 
+SCORES = [layout.scores("one", "validation", 0), layout.scores("one", "validation", 1), layout.scores("one", "test", 1)]
 SLOW = {"lr": 1e-5}
 """A rate at which weights hardly move, so that differences are worth it."""
 
@@ -138,6 +142,19 @@ def test_what_no_checkpoint_holds_is_delivered_again(tmp_path: Path) -> None:
     assert "part of its path is an object" in trouble.reason
     assert stage.bus.backlog("essp.clips", "trainer.one.tiny") == 10
     assert checkpoint.steps(stage.store, "one") == [10]
+
+
+def test_of_clips_since_the_last_checkpoint_only_their_places_are_kept(tmp_path: Path) -> None:
+    stage = Stage(job_spec(tmp_path), phase_plans(1, train=204))
+    stage.command(Control.START)
+    stage.feed([(0, i) for i in range(200)])
+    with Running(stage) as running:
+        stage.wait_for_trained(200)
+        gc.collect()
+        held = sum(isinstance(each, Delivery) for each in gc.get_objects())
+    assert running.error is None
+    assert held <= 2 * 4, "what is in hand: a batch, and one that is released"
+    assert stage.bus.backlog("essp.clips", "trainer.one.tiny") == 0
 
 
 def ruined_at_the_end(folder: Path, **options: Any) -> Stage:
@@ -331,13 +348,19 @@ def test_a_field_that_a_later_version_adds_is_no_other_training(tmp_path: Path) 
     assert replace(now, training=later.model_copy(update={"sharpness": 1.0})).digest() != now.digest()
 
 
-class Unreliable(Stores):
-    """Stores whose checkpoints cannot be written while `failing`."""
+RESULTS = ("/checkpoints/", "/scores/", "/history.json")
+"""What a training writes, but for who owns it."""
 
-    def __init__(self, error: EsspError) -> None:
+
+class Unreliable(Stores):
+    """Stores to which files of a training cannot be written while `failing`."""
+
+    def __init__(self, error: EsspError, refuses: Sequence[str] = RESULTS) -> None:
         super().__init__(("file:///",))
         self.failing = True
         self.refused: list[str] = []
+        """Checkpoints."""
+        self.refuses = refuses
         self._error = error
 
     def under(self, uri: str, videos: bool = False) -> ObjectStore:
@@ -345,8 +368,8 @@ class Unreliable(Stores):
 
         class Refusing(DirectoryStore):
             def put(self, key: str, data: bytes, *, if_absent: bool = False) -> ObjectInfo:
-                if stores.failing and "/checkpoints/" in key:
-                    stores.refused.append(key)
+                if stores.failing and any(part in key for part in stores.refuses):
+                    stores.refused += [key] if "/checkpoints/" in key else []
                     raise stores._error
                 return super().put(key, data, if_absent=if_absent)
 
@@ -385,8 +408,76 @@ def test_a_checkpoint_that_cannot_be_saved_is_reported_and_tried_again(
     assert stage.bus.backlog("essp.clips", "trainer.one.tiny") == 0
 
 
+@pytest.mark.parametrize("error", [StorageFull("No space left on device"), ConfigError("AccessDenied")])
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_store_that_refuses_everything_stops_no_phase(tmp_path: Path, error: EsspError, ranks: int) -> None:
+    """All scores are there in the end, and the history is whole."""
+    stores = Unreliable(error)
+    stage = Stage(job_spec(tmp_path), phase_plans(2), stores=stores)
+    stage.command(Control.START)
+    stage.feed(stage.every_position()[:-2])
+    with Running(stage, ranks, save_retry_s=0) as running:
+        stage.wait_for("phase_report", 4)
+        assert checkpoint.read_latest(stage.store, "one") is None
+        assert any(report.unsaved and str(error) in report.reason for report in stage.reports("trouble"))
+        stores.failing = False
+        stage.feed(stage.every_position()[-2:])
+        running.join()
+    assert running.error is None
+    for name in SCORES:
+        scores.read(stage.store, name)
+    assert len(json.loads(stage.store.get(layout.history("one")))) == len(stage.plans)
+    assert final_weights(stage) == last_training_state_of_a_whole_one(tmp_path / "plain", ranks)
+
+
+def last_training_state_of_a_whole_one(path: Path, ranks: int) -> bytes:
+    """The weights after the last epoch: of those before it none was saved, so none can be the best."""
+    plain = Stage(job_spec(path, choose="last"), phase_plans(2))
+    train(plain, ranks=ranks)
+    return final_weights(plain)
+
+
+@pytest.mark.parametrize("refused", ["/scores/", "/history.json"])
+def test_what_was_refused_for_a_while_is_written_later(tmp_path: Path, whole: Stage, refused: str) -> None:
+    stores = Unreliable(Unavailable("503 Slow Down"), [refused])
+    stage = Stage(job_spec(tmp_path), phase_plans(2), stores=stores)
+    stage.command(Control.START)
+    positions = stage.every_position()
+    stage.feed(positions[:20])
+    with Running(stage, save_retry_s=0) as running:
+        stage.wait_for("trouble")
+        stage.wait_for_trained(20)
+        stores.failing = False
+        stage.feed(positions[20:])
+        running.join()
+    assert running.error is None
+    assert final_weights(stage) == final_weights(whole)
+    for name in SCORES:
+        assert stage.store.get(name) == whole.store.get(name)
+    assert len(json.loads(stage.store.get(layout.history("one")))) == len(stage.plans)
+
+
+def test_no_checkpoint_passes_an_evaluation_whose_scores_are_not_stored(tmp_path: Path, whole: Stage) -> None:
+    """A process that ends there makes them again."""
+    stage = Stage(job_spec(tmp_path), phase_plans(2), stores=Unreliable(ConfigError("AccessDenied"), ["/scores/"]))
+    positions = stage.every_position()
+    stage.command(Control.START)
+    stage.feed(positions[:24])
+    with Running(stage) as running:
+        stage.wait_for_trained(24)
+    assert running.error is None
+    manifest = checkpoint.read_latest(stage.store, "one")
+    assert manifest is not None
+    assert manifest.position == Position(1, 0)
+    again = Stage(stage.spec, stage.plans)
+    train(again, [position for position in positions if position >= manifest.position])
+    assert final_weights(again) == final_weights(whole)
+    for name in SCORES:
+        assert again.store.get(name) == whole.store.get(name)
+
+
 class FullDisk(Stores):
-    """Stores whose checkpoints go to a device without room, while `full`."""
+    """Stores in which files of a training go to a device without room, while `full`."""
 
     def __init__(self) -> None:
         super().__init__(("file:///",))
@@ -397,7 +488,7 @@ class FullDisk(Stores):
 
         class Full(DirectoryStore):
             def _begun(self, key: str, folder: str, temporary: str) -> BinaryIO:
-                if stores.full and "/checkpoints/" in key:
+                if stores.full and any(part in key for part in RESULTS):
                     return open("/dev/full", "wb")
                 return super()._begun(key, folder, temporary)
 
@@ -448,8 +539,13 @@ def test_a_copy_for_which_there_is_no_memory_is_a_save_that_failed(
     assert final_weights(stage) == final_weights(whole)
 
 
-def test_a_final_checkpoint_that_cannot_be_saved_fails_the_training(tmp_path: Path) -> None:
-    stage = Stage(job_spec(tmp_path), phase_plans(1), stores=Unreliable(Unavailable("No space left on device")))
+@pytest.mark.parametrize("refused", RESULTS)
+@pytest.mark.parametrize("kind", [Unavailable, ConfigError])
+def test_a_final_checkpoint_that_cannot_be_saved_fails_the_training(
+    tmp_path: Path, kind: type[EsspError], refused: str
+) -> None:
+    stores = Unreliable(kind("No space left on device"), [refused])
+    stage = Stage(job_spec(tmp_path), phase_plans(1), stores=stores)
     stage.command(Control.START)
     stage.feed(stage.every_position())
     with Running(stage, final_save_timeout_s=0.1) as running:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import pytest
 
+from essp_common.bus.port import Record
 from essp_common.errors import Unavailable
 from essp_common.messages.ordered import Delivery
 from essp_common.pb.v1.messages_pb2 import ClipRef
@@ -32,12 +33,19 @@ class Intake:
             raise self.failures.pop(0)
         self.released.append([item.clip.index for item in items])
 
-    def commit(self, items: Sequence[Delivery]) -> None:
-        self.committed += [item.clip.index for item in items]
+    def commit(self, records: Iterable[Record]) -> None:
+        self.committed += [record.offset for record in records]
 
 
 def clips(*indices: int) -> list[Delivery]:
-    return [Delivery(0, ClipRef(index=index), "", b"", "", None) for index in indices]  # type: ignore[arg-type]
+    return [
+        Delivery(0, ClipRef(index=index), "", b"", "", record)
+        for index, record in zip(indices, records(*indices), strict=True)
+    ]
+
+
+def records(*offsets: int) -> list[Record]:
+    return [Record("clips", 0, offset, b"", b"") for offset in offsets]
 
 
 @contextmanager
@@ -60,7 +68,7 @@ def test_what_waits_goes_in_one_go_and_a_commit_after_it() -> None:
         releases.release(clips(3, 4))
         assert intake.released == []
         intake.open.set()
-        releases.commit(clips(0, 1, 2))
+        releases.commit(records(0, 1, 2))
         assert intake.released == [[0, 1], [2, 3, 4]]
         assert intake.committed == [0, 1, 2]
 
@@ -80,7 +88,7 @@ def test_who_leaves_does_not_wait_for_it_and_commits_nothing() -> None:
     with releasing(intake, leaving=True) as releases:
         releases.release(clips(0))
         with pytest.raises(Unavailable):
-            releases.commit(clips(0))
+            releases.commit(records(0))
         assert intake.committed == []
 
 

@@ -286,6 +286,30 @@ def test_a_process_of_a_job_that_was_begun_anew_does_not_go_on(store: DirectoryS
     assert objects(store) == {}
 
 
+@pytest.mark.parametrize(("earlier", "later"), [(0, 0), (0, 1), (1, 0), (1, 1), (2, 1)])
+def test_the_process_of_what_was_removed_leaves_whatever_number_the_new_one_has(
+    store: DirectoryStore, earlier: int, later: int
+) -> None:
+    """Both are incarnation 1, and have saved so many checkpoints."""
+    before = begin(store)
+    for step in range(earlier):
+        before.save(manifest(4 + step), DATA, 3)
+    for info in list(store.list("trainers/")):
+        store.delete(info.key)
+    after = begin(store, fence=2)
+    for step in range(later):
+        after.save(manifest(4 + step, fence=2), DATA, 3)
+    left = objects(store)
+    with pytest.raises(Fenced, match="fence 2"):
+        before.check()
+    with pytest.raises(Fenced):
+        before.save(manifest(8), DATA, 3)
+    assert objects(store) == left
+    after.check()
+    after.save(manifest(12, fence=2), DATA, 3)
+    assert latest(store) == 12
+
+
 @pytest.mark.parametrize("lost", ["before", "after"])
 def test_a_save_whose_last_answer_was_lost_is_repeated(tmp_path: Path, lost: str) -> None:
     class Lossy(DirectoryStore):

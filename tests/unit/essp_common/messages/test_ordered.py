@@ -16,7 +16,7 @@ from essp_common.bus.memory import MemoryBus
 from essp_common.cache.memory import MemoryCache
 from essp_common.cache.port import Buffer, FrameCache, clip_key, stream_key
 from essp_common.errors import BadFrames, CacheMiss, Unavailable
-from essp_common.messages.ordered import Delivery, IntakeOptions, OrderedIntake, PhaseEnd
+from essp_common.messages.ordered import Delivery, IntakeOptions, OrderedIntake, PhaseEnd, largest_share
 from essp_common.pb.v1.messages_pb2 import (
     LOST,
     TRAIN,
@@ -377,7 +377,7 @@ def test_released_but_not_committed_is_delivered_again_and_found_missing(bench: 
             bench.feature(phases[0], index)
         taken = [t for t in take_all(intake) if isinstance(t, Delivery)]
         assert [t.clip.index for t in taken] == [0, 1]
-        intake.commit(taken)
+        intake.commit(t.record.bare for t in taken)
         assert bench.backlog() == 0
 
 
@@ -420,3 +420,12 @@ def test_an_outage_of_the_cache_costs_nothing(bench: OrderedBench, monkeypatch: 
             with pytest.raises(Unavailable):
                 intake.take(0)
         assert places(take_all(intake)) == [(0, 0), (0, "end")]
+
+
+@pytest.mark.parametrize(("clips", "ranks"), [(8, 1), (8, 4), (3, 3), (4, 3), (70, 3), (128, 7), (130, 9), (1, 64)])
+def test_no_rank_takes_more_of_consecutive_clips_than_the_largest_share(clips: int, ranks: int) -> None:
+    options = [IntakeOptions("j", "c", "s", "rgb", rank=rank, world_size=ranks) for rank in range(ranks)]
+    shares = [
+        sum(each.owns(index) for index in range(begin, begin + clips)) for begin in range(2 * 64) for each in options
+    ]
+    assert largest_share(clips, ranks) == max(shares)
