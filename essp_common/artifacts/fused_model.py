@@ -36,6 +36,8 @@ from essp_common.validation import problems
 from essp_common.wiring import Stores
 
 MANIFEST = "manifest.json"
+_MOST_STATE_BYTES = 2**30
+"""Of what a strategy has learned: some numbers for each class and feature."""
 FEW_VIDEOS = 30
 """With fewer validation videos, the standard error of an accuracy is 9 points."""
 
@@ -217,7 +219,7 @@ def strategy_state(folder: ObjectStore, model: FusedModel) -> dict[str, NDArray[
     if hashlib.sha256(data).hexdigest() != model.state.sha256:
         raise PermanentError(f"{where} was changed since the model was made; fuse it again")
     try:
-        return unpack(data)
+        return unpack(data, most_bytes=_MOST_STATE_BYTES)
     except DamagedTensors as error:
         raise PermanentError(f"{where} is no state of a strategy: {error}") from error
 

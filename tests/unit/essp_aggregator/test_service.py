@@ -20,7 +20,7 @@ from essp_aggregator.fusion import try_candidates
 from essp_aggregator.service import Aggregator, build
 from essp_common import topics
 from essp_common.aggregation.fused import fusion_of
-from essp_common.artifacts import checkpoint, layout, scores
+from essp_common.artifacts import checkpoint, fused_model, layout, scores
 from essp_common.artifacts.checkpoint import MODEL_FILE
 from essp_common.artifacts.figures import figures
 from essp_common.artifacts.fused_model import FEW_VIDEOS, FusedModel, member_weights, open_model, read_model
@@ -483,6 +483,16 @@ def test_a_state_that_was_changed_is_refused(job: FinishedJob) -> None:
     assert model.state is not None
     store.put(model.state.file, b"something else")
     with pytest.raises(PermanentError, match=r"aggregation-.*\.tensors was changed since the model was made"):
+        fusion_of(store, model)
+
+
+def test_a_state_of_more_than_strategies_learn_is_refused(job: FinishedJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    fuse(by_clips(job, {"name": "linear", "parts": 2}))
+    store, model = open_model(STORES, job.spec.output)
+    monkeypatch.setattr(fused_model, "_MOST_STATE_BYTES", 1)
+    with pytest.raises(
+        PermanentError, match=r"is no state of a strategy: its arrays have .* bytes, and 1 are the most"
+    ):
         fusion_of(store, model)
 
 
