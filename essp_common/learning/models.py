@@ -272,7 +272,8 @@ def load_state(classifier: nn.Module, data: bytes) -> None:
 
 def _most_bytes(classifier: nn.Module) -> int:
     """Of a file with its parameters and buffers, whatever the types of their numbers are there."""
-    return _LARGEST_NUMBER_BYTES * sum(tensor.numel() for tensor in classifier.state_dict().values())
+    tensors: Mapping[str, Tensor] = classifier.state_dict()
+    return _LARGEST_NUMBER_BYTES * sum(tensor.numel() for tensor in tensors.values())
 
 
 def load_member(classifier: nn.Module, store: ObjectStore, member: Member) -> None:
