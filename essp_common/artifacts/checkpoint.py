@@ -423,9 +423,10 @@ def load_files(store: ObjectStore, manifest: Manifest, names: Iterable[str] | No
 
 
 def load_arrays(
-    store: ObjectStore, manifest: Manifest, names: Iterable[str] | None = None
+    store: ObjectStore, manifest: Manifest, names: Iterable[str] | None = None, most_bytes: int | None = None
 ) -> dict[str, dict[str, Array]]:
-    """The arrays of the files of a checkpoint (all, or those named), differences resolved. Raises `BadCheckpoint`."""
+    """The arrays of the files of a checkpoint (all, or those named), differences resolved. `most_bytes`: of the arrays
+    of each (`tensors/packed.py`). Raises `BadCheckpoint`."""
     described = {file.name: file for file in manifest.files}
     loaded = {}
     for name, data in load_files(store, manifest, names).items():
@@ -433,8 +434,8 @@ def load_arrays(
         try:
             if file.base is not None:
                 needed = checkpoint_files.load(store, *_base_file(manifest, file, file.base))
-                base = Base(file.base.name, unpack(needed))
-            loaded[name] = unpack(data, base)
+                base = Base(file.base.name, unpack(needed, None, most_bytes))
+            loaded[name] = unpack(data, base, most_bytes)
         except DamagedTensors as error:
             raise BadCheckpoint(f"{store.uri(manifest.prefix + name)} cannot be read: {error}; {REMEDY}") from error
     return loaded

@@ -1,10 +1,12 @@
 """The fused model as it lies in the object store: all that is needed to classify a video with it.
 
-    model/manifest.json            this document; written last, so a model that can be read is complete
-    model/<trainer>.safetensors    the weights of each member
-    model/aggregation.tensors      (format 2) what the strategy has learned
+    model/manifest.json                     this document; written last, so a model that can be read is complete
+    model/<trainer>-<digest>.safetensors    the weights of each member
+    model/aggregation-<digest>.tensors      (format 2) what the strategy has learned
 
-The folder refers to nothing outside itself. It holds no date, so equal training runs write equal manifests.
+The names of files hold part of their digest, so a job that is fused once more overwrites none that the manifest before
+names. What only that one names is removed afterwards. The folder refers to nothing outside itself. It holds no date, so
+equal training runs write equal manifests.
 
 **Format 1** fuses by a rule: the mean or the product, by weight, of the members' mean scores. **Format 2** fuses by a
 strategy that looks at each clip (`essp_common.aggregation`), with parameters and a state; a reader that knows format 1
@@ -34,6 +36,8 @@ from essp_common.validation import problems
 from essp_common.wiring import Stores
 
 MANIFEST = "manifest.json"
+_MOST_STATE_BYTES = 2**30
+"""Of what a strategy has learned: some numbers for each class and feature."""
 FEW_VIDEOS = 30
 """With fewer validation videos, the standard error of an accuracy is 9 points."""
 
@@ -175,21 +179,35 @@ class FusedModel(_Section):
         return {member.trainer: member.weight for member in self.members}
 
     @property
+    def files(self) -> frozenset[str]:
+        """Those that belong to it, beside the manifest."""
+        return frozenset(member.file for member in self.members) | ({self.state.file} if self.state else set())
+
+    @property
     def deciding(self) -> tuple[Member, ...]:
         """The members that have a say: those of weight > 0."""
         return tuple(member for member in self.members if member.weight > 0)
 
 
 def write_model(output: ObjectStore, model: FusedModel) -> None:
-    """Store the manifest in a job's output. The members' files have to be there already."""
+    """Store the manifest in a job's output, and remove files that only the one before names. The members' files have to
+    be there already."""
+    try:
+        before = read_model(output, layout.MODEL_MANIFEST).files
+    except PermanentError:  # there is none, or it is damaged
+        before = frozenset()
     output.put(layout.MODEL_MANIFEST, sealed(model))
+    for file in before - model.files:
+        output.delete(f"{layout.MODEL}/{file}")
 
 
 def write_state(output: ObjectStore, state: Mapping[str, NDArray[Any]]) -> StateFile:
     """Store what a strategy has learned in a job's output. Equal states give equal bytes."""
     data = pack(state)
-    output.put(layout.MODEL_STATE, data)
-    return StateFile(file=layout.MODEL_STATE.rpartition("/")[2], sha256=hashlib.sha256(data).hexdigest())
+    sha256 = hashlib.sha256(data).hexdigest()
+    key = layout.model_state(sha256)
+    output.put(key, data)
+    return StateFile(file=key.rpartition("/")[2], sha256=sha256)
 
 
 def strategy_state(folder: ObjectStore, model: FusedModel) -> dict[str, NDArray[Any]]:
@@ -201,7 +219,7 @@ def strategy_state(folder: ObjectStore, model: FusedModel) -> dict[str, NDArray[
     if hashlib.sha256(data).hexdigest() != model.state.sha256:
         raise PermanentError(f"{where} was changed since the model was made; fuse it again")
     try:
-        return unpack(data)
+        return unpack(data, most_bytes=_MOST_STATE_BYTES)
     except DamagedTensors as error:
         raise PermanentError(f"{where} is no state of a strategy: {error}") from error
 

@@ -7,9 +7,9 @@ trainers/<trainer>/latest/<number>               the newest: which process train
 trainers/<trainer>/scores/<purpose>-<epoch>.parquet   per-clip scores of an evaluation phase
 trainers/<trainer>/history.json                  the metrics of every phase
 model/manifest.json                              the fused model: classes, streams, members, evidence; written last
-model/<trainer>.safetensors                      the weights of one member: `model/` can be copied and used alone
+model/<trainer>-<digest>.safetensors             the weights of one member: `model/` can be copied and used alone
 fused/<split>.parquet                            (strategies that learn from features) fused scores by video
-model/aggregation.tensors                        (strategies that learn) what the strategy of the fused model learned
+model/aggregation-<digest>.tensors               (strategies that learn) what the strategy of the fused model learned
 predictor/...                                    (predict jobs) what is scored so far (see partial_scores.py)
 consumers/<name>.json                            (jobs with consumers) where a loop of the user's own begins
 predictions.parquet                              (predict jobs)
@@ -31,7 +31,8 @@ SPEC = "spec.json"
 MODEL_MANIFEST = "model/manifest.json"
 MODEL = "model"
 """The folder of the fused model."""
-MODEL_STATE = "model/aggregation.tensors"
+_DIGEST_DIGITS = 16
+"""Of the SHA-256 of a file of the fused model, in its name."""
 PREDICTIONS = "predictions.parquet"
 SEGMENTS = "segments.parquet"
 PARTS = "predictor/"
@@ -84,9 +85,14 @@ def fused_scores(split: str) -> str:
     return f"fused/{split}.parquet"
 
 
-def model_weights(trainer: str) -> str:
-    """The weights of one member of the fused model."""
-    return f"model/{trainer}.safetensors"
+def model_weights(trainer: str, sha256: str) -> str:
+    """The weights of one member of the fused model, by the digest of the file."""
+    return f"model/{trainer}-{sha256[:_DIGEST_DIGITS]}.safetensors"
+
+
+def model_state(sha256: str) -> str:
+    """What the strategy of the fused model learned, by the digest of the file."""
+    return f"model/aggregation-{sha256[:_DIGEST_DIGITS]}.tensors"
 
 
 def history(trainer: str) -> str:

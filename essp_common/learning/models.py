@@ -49,6 +49,8 @@ _log = logging.getLogger(__name__)
 _MOST_SAID = 300
 """Characters of what PyTorch says of weights that do not fit."""
 
+_LARGEST_NUMBER_BYTES = 8
+"""Of the types that checkpoints hold."""
 _SEEDED: Mapping[type[nn.Module], type[SeededDropout]] = {
     torchvision.ops.StochasticDepth: SeededDepth,
     nn.Dropout1d: SeededChannels,
@@ -219,7 +221,8 @@ def restore(store: ObjectStore, manifest: Manifest, code: Sequence[str] = ()) ->
 
     Raises `BadCheckpoint` if its weights differ from those that were saved."""
     classifier = built(manifest.model, code)
-    load_tensors(classifier, as_tensors(load_arrays(store, manifest, [MODEL_FILE])[MODEL_FILE]))
+    held = load_arrays(store, manifest, [MODEL_FILE], _most_bytes(classifier))
+    load_tensors(classifier, as_tensors(held[MODEL_FILE]))
     return classifier
 
 
@@ -238,13 +241,14 @@ def packed(tensors: Mapping[str, Tensor]) -> bytes:
     return bytes(safetensors.torch.save({name: tensor.contiguous() for name, tensor in tensors.items()}))
 
 
-def tensors_of(data: bytes) -> dict[str, Tensor]:
-    """The tensors of a file in the safetensors format, or of a packed one (`essp_common/tensors/packed.py`).
+def tensors_of(data: bytes, most_bytes: int | None = None) -> dict[str, Tensor]:
+    """The tensors of a file in the safetensors format, or of a packed one (`essp_common/tensors/packed.py`), which may
+    be of `most_bytes` then.
 
     Raises `PermanentError` for any other file.
     """
     if data.startswith(MAGIC):
-        return as_tensors(unpack(data))
+        return as_tensors(unpack(data, most_bytes=most_bytes))
     try:
         return dict(safetensors.torch.load(data))
     except safetensors.SafetensorError as error:
@@ -263,7 +267,13 @@ def as_tensors(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Tensor]:
 
 def load_state(classifier: nn.Module, data: bytes) -> None:
     """The inverse of `state_bytes`; `data` may be packed. Raises `PermanentError` for weights of another network."""
-    load_tensors(classifier, tensors_of(data))
+    load_tensors(classifier, tensors_of(data, _most_bytes(classifier)))
+
+
+def _most_bytes(classifier: nn.Module) -> int:
+    """Of a file with its parameters and buffers, whatever the types of their numbers are there."""
+    tensors: Mapping[str, Tensor] = classifier.state_dict()
+    return _LARGEST_NUMBER_BYTES * sum(tensor.numel() for tensor in tensors.values())
 
 
 def load_member(classifier: nn.Module, store: ObjectStore, member: Member) -> None:

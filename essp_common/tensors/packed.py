@@ -191,12 +191,16 @@ def pack(arrays: Mapping[str, Array], packing: Packing = EXACT, base: Base | Non
     return b"".join((MAGIC, _LENGTH.pack(len(header)), header, *pieces))
 
 
-def unpack(data: bytes | memoryview, base: Base | None = None) -> dict[str, Array]:
-    """The arrays of a file. `base`: what differences are to (`base_of`).
+def unpack(data: bytes | memoryview, base: Base | None = None, most_bytes: int | None = None) -> dict[str, Array]:
+    """The arrays of a file. `base`: what differences are to (`base_of`). `most_bytes`: of all arrays together, which a
+    file of somebody else's has to be read with: a few kilobytes may hold gigabytes of zeros. None: any number.
 
-    Raises `DamagedTensors`.
+    Raises `DamagedTensors`, for a file that says that it has more before any of them is made.
     """
     header, payload = _opened(data)
+    made = sum(entry.numbers * entry.type.itemsize for entry in header.arrays)
+    if most_bytes is not None and made > most_bytes:
+        raise DamagedTensors(f"its arrays have {made:,} bytes, and {most_bytes:,} are the most that can be in it")
     if header.base and (base is None or base.name != header.base):
         raise DamagedTensors(f"its arrays are differences to {header.base}, which was not given")
     return {entry.name: _read(entry, part, base) for entry, part in _parts(header, payload)}

@@ -2,7 +2,8 @@
 
 It reads each trainer's final checkpoint and scores, tries the job's strategies on the validation scores, and writes
 `model/`: first the members' weights and what the strategy has learned, then the manifest with the evidence. The test
-scores are reported and never used to choose. A second run writes the same bytes.
+scores are reported and never used to choose. A second run writes the same bytes. Until the manifest is written, the one
+before it can be read with its files.
 """
 
 from __future__ import annotations
@@ -142,6 +143,7 @@ def _assembled(
         wanted = candidates(spec.aggregation, spec.data.targets)
         best, tried = try_candidates(wanted, chosen_from, attempt) if chosen_from else (_equal(members), [])
         chosen = best.evidence
+        judged = [_evaluation(split, best, members) for split in (validation, test)]  # before anything is written
         model = FusedModel(
             format=2 if chosen.rule is None else 1,
             job=job,
@@ -158,8 +160,8 @@ def _assembled(
             state=write_state(store, best.state) if chosen.rule is None else None,
             features=best.aggregator.needs == "features",
             strategies=tuple(tried),
-            validation=_evaluation(validation, best, members),
-            test=_evaluation(test, best, members),
+            validation=judged[0],
+            test=judged[1],
             versions=one.versions,
         )
     except ValueError as error:
@@ -216,7 +218,8 @@ def _equal(finals: Mapping[str, Manifest]) -> Fitted:
 def _member(store: ObjectStore, spec: JobSpec, trainer: str, final: Manifest, weight: float) -> Member:
     """Copy the weights into the model's folder, so that the model outlives the checkpoints."""
     data = as_safetensors(checkpoint.load_arrays(store, final, [MODEL_FILE])[MODEL_FILE])
-    key = layout.model_weights(trainer)
+    sha256 = hashlib.sha256(data).hexdigest()
+    key = layout.model_weights(trainer, sha256)
     store.put(key, data)
     return Member(
         trainer=trainer,
@@ -224,7 +227,7 @@ def _member(store: ObjectStore, spec: JobSpec, trainer: str, final: Manifest, we
         weight=weight,
         model=final.model,
         file=key.rpartition("/")[2],
-        sha256=hashlib.sha256(data).hexdigest(),
+        sha256=sha256,
         bits=0 if final.rounding is None else final.rounding.bits,
         checkpoint=store.uri(final.key),
         epoch=final.epoch,

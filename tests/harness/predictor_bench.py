@@ -87,15 +87,17 @@ def model_at(root: Path, views: int = 1) -> str:
     members = []
     for seed, trainer in enumerate(WEIGHTS):
         data = state_bytes(build_classifier(described(trainer), seed))
-        store.put(layout.model_weights(trainer), data)
+        sha256 = hashlib.sha256(data).hexdigest()
+        key = layout.model_weights(trainer, sha256)
+        store.put(key, data)
         members.append(
             Member(
                 trainer=trainer,
                 stream=STREAM_OF[trainer],
                 weight=WEIGHTS[trainer],
                 model=described(trainer, views),
-                file=f"{trainer}.safetensors",
-                sha256=hashlib.sha256(data).hexdigest(),
+                file=key.rpartition("/")[2],
+                sha256=sha256,
                 checkpoint="",
                 epoch=0,
             )

@@ -27,6 +27,7 @@ from essp.servers.servers import KafkaServer, RedisServer, S3Server
 from essp_common import topics
 from essp_common.artifacts import layout
 from essp_common.artifacts.checkpoint import read_latest
+from essp_common.artifacts.fused_model import open_model
 from essp_common.bus.kafka_clients import connected
 from essp_common.bus.kafka_options import KafkaOptions
 from essp_common.job.changes import next_run
@@ -220,7 +221,8 @@ def test_a_job_comes_to_the_same_over_real_servers(deployment: Deployment, expec
     kept = {info.key for info in deployment.stores.under(deployment.output("whole")).list()}
     assert {layout.SPEC, layout.MODEL_MANIFEST} <= kept
     assert all(any(key.startswith(layout.latest(trainer)) for key in kept) for trainer in ("rgb", "flow"))
-    assert {layout.model_weights("rgb"), layout.model_weights("flow")} <= kept
+    _, model = open_model(deployment.stores, deployment.output("whole"))
+    assert {f"{layout.MODEL}/{file}" for file in model.files} <= kept
     for trainer in trainers:
         deployment.fleet.ended(trainer)
 

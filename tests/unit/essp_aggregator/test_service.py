@@ -20,16 +20,19 @@ from essp_aggregator.fusion import try_candidates
 from essp_aggregator.service import Aggregator, build
 from essp_common import topics
 from essp_common.aggregation.fused import fusion_of
-from essp_common.artifacts import layout, scores
+from essp_common.artifacts import checkpoint, fused_model, layout, scores
 from essp_common.artifacts.checkpoint import MODEL_FILE
 from essp_common.artifacts.figures import figures
 from essp_common.artifacts.fused_model import FEW_VIDEOS, FusedModel, member_weights, open_model, read_model
 from essp_common.artifacts.scores import ScoreTable
 from essp_common.bus.memory import MemoryBus
 from essp_common.cache.memory import MemoryCache
-from essp_common.errors import ConfigError, NotFound, PermanentError
+from essp_common.errors import ConfigError, NotFound, PermanentError, Unavailable
+from essp_common.objects.directory import DirectoryStore
+from essp_common.objects.port import ObjectInfo
 from essp_common.pb.v1.messages_pb2 import AGGREGATOR, CheckpointReady, Control, JobSnapshot, PhaseReport, Progress
 from essp_common.wiring import Adapters, Stores
+from tests.harness import finished_job as finished_job_module
 from tests.harness.finished_job import (
     BEST_EPOCH,
     CLASSES,
@@ -274,10 +277,51 @@ def test_no_model_is_an_error_that_says_where_models_come_from(job: FinishedJob)
 
 def test_weights_that_were_changed_are_refused(job: FinishedJob) -> None:
     fuse(job)
-    job.store.put(layout.model_weights("rgb"), b"other weights")
     store, model = open_model(STORES, job.spec.output)
+    store.put(model.members[0].file, b"other weights")
     with pytest.raises(PermanentError, match="changed"):
         member_weights(store, model.members[0])
+
+
+def trained_anew(job: FinishedJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trainer `rgb` has come to other weights, in a later process."""
+    for info in list(job.store.list("trainers/rgb/")):
+        job.store.delete(info.key)
+    checkpoint.claim(job.store, "rgb")
+    monkeypatch.setattr(finished_job_module, "weights_of", lambda trainer: {f"{trainer}.weight": np.ones(6, "f4")})
+    save_final(job.store, job.spec, "rgb")
+
+
+class Interrupted(DirectoryStore):
+    """A store in which no manifest of a model can be written."""
+
+    def put(self, key: str, data: bytes, *, if_absent: bool = False) -> ObjectInfo:
+        if key == layout.MODEL_MANIFEST:
+            raise Unavailable("no answer")
+        return super().put(key, data, if_absent=if_absent)
+
+
+def test_until_another_model_is_whole_the_one_before_can_be_used(
+    job: FinishedJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = by_clips(job, {"name": "linear", "parts": 2})
+    before = fuse(job)
+    trained_anew(job, monkeypatch)
+    other = by_clips(job, {"name": "linear", "parts": 4})
+    with pytest.raises(Unavailable):
+        fuse(replace(other, store=Interrupted.from_url(other.spec.output)))
+    store, model = open_model(STORES, job.spec.output)
+    assert model == before
+    fusion_of(store, model)
+    for member in model.members:
+        member_weights(store, member)
+
+    after = fuse(other)
+    assert after.files.isdisjoint(before.files - {member.file for member in before.members if member.trainer == "flow"})
+    assert {info.key for info in store.list()} == {"manifest.json", *after.files}
+    fusion_of(store, after)
+    for member in after.members:
+        member_weights(store, member)
 
 
 def test_damaged_checkpoints_are_not_fused(job: FinishedJob) -> None:
@@ -292,7 +336,7 @@ def test_damaged_checkpoints_are_not_fused(job: FinishedJob) -> None:
 
 def test_manifest_hashes_are_those_of_the_files(job: FinishedJob) -> None:
     for member in fuse(job).members:
-        data = job.store.get(layout.model_weights(member.trainer))
+        data = job.store.get(layout.model_weights(member.trainer, member.sha256))
         assert hashlib.sha256(data).hexdigest() == member.sha256
 
 
@@ -435,9 +479,20 @@ def test_a_strategy_that_looks_at_clips_goes_with_the_model(
 
 def test_a_state_that_was_changed_is_refused(job: FinishedJob) -> None:
     fuse(by_clips(job, {"name": "linear", "parts": 2}))
-    job.store.put(layout.MODEL_STATE, b"something else")
     store, model = open_model(STORES, job.spec.output)
-    with pytest.raises(PermanentError, match=r"aggregation\.tensors was changed since the model was made"):
+    assert model.state is not None
+    store.put(model.state.file, b"something else")
+    with pytest.raises(PermanentError, match=r"aggregation-.*\.tensors was changed since the model was made"):
+        fusion_of(store, model)
+
+
+def test_a_state_of_more_than_strategies_learn_is_refused(job: FinishedJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    fuse(by_clips(job, {"name": "linear", "parts": 2}))
+    store, model = open_model(STORES, job.spec.output)
+    monkeypatch.setattr(fused_model, "_MOST_STATE_BYTES", 1)
+    with pytest.raises(
+        PermanentError, match=r"is no state of a strategy: its arrays have .* bytes, and 1 are the most"
+    ):
         fusion_of(store, model)
 
 

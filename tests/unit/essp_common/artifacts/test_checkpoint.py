@@ -375,6 +375,14 @@ def test_a_checkpoint_with_a_damaged_base_is_not_whole(
     assert "checkpoint 16 of trainer rgb is left out" in caplog.text
 
 
+def test_arrays_of_more_bytes_than_there_can_be_are_not_made(folder: ObjectStore) -> None:
+    saved = save(folder, manifest(4), {checkpoint.MODEL_FILE: pack({"w": np.zeros(2**16)})}, keep=3)
+    found = checkpoint.load_arrays(folder, saved, [checkpoint.MODEL_FILE], 2**19)
+    assert found[checkpoint.MODEL_FILE]["w"].nbytes == 2**19
+    with pytest.raises(BadCheckpoint, match="524,288 bytes, and 524,287 are the most"):
+        checkpoint.load_arrays(folder, saved, [checkpoint.MODEL_FILE], 2**19 - 1)
+
+
 def test_a_file_that_is_not_what_its_manifest_says_it_needs_is_named(tmp_path: Path) -> None:
     folder = open_store(tmp_path.as_uri())
     chain = Chain(folder)

@@ -11,6 +11,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import pytest
 import torch
 from torch.nn import functional
@@ -28,6 +29,8 @@ from essp_common.learning.randomness import Share, initial_weights
 from essp_common.learning.torchvision_compat import torchvision
 from essp_common.learning.weight_layouts import named_as
 from essp_common.objects.directory import DirectoryStore
+from essp_common.tensors import packed as packed_module
+from essp_common.tensors.packed import pack
 from essp_common.wiring import Stores
 from tests.harness.rounding import TOLERANCE
 from tests.harness.small_networks import small_mvit
@@ -426,6 +429,24 @@ def test_files_with_more_than_tensors_are_refused(tmp_path: Path) -> None:
     path.write_bytes(b"not a file of torch")
     with pytest.raises(ConfigError, match=r"weights\.pth"):
         starting_weights(Stores(("file:///",)), path.as_uri())
+
+
+def test_a_member_of_more_than_its_network_has_is_refused_before_it_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Zeros pack so well that a model of a few megabytes could fill any memory."""
+    store, small = DirectoryStore(str(tmp_path)), description("small")
+    model = build(small, seed=0)
+    large = {name: tensor.numpy() for name, tensor in model.state_dict().items()} | {"more": np.zeros(2**22)}
+    data = pack(large)
+    store.put("rgb.tensors", data)
+    digest = sha256(data).hexdigest()
+    member = Member(
+        trainer="rgb", stream="rgb", weight=1.0, model=small, file="rgb.tensors", sha256=digest, checkpoint="", epoch=0
+    )
+    monkeypatch.setattr(packed_module, "_read", lambda *_: pytest.fail("an array was made"))
+    with pytest.raises(PermanentError, match=r"rgb.tensors: its arrays have .* are the most that can be in it"):
+        load_member(model, store, member)
 
 
 @pytest.mark.parametrize("key", STATE_KEYS)

@@ -243,6 +243,16 @@ def test_other_files_are_refused_in_words(data: bytes, words: str) -> None:
         unpack(data)
 
 
+@pytest.mark.parametrize("packing", [EXACT, Packing(bits=8), Packing(planes=False), Packing(codec="gzip")])
+def test_a_small_file_of_much_is_refused_where_less_is_wanted(packing: Packing) -> None:
+    data = pack({"zeros": np.zeros((2, 2**19), np.float32), "one": np.ones(1)}, packing)
+    assert len(data) < 2**14
+    size = 2 * 2**19 * 4 + 8
+    with pytest.raises(DamagedTensors, match=f"its arrays have {size:,} bytes, and {size - 1:,} are the most"):
+        unpack(data, most_bytes=size - 1)
+    assert unpack(data, most_bytes=size)["zeros"].shape == (2, 2**19)
+
+
 def test_a_header_that_asks_for_all_memory_is_refused() -> None:
     arrays = {"w": np.zeros((100, 100), np.float32)}
     shapes = (b"[140000000000,140000000000]", b"[140000000000,140000000000,140000000000]", b"[40000,40000]")
