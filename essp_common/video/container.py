@@ -152,6 +152,7 @@ def _samples(file: VideoFile, index: int) -> int:
         av.open(
             f"file:{file}" if isinstance(file, str) else file,
             mode="r",
+            metadata_errors="replace",
             buffer_size=_IO_BYTES,
             container_options=_demuxer(head) | {"ignore_editlist": "1"},
         ) as container,
