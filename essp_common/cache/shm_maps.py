@@ -12,6 +12,7 @@ import fcntl
 import mmap
 import os
 import resource
+import sys
 import weakref
 from contextlib import suppress
 from dataclasses import dataclass
@@ -45,7 +46,8 @@ class Maps:
         self._idle: dict[int, _Map] = {}
         self._used: set[int] = set()
         """Maps, by identity, to which somebody refers."""
-        self._most = max(1, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _SHARE)
+        descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        self._most = sys.maxsize if descriptors == resource.RLIM_INFINITY else max(1, descriptors // _SHARE)
         self._process = os.getpid()
         self._made = 0
         self._closed = False
