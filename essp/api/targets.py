@@ -108,7 +108,7 @@ class TargetReader:
     def _series(self) -> dict[str, NDArray[Any]]:
         """Name -> each series of the split's videos, without frames, as the first video that has it."""
         found: dict[str, NDArray[Any]] = {}
-        for place in np.flatnonzero(self._packed.lengths[self._rows.places]).tolist():
+        for place in np.flatnonzero(self._rows.lengths("targets")).tolist():
             found = {**unpack(self._rows.blob("targets", place), names_only=True).series, **found}
         return found
 

@@ -39,7 +39,7 @@ def _of_file(rows: Sequence[VideoRow], class_name: str) -> Iterator[VideoRow]:
         if end - begin >= shortest:
             yield replace(
                 first,
-                id=f"{_SEGMENT.split(first.id, 1)[0]}#{begin}-{end - 1}:{class_name}",
+                id=f"{_SEGMENT.split(first.id, maxsplit=1)[0]}#{begin}-{end - 1}:{class_name}",
                 class_name=class_name,
                 first_frame=begin,
                 last_frame=end - 1,

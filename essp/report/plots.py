@@ -12,7 +12,6 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import LinearSegmentedColormap
@@ -181,11 +180,11 @@ def png(figure: Figure, theme: Theme) -> bytes:
     # No date or version in the file: equal runs give equal pictures.
     FigureCanvasAgg(figure)
     exact: dict[str, Any] = {"metadata": {"Software": None}}
-    # Names are no formulas, whatever is between two dollar signs; nor are those of ticks, which are made meanwhile.
+    for axis in (axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)):
+        axis.get_ticklabels()  # makes them
     for text in figure.findobj(Text):
-        text.set_parse_math(False)
-    with rc_context({"text.parse_math": False}):
-        figure.savefig(sink, format="png", bbox_inches="tight", pad_inches=0.08, **exact)
+        text.set_parse_math(False)  # names are no formulas, whatever is between two dollar signs
+    figure.savefig(sink, format="png", bbox_inches="tight", pad_inches=0.08, **exact)
     return sink.getvalue()
 
 

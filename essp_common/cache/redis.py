@@ -135,6 +135,7 @@ class RedisCache:
         with self._errors():
             command = ("EVALSHA", self._ack.sha, 1, key, consumer)
             freed = bool(self._direct.ask(key, command, lambda: self._ack(keys=[key], args=[consumer])))
+        self._refuses = ""
         failpoint("redis.acked")
         return freed
 

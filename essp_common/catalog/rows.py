@@ -175,10 +175,7 @@ class Rows(Sequence[VideoRow]):
 
     def lengths(self, name: str) -> NDArray[Any]:
         """The bytes of each text of a column."""
-        column = self.columns[name]
-        if not isinstance(column, Blobs):
-            raise TypeError(f"{name} is no column of texts")
-        found: NDArray[Any] = column.lengths[self.places]
+        found: NDArray[Any] = self._texts(name).lengths[self.places]
         return found
 
     def lists(self, name: str) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
@@ -216,17 +213,11 @@ class Rows(Sequence[VideoRow]):
 
     def alike(self, name: str) -> NDArray[Any]:
         """A number for each row, below that of the rows, which is equal for those with equal texts."""
-        column = self.columns[name]
-        if not isinstance(column, Blobs):
-            raise TypeError(f"{name} is no column of texts")
-        return column.alike(self.places)
+        return self._texts(name).alike(self.places)
 
     def encoded(self, name: str) -> Iterator[memoryview | bytes]:
         """The texts of a column, as UTF-8."""
-        column = self.columns[name]
-        if not isinstance(column, Blobs):
-            raise TypeError(f"{name} is no column of texts")
-        return column.each(self.places)
+        return self._texts(name).each(self.places)
 
     def text(self, name: str, row: int) -> str:
         """One text of one row."""
@@ -236,7 +227,7 @@ class Rows(Sequence[VideoRow]):
     def further_names(self) -> tuple[str, ...]:
         """The further columns of the source that any of these rows has, sorted."""
         firsts: dict[str, int] = {}
-        for row in np.flatnonzero(self._texts("extra").lengths[self.places]).tolist():
+        for row in np.flatnonzero(self.lengths("extra")).tolist():
             firsts.setdefault(self.text("extra", row), row)
         return tuple(sorted({name for text, row in firsts.items() for name in meta_of(self.text("id", row), text)}))
 

@@ -407,8 +407,13 @@ def test_wrong_arguments_are_named(
         loader(**{"catalog": catalog, **options})
 
 
-def test_a_job_file_is_told_of_in_its_own_words(make_job: MakeJob, tmp_path: Path) -> None:
+def test_a_job_file_is_told_of_in_its_own_words(
+    make_job: MakeJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     make_job("mine", budget="16KiB")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(essp.ConfigError, match=r"stream: .*no stream 'flwo'"):
+        essp.Loader.of("~/mine.yaml", "flwo")
     with pytest.raises(essp.ConfigError, match=r"limits\.budget: .*but batch_size = 4 need 8"):
         essp.Loader.of(tmp_path / "mine.yaml", "flow")
     with pytest.raises(essp.ConfigError, match=r"stream: .*no stream 'flwo'.*did you mean flow"):
