@@ -21,6 +21,7 @@ from essp_common.pb.v1.messages_pb2 import (
     LOST,
     Change,
     ChangeTaken,
+    CheckpointReady,
     FailureKind,
     HistoryEntry,
     HistorySegment,
@@ -192,13 +193,14 @@ class Account:
         if entry.HasField("change_taken"):
             self._take(entry.change_taken)
         if entry.HasField("checkpoint") and self.runs:
-            self._save(self.runs[-1], entry)
+            self._save(self.runs[-1], entry.checkpoint)
         if entry.budget_bytes:
             self.peaks.append((max(entry.peak_bytes, entry.outstanding_bytes), entry.budget_bytes))
             self.outstanding = (entry.outstanding_bytes, entry.outstanding_clips)
 
     def _begin(self, entry: HistoryEntry) -> None:
         started = entry.started
+        self._save_unsaid(started.checkpoints)
         spec = stored_spec(started.snapshot.spec_json, "the job of this history")
         start = {name: Position.of(position) for name, position in started.start.items()}
         run = Run(entry.fence, started.snapshot, spec, start, entry.time_ms)
@@ -246,8 +248,14 @@ class Account:
             if not lost:
                 run.failures.setdefault((failure.stage, failure.kind), []).append(failure.video)
 
-    def _save(self, run: Run, entry: HistoryEntry) -> None:
-        checkpoint = entry.checkpoint
+    def _save_unsaid(self, checkpoints: Iterable[CheckpointReady]) -> None:
+        """Those of the run before that a trainer made when it died, and the master found."""
+        said = {(saved.trainer, saved.step, saved.digest) for saved in self.saved}
+        for checkpoint in checkpoints:
+            if self.runs and (checkpoint.trainer, checkpoint.step, checkpoint.digest) not in said:
+                self._save(self.runs[-1], checkpoint)
+
+    def _save(self, run: Run, checkpoint: CheckpointReady) -> None:
         consumer = ids.trainer_consumer(checkpoint.trainer)
         position = Position.of(checkpoint.position)
         skipped = run.skipped[run.spec.readers()[consumer]]

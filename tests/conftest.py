@@ -26,7 +26,7 @@ from hypothesis import HealthCheck, settings
 from essp.servers.servers import KafkaServer, RedisServer, S3Server
 from tests.harness.fast_lane import FastLane
 from tests.harness.leaks import LeakCheck
-from tests.harness.reports import EncodableReports
+from tests.harness.reports import EveryFailureReported
 
 BUCKET = "essp-tests"
 
@@ -59,7 +59,7 @@ def pytest_configure(config: pytest.Config) -> None:
         # Results of CPUs are the same everywhere; a training would find the GPU by itself.
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     config.pluginmanager.register(LeakCheck())
-    config.pluginmanager.register(EncodableReports())
+    config.pluginmanager.register(EveryFailureReported())
     if config.getoption("--fast"):
         config.pluginmanager.register(FastLane())
 

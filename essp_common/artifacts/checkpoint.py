@@ -43,7 +43,7 @@ from essp_common.job.changes import Place
 from essp_common.job.feature_layout import FeatureLayout
 from essp_common.job.trainer_spec import EncoderSpec
 from essp_common.objects.port import ObjectStore
-from essp_common.pb.v1.messages_pb2 import ChangeTaken
+from essp_common.pb.v1.messages_pb2 import ChangeTaken, CheckpointReady
 from essp_common.planning.position import Position
 from essp_common.runtime.failpoints import failpoint
 from essp_common.tensors.packed import Array, Base, DamagedTensors, unpack
@@ -216,6 +216,23 @@ class Manifest(_Document):
     def key(self) -> str:
         """Where the manifest lies in the job's store."""
         return self.prefix + _MANIFEST
+
+    def message(self, store: ObjectStore) -> CheckpointReady:
+        """What is told of it, once it is complete. `store`: of the job's output."""
+        scores = self.scores.get("validation") or self.scores.get("test")
+        return CheckpointReady(
+            job=self.job,
+            trainer=self.trainer,
+            uri=store.uri(self.key),
+            epoch=self.epoch,
+            final=self.final,
+            scores_uri=store.uri(scores) if scores else "",
+            position=self.position.message(),
+            step=self.step,
+            digest=self.digest,
+            approximate=self.approximate,
+            changes=[change.message(self.trainer) for change in self.changes],
+        )
 
 
 class Staged(Protocol):

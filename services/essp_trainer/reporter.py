@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from essp_common import topics
-from essp_common.artifacts.checkpoint import Manifest, TakenChange
+from essp_common.artifacts.checkpoint import TakenChange
 from essp_common.artifacts.early_stop import EarlyStop
 from essp_common.bus.port import Bus
 from essp_common.errors import EsspError
@@ -71,21 +71,8 @@ class Reporter:
         self._publish(Progress(phase_report=report))
         self._bus.flush()
 
-    def checkpoint(self, manifest: Manifest, uri: str, scores_uri: str) -> None:
+    def checkpoint(self, ready: CheckpointReady) -> None:
         """Report a durable checkpoint."""
-        ready = CheckpointReady(
-            job=self._assignment.job,
-            trainer=self._assignment.trainer,
-            uri=uri,
-            epoch=manifest.epoch,
-            final=manifest.final,
-            scores_uri=scores_uri,
-            position=manifest.position.message(),
-            step=manifest.step,
-            digest=manifest.digest,
-            approximate=manifest.approximate,
-            changes=[change.message(self._assignment.trainer) for change in manifest.changes],
-        )
         self._publish(Progress(checkpoint=ready))
         self._bus.flush()
 

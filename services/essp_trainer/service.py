@@ -251,8 +251,8 @@ class Trainer:
         latest = found.manifest
         if latest is not None and latest.final:
             if self._ranks.is_rank_zero:
-                uri, scores_uri = checkpoint_store.uri(latest), checkpoint_store.scores_uri(latest)
-                retry_transient(lambda: reporter.checkpoint(latest, uri, scores_uri), self._leaving)
+                ready = checkpoint_store.message(latest)
+                retry_transient(lambda: reporter.checkpoint(ready), self._leaving)
             self._over = True
             return
         damaged = checkpoint_store.lost_until(found)

@@ -985,7 +985,7 @@ class TrainedAttempt(_message.Message):
     def __init__(self, position: _Optional[_Union[Position, _Mapping]] = ..., consumer: _Optional[str] = ..., attempt: _Optional[int] = ...) -> None: ...
 
 class RunStart(_message.Message):
-    __slots__ = ("snapshot", "start")
+    __slots__ = ("snapshot", "start", "checkpoints")
     class StartEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -995,9 +995,11 @@ class RunStart(_message.Message):
         def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Position, _Mapping]] = ...) -> None: ...
     SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
     snapshot: JobSnapshot
     start: _containers.MessageMap[str, Position]
-    def __init__(self, snapshot: _Optional[_Union[JobSnapshot, _Mapping]] = ..., start: _Optional[_Mapping[str, Position]] = ...) -> None: ...
+    checkpoints: _containers.RepeatedCompositeFieldContainer[CheckpointReady]
+    def __init__(self, snapshot: _Optional[_Union[JobSnapshot, _Mapping]] = ..., start: _Optional[_Mapping[str, Position]] = ..., checkpoints: _Optional[_Iterable[_Union[CheckpointReady, _Mapping]]] = ...) -> None: ...
 
 class HistoryEntry(_message.Message):
     __slots__ = ("time_ms", "fence", "started", "taken_over", "state", "reason", "checkpoint", "phases", "failures", "attempts", "budget_bytes", "peak_bytes", "outstanding_bytes", "outstanding_clips", "swept", "stray_keys", "stopped", "changed", "change_taken")

@@ -104,7 +104,7 @@ class Job:
         self._handover = Handover(run.continued is not None)
         self._recall()
         if run.continued is None:
-            self.recorder.started(run.snapshot, run.resume.start, _now_ms())
+            self.recorder.started(_now_ms())
             self._stop_again(now_s)
         else:
             self._continue(run.continued)

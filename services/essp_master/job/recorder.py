@@ -21,7 +21,6 @@ from essp_common.pb.v1.messages_pb2 import (
     ClipFailure,
     HistoryEntry,
     HistorySegment,
-    JobSnapshot,
     PhaseEvents,
     Progress,
     Runs,
@@ -130,10 +129,11 @@ class Recorder:
 
     # --- what else there is to know ---
 
-    def started(self, snapshot: JobSnapshot, start: Mapping[str, Position], now_ms: int) -> None:
-        """A run of the job begins, its consumers at these positions."""
-        positions = {name: position.message() for name, position in start.items()}
-        self._alone(HistoryEntry(time_ms=now_ms, started=RunStart(snapshot=snapshot, start=positions)))
+    def started(self, now_ms: int) -> None:
+        """A run of the job begins."""
+        start = {name: position.message() for name, position in self._run.resume.start.items()}
+        started = RunStart(snapshot=self._run.snapshot, start=start, checkpoints=self._run.checkpoints)
+        self._alone(HistoryEntry(time_ms=now_ms, started=started))
 
     def taken_over(self, now_ms: int) -> None:
         """Another master continues the run."""

@@ -21,7 +21,16 @@ from essp_common.job.spec import JobSpec
 from essp_common.messages.snapshot import store_if_large
 from essp_common.objects.numbered_log import NumberedLog
 from essp_common.objects.port import ObjectStore
-from essp_common.pb.v1.messages_pb2 import AGGREGATOR, PREDICTOR, TRAIN, Change, HistorySegment, JobSnapshot, Stage
+from essp_common.pb.v1.messages_pb2 import (
+    AGGREGATOR,
+    PREDICTOR,
+    TRAIN,
+    Change,
+    CheckpointReady,
+    HistorySegment,
+    JobSnapshot,
+    Stage,
+)
 from essp_common.runtime import ids
 from essp_common.runtime.failpoints import failpoint
 from essp_common.wiring import Stores
@@ -49,6 +58,8 @@ class Run:
     since: int
     """The fence with which this run of the job began: lower than `fence` after a recovery."""
     resume: ResumePoints
+    checkpoints: Sequence[CheckpointReady]
+    """What trainers resume from, as they would tell of it."""
     ledger: Ledger
     snapshot: JobSnapshot
     history: History
@@ -100,6 +111,7 @@ def claim_run(preflight: Preflight, stores: Stores, since: int = 0, changes: Seq
         fence=fence,
         since=since or fence,
         resume=resume,
+        checkpoints=[manifest.message(output) for manifest in resume.manifests.values()],
         ledger=Ledger(_ledger_config(preflight, resume), None if continued is None else continued.ledger),
         snapshot=snapshot,
         history=history,

@@ -39,7 +39,7 @@ from essp_common.errors import ConfigError, EsspError, Fenced, TransientError
 from essp_common.job.trainer_spec import CheckpointSpec
 from essp_common.learning.models import AnyClassifier, as_tensors, restore
 from essp_common.objects.port import ObjectStore
-from essp_common.pb.v1.messages_pb2 import VALIDATION, PhasePlan
+from essp_common.pb.v1.messages_pb2 import VALIDATION, CheckpointReady, PhasePlan
 from essp_common.planning.digest import as_text, from_text
 from essp_common.planning.position import Position
 from essp_common.quantities import size
@@ -252,10 +252,9 @@ class CheckpointStore:
         """URI of a checkpoint's manifest."""
         return self._store.uri(manifest.key)
 
-    def scores_uri(self, manifest: Manifest) -> str:
-        """URI of a final checkpoint's scores on the validation split, or else on the test split."""
-        key = manifest.scores.get("validation") or manifest.scores.get("test")
-        return self._store.uri(key) if key else ""
+    def message(self, manifest: Manifest) -> CheckpointReady:
+        """What the master is told of a checkpoint."""
+        return manifest.message(self._store)
 
     def _copied(self, manifest: Manifest, files: Mapping[str, Tensors], moving: Moving) -> Snapshot:
         self._packing.take(files, moving)

@@ -267,8 +267,8 @@ class Checkpointer:
         failpoint("trainer.committed")
 
     def _announce(self, manifest: Manifest) -> None:
-        uri, scores_uri = self._checkpoint_store.uri(manifest), self._checkpoint_store.scores_uri(manifest)
-        retry_transient(lambda: self._reporter.checkpoint(manifest, uri, scores_uri), self._leaving)
+        ready = self._checkpoint_store.message(manifest)
+        retry_transient(lambda: self._reporter.checkpoint(ready), self._leaving)
 
     def _commit(self, position: Position) -> None:
         """Commit the messages of the clips that a checkpoint at `position` holds."""

@@ -11,10 +11,8 @@ import pytest
 
 from essp_common import topics
 from essp_common.artifacts import checkpoint, layout
-from essp_common.artifacts.checkpoint_files import in_memory
 from essp_common.artifacts.history import History
 from essp_common.errors import ConfigError, Conflict, NotFound, Unavailable
-from essp_common.job.feature_layout import COLOURS
 from essp_common.job.spec import JobSpec
 from essp_common.job.status import JobState, stored_status
 from essp_common.objects.directory import DirectoryStore
@@ -26,7 +24,7 @@ from essp_common.wiring import Adapters
 from essp_master import service
 from essp_master.effects.history_writer import HistoryWriter
 from essp_master.job.preflight import Preflight, preflight
-from tests.harness.fleet import FleetOf, make_job, master_over, run_to_rest
+from tests.harness.fleet import FleetOf, make_job, master_over, run_to_rest, save_checkpoint
 from tests.harness.waiting import LONGEST_S
 
 
@@ -60,18 +58,6 @@ def test_a_stopped_job_goes_on_at_its_checkpoints(adapters: Adapters, fleet_of: 
     assert wanted[TRAIN, 0, 6] == {"trainer.rgb"}
     assert wanted[VALIDATION, 0, 2] == {"trainer.rgb", "trainer.diff"}
     assert fleet.units[-1].fence == 2
-
-
-def save_checkpoint(store: DirectoryStore, trainer: str, position: Position, final: bool = False) -> None:
-    model = checkpoint.ModelDescription(
-        name="small", feature="rgb", layout=COLOURS, channels=3, classes=("c0", "c1"), dropout=0.5, crop=16,
-        evaluation_scale=0.875,
-    )  # fmt: skip
-    manifest = checkpoint.Manifest(
-        job="small", trainer=trainer, step=position.index + 1, updates=1, epoch=0, position=position,
-        spec_digest="", model=model, final=final, epochs=2,
-    )  # fmt: skip
-    checkpoint.claim(store, trainer).save(manifest, in_memory({checkpoint.MODEL_FILE: b"weights"}), keep=2)
 
 
 def test_an_output_of_another_job_is_refused(adapters: Adapters, fleet_of: FleetOf, tmp_path: Path) -> None:

@@ -462,13 +462,17 @@ def test_no_checkpoint_passes_an_evaluation_whose_scores_are_not_stored(tmp_path
     stage = Stage(job_spec(tmp_path), phase_plans(2), stores=Unreliable(ConfigError("AccessDenied"), ["/scores/"]))
     positions = stage.every_position()
     stage.command(Control.START)
-    stage.feed(positions[:24])
+    begins = Position(1, 0)
+    stage.feed([position for position in positions if position < begins])
     with Running(stage) as running:
+        [saved] = stage.wait_for("checkpoint")  # which is written meanwhile, and could hold the scores otherwise
+        assert Position.of(saved.checkpoint.position) == begins
+        stage.feed([position for position in positions[:24] if position >= begins])
         stage.wait_for_trained(24)
     assert running.error is None
     manifest = checkpoint.read_latest(stage.store, "one")
     assert manifest is not None
-    assert manifest.position == Position(1, 0)
+    assert manifest.position == begins
     again = Stage(stage.spec, stage.plans)
     train(again, [position for position in positions if position >= manifest.position])
     assert final_weights(again) == final_weights(whole)

@@ -2,9 +2,36 @@
 
 from __future__ import annotations
 
-from tests.harness.reports import encodable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from execnet.gateway_base import dumps
+
+from tests.harness.reports import EveryFailureReported, sendable
 
 
-def test_only_what_cannot_be_encoded_is_changed() -> None:
+def test_only_what_cannot_be_sent_is_changed() -> None:
     report = {"longrepr": ("a.py", "sent \ud800"), "sections": [("out", "\U0001f600")], "duration": 0.5, "when": None}
-    assert encodable(report) == {**report, "longrepr": ("a.py", "sent \\ud800")}
+    assert sendable(report) == {**report, "longrepr": ("a.py", "sent \\ud800")}
+    odd = {"properties": [("path", Path("a")), ("loss", np.float64(1))], "text": np.str_("b")}
+    assert sendable(odd)["text"] == "b"
+    dumps(sendable(odd))
+
+
+def test_a_failure_that_cannot_be_formatted_is_one() -> None:
+    def failing() -> None:
+        raise AssertionError("what the test says")
+
+    call: Any = pytest.CallInfo.from_call(failing, "call")
+    item: Any = SimpleNamespace(nodeid="a.py::test", location=("a.py", 1, "test"))
+    making = EveryFailureReported().pytest_runtest_makereport(item, call)
+    next(making)
+    with pytest.raises(StopIteration) as made:
+        making.throw(KeyError("what the format says"))
+    report = made.value.value
+    assert report.failed
+    assert "what the test says" in report.longreprtext
+    assert "what the format says" in report.longreprtext

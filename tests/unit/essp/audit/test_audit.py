@@ -32,7 +32,7 @@ from essp_common.planning.position import Position
 from essp_common.wiring import Adapters
 from essp_master.ledger.credits import Credits
 from essp_master.service import Master
-from tests.harness.fleet import Fleet, make_job, master_over, run_to_rest
+from tests.harness.fleet import Fleet, make_job, master_over, run_to_rest, save_checkpoint
 
 INVARIANTS = ["conservation", "no double count", "no leak", "exact resume", "one master", "liveness", "API = truth"]
 LAST = Position(5, 0)
@@ -217,6 +217,26 @@ def test_a_doctored_history_is_found_out(
     doctor(segments)
     invariant, violation = DOCTORED[doctor]
     assert violation in broken(audit(job, segments))[invariant]
+
+
+@pytest.mark.parametrize("planned", [True, False])
+def test_a_trainer_may_die_before_it_has_told_of_its_checkpoint(
+    adapters: Adapters, tmp_path: Path, planned: bool
+) -> None:
+    """The master finds it when the next run begins, which is written down. It is checked as every other one."""
+    job, position = Audited(adapters, tmp_path), Position(0, 6)
+    digest = job.plan().digest(position, {}, frozenset(), 2) if planned else "0"
+    job.master.start(job.fleet.job)
+    job.master.stop("small")
+    save_checkpoint(DirectoryStore(str(tmp_path / "out")), "rgb", position, digest=digest)
+    for _ in range(2):
+        job.master.start(job.fleet.job)
+        job.master.stop("small")
+    job.master.step(0)
+    segments = list(History(adapters.stores.under(job.fleet.job.output)).read())
+    assert [(saved.trainer, saved.position) for saved in account_of(segments).saved] == [("rgb", position)]
+    findings = broken(audit(job, segments))
+    assert findings.keys() == (set() if planned else {"exact resume"}), findings
 
 
 def test_a_training_that_resumed_from_rounded_numbers_is_named(adapters: Adapters, tmp_path: Path) -> None:
