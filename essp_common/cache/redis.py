@@ -153,20 +153,19 @@ class RedisCache:
 
         Asked for twice, before and after them, in case that the value is stored again or freed in between.
         """
-        first: Part = (-self._label_bytes, DIGITS - self._label_bytes)
-        begun, *found, ended = self._ranges(key, [first, *parts, first])
-        if begun and label_bytes(begun) != self._label_bytes:
-            self._label_bytes = label_bytes(begun) or self._label_bytes
-            first = (-self._label_bytes, DIGITS - self._label_bytes)
-            begun, *found, ended = self._ranges(key, [first, *parts, first])
-        if begun != ended or label_bytes(begun) != self._label_bytes:
+        size = self._label_bytes  # other threads read other values
+        begun, *found, ended = self._ranges(key, parts, size)
+        if (told := label_bytes(begun)) and told != size:
+            self._label_bytes = size = told
+            begun, *found, ended = self._ranges(key, parts, size)
+        if begun != ended or label_bytes(begun) != size:
             raise CacheMiss(f"{key} is not in the cache")
         return b"".join(found)
 
-    def _ranges(self, key: str, parts: Sequence[Part]) -> list[bytes]:
-        """Parts of a value behind a label of the expected length, in one go."""
-        begin = self._label_bytes
-        places = [(begin + part[0], begin + part[1] - 1) for part in parts]
+    def _ranges(self, key: str, parts: Sequence[Part], size: int) -> list[bytes]:
+        """In one go: the digits of a label's length, parts of the value behind a label of this size, the digits."""
+        length = (0, DIGITS - 1)
+        places = [length, *((size + begin, size + end - 1) for begin, end in parts), length]
         with self._errors():
             client: Any = self._client
             commands = [(key, ("GETRANGE", key, *place)) for place in places]

@@ -57,6 +57,16 @@ class CacheContract:
         with pytest.raises(CacheMiss, match="job-a"):
             cache.get(KEY, [(0, 1)])
 
+    def test_parts_are_read_by_threads(self, cache: FrameCache) -> None:
+        """Of values with labels of several lengths."""
+        value = bytes(range(256)) * 64
+        keys = [clip_key("job-a", 1, 0, index, 0) for index in range(4)]
+        for number, key in enumerate(keys):
+            cache.put(key, value, ["trainer." + "x" * 64 * number], TTL_S)
+        with ThreadPoolExecutor(4) as pool:
+            found = list(pool.map(lambda key: bytes(cache.get(key, [(1000, 1004), (8, 9)])), keys * 50))
+        assert set(found) == {value[1000:1004] + value[8:9]}
+
     def test_many_acks_are_as_one_after_another(self, cache: FrameCache) -> None:
         keys = [clip_key("job-a", 1, 0, index, 0) for index in range(600)]
         for key in keys[:500]:
