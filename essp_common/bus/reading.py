@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from essp_common.bus.port import Bus, Record, Subscription
+from essp_common.errors import Unavailable
 from essp_common.runtime.retry import Outage
 
 _RECORDS = 2000
@@ -16,6 +17,8 @@ _AFTER_S = 0.1
 _SILENT_S = 5.0
 """How long a record may take that is there: a client of Kafka connects first. What does not come for so long is none
 for people, such as the mark of a transaction, which takes an offset, too."""
+_MORE_S = 1.0
+"""For how long what comes meanwhile is read, too: on a topic with traffic there is no end of it."""
 
 
 def batches(
@@ -33,24 +36,30 @@ def batches(
         yield records
 
 
-def read_all(bus: Bus, topic: str, leaving: Callable[[], bool] = lambda: False) -> Iterator[Record]:
+def read_all(
+    bus: Bus, topic: str, leaving: Callable[[], bool] = lambda: False, whole: bool = False
+) -> Iterator[Record]:
     """What a topic holds now, from its beginning; also some of what comes meanwhile.
 
-    Ends early once `leaving()`. Raises `NotFound`, and `Unavailable` if the bus does not answer.
+    Ends early once `leaving()`. Raises `NotFound`, and `Unavailable` if the bus does not answer. `whole`: also if it is
+    silent before the end, which otherwise counts as the end.
     """
     subscription = bus.subscribe([topic], group=None)
     try:
         last = {number: offsets[-1] for number, offsets in enumerate(bus.held(topic)) if offsets}
         deadline = time.monotonic() + _SILENT_S
         while not leaving():
+            at_end = not last
             records = subscription.poll(_RECORDS, _POLL_S if last else _AFTER_S)
             yield from records
             for record in records:
                 if record.offset >= last.get(record.partition, record.offset + 1):
                     del last[record.partition]
-            if records:
-                deadline = time.monotonic() + _SILENT_S
-            elif not last or time.monotonic() >= deadline:
-                return
+            if records and not at_end:
+                deadline = time.monotonic() + (_SILENT_S if last else _MORE_S)
+            elif time.monotonic() >= deadline or (at_end and not records):
+                break
+        if last and whole and not leaving():
+            raise Unavailable(f"{topic}: the broker has sent nothing for {_SILENT_S:g} s, and not all that it holds")
     finally:
         subscription.close()

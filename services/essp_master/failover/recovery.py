@@ -29,7 +29,7 @@ def last_commands(bus: Bus, draining: threading.Event) -> list[Control]:
     Raises `TransientError` if the bus does not answer: a job that is not known now would be lost to this master.
     """
     found: dict[str, Control] = {}
-    for record in read_all(bus, topics.CONTROL, draining.is_set):
+    for record in read_all(bus, topics.CONTROL, draining.is_set, whole=True):
         try:
             command = parsed(Control, record)
         except BadMessage as error:

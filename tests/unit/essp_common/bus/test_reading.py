@@ -95,3 +95,23 @@ def test_a_record_that_is_there_is_waited_for(slow: MemoryBus) -> None:
 def test_what_does_not_come_in_time_is_not_waited_for(slow: MemoryBus, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "_SILENT_S", 0.0)
     assert list(read_all(slow, "topic")) == [], "the first poll had nothing"
+
+
+def test_whoever_needs_the_whole_topic_is_told_that_it_did_not_come(
+    slow: MemoryBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "_SILENT_S", 0.0)
+    with pytest.raises(Unavailable, match="topic: the broker has sent nothing for 0 s, and not all that it holds"):
+        list(read_all(slow, "topic", whole=True))
+
+
+def test_reading_ends_on_a_topic_with_traffic(bus: MemoryBus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each record that is read is answered by one."""
+    monkeypatch.setattr(reading, "_MORE_S", 0.0)
+    bus.publish("topic", b"", b"there", 0)
+    found = []
+    for record in read_all(bus, "topic", whole=True):
+        found.append(record.value)
+        bus.publish("topic", b"", b"meanwhile", 0)
+        assert len(found) < 100
+    assert found[0] == b"there"
