@@ -60,7 +60,7 @@ class Settings(BaseSettings):
     """DEBUG, INFO, WARNING or ERROR."""
     log_format: LogFormat = "auto"
     """`text`, on stderr; `json`, one object a line, on stdout; `auto`: text at a terminal, elsewhere JSON."""
-    metrics_port: int = 0
+    metrics_port: int = Field(0, ge=0, le=65535)
     """Port of `/metrics`, `/livez` and `/readyz` of a worker (0: none)."""
     traces: str = Field("", pattern=r"^(https?://.+)?$")
     """Collector of OpenTelemetry traces, OTLP over HTTP: `http://host:4318` (empty: none). See docs/tracing.md."""
@@ -68,7 +68,7 @@ class Settings(BaseSettings):
     """Share of the clips of which traces are sent."""
     supervised: bool = False
     """Leave when stdin ends: the process that started this one is gone."""
-    drain_s: float = 30.0
+    drain_s: float = Field(30.0, ge=0, le=86_400)
     """After SIGTERM: how long a worker may finish what it has in hand."""
     stuck_s: float = Field(3600.0, gt=0)
     """A worker that spends this long on one message hangs: it leaves, and other workers do its work."""

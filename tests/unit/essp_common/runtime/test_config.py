@@ -20,6 +20,9 @@ def test_the_environment_sets_them(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("ESSP_STORES", "file:///data", '"stores".*JSON'),
         ("ESSP_DRAIN_S", "soon", "ESSP_DRAIN_S: .*number"),
+        ("ESSP_DRAIN_S", "-5", "ESSP_DRAIN_S: .*0"),
+        ("ESSP_DRAIN_S", "inf", "ESSP_DRAIN_S: .*86400"),
+        ("ESSP_METRICS_PORT", "70000", "ESSP_METRICS_PORT: .*65535"),
         ("ESSP_CODE", '[""]', "ESSP_CODE_0: "),
         ("ESSP_CODE", '["our_package:nets"]', "ESSP_CODE_0: "),
     ],
