@@ -13,14 +13,16 @@ from prometheus_client import REGISTRY
 from essp_common import topics
 from essp_common.cache.memory import MemoryCache
 from essp_common.cache.port import Buffer, stream_key
-from essp_common.errors import BadVideo, CacheFull, ConfigError
+from essp_common.errors import BadVideo, CacheFull, ConfigError, PermanentError
 from essp_common.features import registry
-from essp_common.features.port import ArraySpec
+from essp_common.features.port import ArraySpec, Extractor
 from essp_common.features.quantization import usage
 from essp_common.messages.control import ControlFeed
 from essp_common.pb.v1.messages_pb2 import CRASHED, EXTRACTOR, LOST, Control
 from essp_common.video import codec
 from essp_common.worker.reports import Reports
+from essp_extractor.features.frame_diff import FrameDiff
+from essp_extractor.features.frame_stack import FrameStack
 from essp_extractor.stage import ExtractStage
 from tests.harness.extractor_bench import CONSUMER, JOB, ExtractorBench, frames_at, stream
 
@@ -191,6 +193,53 @@ def test_impossible_stream_is_reported(request_: Any, reason: str) -> None:
     assert reason in report.failed.reason
     assert reason in letter.reason
     assert bench.cache.usage().keys == 0
+
+
+@pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.parametrize("faults", [2, 3])
+def test_a_stream_has_its_tries_and_its_own_error_whatever_is_wrong_with_others(
+    monkeypatch: pytest.MonkeyPatch, faults: int, order: int
+) -> None:
+    stack = [stream("stack", "frame_stack", length=2)]
+    tried = extractions(monkeypatch, FrameStack, *[RuntimeError("out of luck")] * faults)
+    tried_in_vain = extractions(monkeypatch, FrameDiff, *[PermanentError("out of reach")] * 3)
+    bench = ExtractorBench(*[*stack, DIFF][::order])
+    with bench.extractor("frame_stack", "frame_diff"):
+        bench.decoded(0)
+        reports = bench.progress(2)
+        (letter,) = bench.letters(1)
+    assert (len(tried), len(tried_in_vain)) == (3, 1)
+    failed = {report.failed.stream: report.failed.reason for report in reports if report.HasField("failed")}
+    unlucky = {"stack": "RuntimeError: out of luck"} if faults == 3 else {}
+    assert failed == {"change": "out of reach", **unlucky}
+    assert letter.attempts == 3
+    assert {report.made.stream for report in reports if report.HasField("made")} == {"stack"} - unlucky.keys()
+
+
+def test_unexpected_errors_of_several_streams_are_each_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = extractions(monkeypatch, FrameStack, *[RuntimeError("out of luck")] * 3)
+    extractions(monkeypatch, FrameDiff, *[ValueError("out of sight")] * 3)
+    bench = ExtractorBench(stream("stack", "frame_stack", length=2), DIFF)
+    with bench.extractor("frame_stack", "frame_diff"):
+        bench.decoded(0)
+        reasons = {report.failed.stream: report.failed.reason for report in bench.progress(2)}
+    assert reasons == {"stack": "RuntimeError: out of luck", "change": "ValueError: out of sight"}
+    assert len(tried) == 3
+
+
+def extractions(monkeypatch: pytest.MonkeyPatch, kind: type[Extractor], *faults: Exception) -> Sequence[None]:
+    """An item for each extraction of a feature, of which the first ones have these faults."""
+    tried: list[None] = []
+    original = kind.extract
+
+    def extract(self: Extractor, clip: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        tried.append(None)
+        if len(tried) <= len(faults):
+            raise faults[len(tried) - 1]
+        return original(self, clip)
+
+    monkeypatch.setattr(kind, "extract", extract)
+    return tried
 
 
 @pytest.mark.parametrize("snippets", [4, 7, 2**32 - 1])
