@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from essp_common import topics
 from essp_common.distribution import require
+from essp_common.errors import ConfigError
 from essp_common.features import registry
 from essp_common.messages.control import ControlFeed
 from essp_common.runtime import ids
@@ -28,7 +29,11 @@ class Extractor:
     name = ids.EXTRACTOR
 
     def __init__(self, adapters: Adapters, settings: ExtractorSettings, worker: str) -> None:
-        """Join the group of these features. Raises `ConfigError` for a feature that is not installed."""
+        """Join the group of these features. Raises `ConfigError` for a feature that is not installed, and for rgb."""
+        if "rgb" in settings.features:
+            raise ConfigError(
+                "rgb is the clip itself, which its trainers read; leave it out of --feature and ESSP_FEATURES"
+            )
         features = settings.features or tuple(name for name in registry.names() if name != "rgb")
         for feature in features:
             if registry.extractor_class(feature).__module__.startswith(f"{__package__}."):

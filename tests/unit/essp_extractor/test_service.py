@@ -338,3 +338,9 @@ def test_what_was_made_before_the_cache_was_full_is_not_made_again() -> None:
 def test_feature_that_is_not_installed_stops_the_start() -> None:
     with pytest.raises(ConfigError, match="no extractor 'flwo' is installed"), ExtractorBench(FLOW).extractor("flwo"):
         pass
+
+
+def test_rgb_which_nobody_would_read_stops_the_start() -> None:
+    bench = ExtractorBench(stream("pictures", "rgb"), FLOW)
+    with pytest.raises(ConfigError, match=r"rgb is the clip itself.*ESSP_FEATURES"), bench.extractor("flow", "rgb"):
+        pass
