@@ -1,10 +1,11 @@
 """What an extractor does with a message: a clip in, its features out.
 
-The extractor reads the clip of a `ClipReady` from the cache once. For each stream that asks for one of this stage's
-features, it puts the feature into the cache, publishes `FeatureReady`, and reports the feature; when the report is
-durable (`essp_common/worker/reports.py`), it acks the clip. Features of one clip share intermediate results. An error
-in one stream does not affect the others: an impossible stream does not end the tries of another one, and each is
-reported with its own error. While the cache is full or a server does not answer, finished streams are not made again.
+The extractor reads the clip of a `ClipReady` from the cache once, and computes the features of this stage that its
+streams ask for, which share intermediate results. Then it puts each into the cache, publishes `FeatureReady`, and
+reports the feature; when the report is durable (`essp_common/worker/reports.py`), it acks the clip. An error in one
+stream does not affect the others: an impossible stream does not end the tries of another one, and each is reported with
+its own error. While the cache is full or a server does not answer, the extractor keeps what it computed of the clip,
+and the next attempt continues where this one stopped.
 
 Keys follow from the clip's identity, so handling a message twice is harmless. If the clip's bytes are gone or damaged,
 it was either extracted before (a redelivery) or lost. The extractor reports it as lost; the master knows which it was,
@@ -18,14 +19,14 @@ import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from essp_common import topics
 from essp_common.bus.port import Bus, Record
-from essp_common.cache.port import FrameCache, stream_key
+from essp_common.cache.port import Buffer, FrameCache, stream_key
 from essp_common.errors import BadFrames, CacheMiss, EsspError, PermanentError, TransientError
 from essp_common.failures import kind_of, kind_word
 from essp_common.features import registry
@@ -55,11 +56,21 @@ Snippets = Sequence[Intermediates]
 """What is known of each part of a clip, of which features are computed one by one."""
 
 
+class _Feature(NamedTuple):
+    """A stream of a clip, ready for the cache."""
+
+    value: Buffer
+    seconds: float
+    """How long it took."""
+
+
 @dataclass(slots=True)
 class _Held:
     """A message in hand, and what became of its streams. After a transient error it is handled again."""
 
     record: Record
+    computed: dict[str, _Feature] = field(default_factory=dict)
+    """Streams that are not delivered yet."""
     made: set[str] = field(default_factory=set)
     """The finished streams."""
     errors: dict[str, Exception] = field(default_factory=dict)
@@ -128,19 +139,13 @@ class ExtractStage:
             return
         held.errors = {name: error for name, error in held.errors.items() if _is_final(error)}
         try:
-            value = self._cache.get(ready.key)
-            clip: NDArray[np.uint8] = codec.decode(value)
+            self._compute(held, ready, streams)
         except (CacheMiss, BadFrames) as error:
             self._have_made_again(ready, streams, error)
             return
-        failpoint("extractor.read")
-        snippets, colour = ready.recipe.snippets or 1, codec.header(value).colour
-        if len(clip) % snippets:
-            raise PermanentError(f"a clip of {len(clip)} frames is no {snippets} equal snippets")
-        shared = [Intermediates(snippet, colour) for snippet in np.split(clip, snippets)]
         for stream in streams:
-            if stream.stream not in held.made | held.errors.keys():
-                self._make(held, ready, stream, shared)
+            if stream.stream in held.computed:
+                self._deliver(held, ready, stream)
         self._bus.flush()
         failpoint("extractor.flushed")
         if held.errors:
@@ -169,18 +174,27 @@ class ExtractStage:
     def _streams(self, ready: ClipReady) -> list[StreamRequest]:
         return [stream for stream in ready.recipe.streams if stream.feature in self._features]
 
-    def _make(self, held: _Held, ready: ClipReady, stream: StreamRequest, shared: Snippets) -> None:
-        """Make one stream. Notes an error of the stream itself; raises transient errors."""
-        try:
-            self._extract(ready, stream, shared)
-        except TransientError:
-            raise
-        except Exception as error:  # noqa: BLE001  raised after the other streams are done
-            held.errors[stream.stream] = error
-        else:
-            held.made.add(stream.stream)
+    def _compute(self, held: _Held, ready: ClipReady, streams: Sequence[StreamRequest]) -> None:
+        """Compute the streams of which nothing is known, and note their errors. What this raises concerns the clip."""
+        known = held.computed.keys() | held.made | held.errors.keys()
+        missing = [stream for stream in streams if stream.stream not in known]
+        shared = self._read(ready) if missing else ()
+        for stream in missing:
+            try:
+                held.computed[stream.stream] = self._extract(stream, shared)
+            except Exception as error:  # noqa: BLE001  raised after the other streams are done
+                held.errors[stream.stream] = error
 
-    def _extract(self, ready: ClipReady, stream: StreamRequest, shared: Snippets) -> None:
+    def _read(self, ready: ClipReady) -> Snippets:
+        value = self._cache.get(ready.key)
+        clip: NDArray[np.uint8] = codec.decode(value)
+        failpoint("extractor.read")
+        snippets, colour = ready.recipe.snippets or 1, codec.header(value).colour
+        if len(clip) % snippets:
+            raise PermanentError(f"a clip of {len(clip)} frames is no {snippets} equal snippets")
+        return [Intermediates(snippet, colour) for snippet in np.split(clip, snippets)]
+
+    def _extract(self, stream: StreamRequest, shared: Snippets) -> _Feature:
         started = time.monotonic()
         extractor = self._extractor(stream)
         made: list[NDArray[Any]] = [extract_with(extractor, snippet) for snippet in shared]
@@ -188,10 +202,26 @@ class ExtractStage:
         if isinstance(extractor, SignedExtractor):
             _count_codes(stream.feature, feature)
         value = codec.encode(feature, stream.codec)
+        return _Feature(value, time.monotonic() - started)
+
+    def _deliver(self, held: _Held, ready: ClipReady, stream: StreamRequest) -> None:
+        """Store and announce a computed stream. Notes an error of the stream itself; raises transient errors."""
+        try:
+            self._publish(ready, stream, *held.computed[stream.stream])
+        except TransientError:
+            raise
+        except Exception as error:  # noqa: BLE001  raised after the other streams are done
+            held.errors[stream.stream] = error
+        else:
+            held.made.add(stream.stream)
+        del held.computed[stream.stream]
+
+    def _publish(self, ready: ClipReady, stream: StreamRequest, value: Buffer, seconds: float) -> None:
+        started = time.monotonic()
         key = stream_key(ready.key, stream.stream)
         self._cache.put(key, value, list(stream.consumers), ready.recipe.ttl_s)
         failpoint("extractor.stored")
-        seconds = time.monotonic() - started
+        seconds += time.monotonic() - started
         tracing.span(f"extract {stream.stream}", ready.clip, seconds, feature=stream.feature, bytes=len(value))
         message = FeatureReady(
             clip=ready.clip,
@@ -237,7 +267,7 @@ class ExtractStage:
 
 def _is_final(error: Exception) -> bool:
     """No other try is worth it."""
-    return isinstance(error, EsspError)
+    return isinstance(error, EsspError) and not isinstance(error, TransientError)
 
 
 def _count_codes(name: str, feature: NDArray[Any]) -> None:

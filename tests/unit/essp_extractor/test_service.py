@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from typing import Any
 
 import numpy as np
@@ -11,9 +11,10 @@ import pytest
 from prometheus_client import REGISTRY
 
 from essp_common import topics
+from essp_common.bus.port import Subscription
 from essp_common.cache.memory import MemoryCache
-from essp_common.cache.port import Buffer, stream_key
-from essp_common.errors import BadVideo, CacheFull, ConfigError, PermanentError
+from essp_common.cache.port import Buffer, Part, stream_key
+from essp_common.errors import BadVideo, CacheFull, ConfigError, PermanentError, Unavailable
 from essp_common.features import registry
 from essp_common.features.port import ArraySpec, Extractor
 from essp_common.features.quantization import usage
@@ -308,6 +309,11 @@ class FullAtFirst(MemoryCache):
     def __init__(self, refusals: int) -> None:
         super().__init__()
         self.refusals = refusals
+        self.read: list[str] = []
+
+    def get(self, key: str, parts: Sequence[Part] = ()) -> Buffer:
+        self.read.append(key)
+        return super().get(key, parts)
 
     def put(self, key: str, value: Buffer, consumers: Sequence[str], ttl_s: float) -> None:
         if key.endswith(":motion") and self.refusals:
@@ -333,6 +339,62 @@ def test_what_was_made_before_the_cache_was_full_is_not_made_again() -> None:
         reports = bench.progress(2)
     assert [report.made.stream for report in reports] == ["change", "motion"]
     assert bench.said_so_far() == []
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_nothing_is_read_or_made_twice_because_the_cache_is_full(monkeypatch: pytest.MonkeyPatch, order: int) -> None:
+    made = [extractions(monkeypatch, kind) for kind in (FrameStack, FrameDiff)]
+    cache = FullAtFirst(refusals=6)
+    bench = ExtractorBench(*[stream("motion", "frame_stack", length=2), DIFF][::order], cache=cache)
+    with bench.extractor("frame_stack", "frame_diff"):
+        key = bench.decoded(6)
+        ready = bench.ready(2)
+    assert cache.refusals == 0
+    assert cache.read.count(key) == 1
+    assert [len(times) for times in made] == [1, 1]
+    assert np.array_equal(bench.take(ready[6, "motion"]), expected("frame_stack", 6, length=2))
+    assert np.array_equal(bench.take(ready[6, "change"]), expected("frame_diff", 6, length=2))
+    assert cache.usage().keys == 0
+
+
+def test_what_is_kept_of_a_clip_goes_into_no_other() -> None:
+    bench = ExtractorBench(stream("motion", "frame_stack", length=2), cache=FullAtFirst(refusals=1))
+    for index in (0, 64):
+        bench.decoded(index)
+    with lane(bench, "frame_stack") as (stage, clips):
+        refused, other = clips.poll(2, 1.0)
+        with pytest.raises(CacheFull):
+            stage.handle(refused)
+        stage.handle(other)
+        stage.handle(refused)
+    for (index, _), message in bench.ready(2).items():
+        assert np.array_equal(bench.take(message), expected("frame_stack", index, length=2))
+
+
+def test_a_feature_that_has_to_wait_holds_no_other_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    extractions(monkeypatch, FrameStack, Unavailable("its server is away"))
+    bench = ExtractorBench(stream("stack", "frame_stack", length=2), DIFF)
+    bench.decoded(0)
+    with lane(bench, "frame_stack", "frame_diff") as (stage, clips):
+        (record,) = clips.poll(1, 1.0)
+        with pytest.raises(Unavailable):
+            stage.handle(record)
+        assert set(bench.ready(1)) == {(0, "change")}
+        stage.handle(record)
+        assert set(bench.ready(1)) == {(0, "stack")}
+
+
+@contextmanager
+def lane(bench: ExtractorBench, *features: str) -> Iterator[tuple[ExtractStage, Subscription]]:
+    """A lane of an extractor, and the clips for it."""
+    with (
+        closing(bench.bus.subscribe([topics.CLIPS], "extractor")) as clips,
+        closing(ControlFeed(bench.bus)) as control,
+    ):
+        reports = Reports(bench.bus, "extractor-1")
+        stage = ExtractStage(bench.bus, bench.cache, control, features, reports, "extractor-1")
+        yield stage, clips
+        stage.close()
 
 
 def test_feature_that_is_not_installed_stops_the_start() -> None:
