@@ -295,7 +295,7 @@ class Worker:
             except Exception as error:
                 extra = {"attempt": attempts + 1}
                 log.exception("%s: unexpected error on %s", self.name, _where(record), extra=extra)
-                failure = _unexpected(error)
+                failure = unexpected(error)
             attempts += 1
             if attempts >= self._options.attempts:
                 return _Rejection(failure, attempts)
@@ -358,7 +358,8 @@ def _fatal(deaths: int) -> _Rejection:
     return _Rejection(BadVideo(f"{deaths} workers died while they worked on it", "crashed"), deaths)
 
 
-def _unexpected(error: Exception) -> PermanentError:
+def unexpected(error: Exception) -> PermanentError:
+    """What is reported of an error that is not ESSP's own."""
     wrapped = PermanentError(f"{type(error).__name__}: {error}")
     wrapped.__cause__ = error
     return wrapped

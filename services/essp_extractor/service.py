@@ -7,8 +7,11 @@ processes with other features get every clip too.
 
 from __future__ import annotations
 
+import logging
+
 from essp_common import topics
 from essp_common.distribution import require
+from essp_common.errors import ConfigError
 from essp_common.features import registry
 from essp_common.messages.control import ControlFeed
 from essp_common.runtime import ids
@@ -21,6 +24,8 @@ from essp_common.worker.reports import Reports
 from essp_extractor.config import ExtractorSettings
 from essp_extractor.stage import ExtractStage
 
+log = logging.getLogger(__name__)
+
 
 class Extractor:
     """Makes features of the clips of all jobs."""
@@ -28,8 +33,12 @@ class Extractor:
     name = ids.EXTRACTOR
 
     def __init__(self, adapters: Adapters, settings: ExtractorSettings, worker: str) -> None:
-        """Join the group of these features. Raises `ConfigError` for a feature that is not installed."""
-        features = settings.features or tuple(name for name in registry.names() if name != "rgb")
+        """Join the group of these features. Raises `ConfigError` for a named one that does not load, and for rgb."""
+        if "rgb" in settings.features:
+            raise ConfigError(
+                "rgb is the clip itself, which its trainers read; leave it out of --feature and ESSP_FEATURES"
+            )
+        features = settings.features or _loadable()
         for feature in features:
             if registry.extractor_class(feature).__module__.startswith(f"{__package__}."):
                 require(f"the feature {feature!r}", "cv2")  # loaded by `setup`, in the lanes of the worker
@@ -59,6 +68,19 @@ class Extractor:
     def drain(self) -> None:
         """Finish the current clips, then let `run` return."""
         self._worker.drain()
+
+
+def _loadable() -> tuple[str, ...]:
+    """All installed features but rgb. One that does not load is left out: no job may need it."""
+    found = []
+    for name in sorted({*registry.names()} - {"rgb"}):
+        try:
+            registry.extractor_class(name)
+        except ConfigError as error:
+            log.warning("left out, as no features were named: %s", error)
+        else:
+            found.append(name)
+    return tuple(found)
 
 
 def build(adapters: Adapters, settings: ExtractorSettings, worker: str) -> Service:

@@ -1,10 +1,11 @@
 """What an extractor does with a message: a clip in, its features out.
 
-The extractor reads the clip of a `ClipReady` from the cache once. For each stream that asks for one of this stage's
-features, it puts the feature into the cache, publishes `FeatureReady`, and reports the feature; when the report is
-durable (`essp_common/worker/reports.py`), it acks the clip. Features of one clip share intermediate results. An error
-in one stream does not affect the others. While the cache is full or a server does not answer, finished streams are not
-made again.
+The extractor reads the clip of a `ClipReady` from the cache once, and computes the features of this stage that its
+streams ask for, which share intermediate results. Then it puts each into the cache, publishes `FeatureReady`, and
+reports the feature; when the report is durable (`essp_common/worker/reports.py`), it acks the clip. An error in one
+stream does not affect the others: an impossible stream does not end the tries of another one, and each is reported with
+its own error. While the cache is full or a server does not answer, the extractor keeps what it computed of the clip,
+and the next attempt continues where this one stopped.
 
 Keys follow from the clip's identity, so handling a message twice is harmless. If the clip's bytes are gone or damaged,
 it was either extracted before (a redelivery) or lost. The extractor reports it as lost; the master knows which it was,
@@ -16,15 +17,16 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from essp_common import topics
 from essp_common.bus.port import Bus, Record
-from essp_common.cache.port import FrameCache, stream_key
+from essp_common.cache.port import Buffer, FrameCache, stream_key
 from essp_common.errors import BadFrames, CacheMiss, EsspError, PermanentError, TransientError
 from essp_common.failures import kind_of, kind_word
 from essp_common.features import registry
@@ -47,10 +49,32 @@ from essp_common.runtime import ids, metrics, tracing
 from essp_common.runtime.failpoints import failpoint
 from essp_common.video import codec
 from essp_common.worker.dead_letters import publish_dead_letter
+from essp_common.worker.loop import unexpected
 from essp_common.worker.reports import Reports
 
 Snippets = Sequence[Intermediates]
 """What is known of each part of a clip, of which features are computed one by one."""
+
+
+class _Feature(NamedTuple):
+    """A stream of a clip, ready for the cache."""
+
+    value: Buffer
+    seconds: float
+    """How long it took."""
+
+
+@dataclass(slots=True)
+class _Held:
+    """A message in hand, and what became of its streams. After a transient error it is handled again."""
+
+    record: Record
+    computed: dict[str, _Feature] = field(default_factory=dict)
+    """Streams that are not delivered yet."""
+    made: set[str] = field(default_factory=set)
+    """The finished streams."""
+    errors: dict[str, Exception] = field(default_factory=dict)
+    """Why other streams could not be made."""
 
 
 class ExtractStage:
@@ -72,10 +96,7 @@ class ExtractStage:
         self._reports = reports
         self._worker = worker
         self._extractors: dict[tuple[str, str], Extractor] = {}
-        self._record: Record | None = None
-        """The current record; after a transient error it is handled again."""
-        self._made: set[str] = set()
-        """The finished streams of the current record."""
+        self._held: _Held | None = None
 
     def setup(self) -> None:
         """Look up the features, so that an unknown one is refused at the start."""
@@ -84,52 +105,52 @@ class ExtractStage:
 
     def handle(self, record: Record) -> None:
         """Make the features of one clip, one for each stream that asks for it."""
-        self._begin(record)
-        ready = parsed(ClipReady, record)
-        streams = self._streams(ready)
-        job, fence = ready.clip.job, ready.fence
-        if not streams or ready.skipped or self._control.ended(job, fence) or self._control.of_earlier_run(job, fence):
-            return
-        try:
-            value = self._cache.get(ready.key)
-            clip: NDArray[np.uint8] = codec.decode(value)
-        except (CacheMiss, BadFrames) as error:
-            self._have_made_again(ready, streams, error)
-            return
-        failpoint("extractor.read")
-        snippets, colour = ready.recipe.snippets or 1, codec.header(value).colour
-        if len(clip) % snippets:
-            raise PermanentError(f"a clip of {len(clip)} frames is no {snippets} equal snippets")
-        shared = [Intermediates(snippet, colour) for snippet in np.split(clip, snippets)]
-        missing = [stream for stream in streams if stream.stream not in self._made]
-        errors = [problem for stream in missing if (problem := self._error_of(ready, stream, shared)) is not None]
-        self._bus.flush()
-        failpoint("extractor.flushed")
-        if errors:
-            raise errors[0]
-        self._reports.then(partial(self._free, ready.key, streams))
-        self._record = None
+        self._work_on(self._begin(record))
+        self._held = None
 
     def reject(self, record: Record, error: EsspError, attempts: int) -> None:
         """Report each stream that could not be made, and free the clip. The record may be one that was never handled,
         since workers died of it."""
-        self._begin(record)
+        held = self._begin(record)
         try:
             ready = parsed(ClipReady, record)
         except BadMessage:
             ready = None
         if ready is not None:
             for stream in self._streams(ready):
-                if stream.stream not in self._made:
-                    self._fail(ready, stream, error)
+                if stream.stream not in held.made:
+                    own = held.errors.get(stream.stream, error)
+                    self._fail(ready, stream, own if isinstance(own, EsspError) else unexpected(own))
                 self._cache.ack(ready.key, ids.extractor_consumer(stream.stream))
         publish_dead_letter(self._bus, record, error, attempts, self._worker)
         self._bus.flush()
-        self._record = None
+        self._held = None
 
     def close(self) -> None:
         """Drop the extractors."""
+        self._held = None
         self._extractors.clear()
+
+    def _work_on(self, held: _Held) -> None:
+        ready = parsed(ClipReady, held.record)
+        streams = self._streams(ready)
+        job, fence = ready.clip.job, ready.fence
+        if not streams or ready.skipped or self._control.ended(job, fence) or self._control.of_earlier_run(job, fence):
+            return
+        held.errors = {name: error for name, error in held.errors.items() if _is_final(error)}
+        try:
+            self._compute(held, ready, streams)
+        except (CacheMiss, BadFrames) as error:
+            self._have_made_again(ready, streams, error)
+            return
+        for stream in streams:
+            if stream.stream in held.computed:
+                self._deliver(held, ready, stream)
+        self._bus.flush()
+        failpoint("extractor.flushed")
+        if held.errors:
+            raise min(held.errors.values(), key=_is_final)  # first what is worth another try
+        self._reports.then(partial(self._free, ready.key, streams))
 
     def _have_made_again(self, ready: ClipReady, streams: Sequence[StreamRequest], error: EsspError) -> None:
         """Report the clip as lost. Damaged bytes are given up: the video they came from is sound."""
@@ -138,11 +159,11 @@ class ExtractStage:
             self._fail(ready, stream, error, LOST)
         self._bus.flush()
 
-    def _begin(self, record: Record) -> None:
-        """Nothing is made yet of a record that is not the current one."""
-        if record != self._record:
-            self._record = record
-            self._made.clear()
+    def _begin(self, record: Record) -> _Held:
+        """What is known of this record; nothing of one that is not the current one."""
+        if self._held is None or self._held.record != record:
+            self._held = _Held(record)
+        return self._held
 
     def _free(self, key: str, streams: Sequence[StreamRequest]) -> None:
         """Ack the clip for these streams."""
@@ -153,18 +174,27 @@ class ExtractStage:
     def _streams(self, ready: ClipReady) -> list[StreamRequest]:
         return [stream for stream in ready.recipe.streams if stream.feature in self._features]
 
-    def _error_of(self, ready: ClipReady, stream: StreamRequest, shared: Snippets) -> Exception | None:
-        """Make one stream. Returns an error of the stream itself; raises transient errors."""
-        try:
-            self._extract(ready, stream, shared)
-        except TransientError:
-            raise
-        except Exception as error:  # noqa: BLE001  raised after the other streams are done
-            return error
-        self._made.add(stream.stream)
-        return None
+    def _compute(self, held: _Held, ready: ClipReady, streams: Sequence[StreamRequest]) -> None:
+        """Compute the streams of which nothing is known, and note their errors. What this raises concerns the clip."""
+        known = held.computed.keys() | held.made | held.errors.keys()
+        missing = [stream for stream in streams if stream.stream not in known]
+        shared = self._read(ready) if missing else ()
+        for stream in missing:
+            try:
+                held.computed[stream.stream] = self._extract(stream, shared)
+            except Exception as error:  # noqa: BLE001  raised after the other streams are done
+                held.errors[stream.stream] = error
 
-    def _extract(self, ready: ClipReady, stream: StreamRequest, shared: Snippets) -> None:
+    def _read(self, ready: ClipReady) -> Snippets:
+        value = self._cache.get(ready.key)
+        clip: NDArray[np.uint8] = codec.decode(value)
+        failpoint("extractor.read")
+        snippets, colour = ready.recipe.snippets or 1, codec.header(value).colour
+        if len(clip) % snippets:
+            raise PermanentError(f"a clip of {len(clip)} frames is no {snippets} equal snippets")
+        return [Intermediates(snippet, colour) for snippet in np.split(clip, snippets)]
+
+    def _extract(self, stream: StreamRequest, shared: Snippets) -> _Feature:
         started = time.monotonic()
         extractor = self._extractor(stream)
         made: list[NDArray[Any]] = [extract_with(extractor, snippet) for snippet in shared]
@@ -172,10 +202,26 @@ class ExtractStage:
         if isinstance(extractor, SignedExtractor):
             _count_codes(stream.feature, feature)
         value = codec.encode(feature, stream.codec)
+        return _Feature(value, time.monotonic() - started)
+
+    def _deliver(self, held: _Held, ready: ClipReady, stream: StreamRequest) -> None:
+        """Store and announce a computed stream. Notes an error of the stream itself; raises transient errors."""
+        try:
+            self._publish(ready, stream, *held.computed[stream.stream])
+        except TransientError:
+            raise
+        except Exception as error:  # noqa: BLE001  raised after the other streams are done
+            held.errors[stream.stream] = error
+        else:
+            held.made.add(stream.stream)
+        del held.computed[stream.stream]
+
+    def _publish(self, ready: ClipReady, stream: StreamRequest, value: Buffer, seconds: float) -> None:
+        started = time.monotonic()
         key = stream_key(ready.key, stream.stream)
         self._cache.put(key, value, list(stream.consumers), ready.recipe.ttl_s)
         failpoint("extractor.stored")
-        seconds = time.monotonic() - started
+        seconds += time.monotonic() - started
         tracing.span(f"extract {stream.stream}", ready.clip, seconds, feature=stream.feature, bytes=len(value))
         message = FeatureReady(
             clip=ready.clip,
@@ -217,6 +263,11 @@ class ExtractStage:
         progress = Progress(job=ready.clip.job, worker=self._worker, fence=ready.fence, failed=failed)
         self._bus.publish(topics.PROGRESS, ready.clip.job.encode(), progress.SerializeToString())
         failpoint("extractor.failed")
+
+
+def _is_final(error: Exception) -> bool:
+    """No other try is worth it."""
+    return isinstance(error, EsspError) and not isinstance(error, TransientError)
 
 
 def _count_codes(name: str, feature: NDArray[Any]) -> None:

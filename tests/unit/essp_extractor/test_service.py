@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from typing import Any
 
 import numpy as np
@@ -11,16 +11,19 @@ import pytest
 from prometheus_client import REGISTRY
 
 from essp_common import topics
+from essp_common.bus.port import Subscription
 from essp_common.cache.memory import MemoryCache
-from essp_common.cache.port import Buffer, stream_key
-from essp_common.errors import BadVideo, CacheFull, ConfigError
+from essp_common.cache.port import Buffer, Part, stream_key
+from essp_common.errors import BadVideo, CacheFull, ConfigError, PermanentError, Unavailable
 from essp_common.features import registry
-from essp_common.features.port import ArraySpec
+from essp_common.features.port import ArraySpec, Extractor
 from essp_common.features.quantization import usage
 from essp_common.messages.control import ControlFeed
 from essp_common.pb.v1.messages_pb2 import CRASHED, EXTRACTOR, LOST, Control
 from essp_common.video import codec
 from essp_common.worker.reports import Reports
+from essp_extractor.features.frame_diff import FrameDiff
+from essp_extractor.features.frame_stack import FrameStack
 from essp_extractor.stage import ExtractStage
 from tests.harness.extractor_bench import CONSUMER, JOB, ExtractorBench, frames_at, stream
 
@@ -193,6 +196,53 @@ def test_impossible_stream_is_reported(request_: Any, reason: str) -> None:
     assert bench.cache.usage().keys == 0
 
 
+@pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.parametrize("faults", [2, 3])
+def test_a_stream_has_its_tries_and_its_own_error_whatever_is_wrong_with_others(
+    monkeypatch: pytest.MonkeyPatch, faults: int, order: int
+) -> None:
+    stack = [stream("stack", "frame_stack", length=2)]
+    tried = extractions(monkeypatch, FrameStack, *[RuntimeError("out of luck")] * faults)
+    tried_in_vain = extractions(monkeypatch, FrameDiff, *[PermanentError("out of reach")] * 3)
+    bench = ExtractorBench(*[*stack, DIFF][::order])
+    with bench.extractor("frame_stack", "frame_diff"):
+        bench.decoded(0)
+        reports = bench.progress(2)
+        (letter,) = bench.letters(1)
+    assert (len(tried), len(tried_in_vain)) == (3, 1)
+    failed = {report.failed.stream: report.failed.reason for report in reports if report.HasField("failed")}
+    unlucky = {"stack": "RuntimeError: out of luck"} if faults == 3 else {}
+    assert failed == {"change": "out of reach", **unlucky}
+    assert letter.attempts == 3
+    assert {report.made.stream for report in reports if report.HasField("made")} == {"stack"} - unlucky.keys()
+
+
+def test_unexpected_errors_of_several_streams_are_each_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = extractions(monkeypatch, FrameStack, *[RuntimeError("out of luck")] * 3)
+    extractions(monkeypatch, FrameDiff, *[ValueError("out of sight")] * 3)
+    bench = ExtractorBench(stream("stack", "frame_stack", length=2), DIFF)
+    with bench.extractor("frame_stack", "frame_diff"):
+        bench.decoded(0)
+        reasons = {report.failed.stream: report.failed.reason for report in bench.progress(2)}
+    assert reasons == {"stack": "RuntimeError: out of luck", "change": "ValueError: out of sight"}
+    assert len(tried) == 3
+
+
+def extractions(monkeypatch: pytest.MonkeyPatch, kind: type[Extractor], *faults: Exception) -> Sequence[None]:
+    """An item for each extraction of a feature, of which the first ones have these faults."""
+    tried: list[None] = []
+    original = kind.extract
+
+    def extract(self: Extractor, clip: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        tried.append(None)
+        if len(tried) <= len(faults):
+            raise faults[len(tried) - 1]
+        return original(self, clip)
+
+    monkeypatch.setattr(kind, "extract", extract)
+    return tried
+
+
 @pytest.mark.parametrize("snippets", [4, 7, 2**32 - 1])
 def test_a_clip_that_is_no_such_snippets_is_reported(snippets: int) -> None:
     bench = ExtractorBench(FLOW)
@@ -259,6 +309,11 @@ class FullAtFirst(MemoryCache):
     def __init__(self, refusals: int) -> None:
         super().__init__()
         self.refusals = refusals
+        self.read: list[str] = []
+
+    def get(self, key: str, parts: Sequence[Part] = ()) -> Buffer:
+        self.read.append(key)
+        return super().get(key, parts)
 
     def put(self, key: str, value: Buffer, consumers: Sequence[str], ttl_s: float) -> None:
         if key.endswith(":motion") and self.refusals:
@@ -286,6 +341,68 @@ def test_what_was_made_before_the_cache_was_full_is_not_made_again() -> None:
     assert bench.said_so_far() == []
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_nothing_is_read_or_made_twice_because_the_cache_is_full(monkeypatch: pytest.MonkeyPatch, order: int) -> None:
+    made = [extractions(monkeypatch, kind) for kind in (FrameStack, FrameDiff)]
+    cache = FullAtFirst(refusals=6)
+    bench = ExtractorBench(*[stream("motion", "frame_stack", length=2), DIFF][::order], cache=cache)
+    with bench.extractor("frame_stack", "frame_diff"):
+        key = bench.decoded(6)
+        ready = bench.ready(2)
+    assert cache.refusals == 0
+    assert cache.read.count(key) == 1
+    assert [len(times) for times in made] == [1, 1]
+    assert np.array_equal(bench.take(ready[6, "motion"]), expected("frame_stack", 6, length=2))
+    assert np.array_equal(bench.take(ready[6, "change"]), expected("frame_diff", 6, length=2))
+    assert cache.usage().keys == 0
+
+
+def test_what_is_kept_of_a_clip_goes_into_no_other() -> None:
+    bench = ExtractorBench(stream("motion", "frame_stack", length=2), cache=FullAtFirst(refusals=1))
+    for index in (0, 64):
+        bench.decoded(index)
+    with lane(bench, "frame_stack") as (stage, clips):
+        refused, other = clips.poll(2, 1.0)
+        with pytest.raises(CacheFull):
+            stage.handle(refused)
+        stage.handle(other)
+        stage.handle(refused)
+    for (index, _), message in bench.ready(2).items():
+        assert np.array_equal(bench.take(message), expected("frame_stack", index, length=2))
+
+
+def test_a_feature_that_has_to_wait_holds_no_other_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    extractions(monkeypatch, FrameStack, Unavailable("its server is away"))
+    bench = ExtractorBench(stream("stack", "frame_stack", length=2), DIFF)
+    bench.decoded(0)
+    with lane(bench, "frame_stack", "frame_diff") as (stage, clips):
+        (record,) = clips.poll(1, 1.0)
+        with pytest.raises(Unavailable):
+            stage.handle(record)
+        assert set(bench.ready(1)) == {(0, "change")}
+        stage.handle(record)
+        assert set(bench.ready(1)) == {(0, "stack")}
+
+
+@contextmanager
+def lane(bench: ExtractorBench, *features: str) -> Iterator[tuple[ExtractStage, Subscription]]:
+    """A lane of an extractor, and the clips for it."""
+    with (
+        closing(bench.bus.subscribe([topics.CLIPS], "extractor")) as clips,
+        closing(ControlFeed(bench.bus)) as control,
+    ):
+        reports = Reports(bench.bus, "extractor-1")
+        stage = ExtractStage(bench.bus, bench.cache, control, features, reports, "extractor-1")
+        yield stage, clips
+        stage.close()
+
+
 def test_feature_that_is_not_installed_stops_the_start() -> None:
     with pytest.raises(ConfigError, match="no extractor 'flwo' is installed"), ExtractorBench(FLOW).extractor("flwo"):
+        pass
+
+
+def test_rgb_which_nobody_would_read_stops_the_start() -> None:
+    bench = ExtractorBench(stream("pictures", "rgb"), FLOW)
+    with pytest.raises(ConfigError, match=r"rgb is the clip itself.*ESSP_FEATURES"), bench.extractor("flow", "rgb"):
         pass

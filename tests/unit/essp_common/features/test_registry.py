@@ -105,6 +105,21 @@ def test_package_that_does_not_load_hides_no_other(site: Path) -> None:
         registry.create("absent", {})
 
 
+def test_an_extractor_of_all_features_leaves_out_what_does_not_load(
+    site: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    Package(site, "broken_features", {"broken": "broken_features:Broken"}, "raise RuntimeError('needs a GPU')")
+    Package(site, "acme_features", {"brightness": "acme_features:Brightness"}, BRIGHTNESS)
+    bench = ExtractorBench(stream("light", "brightness"))
+    with bench.extractor():
+        bench.decoded(1)
+        assert set(bench.ready(1)) == {(1, "light")}
+    (told,) = [record.getMessage() for record in caplog.records if "left out" in record.getMessage()]
+    assert "'broken' of package 'broken_features' cannot be loaded" in told
+    with pytest.raises(ConfigError, match="'broken' of package 'broken_features'"), bench.extractor("broken"):
+        pass
+
+
 @pytest.mark.parametrize("target", ["odd_features:NUMBER", "odd_features:Hollow"])
 def test_what_is_no_extractor_is_refused(site: Path, target: str) -> None:
     Package(site, "odd_features", {"odd": target}, "NUMBER = 3\nclass Hollow: summary = 'nothing'")
