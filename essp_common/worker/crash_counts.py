@@ -8,7 +8,8 @@ crashes the record is rejected without another try. The first crash may happen b
 `limit + 1` workers die.
 
 A worker dies with all the records it has in hand, and counting would blame all of them. Records that already have a
-count are therefore processed one at a time: a crash adds to the count of one record only.
+count are therefore processed one at a time: a crash adds to the count of one record only. Those that wait for their
+turn go back to the group when the worker drains: the one before them may hang.
 
 If the cache is full or away, the count stays as it is, because the work may free room. Counts that no worker removes
 expire after `TTL_S`.
@@ -30,6 +31,8 @@ from essp_common.errors import CacheMiss, TransientError
 log = logging.getLogger(__name__)
 
 TTL_S = 600.0
+_LOOK_S = 0.1
+"""A record that waits for its turn looks so often whether the worker drains."""
 _READER = "crash_counts"
 _COUNT = re.compile(rb"[0-9]{1,9}")
 
@@ -37,28 +40,39 @@ _COUNT = re.compile(rb"[0-9]{1,9}")
 class CrashCounts:
     """The counts of one consumer group, as one worker keeps them. Thread-safe."""
 
-    def __init__(self, cache: FrameCache, group: str, limit: int) -> None:
+    def __init__(self, cache: FrameCache, group: str, limit: int, draining: threading.Event) -> None:
         self._cache = cache
         self._group = group
         self._limit = limit
+        self._draining = draining
         self._suspect = threading.Lock()
 
     @contextmanager
     def begun(self, record: Record) -> Iterator[int]:
         """Work on a record within this block. Yields how many crashes it has caused; with `limit` or more the caller
-        must not try it again."""
+        must not try it again. Raises `Returned`."""
         if not record.redelivered:
             yield 0
             return
         key = self._key(record)
         deaths = self._read(key, record)
-        with self._suspect if deaths else nullcontext():
+        with self._turn() if deaths else nullcontext():
             if deaths < self._limit:
                 self._write(key, record, deaths + 1)
             try:
                 yield deaths
             finally:
                 self._forget(key)
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        while not self._suspect.acquire(timeout=_LOOK_S):
+            if self._draining.is_set():
+                raise Returned
+        try:
+            yield
+        finally:
+            self._suspect.release()
 
     def _key(self, record: Record) -> str:
         """Cannot be the key of a job: no job has a name that begins with a point."""
@@ -86,6 +100,10 @@ class CrashCounts:
             self._cache.ack(key, _READER)
         except TransientError as error:
             log.warning("crashes on %s stay counted for %g s: %s", key, TTL_S, error)
+
+
+class Returned(Exception):
+    """A drain came before a try: the record goes back to the group."""
 
 
 def _digest(record: Record) -> bytes:

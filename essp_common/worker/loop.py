@@ -36,7 +36,7 @@ from essp_common.runtime import metrics
 from essp_common.runtime.failpoints import failpoint
 from essp_common.runtime.logs import bound
 from essp_common.runtime.retry import Outage
-from essp_common.worker.crash_counts import CrashCounts
+from essp_common.worker.crash_counts import CrashCounts, Returned
 from essp_common.worker.heartbeat import LaneLoad
 from essp_common.worker.log_context import log_context
 from essp_common.worker.reports import Reports
@@ -101,8 +101,8 @@ class Worker:
         self._stage = stage
         self._reports = reports
         self._options = options
-        self._crash_counts = CrashCounts(cache, name, options.attempts)
         self._draining = threading.Event()
+        self._crash_counts = CrashCounts(cache, name, options.attempts, self._draining)
         self._changed = threading.Condition()
         self._ready: deque[Record] = deque()
         self._in_hand = 0
@@ -257,7 +257,7 @@ class Worker:
                     self._reject(stage, record, rejection)
                     failpoint("worker.rejected")
             self._reports.finished(partial(self._done, record))
-        except _Returned:
+        except Returned:
             outcome = "returned"
         metrics.UNITS.labels(self.name, outcome).inc()
         if outcome == "done":
@@ -337,15 +337,11 @@ class Worker:
         base_s = error.retry_after_s if isinstance(error, TransientError) else _UNEXPECTED_RETRY_S
         delay_s = min(base_s * 2.0 ** min(tries - 1, 20), longest_s)
         if self._draining.wait(delay_s * _jitter.uniform(0.5, 1.0)):
-            raise _Returned
+            raise Returned
 
 
 class WorkerStuck(EsspError):
     """A lane hangs."""
-
-
-class _Returned(Exception):
-    """A drain came between two tries."""
 
 
 @dataclass(frozen=True, slots=True)

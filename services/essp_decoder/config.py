@@ -15,7 +15,8 @@ class DecoderSettings(Settings):
     decoder_timeout_s: float = Field(120.0, gt=0)
     """Maximum time for the seeds of one message, after which the child is killed.
 
-    It may have to decode a whole film.
+    It may have to decode a whole film. A message whose seeds are tried again, one by one, takes up to six times as
+    long; choose it so that this is less than `stuck_s`.
     """
     decoder_memory: ByteSize = Field(ByteSize(4 * 2**30), ge=2**29)
     """Address space of a child. An 8K video needs about 2 GiB."""

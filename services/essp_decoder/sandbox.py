@@ -3,7 +3,8 @@
 The parent never opens a video. It sends a work unit, waits for a limited time, and finds the clips in shared memory, in
 the form of cache values. If a child dies, hangs or fails, the seeds of its unit are tried once more, each alone; a seed
 that fails again is `BadVideo` of kind `crashed` or `timeout`. So a child that is killed from outside (out of memory, an
-operator) costs only time.
+operator) costs only time, and not without end: seeds whose turn comes too late are given up untried (`timeout`). Else a
+video that hangs at each of its seeds would hang the decoder, and each one after it that gets the same message.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -34,6 +36,8 @@ log = logging.getLogger(__name__)
 _FRAMES = cache(metrics.FRAMES.labels)
 """Cached: looking up labels takes longer than counting."""
 _START_S = 60.0
+_TIMES_ALONE = 4
+"""So many times as long as a unit may take, seeds are tried alone; whoever has begun by then may finish."""
 _ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
 """One thread per child: several children run side by side."""
 
@@ -82,14 +86,18 @@ class Sandbox:
             if lost.kind == "timeout" and len(unit.seeds) == 1:
                 return [_bad(lost)]
             log.warning("decoder child %s on %s; trying its seeds again, one by one", lost, unit.video.id)
-        return [self._decode_alone(unit, position) for position in range(len(unit.seeds))]
+        ends_s = time.monotonic() + _TIMES_ALONE * self._options.timeout_s
+        return [self._decode_alone(unit, position, ends_s) for position in range(len(unit.seeds))]
 
     def close(self) -> None:
         """End the child and release the memory. Idempotent."""
         self._end_child()
         self._memory.close()
 
-    def _decode_alone(self, unit: DecodeSeed, position: int) -> Outcome:
+    def _decode_alone(self, unit: DecodeSeed, position: int, ends_s: float) -> Outcome:
+        if time.monotonic() >= ends_s:
+            others = f"the {position} before it in its message took {_TIMES_ALONE} times {self._options.timeout_s:g} s"
+            return BadVideo(f"the decoder had no time to try it alone: {others}", "timeout")
         single = DecodeSeed()
         single.CopyFrom(unit)
         del single.seeds[:]

@@ -22,7 +22,7 @@ from essp_common.video import codec
 from essp_common.video.synthetic import Encoding, numbered, write_video
 from essp_common.wiring import open_store
 from essp_decoder.config import DecoderSettings
-from essp_decoder.sandbox import Sandbox, SandboxOptions
+from essp_decoder.sandbox import Sandbox, SandboxOptions, _ChildLost
 from essp_decoder.service import sandbox_options
 from tests.harness.decode_units import FRAMES, kinds, numbers, unit
 
@@ -149,6 +149,34 @@ def test_too_long_is_too_long(options: SandboxOptions, folder: Path) -> None:
         assert sandbox.pid is not None
         os.kill(sandbox.pid, signal.SIGSTOP)  # else it may answer before anybody waits
         assert kinds(sandbox.decode(unit(folder, "a.mp4", 2))) == ["timeout"]
+
+
+class Hanging(Sandbox):
+    """Its child never answers, which takes as long as it may by a clock of its own."""
+
+    now_s = 0.0
+
+    def _ask(self, request: bytes) -> dict[str, object]:
+        self.now_s += self._options.timeout_s
+        raise _ChildLost("took longer", "timeout")
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+
+def test_a_video_that_hangs_at_each_seed_is_given_up(
+    options: SandboxOptions, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The seeds alone get the time of four units together, and not each of them its own."""
+    with closing(Hanging(options)) as sandbox:
+        monkeypatch.setattr("essp_decoder.sandbox.time", sandbox)
+        outcomes = sandbox.decode(unit(folder, "a.mp4", *range(8)))
+        assert sandbox.now_s == (1 + 4) * options.timeout_s
+    assert kinds(outcomes) == ["timeout"] * 8
+    assert [str(outcome) for outcome in outcomes[3:5]] == [
+        "the decoder took longer",
+        "the decoder had no time to try it alone: the 4 before it in its message took 4 times 120 s",
+    ]
 
 
 def test_children_are_replaced_and_leave_nothing_behind(options: SandboxOptions, folder: Path) -> None:

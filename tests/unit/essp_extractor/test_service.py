@@ -255,6 +255,22 @@ def test_a_clip_that_is_no_such_snippets_is_reported(snippets: int) -> None:
     assert bench.cache.usage().keys == 0
 
 
+@pytest.mark.parametrize("words", ["x" * 2**21, "no file b\udcff.npy"], ids=["long", "no_utf8"])
+def test_an_error_is_reported_whatever_it_says(words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def extract(*_: object) -> None:
+        raise ValueError(words)
+
+    monkeypatch.setattr(FrameDiff, "extract", extract)
+    bench = ExtractorBench(DIFF)
+    with bench.extractor("frame_diff"):
+        bench.decoded(0)
+        (letter,) = bench.letters(1)
+        (report,) = bench.progress(1)
+    assert report.failed.reason.startswith(f"ValueError: {words[:9]}")
+    assert letter.reason.startswith(f"ValueError: {words[:9]}")
+    assert bench.cache.usage().keys == 0
+
+
 def test_message_that_is_none_goes_to_the_dead_letters() -> None:
     bench = ExtractorBench(FLOW)
     with bench.extractor("flow", lanes=1):

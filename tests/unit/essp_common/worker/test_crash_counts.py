@@ -12,7 +12,7 @@ from essp_common.bus.port import Record
 from essp_common.cache.memory import MemoryCache
 from essp_common.cache.port import Buffer
 from essp_common.errors import CacheFull, TransientError, Unavailable
-from essp_common.worker.crash_counts import TTL_S, CrashCounts
+from essp_common.worker.crash_counts import TTL_S, CrashCounts, Returned
 
 LIMIT = 3
 
@@ -21,13 +21,17 @@ def record(offset: int = 0, redelivered: bool = True, value: bytes = b"work") ->
     return Record("t", 0, offset, b"", value, redelivered)
 
 
+def counts(cache: MemoryCache, group: str = "g") -> CrashCounts:
+    return CrashCounts(cache, group, LIMIT, threading.Event())
+
+
 _dead: list[AbstractContextManager[int]] = []
 """What no dead worker ever leaves; held here, as leaving it by way of the garbage collector would count."""
 
 
 def die(cache: MemoryCache, item: Record, group: str = "g") -> int:
     """A worker begins a record and dies of it; how many it knew of that had died before."""
-    _dead.append(CrashCounts(cache, group, LIMIT).begun(item))
+    _dead.append(counts(cache, group).begun(item))
     return _dead[-1].__enter__()
 
 
@@ -41,7 +45,7 @@ def test_what_a_worker_survives_is_forgotten(error: Exception | None) -> None:
     cache = MemoryCache()
     die(cache, record())
     try:
-        with CrashCounts(cache, "g", LIMIT).begun(record()) as deaths:
+        with counts(cache).begun(record()) as deaths:
             assert deaths == 1
             if error is not None:
                 raise error
@@ -53,7 +57,7 @@ def test_what_a_worker_survives_is_forgotten(error: Exception | None) -> None:
 
 def test_first_deliveries_cost_nothing() -> None:
     cache = MemoryCache()
-    with CrashCounts(cache, "g", LIMIT).begun(record(redelivered=False)) as deaths:
+    with counts(cache).begun(record(redelivered=False)) as deaths:
         assert deaths == 0
         assert cache.usage().keys == 0
 
@@ -72,7 +76,7 @@ def test_a_death_is_blamed_on_one_suspect_only() -> None:
     first, second = record(1), record(2)
     die(cache, first)
     die(cache, second)
-    worker, order = CrashCounts(cache, "g", LIMIT), []
+    worker, order = counts(cache), []
 
     def lane() -> None:
         with worker.begun(second):
@@ -88,13 +92,27 @@ def test_a_death_is_blamed_on_one_suspect_only() -> None:
     assert order == ["first", "second"]
 
 
+def test_a_suspect_does_not_wait_for_one_that_hangs_once_the_worker_drains() -> None:
+    """It stays counted as it was: nobody has tried it."""
+    cache, draining = MemoryCache(), threading.Event()
+    first, second = record(1), record(2)
+    die(cache, first)
+    die(cache, second)
+    worker = CrashCounts(cache, "g", LIMIT, draining)
+    with worker.begun(first):
+        draining.set()
+        with pytest.raises(Returned), worker.begun(second):
+            pass
+    assert die(cache, second) == 1
+
+
 @pytest.mark.parametrize("error", [CacheFull("full"), Unavailable("away")])
 def test_a_cache_that_does_not_answer_stops_nobody(error: TransientError) -> None:
     class Failing(MemoryCache):
         def put(self, key: str, value: Buffer, consumers: Sequence[str], ttl_s: float) -> None:
             raise error
 
-    with CrashCounts(Failing(), "g", LIMIT).begun(record()) as deaths:
+    with counts(Failing()).begun(record()) as deaths:
         assert deaths == 0
 
 

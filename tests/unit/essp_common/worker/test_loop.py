@@ -12,6 +12,7 @@ import pytest
 from essp_common.bus.memory import MemoryBus
 from essp_common.bus.port import Record, Subscription
 from essp_common.cache.memory import MemoryCache
+from essp_common.cache.port import Buffer
 from essp_common.errors import BadVideo, CacheFull, CacheMiss, EsspError, PermanentError, TransientError, Unavailable
 from essp_common.runtime.metrics import REFUSED
 from essp_common.worker.crash_counts import CrashCounts
@@ -235,7 +236,7 @@ def test_a_record_that_brought_workers_down_is_rejected(bus: MemoryBus, start: C
     for _ in range(2):
         dying = bus.subscribe(["t"], "g")
         (record,) = dying.poll(1, 0.0)
-        in_hand.append(CrashCounts(cache, "test", 2).begun(record))
+        in_hand.append(CrashCounts(cache, "test", 2, threading.Event()).begun(record))
         in_hand[-1].__enter__()
         dying.close()
     stage = Script()
@@ -247,6 +248,34 @@ def test_a_record_that_brought_workers_down_is_rejected(bus: MemoryBus, start: C
     assert isinstance(error, BadVideo)
     assert error.kind == "crashed"
     assert cache.usage().keys == 0
+
+
+def test_a_worker_whose_suspect_hangs_leaves_with_the_others_waiting(
+    bus: MemoryBus, start: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Records of which a worker died are tried one at a time; none of them keeps the worker in its group for ever."""
+    cache = MemoryCache()
+    publish(bus, "a", "b")
+    dying = bus.subscribe(["t"], "g")
+    deaths = CrashCounts(cache, "test", 3, threading.Event())
+    in_hand = [deaths.begun(record) for record in dying.poll(2, 0.0)]
+    assert [begun.__enter__() for begun in in_hand] == [0, 0]
+    dying.close()
+    both_in_hand, get = threading.Barrier(2), cache.get
+
+    def get_together(key: str) -> Buffer:
+        both_in_hand.wait(LONGEST_S)
+        return get(key)
+
+    monkeypatch.setattr(cache, "get", get_together)
+    go = threading.Event()
+    stage = Script(lambda record: go.wait(LONGEST_S))
+    running = start(stage, lanes=2, stuck_s=0, cache=cache)
+    running.thread.join(LONGEST_S)
+    assert isinstance(running.error, WorkerStuck)
+    assert len(stage.handled) == 1
+    assert running.returned() == [b"a", b"b"]
+    go.set()
 
 
 def test_defect_is_rejected_with_its_cause(bus: MemoryBus, start: Callable[..., Running]) -> None:
