@@ -115,7 +115,8 @@ def quarter_turns(frame: VideoFrame) -> int:
 
     A mirrored one is flipped before, top to bottom.
     """
-    return round(frame.rotation / 90) % 4
+    degrees = frame.rotation
+    return round(degrees / 90) % 4 if abs(degrees) <= 180 else 0  # else: the matrix maps the picture to a line
 
 
 def _mirrored(frame: VideoFrame) -> bool:

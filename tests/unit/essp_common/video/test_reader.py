@@ -435,6 +435,19 @@ def test_a_mirrored_picture_is_the_mirror_image_of_the_plain_one(
         np.testing.assert_array_equal(after, mirror(before))
 
 
+@pytest.mark.parametrize("matrix", [(0, 0, 0, 0), (1, 0, 0, 0)])
+def test_a_picture_that_would_be_a_line_is_shown_as_it_is_coded(
+    samples: dict[str, Sample], tmp_path: Path, matrix: tuple[int, int, int, int]
+) -> None:
+    """As players do: some writers leave the matrix empty."""
+    plain = samples["h264-bframes.mp4"]
+    path = displayed_by(matrix, plain.path, tmp_path / "line.mp4")
+    facts = probe(path)
+    assert (facts.rotation, facts.height, facts.width) == (0, 120, 160)
+    [picture] = shown(path, facts, plain.seed(17, count=1), NONE)
+    np.testing.assert_array_equal(picture, plain.frames[17])
+
+
 def test_frames_past_the_segment_repeat_its_last(samples: dict[str, Sample]) -> None:
     sample = samples["mpeg4.avi"]
     seed = sample.seed(10, count=8, stride=2, last=15)
