@@ -48,7 +48,8 @@ class VideoRow:
     """As displayed: rotation applied."""
     height: int = 0
     rotation: int = 0
-    """Degrees, clockwise, that the decoded picture is turned by for display: 0, 90, 180 or 270."""
+    """Degrees, clockwise, that the decoded picture is turned by for display: 0, 90, 180 or 270. If the file mirrors it,
+    it is flipped before, top to bottom."""
     fps: float = 0.0
     """Frames a second; where the rate varies, their mean over `duration_s`."""
     duration_s: float = 0.0

@@ -1,8 +1,8 @@
 """Decodes images of records: files (JPEG, PNG, WebP, BMP, TIFF, GIF) and plain numbers.
 
 FFmpeg's decoders read the files, named by their first bytes; no demuxer takes part. An image becomes a frame like that
-of a video, turned as its EXIF says, and `Pictures` scales, crops and converts both alike. Numbers that need neither are
-copied.
+of a video, turned and mirrored as its EXIF says, and `Pictures` scales, crops and converts both alike. Numbers
+that need neither are copied.
 """
 
 from __future__ import annotations

@@ -7,9 +7,12 @@ depths (4:2:2, 4:4:4, 10 bits, grey, RGB) become 8-bit 4:2:0 on the way.
 
 from __future__ import annotations
 
+import struct
+from contextlib import suppress
 from typing import Any, cast
 
 import numpy as np
+from av.sidedata.sidedata import SideDataContainer
 from av.video.frame import VideoFrame
 from av.video.plane import VideoPlane
 from av.video.reformatter import ColorRange, Colorspace, VideoReformatter
@@ -39,7 +42,7 @@ _WITHOUT_MATRIX = ("gray", "rgb", "bgr", "gbr", "argb", "abgr", "pal8", "0rgb", 
 
 
 class Pictures:
-    """Rotates, scales and converts frames. Reuses libswscale's tables for the next frame."""
+    """Flips, rotates, scales and converts frames. Reuses libswscale's tables for the next frame."""
 
     def __init__(self) -> None:
         self._reformatter = VideoReformatter()
@@ -50,7 +53,7 @@ class Pictures:
         target: as `resize.pixels` says, `(H, W, 3)` RGB, `(3H/2, W)` YUV 4:2:0 or `(H, W, 1)` luma; contiguous. The
         whole target is filled. Only `Resize.CROP` keeps the aspect ratio of the frame.
         """
-        turns = quarter_turns(frame)
+        turns, mirrored = quarter_turns(frame), _mirrored(frame)
         planar, kept = resize.pixels == YUV420, resize.pixels in (YUV420, GRAY)
         height, width = (target.shape[0] * 2 // 3, target.shape[1]) if planar else target.shape[:2]
         whole = height, width
@@ -63,14 +66,14 @@ class Pictures:
         if kept:  # where a square of 2 x 2 pixels begins
             top, left = top // 2 * 2, left // 2 * 2
         if not planar:
-            _place(scaled.planes[0], turns, target, top, left)
+            _place(scaled.planes[0], mirrored, turns, target, top, left)
             return colour
         flat = target.reshape(-1)
         sizes = (height * width, height * width // 4, height * width // 4)
         begin = 0
         for plane, size, half in zip(scaled.planes, sizes, (1, 2, 2), strict=True):
             part = flat[begin : begin + size].reshape(height // half, width // half, 1)
-            _place(plane, turns, part, top // half, left // half)
+            _place(plane, mirrored, turns, part, top // half, left // half)
             begin += size
         return colour
 
@@ -108,15 +111,41 @@ def colour_of(frame: VideoFrame) -> Colour:
 
 
 def quarter_turns(frame: VideoFrame) -> int:
-    """Quarter turns, counter-clockwise, from the picture as coded to the picture as displayed."""
-    return round(frame.rotation / 90) % 4
+    """Quarter turns, counter-clockwise, from the picture as coded to the picture as displayed.
+
+    A mirrored one is flipped before, top to bottom.
+    """
+    degrees = frame.rotation
+    return round(degrees / 90) % 4 if abs(degrees) <= 180 else 0  # else: the matrix maps the picture to a line
 
 
-def _place(plane: VideoPlane, turns: int, target: NDArray[np.uint8], top: int, left: int) -> None:
+def _mirrored(frame: VideoFrame) -> bool:
+    """Whether the picture as displayed is a mirror image of the picture as coded."""
+    matrix = _SideData(frame).get("DISPLAYMATRIX")
+    if matrix is None:
+        return False
+    a, b, _, c, d, *_ = struct.unpack("=9i", bytes(matrix))
+    return bool(a * d < b * c)
+
+
+class _SideData(SideDataContainer):
+    """What comes with a frame, up to the first kind that PyAV has no name for, at which `frame.side_data` fails.
+
+    Such a kind is EXIF, of images. FFmpeg puts the display matrix before it.
+    """
+
+    def __init__(self, frame: VideoFrame) -> None:
+        with suppress(ValueError):
+            super().__init__(frame)  # type: ignore[call-arg]
+
+
+def _place(plane: VideoPlane, mirrored: bool, turns: int, target: NDArray[np.uint8], top: int, left: int) -> None:
     """Fill `target`, `(H, W, C)`, from row `top` and column `left` of the plane as displayed."""
     channels = target.shape[2]
     shape, strides = (plane.height, plane.width, channels), (plane.line_size, channels, 1)
     picture: NDArray[np.uint8] = np.ndarray(shape, np.uint8, memoryview(cast(Any, plane)), strides=strides)
+    if mirrored:
+        picture = picture[::-1]
     if turns:
         picture = np.rot90(picture, turns)
     target[...] = picture[top : top + target.shape[0], left : left + target.shape[1]]

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import struct
+import zlib
+from collections.abc import Callable
+
 import cv2
 import numpy as np
 import pytest
@@ -45,6 +49,42 @@ def test_a_jpeg_gives_what_its_standard_says_to_within_the_colours_of_neighbours
     expected = cv2.imdecode(data, cv2.IMREAD_COLOR)
     found = written(images, data.tobytes(), None, WHOLE)
     assert np.abs(found.astype(int) - expected).max() <= 2  # a rounding in each of two steps
+
+
+def jpeg_turned(exif: bytes) -> bytes:
+    """Grey, see above."""
+    data = cv2.imencode(".jpg", np.repeat(image(1, 0)[..., :1], 3, axis=2))[1].tobytes()
+    return data[:2] + b"\xff\xe1" + struct.pack(">H", len(exif) + 8) + b"Exif\0\0" + exif + data[2:]
+
+
+def png_turned(exif: bytes) -> bytes:
+    data, begin = encoded(".png"), 8 + 25  # after the signature and the header
+    chunk = b"eXIf" + exif
+    return data[:begin] + struct.pack(">I", len(exif)) + chunk + struct.pack(">I", zlib.crc32(chunk)) + data[begin:]
+
+
+def webp_turned(exif: bytes) -> bytes:
+    """Without loss, in the extended format."""
+    picture = cv2.imencode(".webp", image(1, 0)[..., ::-1], [cv2.IMWRITE_WEBP_QUALITY, 101])[1].tobytes()[12:]
+    sides = b"".join((side - 1).to_bytes(3, "little") for side in (WIDTH, HEIGHT))
+    head = b"VP8X" + struct.pack("<IB3x", 10, 0x08) + sides
+    chunks = b"WEBP" + head + picture + b"EXIF" + struct.pack("<I", len(exif)) + exif
+    return b"RIFF" + struct.pack("<I", len(chunks)) + chunks
+
+
+@pytest.mark.parametrize(("turned", "off"), [(jpeg_turned, 2), (png_turned, 0), (webp_turned, 0)])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_an_image_is_turned_and_mirrored_as_its_exif_says(
+    images: Images, turned: Callable[[bytes], bytes], off: int, orientation: int
+) -> None:
+    """`off`: largest difference, by the way of decoding."""
+    tag = struct.pack("<HHIHH", 0x0112, 3, 1, orientation, 0)
+    data = turned(struct.pack("<2sHIH", b"II", 42, 8, 1) + tag + bytes(4))
+    expected = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)[..., ::-1]
+    assert expected.shape[:2] == ((HEIGHT, WIDTH) if orientation < 5 else (WIDTH, HEIGHT))
+    target = np.zeros(expected.shape, np.uint8)
+    assert images.write(data, None, WHOLE, target) is None
+    assert np.abs(target.astype(int) - expected).max() <= off
 
 
 @pytest.mark.parametrize("name", [".png", ".jpg", ".webp"])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+import struct
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
@@ -23,7 +24,7 @@ from essp_common.pb.v1.messages_pb2 import Resize, Seed, Seek
 from essp_common.planning.plan import seek_to
 from essp_common.video import selection
 from essp_common.video.container import Limits
-from essp_common.video.geometry import output_size
+from essp_common.video.geometry import frame_shape, output_size
 from essp_common.video.probe import VideoFacts, probe
 from essp_common.video.reader import Reader
 from essp_common.video.synthetic import Encoding, numbered, pack_bframes, read_number, write_video
@@ -370,6 +371,81 @@ def test_rotation_comes_before_the_size(samples: dict[str, Sample]) -> None:
         reader.read([seed], Resize(mode=Resize.EXACT, height=80, width=60, interpolation="area"), [target])
     small = sample.frames[3].reshape(80, 2, 60, 2, 3).mean(axis=(1, 3))
     assert np.abs(target[0].astype(float) - small).mean() < 4
+
+
+MIRRORS: dict[str, tuple[tuple[int, int, int, int], Callable[[NDArray[np.uint8]], NDArray[np.uint8]]]] = {
+    "left to right": ((-1, 0, 0, 1), lambda picture: picture[:, ::-1]),
+    "top to bottom": ((1, 0, 0, -1), lambda picture: picture[::-1]),
+    "rows to columns": ((0, 1, 1, 0), lambda picture: picture.swapaxes(0, 1)),
+    "rows to columns, backwards": ((0, -1, -1, 0), lambda picture: picture.swapaxes(0, 1)[::-1, ::-1]),
+}
+"""a, b, c and d, by which (x, y) is displayed at (ax + cy, bx + dy), and what becomes of a picture."""
+
+
+def displayed_by(matrix: tuple[int, int, int, int], source: str, path: Path) -> str:
+    """A copy of an MP4 file whose track header has this matrix (ISO/IEC 14496-12, 8.3.2); returns its path."""
+    data = bytearray(Path(source).read_bytes())
+    at = data.rindex(b"tkhd") + 44
+    words = struct.Struct(">9i")
+    assert words.unpack_from(data, at) == (1 << 16, 0, 0, 0, 1 << 16, 0, 0, 0, 1 << 30)
+    a, b, c, d = (number << 16 for number in matrix)
+    words.pack_into(data, at, a, b, 0, c, d, 0, 0, 0, 1 << 30)
+    path.write_bytes(data)
+    return str(path)
+
+
+def shown(path: str, facts: VideoFacts, seed: Seed, resize: Resize) -> list[NDArray[np.uint8]]:
+    """The picture of a seed of one frame; of YUV 4:2:0 its planes."""
+    clip = np.zeros((1, *frame_shape(resize, facts.height, facts.width)), np.uint8)
+    with Reader(path, lookahead=facts.lookahead) as reader:
+        assert reader.read([seed], resize, [clip]) == [None]
+    if resize.pixels != "yuv420":
+        return [clip[0]]
+    height, width = clip.shape[1] * 2 // 3, clip.shape[2]
+    luma, *chroma = np.split(clip.reshape(-1), (height * width, height * width * 5 // 4))
+    return [luma.reshape(height, width), *(plane.reshape(height // 2, width // 2) for plane in chroma)]
+
+
+@pytest.mark.parametrize("pixels", ["rgb", "yuv420", "gray"])
+@pytest.mark.parametrize(
+    ("mode", "sides"),
+    [
+        (Resize.NONE, (0, 0)),
+        (Resize.SHORT_SIDE, (60, 60)),
+        (Resize.EXACT, (48, 80)),
+        (Resize.CROP, (60, 72)),  # which takes as much from the left as from the right
+    ],
+)
+@pytest.mark.parametrize("way", MIRRORS)
+def test_a_mirrored_picture_is_the_mirror_image_of_the_plain_one(
+    samples: dict[str, Sample], tmp_path: Path, way: str, mode: Resize.Mode, sides: tuple[int, int], pixels: str
+) -> None:
+    plain, (matrix, mirror) = samples["h264-bframes.mp4"], MIRRORS[way]
+    path = displayed_by(matrix, plain.path, tmp_path / "mirrored.mp4")
+    facts = probe(path)
+    assert (facts.height, facts.width) == mirror(plain.frames[0]).shape[:2]
+    wanted, found = (
+        shown(file, its, plain.seed(17, count=1), Resize(mode=mode, height=height, width=width, pixels=pixels))
+        for file, its, (height, width) in (
+            (plain.path, plain.facts, sides),
+            (path, facts, mirror(np.zeros(sides, np.uint8)).shape),
+        )
+    )
+    for before, after in zip(wanted, found, strict=True):
+        np.testing.assert_array_equal(after, mirror(before))
+
+
+@pytest.mark.parametrize("matrix", [(0, 0, 0, 0), (1, 0, 0, 0)])
+def test_a_picture_that_would_be_a_line_is_shown_as_it_is_coded(
+    samples: dict[str, Sample], tmp_path: Path, matrix: tuple[int, int, int, int]
+) -> None:
+    """As players do: some writers leave the matrix empty."""
+    plain = samples["h264-bframes.mp4"]
+    path = displayed_by(matrix, plain.path, tmp_path / "line.mp4")
+    facts = probe(path)
+    assert (facts.rotation, facts.height, facts.width) == (0, 120, 160)
+    [picture] = shown(path, facts, plain.seed(17, count=1), NONE)
+    np.testing.assert_array_equal(picture, plain.frames[17])
 
 
 def test_frames_past_the_segment_repeat_its_last(samples: dict[str, Sample]) -> None:
