@@ -292,7 +292,8 @@ def _print(status: JobStatus, as_json: bool) -> None:
     if as_json:
         typer.echo(status.model_dump_json())
     else:
-        open_console().print(dashboard(status))
+        console = open_console()
+        console.print(dashboard(status, expand=console.is_terminal))
 
 
 def _events(client: httpx.Client, name: str, after: int) -> Iterator[dict[str, Any]]:

@@ -51,7 +51,9 @@ def test_a_job_from_start_to_end(live: Live) -> None:
     assert json.loads(started.stdout)["state"] == "running"
     assert "small" in live.essp("ls").stdout
     assert json.loads(live.essp("ls", "--json").stdout)[0]["total"] == 44
-    assert "running" in live.essp("get", "small").stdout
+    shown = live.essp("get", "small").stdout
+    assert "running" in shown
+    assert max(map(len, shown.splitlines())) < 200
     assert json.loads(live.essp("pause", "small", "--json").stdout)["state"] == "paused"
     assert json.loads(live.essp("resume", "small", "--json").stdout)["state"] == "running"
     assert live.essp("wait", "small", "--timeout", "0").exit_code == cli.EXIT_TIMEOUT
