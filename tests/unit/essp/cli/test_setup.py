@@ -12,7 +12,7 @@ import pytest
 from kafka import KafkaAdminClient
 from typer.testing import CliRunner, Result
 
-from essp.cli import demo_data
+from essp.cli import demo, demo_data
 from essp.cli import main as cli
 from essp.cli.job_file import load_job
 from essp.demo.dataset import CLASSES
@@ -125,6 +125,30 @@ def small_set(write: Callable[..., object]) -> Callable[[str, int], Path]:
         return Path(folder)
 
     return make
+
+
+def nothing_made(*_: object) -> Path:
+    raise AssertionError("what cannot work is refused before videos are made")
+
+
+def test_the_demonstration_goes_where_a_path_with_dots_leads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Job files refuse `..`; the command means the folder that the path leads to."""
+
+    class Reached(Exception):
+        """The videos would be made now."""
+
+    def made(videos: Path, *_: object) -> None:
+        raise Reached(videos)
+
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setattr(demo, "_make_videos", made)
+    done = CliRunner().invoke(cli.app, ["demo", "--dir", "../x"])
+    assert isinstance(done.exception, Reached)
+    assert done.exception.args == (tmp_path / "x" / "videos",)
+    monkeypatch.setattr(demo, "_make_videos", nothing_made)
+    done = CliRunner().invoke(cli.app, ["demo", "--dir", "x\ty\x7f"])
+    assert isinstance(done.exception, ConfigError)
 
 
 @pytest.mark.processes
