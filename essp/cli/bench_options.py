@@ -130,7 +130,7 @@ def shown_progress(console: Console) -> Iterator[Show]:
     if not console.is_terminal:
         yield _line_printer(console)
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[left]}"))
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TextColumn("{task.fields[left]}"))
     with Bar(*columns, console=console, transient=True) as bar:
         task = bar.add_task("beginning", total=1.0, left="")
 
