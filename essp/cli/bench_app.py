@@ -34,6 +34,7 @@ from essp.cli.bench_options import (
     TraceEveryOption,
     TraceOption,
     give,
+    give_plan,
     noted,
     numbers,
     shown_progress,
@@ -106,8 +107,12 @@ def main(
     found = open_source(as_uri(source), stores, Shape(side, frames, stride))
     learner = _training(found, side, where, seed) if step_s is None else Pretended(step_s)
     uris = [as_uri(one) for one in dict.fromkeys(store or ())]
-    _tell_plan(console, source, found, learner, options, max(1, len(uris)) * max(1, len(slowed)))
+    ways = len(options.threads) * len(options.batch) * len(options.prefetch)
+    configurations = max(1, len(uris)) * max(1, len(slowed)) * ways
+    _tell_plan(console, source, found, learner, options, configurations)
     if dry_run:
+        if as_json:
+            give_plan(source, found, configurations, runs)
         return
     with ExitStack() as stack:
         interrupted = stack.enter_context(interruptible("stopping; what was measured so far follows"))
@@ -172,8 +177,7 @@ def step_seconds(text: str) -> float:
     return found
 
 
-def _tell_plan(console: Console, name: str, source: Source, learner: Learner, options: AppOptions, places: int) -> None:
-    rows = places * len(options.threads) * len(options.batch) * len(options.prefetch)
+def _tell_plan(console: Console, name: str, source: Source, learner: Learner, options: AppOptions, rows: int) -> None:
     console.print(
         f"{name}: {source.recognised}; {counted(len(source), source.unit)}; {learner.name}\n"
         f"{counted(rows, 'configuration')} x {counted(options.runs, 'run')}",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -32,6 +31,7 @@ from essp.cli.bench_options import (
 )
 from essp.cli.console import open_console
 from essp.cli.interrupt import interruptible
+from essp.folders import folder_for
 from essp.uris import as_uri, shown
 from essp_common.errors import ConfigError, StorageFull
 from essp_common.objects.port import ObjectStore
@@ -202,8 +202,4 @@ def _folder(chosen: Path | None) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(prefix="essp-bench-") as folder:
             yield Path(folder)
         return
-    path = Path(os.path.expanduser(chosen)).absolute()
-    if why := open_store(f"file://{path}").unwritable():
-        raise ConfigError(f"--buffer {why}")
-    path.mkdir(parents=True, exist_ok=True)
-    yield path
+    yield folder_for("--buffer", chosen)

@@ -35,6 +35,7 @@ from essp.cli.bench_options import (
     TraceEveryOption,
     TraceOption,
     give,
+    give_plan,
     noted,
     numbers,
     shown_progress,
@@ -95,8 +96,12 @@ def main(
     console = open_console(stderr=True)
     found = open_source(as_uri(source), stores, Shape(side, frames, stride))
     uris = [as_uri(one) for one in dict.fromkeys(store or ())]
-    _tell_plan(console, source, found, options, max(1, len(uris)) * max(1, len(slowed)))
+    ways = len(options.threads) * (1 + len(options.kinds) * len(options.prefetch))
+    configurations = max(1, len(uris)) * max(1, len(slowed)) * ways
+    _tell_plan(console, source, found, options, configurations)
     if dry_run:
+        if as_json:
+            give_plan(source, found, configurations, runs)
         return
     with ExitStack() as stack:
         interrupted = stack.enter_context(interruptible("stopping; what was measured so far follows"))
@@ -139,10 +144,9 @@ def main(
         raise typer.Exit(EXIT_INTERRUPTED)
 
 
-def _tell_plan(console: Console, name: str, source: Source, options: IoOptions, places: int) -> None:
+def _tell_plan(console: Console, name: str, source: Source, options: IoOptions, rows: int) -> None:
     size = batches_of(options, len(source), source.unit)
     epochs = size * options.batch / len(source)
-    rows = places * len(options.threads) * (1 + len(options.kinds) * len(options.prefetch))
     again = f", so each is read {epochs:.1f} times a run" if epochs > 1 else ""
     console.print(
         f"{name}: {source.recognised}; {counted(len(source), source.unit)}{again}\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from rich.progress import Progress as Bar
 
 from essp.bench.accesses import Accesses, NotedStore
 from essp.bench.results import Results
-from essp.bench.sources import Damaged
+from essp.bench.sources import Damaged, Source
 from essp.bench.storages import Storage
 from essp.bench.trace_files import check_path
 from essp.cli.console import open_console
@@ -130,7 +131,7 @@ def shown_progress(console: Console) -> Iterator[Show]:
     if not console.is_terminal:
         yield _line_printer(console)
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[left]}"))
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TextColumn("{task.fields[left]}"))
     with Bar(*columns, console=console, transient=True) as bar:
         task = bar.add_task("beginning", total=1.0, left="")
 
@@ -154,6 +155,19 @@ def _line_printer(console: Console) -> Show:
 
 def _left(left_s: float | None) -> str:
     return "" if left_s is None else f"{duration(left_s)} left"
+
+
+def give_plan(name: str, source: Source, configurations: int, runs: int) -> None:
+    """Print to stdout what would be measured, as JSON."""
+    plan = {
+        "source": name,
+        "recognised": source.recognised,
+        "samples": len(source),
+        "unit": source.unit,
+        "configurations": configurations,
+        "runs": runs,
+    }
+    typer.echo(json.dumps(plan, indent=2))
 
 
 def give(results: Results, as_json: bool) -> None:

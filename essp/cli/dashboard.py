@@ -41,8 +41,11 @@ _SHORT = {"validation": "val.", "test": "test"}
 _FIGURES = (("top1", "top-1"), ("top5", "top-5"), ("mAP", "mAP"))
 
 
-def dashboard(status: JobStatus) -> RenderableType:
-    """The live view: how far the job is, who does what, and what comes out. Fits 80 columns and 24 lines."""
+def dashboard(status: JobStatus, expand: bool = True) -> RenderableType:
+    """The live view: how far the job is, who does what, and what comes out. Fits 80 columns and 24 lines.
+
+    `expand`: as wide as the console; else as wide as what it shows.
+    """
     parts: list[RenderableType] = [_gauges(status)]
     if status.pools:
         parts += ["", _pools(status.pools)]
@@ -68,7 +71,13 @@ def dashboard(status: JobStatus) -> RenderableType:
     if status.state == JobState.RUNNING:
         pace += f" · {status.progress.clips_per_s:.1f} clips/s"
     return Panel(
-        Group(*parts), title=title, title_align="left", subtitle=pace, subtitle_align="right", border_style="dim"
+        Group(*parts),
+        title=title,
+        title_align="left",
+        subtitle=pace,
+        subtitle_align="right",
+        border_style="dim",
+        expand=expand,
     )
 
 

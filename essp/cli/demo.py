@@ -11,6 +11,7 @@ Running it again goes on where it stopped.
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -24,9 +25,10 @@ from essp.cli.predict import classify_watched, document, table
 from essp.cli.run import run_watched
 from essp.cli.view import open_view
 from essp.demo.dataset import CLASSES, make_dataset
-from essp.demo.job import write_job
+from essp.demo.job import job_text
 from essp.embedded.composition import EmbeddedOptions
 from essp.uris import as_uri, shown
+from essp_common.job.spec import parse_spec
 from essp_common.job.status import JobState, JobStatus
 from essp_common.quantities import size
 from essp_common.runtime import metrics
@@ -48,12 +50,15 @@ def main(
 
     The classes are pairs of a texture and a motion: one frame tells only the texture, optical flow only the motion.
     """
-    directory = directory.absolute()
+    directory = Path(os.path.abspath(os.path.expanduser(directory)))
+    path = directory / "job.yaml"
+    text = job_text(as_uri(str(directory)), epochs, clips_per_epoch)
+    spec = parse_spec(text, str(path))  # says what is wrong before minutes go into videos
     console = open_console(stderr=True)
     videos = directory / "videos"
     _make_videos(videos, videos_per_class, seed, console)
     build(as_uri(str(videos)), as_uri(str(directory / "catalog.parquet")), Settings().stores, BuildOptions("folders"))
-    path, spec = write_job(directory, epochs, clips_per_epoch)
+    path.write_text(text, encoding="utf-8")
     console.print(
         f"training {' and '.join(spec.trainers)}: {shown(as_uri(str(path)))}", highlight=False, soft_wrap=True
     )

@@ -20,7 +20,8 @@ import typer
 from essp.catalog.build import BuildOptions, build
 from essp.demo.dataset import make_dataset
 from essp.demo.job import job_text, prediction_text
-from essp.uris import as_uri
+from essp.folders import folder_for
+from essp.uris import as_uri, shown
 from essp_common.job.spec import parse_spec
 from essp_common.runtime.config import Settings
 from essp_common.wiring import Stores
@@ -35,6 +36,10 @@ def main(
 ) -> None:
     """Make a labelled video set, put it into an object store, and write a training and a prediction job for it."""
     root = as_uri(uri).rstrip("/")
+    texts = {"train": job_text(root, epochs, clips_per_epoch), "predict": prediction_text(root)}
+    for name, text in texts.items():
+        parse_spec(text, name)
+    jobs = folder_for("--out", out)
     stores = Settings().stores
     with TemporaryDirectory(prefix="essp-demo-") as folder:
         made = make_dataset(folder, videos_per_class)
@@ -45,9 +50,7 @@ def main(
     typer.echo(f"{len(files)} videos are at {root}/videos", err=True)
     build(f"{root}/videos", f"{root}/catalog.parquet", stores, BuildOptions("folders"))
     build(f"{root}/videos/test", f"{root}/unseen.parquet", stores, BuildOptions("folders"))
-    texts = {"train": job_text(root, epochs, clips_per_epoch), "predict": prediction_text(root)}
     for name, text in texts.items():
-        parse_spec(text, name)
-        path = out / f"{name}.yaml"
+        path = jobs / f"{name}.yaml"
         path.write_text(text, encoding="utf-8")
-        typer.echo(f"essp job start {path} --wait")
+        typer.echo(f"essp job start {shown(as_uri(str(path)))} --wait")

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-import yaml
 from rich.table import Table
 from rich.text import Text
 
 from essp.cli.console import open_console
 from essp_common.errors import ConfigError
 from essp_common.features import registry
+from essp_common.job.documents import read_yaml
 from essp_extractor.main import main as run_worker
 
 app = typer.Typer(
@@ -87,4 +87,4 @@ def _parameter(text: str) -> tuple[str, Any]:
     name, given, value = text.partition("=")
     if not given:
         raise ConfigError(f"--param {text!r}: write it as name=value, for example length=5")
-    return name.strip(), yaml.safe_load(value)
+    return name.strip(), read_yaml(value, f"--param {name}")

@@ -21,7 +21,19 @@ from essp.cli.confirmation import Yes, confirm
 from essp.cli.console import open_console
 from essp.cli.dashboard import dashboard, duration, results
 from essp.cli.job_file import Epochs, load_job
-from essp.cli.rest import SERVER, TIMEOUT_S, AsJson, Server, Token, ask, check, connect, pages, unreachable
+from essp.cli.rest import (
+    SERVER,
+    TIMEOUT_S,
+    AsJson,
+    Server,
+    Token,
+    ask,
+    check,
+    connect,
+    not_a_master,
+    pages,
+    unreachable,
+)
 from essp.job_file import placed_part, read_part
 from essp_common.errors import ConfigError, Unavailable
 from essp_common.job.documents import read_yaml
@@ -35,6 +47,7 @@ EXIT_FAILED, EXIT_TIMEOUT = 1, 7
 _LOOK_S = 1.0
 _PATIENCE_S = 600.0
 """How long a master that has answered is waited for: it is restarted, or moves to another node."""
+_STREAM = "text/event-stream"
 
 Name = Annotated[str, typer.Argument(help="The job.")]
 
@@ -279,7 +292,8 @@ def _print(status: JobStatus, as_json: bool) -> None:
     if as_json:
         typer.echo(status.model_dump_json())
     else:
-        open_console().print(dashboard(status))
+        console = open_console()
+        console.print(dashboard(status, expand=console.is_terminal))
 
 
 def _events(client: httpx.Client, name: str, after: int) -> Iterator[dict[str, Any]]:
@@ -292,6 +306,8 @@ def _events(client: httpx.Client, name: str, after: int) -> Iterator[dict[str, A
                 if response.is_error:
                     response.read()
                 check(response)
+                if not response.headers.get("content-type", "").startswith(_STREAM):
+                    raise not_a_master(response, "no events")
                 for kind, data in _server_sent(response.iter_lines()):
                     if kind == "status":
                         ended = JobState(data["state"]).ended and after >= data["last_event"]

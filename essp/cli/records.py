@@ -87,6 +87,8 @@ def build_command(
     with open_source(as_uri(source), stores, wanted) as found:
         console.print(_recognised(source, found), highlight=False, soft_wrap=True)
         if dry_run:
+            if as_json:
+                typer.echo(json.dumps(_plan(source, found), indent=2))
             return
         try:
             with _progress(console) as tell:
@@ -173,6 +175,16 @@ def _recognised(name: str, source: Source) -> str:
     records = counted(len(source.items), source.unit)
     wrong = f", {len(source.problems):,} left out" if source.problems else ""
     return f"{name}: {source.recognised}; {records}, {counted(len(source.labels), 'label')}{wrong}"
+
+
+def _plan(name: str, source: Source) -> dict[str, object]:
+    return {
+        "source": name,
+        "recognised": source.recognised,
+        "records": len(source.items),
+        "labels": source.labels,
+        "problems": source.problems,
+    }
 
 
 def _tell_built(console: Console, out: str, built: Built) -> None:

@@ -6,6 +6,7 @@ The master is at `--server` or ESSP_SERVER; its token is ESSP_API_TOKEN.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from http import HTTPStatus
 from typing import Annotated, Any
 
 import httpx
@@ -53,7 +54,10 @@ def connect(server: str, token: str) -> httpx.Client:
 
 
 def ask(client: httpx.Client, method: str, path: str, **more: Any) -> Any:
-    """What the master answers, as plain data; None where it answers nothing. Raises what its problem means."""
+    """What the master answers, as plain data; None where it says that there is nothing to say (204).
+
+    Raises what its problem means.
+    """
     return answer_of(client, method, path, **more)[0]
 
 
@@ -64,7 +68,7 @@ def answer_of(client: httpx.Client, method: str, path: str, **more: Any) -> tupl
     except (httpx.TransportError, httpx.InvalidURL) as error:
         raise unreachable(client, error) from error
     check(response)
-    return response.json() if response.content else None, response.headers.get("etag", "")
+    return _content(response), response.headers.get("etag", "")
 
 
 def pages(client: httpx.Client, path: str, field: str, params: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -77,17 +81,27 @@ def pages(client: httpx.Client, path: str, field: str, params: dict[str, Any]) -
 
 
 def check(response: httpx.Response) -> None:
-    """Raise what a problem document means."""
+    """Raise what a problem document means, or that the master is elsewhere: a token is not sent after a redirect."""
+    if response.has_redirect_location:
+        where = response.headers["location"]
+        raise ConfigError(
+            f"{response.request.url} sends on to {where}; set --server or ESSP_SERVER to where the master is"
+        )
     if not response.is_error:
         return
     try:
         detail = str(response.json()["detail"])
     except (ValueError, KeyError, TypeError):
-        detail = f"{response.request.url} answered {response.status_code}; is that a master of ESSP?"
+        detail = str(not_a_master(response, str(response.status_code)))
     if response.status_code in (401, 403):
         typer.echo(f"essp: {detail}", err=True)
         raise typer.Exit(EXIT_DENIED)
     raise _KINDS.get(response.status_code, PermanentError)(detail)
+
+
+def not_a_master(response: httpx.Response, answered: str) -> PermanentError:
+    """The error of a server that answers what no master does."""
+    return PermanentError(f"{response.request.url} answered {answered}; is that a master of ESSP?")
 
 
 def unreachable(client: httpx.Client, error: Exception) -> Unavailable:
@@ -96,3 +110,12 @@ def unreachable(client: httpx.Client, error: Exception) -> Unavailable:
     if advised(said) != said:
         return Unavailable(f"{client.base_url}: {advised(said)}")
     return Unavailable(f"no master answers at {client.base_url} ({error}); start one, or set --server or ESSP_SERVER")
+
+
+def _content(response: httpx.Response) -> Any:
+    if response.status_code == HTTPStatus.NO_CONTENT:
+        return None
+    try:
+        return response.json()
+    except ValueError as error:
+        raise not_a_master(response, "no JSON") from error

@@ -8,7 +8,10 @@ import secrets
 from typing import Annotated
 
 import typer
+from pydantic import ValidationError
 
+from essp_common.errors import ConfigError
+from essp_common.validation import problems
 from essp_master.config import ApiToken, Right
 
 _BYTES = 32
@@ -23,7 +26,10 @@ def main(
     """Make a token. The token goes to stdout, once; the master only gets its hash, as an entry of ESSP_API_TOKENS."""
     token = secrets.token_urlsafe(_BYTES)
     digest = hashlib.sha256(token.encode()).hexdigest()
-    entry = ApiToken(name=name, sha256=digest, scopes=frozenset(scope or [Right.READ]), team=team)
+    try:
+        entry = ApiToken(name=name, sha256=digest, scopes=frozenset(scope or [Right.READ]), team=team)
+    except ValidationError as error:
+        raise ConfigError("\n".join(problems(error, ApiToken))) from error
     if as_json:
         typer.echo(json.dumps({"token": token, "entry": entry.model_dump(mode="json")}))
         return

@@ -124,7 +124,7 @@ def _format(take: int) -> _Format:
 
 def _claim(root: Path, manifest: dict[str, int]) -> None:
     path = root / MANIFEST
-    if path.exists():
+    if os.path.exists(path):  # of a path that no file can have, `Path.exists` raises
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError) as error:
@@ -132,12 +132,15 @@ def _claim(root: Path, manifest: dict[str, int]) -> None:
         if found != manifest:
             raise ConfigError(f"{root} holds another video set ({found}); remove it or choose another directory")
         return
-    root.mkdir(parents=True, exist_ok=True)
-    if any(root.iterdir()):
-        raise ConfigError(f"{root} is not empty and holds no video set of this program; choose another directory")
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(manifest), encoding="utf-8")
-    partial.replace(path)
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        if any(root.iterdir()):
+            raise ConfigError(f"{root} is not empty and holds no video set of this program; choose another directory")
+        partial = path.with_suffix(".partial")
+        partial.write_text(json.dumps(manifest), encoding="utf-8")
+        partial.replace(path)
+    except OSError as error:
+        raise ConfigError(f"{root} cannot be made ({error.strerror}); choose another directory") from error
 
 
 def _make(root: Path, videos: list[_Video], seed: int) -> int:

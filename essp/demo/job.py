@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from essp_common.job.spec import JobSpec, parse_spec
+import json
 
 TEMPLATE = """\
 # The demonstration's job: two streams, each of which sees only half of what tells the classes apart.
 name: demo
-output: {root}/run
+output: {output}
 epochs: {epochs}
 
 data:
-  catalog: {root}/catalog.parquet
+  catalog: {catalog}
 
 clip:
   frames: 6                     # a flow stack of 5 needs 6
@@ -54,10 +52,10 @@ limits:
 PREDICTION = """\
 # Classifies the videos that no training has seen, with the model that the demonstration's job made.
 name: demo-predict
-output: {root}/predict
+output: {output}
 
 data:
-  catalog: {root}/unseen.parquet
+  catalog: {catalog}
 
 clip:
   frames: 6
@@ -72,7 +70,7 @@ streams:
   flow: {{feature: flow, params: {{method: dis, length: 5}}}}
 
 predictor:
-  model: {root}/run/model
+  model: {model}
 
 limits:
   budget: 64MiB
@@ -82,17 +80,24 @@ limits:
 def job_text(root: str, epochs: int, clips_per_epoch: int) -> str:
     """The training job for the set at the URI `root`."""
     steps = [max(1, epochs // 2), max(1, epochs * 3 // 4)]
-    return TEMPLATE.format(root=root, epochs=epochs, clips_per_epoch=clips_per_epoch, steps=steps)
+    return TEMPLATE.format(
+        output=_quoted(f"{root}/run"),
+        catalog=_quoted(f"{root}/catalog.parquet"),
+        epochs=epochs,
+        clips_per_epoch=clips_per_epoch,
+        steps=steps,
+    )
 
 
 def prediction_text(root: str) -> str:
     """The prediction job for the set at the URI `root`."""
-    return PREDICTION.format(root=root)
+    return PREDICTION.format(
+        output=_quoted(f"{root}/predict"),
+        catalog=_quoted(f"{root}/unseen.parquet"),
+        model=_quoted(f"{root}/run/model"),
+    )
 
 
-def write_job(directory: Path, epochs: int, clips_per_epoch: int) -> tuple[Path, JobSpec]:
-    """Write `job.yaml` for the set in `directory`; the file and what it says."""
-    text = job_text(f"file://{directory}", epochs, clips_per_epoch)
-    path = directory / "job.yaml"
-    path.write_text(text, encoding="utf-8")
-    return path, parse_spec(text, str(path))
+def _quoted(uri: str) -> str:
+    """As YAML has it whatever is in it: names of folders may have `: `."""
+    return json.dumps(uri, ensure_ascii=False)

@@ -18,6 +18,7 @@ from urllib.parse import parse_qs, urlsplit
 from essp.doctor.finding import Finding, clock, fail, ok, unreachable, warn
 from essp_common.errors import ConfigError, Conflict, EsspError, NotFound
 from essp_common.objects.port import ObjectStore
+from essp_common.runtime.addresses import address_of
 from essp_common.wiring import checked_scheme, open_store, stores_of
 
 S3, FILES = "s3", "files"
@@ -71,7 +72,11 @@ def _s3(root: str, writable: Writable) -> Iterator[Finding]:
     bare, _, query = root.partition("?")
     endpoint = parse_qs(query).get("endpoint", [""])[0]
     if endpoint:
-        address = urlsplit(endpoint)
+        try:
+            address = address_of(endpoint)
+        except ValueError as error:
+            yield fail(S3, f"{bare}: its endpoint {error}", "correct the endpoint in ESSP_STORES")
+            return
         port = 443 if address.scheme == "https" else 80
         deaf = unreachable(S3, address.netloc, port, "the endpoint in ESSP_STORES")
         if deaf is not None:

@@ -13,6 +13,7 @@ from typing import Annotated
 
 import typer
 
+from essp.folders import folder_for
 from essp.servers.servers import KafkaServer, RedisServer, S3Server, Server
 from essp_common.errors import ConfigError, Unavailable
 from essp_common.quantities import parse_bytes
@@ -76,7 +77,10 @@ def up(
     except ValueError as error:
         raise ConfigError(f"--redis-memory {redis_memory!r} is not a size; write for example 1GiB") from error
     with ExitStack() as cleanup:
-        folder = directory or Path(cleanup.enter_context(tempfile.TemporaryDirectory(prefix="essp-servers-")))
+        if directory is None:
+            folder = Path(cleanup.enter_context(tempfile.TemporaryDirectory(prefix="essp-servers-")))
+        else:
+            folder = folder_for("--dir", directory)
         servers = LocalServers(folder.resolve(), int(str(memory)), as_json)
         with drained_by_signals([servers], _STOP_S):
             servers.run()

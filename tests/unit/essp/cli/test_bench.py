@@ -65,6 +65,20 @@ def test_a_dry_run_measures_nothing(images: Path, tmp_path: Path) -> None:
     done = essp("bench", "io", "--source", str(images), *SMALL, "--dry-run", "--store", str(tmp_path / "copy"))
     assert done.stdout == ""
     assert "4 configurations x 2 runs" in done.stderr
+    for arguments, configurations in (
+        (("io", *SMALL), 4),
+        (("app", "--step-time", "1ms", "--batch", "3", "--threads", "1", "--prefetch", "0,1", "--runs", "2"), 2),
+    ):
+        planned = essp("bench", *arguments, "--source", str(images), "--dry-run", "--json").stdout
+        recognised = json.loads(planned).pop("recognised")
+        assert json.loads(planned) == {
+            "source": str(images),
+            "recognised": recognised,
+            "samples": 7,
+            "unit": "image",
+            "configurations": configurations,
+            "runs": 2,
+        }
     assert not (tmp_path / "copy").exists()
 
 

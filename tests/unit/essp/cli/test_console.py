@@ -37,13 +37,15 @@ def test_a_path_in_a_table_stays_whole_in_a_pipe(
     assert LONG in capsys.readouterr().out
 
 
-def test_brackets_in_names_are_brackets(capsys: pytest.CaptureFixture[str]) -> None:
+def test_names_are_printed_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
     found = table()
     found.add_row("Putting [something] on [something]", "/v/Talk [dq2w9WgXcQ].mp4")
+    found.add_row("cam:100:x", "/v/:dog:.mp4")
     open_console().print(found)
-    open_console().print("[/b] end", highlight=False)
+    open_console().print("[/b] end :cat:", highlight=False)
     said = capsys.readouterr().out
-    for name in ("Putting [something] on [something]", "Talk [dq2w9WgXcQ].mp4", "[/b] end"):
+    names = ("Putting [something] on [something]", "Talk [dq2w9WgXcQ].mp4", "cam:100:x", "/v/:dog:.mp4")
+    for name in (*names, "[/b] end :cat:"):
         assert name in said
 
 

@@ -12,6 +12,7 @@ from essp_common.errors import ConfigError
 from essp_common.features import registry
 from essp_common.video.probe import probe
 from essp_common.video.synthetic import write_video
+from tests.harness.command_line import essp
 from tests.harness.scenes import STILL, moving, with_object
 
 HEIGHT, WIDTH = 64, 96
@@ -48,3 +49,8 @@ def test_video_shows_as_many_frames_as_were_asked_for(feature: str, video: Path,
 def test_other_kinds_of_file_are_refused(video: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="a preview is a"):
         write_preview(video, tmp_path / "out.gif", preview("flow"))
+
+
+def test_a_parameter_that_is_no_value_is_named(video: Path) -> None:
+    with pytest.raises(ConfigError, match=r"--param length: not valid YAML"):
+        essp("extractor", "preview", str(video), "--param", "length=[")

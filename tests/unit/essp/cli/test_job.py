@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 import socket
+import threading
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from typer.testing import Result
 
 from essp.cli import job as cli
 from essp.cli.rest import EXIT_DENIED
-from essp_common.errors import ConfigError, Conflict, NotFound, Unavailable
+from essp_common.errors import ConfigError, Conflict, NotFound, PermanentError, Unavailable
 from essp_common.job.status import JobStatus
 from tests.harness.command_line import essp
 from tests.harness.fleet import make_job
@@ -49,7 +51,9 @@ def test_a_job_from_start_to_end(live: Live) -> None:
     assert json.loads(started.stdout)["state"] == "running"
     assert "small" in live.essp("ls").stdout
     assert json.loads(live.essp("ls", "--json").stdout)[0]["total"] == 44
-    assert "running" in live.essp("get", "small").stdout
+    shown = live.essp("get", "small").stdout
+    assert "running" in shown
+    assert max(map(len, shown.splitlines())) < 200
     assert json.loads(live.essp("pause", "small", "--json").stdout)["state"] == "paused"
     assert json.loads(live.essp("resume", "small", "--json").stdout)["state"] == "running"
     assert live.essp("wait", "small", "--timeout", "0").exit_code == cli.EXIT_TIMEOUT
@@ -258,6 +262,50 @@ def test_no_master_there_says_what_to_do() -> None:
         port = reserved.getsockname()[1]
     with pytest.raises(Unavailable, match="ESSP_SERVER"):
         essp("job", "ls", "--server", f"http://127.0.0.1:{port}")
+
+
+@pytest.fixture
+def other_server() -> Iterator[str]:
+    """The URL of a web server that is no master: it greets whoever comes, and sends on who asks for /moved."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            moved = self.path.startswith("/moved")
+            page = b"" if self.path.startswith("/empty") else b"<html>Welcome</html>"
+            self.send_response(308 if moved else 200)
+            if moved:
+                self.send_header("Location", "https://elsewhere/v1")
+            self.send_header("Content-Type", "text/html")
+            self.send_header("Content-Length", str(len(page)))
+            self.end_headers()
+            self.wfile.write(page)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Says nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        serving.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        serving.join()
+
+
+@pytest.mark.parametrize("place", ["", "/empty"])
+def test_a_web_server_that_is_no_master_is_named(other_server: str, place: str) -> None:
+    for arguments, words in (
+        (["ls"], f"{place}/v1/jobs?page_token= answered no JSON; is that a master"),
+        (["get", "a"], f"{place}/v1/jobs/a answered no JSON; is that a master"),
+        (["events", "a"], f"{place}/v1/jobs/a/events?after=0 answered no events; is that a master"),
+    ):
+        with pytest.raises(PermanentError, match=re.escape(f"{other_server}{words}")):
+            essp("job", *arguments, "--server", other_server + place)
+
+
+def test_a_master_that_has_moved_is_not_followed_but_named(other_server: str) -> None:
+    for arguments in (["ls"], ["get", "a"], ["events", "a"]):
+        with pytest.raises(ConfigError, match="sends on to https://elsewhere/v1; set --server or ESSP_SERVER"):
+            essp("job", *arguments, "--server", f"{other_server}/moved")
 
 
 def test_the_token_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

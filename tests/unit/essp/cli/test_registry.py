@@ -67,6 +67,19 @@ def test_what_is_no_row_is_refused(url: str, tmp_path: Path, text: str) -> None:
         call(url, "put", "extractors", str(file))
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["x" * 65], "name: may have 64 characters"),
+        (["ci", "--team", "x" * 65], "team: may have 64 characters"),
+        ([""], "name: "),
+    ],
+)
+def test_a_token_that_no_master_would_take_is_refused(arguments: list[str], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        essp("token", *arguments)
+
+
 def test_a_token_is_told_once_and_known_by_its_hash() -> None:
     made = json.loads(essp("token", "ci", "--scope", "operate", "--json").output)
     entry = ApiToken.model_validate(made["entry"])

@@ -12,7 +12,7 @@ import pytest
 from kafka import KafkaAdminClient
 from typer.testing import CliRunner, Result
 
-from essp.cli import demo_data
+from essp.cli import demo, demo_data
 from essp.cli import main as cli
 from essp.cli.job_file import load_job
 from essp.demo.dataset import CLASSES
@@ -26,6 +26,7 @@ from essp_common.errors import ConfigError
 from essp_common.objects.s3 import S3Store
 from essp_common.video.synthetic import Encoding, write_video
 from essp_common.wiring import open_cache, open_store
+from tests.harness.command_line import essp as essp_command
 
 
 def essp(*arguments: str) -> Result:
@@ -127,16 +128,57 @@ def small_set(write: Callable[..., object]) -> Callable[[str, int], Path]:
     return make
 
 
+def nothing_made(*_: object) -> Path:
+    raise AssertionError("what cannot work is refused before videos are made")
+
+
+def test_the_demonstration_goes_where_a_path_with_dots_leads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Job files refuse `..`; the command means the folder that the path leads to."""
+
+    class Reached(Exception):
+        """The videos would be made now."""
+
+    def made(videos: Path, *_: object) -> None:
+        raise Reached(videos)
+
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setattr(demo, "_make_videos", made)
+    done = CliRunner().invoke(cli.app, ["demo", "--dir", "../x"])
+    assert isinstance(done.exception, Reached)
+    assert done.exception.args == (tmp_path / "x" / "videos",)
+    monkeypatch.setattr(demo, "_make_videos", nothing_made)
+    done = CliRunner().invoke(cli.app, ["demo", "--dir", "x\ty\x7f"])
+    assert isinstance(done.exception, ConfigError)
+
+
+def test_job_files_that_could_not_be_written_are_refused_before_videos_are_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(demo_data, "make_dataset", nothing_made)
+    (tmp_path / "letter.txt").write_text("dear")
+    for out, words in (
+        (tmp_path / "letter.txt", "--out .*letter.txt is a file"),
+        (tmp_path / ("x" * 300), "--out: .* cannot be made .File name too long.; name another folder"),
+        (Path("/proc/jobs"), "--out /proc belongs to the kernel"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            essp_command("demo-data", str(tmp_path / "set"), "--out", str(out))
+
+
 @pytest.mark.processes
 def test_the_demonstration_is_put_into_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo_data, "make_dataset", small_set(write_video))
     monkeypatch.setenv("ESSP_STORES", json.dumps([f"file://{tmp_path}"]))
     for _ in range(2):
-        essp("demo-data", str(tmp_path / "set"), "--out", str(tmp_path), "--epochs", "3")
+        said = essp("demo-data", str(tmp_path / "set"), "--out", str(tmp_path / "jobs"), "--epochs", "3").stdout
+    assert said.splitlines()[-2:] == [
+        f"essp job start {tmp_path}/jobs/{name}.yaml --wait" for name in ("train", "predict")
+    ]
     store = open_store(f"file://{tmp_path}/set")
     assert [row.split for row in read_catalog(store, "catalog.parquet").rows] == ["test", "train", "validation"]
     assert [row.class_name for row in read_catalog(store, "unseen.parquet").rows] == [CLASSES[0]]
-    train, predict = load_job(tmp_path / "train.yaml"), load_job(tmp_path / "predict.yaml")
+    train, predict = (load_job(tmp_path / "jobs" / f"{name}.yaml") for name in ("train", "predict"))
     assert train.epochs == 3
     assert predict.predictor is not None
     assert predict.predictor.model == f"{train.output}/model"

@@ -75,6 +75,16 @@ def test_dashboard_tells_how_far_the_job_is() -> None:
     assert "train, epoch 2 (3 of 4) · 40 of 100 clips" in shown, "the slowest consumer counts"
 
 
+def test_without_a_terminal_the_dashboard_is_as_wide_as_what_it_shows() -> None:
+    """A pipe has no width (`open_console`), so a frame as wide as it would be a line of thousands of columns."""
+    wide, fitting = (text(dashboard(status(), expand), 10_000).splitlines() for expand in (True, False))
+    assert len(wide[0]) == 10_000
+    assert {len(line) for line in fitting} == {len(fitting[0])}
+    assert max(len(line.strip(" │")) for line in wide[1:-1]) < len(fitting[0]) < 200
+    assert "demo running" in fitting[0]
+    assert "1:23 gone · 12.3 clips/s" in fitting[-1]
+
+
 def test_dashboard_names_the_bottleneck() -> None:
     found = {"part": "decoder", "words": "The decoders limit the rate."}
     assert found["words"] in text(dashboard(status(bottleneck=found)))

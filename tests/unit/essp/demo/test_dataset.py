@@ -13,10 +13,12 @@ import pytest
 from numpy.typing import NDArray
 
 from essp.demo.dataset import CLASSES, MANIFEST, make_dataset
+from essp.demo.job import job_text, prediction_text
 from essp.demo.photographs import BACKGROUNDS, TEXTURES, photograph
 from essp.demo.scene import MOTIONS, Scene, render
 from essp_common.errors import ConfigError
 from essp_common.features import registry
+from essp_common.job.spec import parse_spec
 from essp_common.video.probe import VideoFacts, probe
 from tests.harness.quantization import dequantize
 
@@ -111,6 +113,25 @@ def test_directory_of_something_else_is_refused(dataset: Path, tmp_path: Path) -
     with pytest.raises(ConfigError, match="is not empty"):
         make_dataset(tmp_path, PER_CLASS, seed=3)
     assert json.loads((dataset / MANIFEST).read_text())["seed"] == 3
+
+
+def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "letter.txt").write_text("dear")
+    letter, long = tmp_path / "letter.txt", tmp_path / ("x" * 300)
+    for directory in (Path("/proc/demo/videos"), letter, letter / "videos", long):
+        with pytest.raises(ConfigError, match=f"{directory} cannot be made .*; choose another directory"):
+            make_dataset(directory, PER_CLASS, seed=3)
+
+
+@pytest.mark.parametrize("name", ["b: c", "it's", '"quoted"', "{x}", "*", "größe"])
+def test_jobs_say_where_they_are_whatever_the_name_of_the_folder(name: str) -> None:
+    root = f"file:///data/{name}"
+    spec = parse_spec(job_text(root, 2, 96))
+    assert (spec.output, spec.data.catalog) == (f"{root}/run", f"{root}/catalog.parquet")
+    spec = parse_spec(prediction_text(root))
+    assert (spec.output, spec.data.catalog) == (f"{root}/predict", f"{root}/unseen.parquet")
+    assert spec.predictor is not None
+    assert spec.predictor.model == f"{root}/run/model"
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"[" * 100_000])

@@ -324,6 +324,12 @@ def test_what_a_check_raises_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> No
     assert said(found, "s3", Level.FAIL).startswith("gone -> ")
 
 
+@pytest.mark.parametrize("endpoint", ["http://host:abc", "http://host:0", "http://[host"])
+def test_an_endpoint_that_makes_no_sense_is_a_finding(endpoint: str) -> None:
+    found = list(stores.examine((f"s3://b?endpoint={endpoint}",)))
+    assert "s3://b: its endpoint is not the URL of a server: " in said(found, "s3", Level.FAIL)
+
+
 def test_a_bus_that_makes_no_sense_is_a_finding() -> None:
     found = examine(Settings(bus="kafka+ssl://h:1?sasl=NONE", bus_user="me", stores=()), "", "")
     assert "sasl=NONE is not known" in said(found, "kafka", Level.FAIL)

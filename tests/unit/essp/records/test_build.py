@@ -235,6 +235,10 @@ def test_images_are_scaled_and_appended(tmp_path: Path) -> None:
 def test_the_commands_build_show_and_verify(tmp_path: Path) -> None:
     source, out = str(folder(tmp_path / "images")), str(tmp_path / "set")
     assert "6 images, 2 labels" in essp_command("records", "build", source, "--out", out, "--dry-run").output
+    planned = json.loads(essp_command("records", "build", source, "--out", out, "--dry-run", "--json").stdout)
+    assert planned.keys() == {"source", "recognised", "records", "labels", "problems"}
+    assert (planned["source"], planned["records"], planned["problems"]) == (source, 6, {})
+    assert planned["labels"] == ["cat", "dog"]
     assert not (tmp_path / "set").exists()
     done = essp_command("records", "build", source, "--out", out, "--json")
     assert json.loads(done.stdout)["records"] == 6
