@@ -1,8 +1,9 @@
-"""What failed, and how: enums on the wire, and the words that people see for them.
+"""What failed, how, and why: enums on the wire, and the words that people see for them.
 
 Messages name the service that met a failure (`Stage`) and what kind of failure it is (`FailureKind`). The API, the
 command line, metrics and logs show the same values as words in lower case: `decoder`, `damaged`, `not_video`. The
-errors of `errors.py` carry the word as their `kind`; this module is the only one that translates.
+errors of `errors.py` carry the word as their `kind`; this module is the only one that translates. The reason is what
+the error says, in a form that every message takes: an error of a plug-in, or about a file, may say anything.
 """
 
 from __future__ import annotations
@@ -11,6 +12,21 @@ from typing import cast
 
 from essp_common.errors import EsspError
 from essp_common.pb.v1.messages_pb2 import ERROR, FailureKind, Stage
+
+LONGEST_REASON = 2_000
+"""Characters of a reason for people; longer ones are cut, as they are passed on in other messages."""
+
+
+def reason_of(error: BaseException) -> str:
+    """What an error says, and of which type it is if it is not ESSP's own. Fits into any message."""
+    return shortened(str(error) if isinstance(error, EsspError) else f"{type(error).__name__}: {error}")
+
+
+def shortened(words: str, longest: int = LONGEST_REASON) -> str:
+    """Words that fit into any message: not too long, and without the surrogates of file names that are no UTF-8, which
+    no message takes."""
+    cut = words if len(words) <= longest else words[: longest - 4] + " ..."
+    return cut.encode("utf-8", "replace").decode()
 
 
 def kind_of(error: BaseException) -> FailureKind:

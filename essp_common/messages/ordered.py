@@ -41,7 +41,7 @@ from essp_common import topics
 from essp_common.bus.port import Bus, Record
 from essp_common.cache.port import Buffer, FrameCache
 from essp_common.errors import BadFrames, CacheMiss, EsspError
-from essp_common.failures import stage_named
+from essp_common.failures import shortened, stage_named
 from essp_common.messages.fetching import Fetching
 from essp_common.messages.parsing import BadMessage, parsed, refuse
 from essp_common.messages.reorder_buffer import Put, ReorderBuffer
@@ -353,7 +353,7 @@ class OrderedIntake:
         failed = Failed(
             clip=clip,
             stage=stage_named(ids.service_of(self._options.consumer)),
-            reason=reason,
+            reason=shortened(reason),
             kind=LOST,
             stream=self._options.stream,
             consumer=self._options.consumer,

@@ -16,6 +16,7 @@ from google.protobuf.message import DecodeError, Message
 
 from essp_common.bus.port import Record
 from essp_common.errors import PermanentError
+from essp_common.failures import LONGEST_REASON, shortened
 from essp_common.pb.v1.messages_pb2 import ClipReady, Control, DecodeSeed, FeatureReady, Progress
 from essp_common.runtime.metrics import REFUSED
 
@@ -26,8 +27,6 @@ M = TypeVar("M", bound=Message)
 MOST_FENCE = 10**10
 """Fences are the numbers of a log whose keys have ten digits. A higher one comes from nobody, and would have everybody
 take the commands of the real master for outdated."""
-_LONGEST_REASON = 2_000
-"""Characters of a reason for people; longer ones are cut, as they are passed on in other messages."""
 
 _OF_NO_JOB = ("heartbeat", "logs")
 _FENCED = (Progress, DecodeSeed, ClipReady, FeatureReady, Control)
@@ -69,16 +68,11 @@ def sound(progress: Progress) -> Progress:
             _finite(progress.phase_report.metrics)
         case "finished":
             _finite(progress.finished.metrics)
-        case "failed" if len(progress.failed.reason) > _LONGEST_REASON:
+        case "failed" if len(progress.failed.reason) > LONGEST_REASON:
             progress.failed.reason = shortened(progress.failed.reason)
-        case "trouble" if len(progress.trouble.reason) > _LONGEST_REASON:
+        case "trouble" if len(progress.trouble.reason) > LONGEST_REASON:
             progress.trouble.reason = shortened(progress.trouble.reason)
     return progress
-
-
-def shortened(reason: str) -> str:
-    """A reason that fits into any message."""
-    return reason if len(reason) <= _LONGEST_REASON else reason[: _LONGEST_REASON - 4] + " ..."
 
 
 def refuse(who: str, record: Record, error: Exception) -> None:

@@ -7,7 +7,7 @@ import time
 from essp_common import topics
 from essp_common.bus.port import MAX_MESSAGE_BYTES, Bus, Record
 from essp_common.errors import EsspError
-from essp_common.failures import kind_of
+from essp_common.failures import kind_of, shortened
 from essp_common.pb.v1.messages_pb2 import DeadLetter
 
 MOST_BYTES = MAX_MESSAGE_BYTES // 2
@@ -24,12 +24,11 @@ def publish_dead_letter(
     A message so large that the letter would not fit on the bus is cut: it can be looked at, and not be replayed.
     """
     content = record.value if message is None else message
-    reason = str(error)
     letter = DeadLetter(
         topic=record.topic,
         message=content[:MOST_BYTES],
         cut_bytes=max(0, len(content) - MOST_BYTES),
-        reason=reason if len(reason) <= MOST_CHARACTERS else reason[:MOST_CHARACTERS] + " ...",
+        reason=shortened(str(error), MOST_CHARACTERS),
         kind=kind_of(error),
         attempts=attempts,
         worker=worker,

@@ -16,6 +16,7 @@ from types import TracebackType
 from essp_common import topics
 from essp_common.bus.port import Bus
 from essp_common.errors import TransientError
+from essp_common.failures import shortened
 from essp_common.pb.v1.messages_pb2 import Heartbeat, Progress
 from essp_common.runtime.troubles import Troubles
 
@@ -98,7 +99,7 @@ class Heart:
 
     def _beat(self) -> None:
         while True:
-            troubles = {str(kind): words for kind, words in self._troubles().items()}
+            troubles = {str(kind): shortened(words) for kind, words in self._troubles().items()}
             heartbeat = Heartbeat(pool=self._pool, gauges=self._gauges(), troubles=troubles)
             progress = Progress(worker=self._worker, heartbeat=heartbeat)
             try:

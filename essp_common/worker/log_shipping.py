@@ -15,6 +15,7 @@ from types import TracebackType
 from essp_common import topics
 from essp_common.bus.port import Bus
 from essp_common.errors import EsspError
+from essp_common.failures import shortened
 from essp_common.pb.v1.messages_pb2 import LogLine, LogLines, Progress
 from essp_common.runtime import logs
 
@@ -99,9 +100,11 @@ class LogShipper:
 
 
 def _packed(line: logs.Line) -> LogLine:
-    event = line.event if len(line.event) <= LONGEST_EVENT else line.event[: LONGEST_EVENT - 4] + " ..."
-    texts = {"level": line.level, "event": event, "thread": line.thread, "job": line.job}
-    # A file name that is no UTF-8 comes as surrogates, which no message takes.
-    sound = {name: text.encode("utf-8", "replace").decode() for name, text in texts.items()}
-    error = line.error[-LONGEST_ERROR:].encode("utf-8", "replace").decode()
-    return LogLine(time=line.time_s, error=error, **sound)
+    return LogLine(
+        time=line.time_s,
+        level=shortened(line.level),
+        event=shortened(line.event, LONGEST_EVENT),
+        thread=shortened(line.thread),
+        job=shortened(line.job),
+        error=shortened(line.error[-LONGEST_ERROR:], LONGEST_ERROR),
+    )

@@ -22,10 +22,11 @@ from essp_common.artifacts.fused_model import Evaluation, FusedModel
 from essp_common.bus.port import Record, Subscription
 from essp_common.bus.reading import batches
 from essp_common.errors import EsspError, TransientError
+from essp_common.failures import reason_of, shortened
 from essp_common.job.changes import after_all
 from essp_common.job.spec import stored_spec
 from essp_common.messages.control import ControlFeed
-from essp_common.messages.parsing import BadMessage, parsed, refuse, shortened
+from essp_common.messages.parsing import BadMessage, parsed, refuse
 from essp_common.pb.v1.messages_pb2 import AGGREGATOR, ERROR, CheckpointReady, ClipRef, Failed, Finished, Progress
 from essp_common.runtime import ids
 from essp_common.runtime.process import cpu_count
@@ -118,10 +119,10 @@ class Aggregator:
             raise
         except EsspError as error:
             log.error("job %s cannot be fused: %s", job, error, extra={"job_id": job})
-            self._failed(job, str(error))
+            self._failed(job, error)
         except Exception as error:
             log.exception("job %s failed with an unexpected error", job, extra={"job_id": job})
-            self._failed(job, f"{type(error).__name__}: {error}")
+            self._failed(job, error)
 
     def _checkpoint_ready(self, checkpoint: CheckpointReady, control: ControlFeed) -> None:
         command = control.latest(checkpoint.job)
@@ -150,8 +151,8 @@ class Aggregator:
         )
         self._publish(Progress(job=checkpoint.job, worker=self._worker, fence=command.fence, finished=finished))
 
-    def _failed(self, job: str, reason: str) -> None:
-        failed = Failed(clip=ClipRef(job=job), stage=AGGREGATOR, reason=reason, kind=ERROR)
+    def _failed(self, job: str, error: Exception) -> None:
+        failed = Failed(clip=ClipRef(job=job), stage=AGGREGATOR, reason=reason_of(error), kind=ERROR)
         self._publish(Progress(job=job, worker=self._worker, failed=failed))
 
     def _publish(self, progress: Progress) -> None:

@@ -17,7 +17,7 @@ from essp_common import topics
 from essp_common.bus.port import Bus, Record
 from essp_common.cache.port import Buffer, FrameCache, clip_key
 from essp_common.errors import EsspError
-from essp_common.failures import kind_of, kind_word
+from essp_common.failures import kind_of, kind_word, reason_of
 from essp_common.messages.control import ControlFeed
 from essp_common.messages.parsing import BadMessage, parsed
 from essp_common.messages.recipe import clip_consumers
@@ -128,7 +128,7 @@ class DecodeStage:
     def _fail(self, record: Record, unit: DecodeSeed, seed: Seed, error: EsspError, attempts: int) -> None:
         kind = kind_of(error)
         metrics.FAILURES.labels(ids.DECODER, kind_word(kind)).inc()
-        failed = Failed(clip=_clip(unit, seed), stage=DECODER, reason=str(error), kind=kind)
+        failed = Failed(clip=_clip(unit, seed), stage=DECODER, reason=reason_of(error), kind=kind)
         progress = Progress(job=unit.job, worker=self._worker, fence=unit.fence, failed=failed)
         self._bus.publish(topics.PROGRESS, unit.job.encode(), progress.SerializeToString())
         failpoint("decoder.failed")

@@ -26,7 +26,7 @@ from essp_common import topics
 from essp_common.bus.port import Bus, Record
 from essp_common.cache.port import FrameCache, stream_key
 from essp_common.errors import BadFrames, CacheMiss, EsspError, PermanentError, TransientError
-from essp_common.failures import kind_of, kind_word
+from essp_common.failures import kind_of, kind_word, reason_of
 from essp_common.features import registry
 from essp_common.features.intermediates import Intermediates, extract_with
 from essp_common.features.port import Extractor, SignedExtractor
@@ -209,7 +209,7 @@ class ExtractStage:
         failed = Failed(
             clip=ready.clip,
             stage=EXTRACTOR,
-            reason=str(error),
+            reason=reason_of(error),
             kind=kind,
             stream=stream.stream,
             consumer=ids.extractor_consumer(stream.stream),

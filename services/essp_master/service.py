@@ -44,6 +44,7 @@ from essp_common.errors import (
     TransientError,
     Unavailable,
 )
+from essp_common.failures import reason_of, shortened
 from essp_common.job.changes import EPOCHS, gains, next_run, of_next_run
 from essp_common.job.lifecycle import change
 from essp_common.job.spec import JobSpec, stored_spec
@@ -57,7 +58,7 @@ from essp_common.job.status import (
     TrainerCurve,
 )
 from essp_common.messages.control import ENDED, ControlFeed, ends_for_next
-from essp_common.messages.parsing import BadMessage, parsed, refuse, shortened, sound
+from essp_common.messages.parsing import BadMessage, parsed, refuse, sound
 from essp_common.pb.v1.messages_pb2 import Control, Progress
 from essp_common.runtime import conditions, ids
 from essp_common.runtime.conditions import Conditions, Subject
@@ -699,9 +700,8 @@ class Master:
                 self._yield(before, error.fence)
         except Exception as error:
             log.exception("job %s: cannot go on with more", name, extra={"job_id": name})
-            said = str(error) if isinstance(error, EsspError) else f"{type(error).__name__}: {error}"
             with self._lock:
-                self._fail(before, f"it could not go on with {gains(before.spec, goal.spec)}: {said}")
+                self._fail(before, f"it could not go on with {gains(before.spec, goal.spec)}: {reason_of(error)}")
         finally:
             with self._lock:
                 self._renewing.pop(name)
@@ -909,8 +909,7 @@ class Master:
             log.error("job %s cannot be taken over: %s", command.job, error, extra={"job_id": command.job})
         except Exception as error:
             log.exception("job %s cannot be taken over", command.job, extra={"job_id": command.job})
-            reason = str(error) if isinstance(error, EsspError) else f"{type(error).__name__}: {error}"
-            self._give_up(command, f"it cannot be taken over by a new master: {reason}")
+            self._give_up(command, f"it cannot be taken over by a new master: {reason_of(error)}")
         return None
 
     def _give_up(self, command: Control, reason: str) -> None:

@@ -15,7 +15,7 @@ from essp_common import topics
 from essp_common.bus.port import Record, Subscription
 from essp_common.bus.reading import batches
 from essp_common.errors import ConfigError, DeviceLost, EsspError, TransientError
-from essp_common.failures import kind_of
+from essp_common.failures import kind_of, reason_of
 from essp_common.job.spec import stored_spec
 from essp_common.messages.control import ControlFeed
 from essp_common.messages.parsing import BadMessage, parsed, refuse
@@ -163,8 +163,6 @@ def _start_of_prediction(record: Record) -> Control | None:
 def _failed(job: str, error: Exception) -> Failed:
     if isinstance(error, EsspError):
         log.error("job %s failed: %s", job, error, extra={"job_id": job})
-        reason = str(error)
     else:
         log.exception("job %s failed with an unexpected error", job, extra={"job_id": job})
-        reason = f"{type(error).__name__}: {error}"
-    return Failed(clip=ClipRef(job=job), stage=PREDICTOR, reason=reason, kind=kind_of(error))
+    return Failed(clip=ClipRef(job=job), stage=PREDICTOR, reason=reason_of(error), kind=kind_of(error))

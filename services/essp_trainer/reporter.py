@@ -8,8 +8,7 @@ from essp_common import topics
 from essp_common.artifacts.checkpoint import TakenChange
 from essp_common.artifacts.early_stop import EarlyStop
 from essp_common.bus.port import Bus
-from essp_common.errors import EsspError
-from essp_common.failures import kind_of
+from essp_common.failures import kind_of, reason_of, shortened
 from essp_common.pb.v1.messages_pb2 import (
     TRAINER,
     CheckpointReady,
@@ -91,14 +90,14 @@ class Reporter:
 
     def trouble(self, reason: str, unsaved: bool = False) -> None:
         """Report a problem that does not stop the training."""
-        self._publish(Progress(trouble=Trouble(trainer=self._assignment.trainer, reason=reason, unsaved=unsaved)))
+        trouble = Trouble(trainer=self._assignment.trainer, reason=shortened(reason), unsaved=unsaved)
+        self._publish(Progress(trouble=trouble))
 
     def failed(self, error: Exception) -> None:
         """Report that this training cannot continue."""
-        reason = str(error) if isinstance(error, EsspError) else f"{type(error).__name__}: {error}"
         clip = ClipRef(job=self._assignment.job)
         stream = self._assignment.training.stream
-        failed = Failed(clip=clip, stage=TRAINER, reason=reason, kind=kind_of(error), stream=stream)
+        failed = Failed(clip=clip, stage=TRAINER, reason=reason_of(error), kind=kind_of(error), stream=stream)
         self._publish(Progress(failed=failed))
         self._bus.flush()
 

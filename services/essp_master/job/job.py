@@ -24,11 +24,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from essp_common.errors import Fenced
+from essp_common.failures import shortened
 from essp_common.job import status
 from essp_common.job.changes import gains
 from essp_common.job.spec import JobSpec
 from essp_common.job.status import PURPOSES, JobState, QueueStatus
-from essp_common.messages.parsing import shortened
 from essp_common.messages.snapshot import in_message, is_large
 from essp_common.pb.v1.messages_pb2 import TRAINER, Control, HistorySegment, Loop, Made, Progress, StoppedEarly
 from essp_common.runtime import ids

@@ -9,7 +9,7 @@ import pytest
 
 from essp_common import errors
 from essp_common.errors import BadVideo, CacheFull, CacheMiss, EsspError, Unavailable, VideoFault
-from essp_common.failures import kind_named, kind_of, kind_word, stage_named, stage_word
+from essp_common.failures import kind_named, kind_of, kind_word, reason_of, stage_named, stage_word
 from essp_common.pb.v1.messages_pb2 import (
     CACHE_FULL,
     ERROR,
@@ -17,6 +17,7 @@ from essp_common.pb.v1.messages_pb2 import (
     NOT_VIDEO,
     STAGE_UNSPECIFIED,
     UNAVAILABLE,
+    Failed,
     FailureKind,
     Stage,
 )
@@ -59,6 +60,20 @@ def test_errors_have_the_kind_they_say() -> None:
     assert kind_of(CacheMiss("no")) == LOST
     assert kind_of(errors.ConfigError("no")) == ERROR
     assert kind_of(ZeroDivisionError("no")) == ERROR
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (BadVideo("no video"), "no video"),
+        (ZeroDivisionError("oh"), "ZeroDivisionError: oh"),
+        (BadVideo("no file b\udcff.mp4"), "no file b?.mp4"),
+        (BadVideo("x" * 2000), "x" * 2000),
+        (BadVideo("\udcff" * 2001), "?" * 1996 + " ..."),
+    ],
+)
+def test_every_message_takes_the_reason(error: Exception, reason: str) -> None:
+    assert Failed(reason=reason_of(error)).reason == reason
 
 
 def test_what_a_newer_version_knows_is_still_shown() -> None:

@@ -217,6 +217,16 @@ def test_a_rejected_message_fails_all_its_seeds(bench: DecoderBench, sandbox: Sa
     assert [(each.clip.index, each.kind) for each in failed] == [(0, CRASHED), (1, CRASHED)]
 
 
+def test_an_error_is_reported_whatever_it_says(bench: DecoderBench, sandbox: Sandbox, folder: Path) -> None:
+    with _stage(bench, sandbox) as (stage, _):
+        for words in ("x" * 2**21, "no file b\udcff.mp4"):
+            stage.reject(_record(unit(folder, "a.mp4", 2)), BadVideo(words), 1)
+    failed = [Progress.FromString(record.value).failed for record in bench.published(topics.PROGRESS, 2)]
+    letters = [DeadLetter.FromString(record.value) for record in bench.published(topics.DEADLETTER, 2)]
+    for reasons in ([each.reason for each in failed], [each.reason for each in letters]):
+        assert [reason[:14] for reason in reasons] == ["x" * 14, "no file b?.mp4"]
+
+
 def test_the_service_decodes_what_it_can_and_goes_on(bench: DecoderBench, folder: Path) -> None:
     stores = (f"file://{folder}",)
     adapters = Adapters(bench.bus, bench.cache, Stores(stores))

@@ -21,6 +21,7 @@ from essp_common.messages.control import ControlFeed
 from essp_common.pb.v1.messages_pb2 import CRASHED, EXTRACTOR, LOST, Control
 from essp_common.video import codec
 from essp_common.worker.reports import Reports
+from essp_extractor.features.frame_diff import FrameDiff
 from essp_extractor.stage import ExtractStage
 from tests.harness.extractor_bench import CONSUMER, JOB, ExtractorBench, frames_at, stream
 
@@ -202,6 +203,22 @@ def test_a_clip_that_is_no_such_snippets_is_reported(snippets: int) -> None:
         (report,) = bench.progress(1)
         (letter,) = bench.letters(1)
     assert report.failed.reason == letter.reason == f"a clip of 6 frames is no {snippets} equal snippets"
+    assert bench.cache.usage().keys == 0
+
+
+@pytest.mark.parametrize("words", ["x" * 2**21, "no file b\udcff.npy"], ids=["long", "no_utf8"])
+def test_an_error_is_reported_whatever_it_says(words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def extract(*_: object) -> None:
+        raise ValueError(words)
+
+    monkeypatch.setattr(FrameDiff, "extract", extract)
+    bench = ExtractorBench(DIFF)
+    with bench.extractor("frame_diff"):
+        bench.decoded(0)
+        (letter,) = bench.letters(1)
+        (report,) = bench.progress(1)
+    assert report.failed.reason.startswith(f"ValueError: {words[:9]}")
+    assert letter.reason.startswith(f"ValueError: {words[:9]}")
     assert bench.cache.usage().keys == 0
 
 

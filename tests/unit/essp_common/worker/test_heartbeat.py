@@ -7,6 +7,7 @@ import threading
 from essp_common import topics
 from essp_common.bus.memory import MemoryBus
 from essp_common.pb.v1.messages_pb2 import Heartbeat, Progress
+from essp_common.runtime.troubles import Kind
 from essp_common.worker.heartbeat import Heart, LaneLoad
 from essp_master.pools.worker_registry import GONE_S, STUCK_S, WorkerRegistry
 from tests.harness.fleet import Clock
@@ -65,7 +66,8 @@ def test_a_heart_beats_at_once_and_stops_with_its_worker() -> None:
     bus = MemoryBus()
     bus.ensure_topics({topics.PROGRESS: 1})
     reader = bus.subscribe([topics.PROGRESS], None)
-    with Heart(bus, "w1", "decoder", lambda: {"busy": 0.5}, interval_s=3600):
+    troubles = {Kind.STORAGE_FULL: "no room below b\udcff"}  # a folder whose name is no UTF-8
+    with Heart(bus, "w1", "decoder", lambda: {"busy": 0.5}, interval_s=3600, troubles=lambda: troubles):
         (record,) = reader.poll(1, 10)
     progress = Progress.FromString(record.value)
     assert (progress.worker, progress.heartbeat.pool, dict(progress.heartbeat.gauges)) == (
@@ -73,6 +75,7 @@ def test_a_heart_beats_at_once_and_stops_with_its_worker() -> None:
         "decoder",
         {"busy": 0.5},
     )
+    assert dict(progress.heartbeat.troubles) == {"storage-full": "no room below b?"}
     assert not [thread for thread in threading.enumerate() if thread.name == "essp-heart"]
 
 
