@@ -16,7 +16,7 @@ from essp.uris import as_uri
 from essp_common.artifacts.checkpoint import Manifest, ModelDescription
 from essp_common.artifacts.checkpoint_files import StoredFile
 from essp_common.distribution import require
-from essp_common.errors import ConfigError
+from essp_common.errors import ConfigError, NotFound
 from essp_common.objects.port import ObjectStore
 from essp_common.quantities import counted, size
 from essp_common.runtime.config import Settings
@@ -289,7 +289,9 @@ def _store(output: str) -> ObjectStore:
 def _the(trainer: str, store: ObjectStore) -> str:
     """The trainer that is meant."""
     there = trainers(store)
-    if trainer in there or not there:
+    if not there:
+        raise NotFound(f"{store.uri('trainers')} holds no checkpoint of a training; give the output of a training job")
+    if trainer in there:
         return trainer
     if trainer:
         raise ConfigError(f"--trainer: there is no trainer {trainer}; there are {', '.join(there)}")

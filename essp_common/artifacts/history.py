@@ -123,8 +123,9 @@ class History:
     def stored(self) -> list[Stored]:
         """The objects to read, in order: chapters, and the segments that are in none."""
         found = [self._parsed(info.key) for info in self._store.list(layout.HISTORY)]
-        chapters = sorted(stored for stored in found if stored.joined)
-        joined = chapters[-1].last if chapters else 0
+        # Of a master that slept while it joined, there is a chapter within one of the next master's: the longest first.
+        chapters = sorted((one for one in found if one.joined), key=lambda one: (one.first, -one.last))
+        joined = max((one.last for one in chapters), default=0)
         return chapters + sorted(stored for stored in found if not stored.joined and stored.last > joined)
 
     def join(self, before: int, least: int) -> int:
@@ -175,6 +176,8 @@ def pack(segment: HistorySegment) -> bytes:
 def unpack(data: bytes, uri: str) -> HistorySegment:
     """The inverse of `pack`. `uri`: where it lies, for the message. Raises `BadHistory`."""
     try:
+        if zstandard.frame_content_size(data) > _MOST_BYTES:
+            raise zstandard.ZstdError(f"it claims to be larger than {_MOST_BYTES} bytes")
         return HistorySegment.FromString(zstandard.ZstdDecompressor().decompress(data, max_output_size=_MOST_BYTES))
     except (zstandard.ZstdError, DecodeError, MemoryError) as error:  # it may claim any size
         raise BadHistory(f"{uri} is no segment of a history ({error}); {_REMEDY}") from error

@@ -277,7 +277,7 @@ class S3Store:
             endpoint = self._client.meta.endpoint_url
             remedy = f"create it: aws s3 mb s3://{self._bucket} --endpoint-url {endpoint}"
             return ConfigError(f"{where}: there is no bucket {self._bucket}; {remedy}")
-        if code in _DENIED:
+        if code in _DENIED or status == 401:
             return ConfigError(f"{where}: {code}; check the credentials, and that they may list, read and write there")
         if code in _ELSEWHERE:
             return ConfigError(f"{where}: the bucket is in another region; name it in the URL: ?region=...")
@@ -287,7 +287,7 @@ class S3Store:
             return Unavailable(f"{where}: {code}; renew the credentials, and see that the clock is right", 5.0)
         if status == 507 or code in _FULL:
             return StorageFull(f"{where}: {error}")
-        if status >= 500 or code in _BUSY:
+        if status >= 500 or status in (408, 429) or code in _BUSY:
             return Unavailable(f"{where}: {error}")
         return PermanentError(f"{where}: {error}")
 

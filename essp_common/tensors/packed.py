@@ -361,7 +361,7 @@ def _read(entry: _Entry, data: memoryview, base: Base | None) -> Array:
     if not entry.bits:
         return body.reshape(entry.shape)
     pairs = np.frombuffer(data[: entry.range_bytes], range_type(entry.type)).reshape(-1, 2)
-    if len(pairs) not in (1, entry.shape[0] if entry.shape else 1) or not np.isfinite(pairs).all():
+    if not len(pairs) or len(pairs) not in (1, *entry.shape[:1]) or not np.isfinite(pairs).all():
         raise DamagedTensors(f"{entry.name}: its ranges are damaged")
     return restored(body.reshape(entry.shape), Range(pairs[:, 0], pairs[:, 1]), entry.type)
 

@@ -82,9 +82,10 @@ class Packer:
     ) -> list[PackedFile]:
         """The files of a checkpoint of this name. `alone`: no differences, and none to it: nothing follows it.
 
-        `packings`: of each file. Then call `settle`, or this once more. Raises `PermanentError` for what cannot be
-        packed.
+        `packings`: of each file, also of those that have no arrays. Then call `settle`, or this once more. Raises
+        `PermanentError` for what cannot be packed.
         """
+        files = {name: files.get(name, {}) for name in packings}  # of a file without arrays, a child is told nothing
         self._next = self._base
         if alone or not self._delta:
             packed = [PackedFile.of(name, pack(arrays, packings[name])) for name, arrays in files.items()]
@@ -113,6 +114,8 @@ class Packer:
                     return []
                 del base.arrays[name]
             packed.append(made or PackedFile.of(name, pack(arrays, packings[name])))
+        if not any(file.base for file in packed):
+            base.arrays.clear()  # no checkpoint that stays needs this base: it may be removed from now on
         return packed
 
     def _difference(self, base: _Base, name: str, arrays: Arrays, packing: Packing) -> PackedFile | None:

@@ -83,7 +83,7 @@ def test_what_stands_alone_changes_no_base() -> None:
     packer = Packer(delta=True, exact_every=9)
     learning = Learning(packer)
     learning.save()
-    [final] = packer.pack("end", {"model": {"w": learning.weights}}, PACKINGS, alone=True)
+    [final] = packer.pack("end", {"model": {"w": learning.weights}}, {"model": PACKINGS["model"]}, alone=True)
     packer.settle(completed=True)
     assert base_of(final.data) == ""
     assert final.base is None
@@ -100,6 +100,16 @@ def test_rounded_files_are_no_differences_and_no_bases() -> None:
         difference = np.abs(unpack(file.data)["w"] - weights)
         scale = np.ptp(weights, axis=1, keepdims=True) / 255
         assert (difference <= (0.5001 * scale if packing.bits else 0)).all()
+
+
+def test_what_only_rounded_files_follow_is_no_base_any_more() -> None:
+    """Nothing keeps it in the store."""
+    packer = Packer(delta=True, exact_every=9)
+    weights = np.random.default_rng(0).normal(size=(8, 50)).astype(np.float32)
+    for packing in (EXACT, Packing(bits=8), EXACT):
+        [file] = packer.pack("x", {"model": {"w": weights}}, {"model": packing})
+        packer.settle(completed=True)
+        assert file.base is None
 
 
 def test_what_is_not_finite_is_written_exactly_if_asked() -> None:

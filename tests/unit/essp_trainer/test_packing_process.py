@@ -23,7 +23,7 @@ from essp_common.objects.directory import DirectoryStore
 from essp_common.objects.port import ObjectInfo
 from essp_common.pb.v1.messages_pb2 import Control
 from essp_common.runtime import failpoints
-from essp_common.tensors.packed import EXACT, Packing
+from essp_common.tensors.packed import EXACT, Packing, unpack
 from essp_trainer.checkpoints.packing import PackingThread, StatePacking
 from essp_trainer.checkpoints.packing_process import PackingProcess
 from tests.harness.training_jobs import Running, Stage, final_weights, job_spec, phase_plans, train
@@ -82,6 +82,17 @@ def test_it_writes_the_files_of_the_thread(tmp_path: Path, child: PackingProcess
     assert {key: one.get(key) for key in keys} == {key: other.get(key) for key in keys}
     assert len(keys) == 10
     assert len(other.get(f"2/{MODEL}")) < 0.9 * len(other.get(f"1/{MODEL}")), "a difference"
+
+
+def test_a_file_without_arrays_is_one(tmp_path: Path, child: PackingProcess) -> None:
+    """Of plain SGD, which has no momentum."""
+    store = DirectoryStore.from_url(tmp_path.as_uri())
+    with closing(PackingThread(CheckpointSpec(exact_every=3))) as thread:
+        for packing in (child, thread):
+            packing.take({MODEL: {"w": torch.ones(3)}, "optimizer.tensors": {}}, ())
+            stored = packing.data(CheckpointName(1, 1), EXACTLY, alone=False)(store, "1/")
+            assert {file.name for file in stored} == EXACTLY.keys()
+            assert unpack(store.get("1/optimizer.tensors")) == {}
 
 
 def test_a_state_that_grows_is_saved_by_the_same_child(tmp_path: Path, child: PackingProcess) -> None:

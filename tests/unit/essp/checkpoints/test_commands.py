@@ -119,6 +119,8 @@ def weights_at(output: Path, step: int) -> dict[str, torch.Tensor]:
     ("words", "message"),
     [
         (("ls", "nowhere"), "holds no checkpoint of a training; give the output of a training job"),
+        (("show", "nowhere"), "holds no checkpoint of a training; give the output of a training job"),
+        (("diff", "nowhere", "1", "2"), "holds no checkpoint of a training; give the output of a training job"),
         (("ls", "{output}", "--trainer", "two"), "holds no checkpoint of trainer two"),
         (("show", "{output}", "--trainer", "two"), "--trainer: there is no trainer two; there are one"),
         (("diff", "{output}", "4", "5"), "there are 4, 8, 10"),

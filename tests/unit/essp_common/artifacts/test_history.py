@@ -113,6 +113,18 @@ def test_joining_may_be_interrupted_anywhere(tmp_path: Path, writes: int) -> Non
     assert len(history.stored()) <= 3
 
 
+def test_a_chapter_that_another_one_holds_does_not_matter(tmp_path: Path) -> None:
+    """Its writer slept, while another master joined more."""
+    early, late = (open_store((tmp_path / name).as_uri()) for name in ("early", "late"))
+    for store, before in ((early, 3), (late, 5)):
+        for number in range(1, 6):
+            History(store).append(segment(number))
+        History(store).join(before, 1)
+    late.put(layout.chapter(1, 2), early.get(layout.chapter(1, 2)))
+    assert [stored.last for stored in History(late).stored()] == [4, 2, 5]
+    assert times(History(late)) == [1, 2, 3, 4, 5]
+
+
 def test_a_gap_is_no_history(tmp_path: Path) -> None:
     store = open_store(tmp_path.as_uri())
     for number in (1, 2, 3):

@@ -130,6 +130,28 @@ def test_who_saves_while_another_takes_over_does_not_become_the_latest(tmp_path:
     assert checkpoint.steps(folder, "rgb") == [12, 13]
 
 
+def test_a_checkpoint_that_was_the_latest_for_a_moment_stays(tmp_path: Path) -> None:
+    """Another process begins as soon as it is, and resumes from it, before its writer looks again."""
+    folder = DirectoryStore(str(tmp_path))
+    left = [3]
+
+    class Overtaken(DirectoryStore):
+        def put(self, key: str, data: bytes, *, if_absent: bool = False) -> ObjectInfo:
+            written = super().put(key, data, if_absent=if_absent)
+            if left[0] == 0:
+                found = begin(folder).found.manifest
+                assert found is not None
+                assert found.step == 8
+            left[0] -= 1
+            return written
+
+    writer = begin(Overtaken(str(tmp_path)))
+    with pytest.raises(Fenced):
+        writer.save(manifest(8), DATA, 1)
+    assert latest(folder) == 8
+    assert checkpoint.steps(folder, "rgb") == [8]
+
+
 def finish_two_epochs(store: DirectoryStore) -> CheckpointWriter:
     """By a process of the run with fence 1; it leaves three checkpoints, the final one ahead of those that follow."""
     writer = begin(store)
