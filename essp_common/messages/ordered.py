@@ -32,7 +32,7 @@ missing, and made again. `finish` does both at once.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -199,6 +199,14 @@ class _Arrival:
     """Of the seed; says which run's bytes are missing. 0: not known."""
 
 
+class _Dropped(NamedTuple):
+    """A message that nobody waits for, until cache and bus know that."""
+
+    arrival: _Arrival
+    ack: bool
+    trained: bool
+
+
 class OrderedIntake:
     """Takes one stream of one job in index order."""
 
@@ -212,6 +220,7 @@ class OrderedIntake:
         self._phases = list(phases)
         self._phase_of = {(plan.purpose, plan.epoch): i for i, plan in enumerate(self._phases)}
         self._buffer: ReorderBuffer[_Arrival] = ReorderBuffer([p.clips for p in phases], start, options.owns)
+        self._dropped: deque[_Dropped] = deque()
         topic = topics.stream_topic(options.feature)
         self._parse = _parse_clip if topic == topics.CLIPS else _parse_feature
         bus.ensure_topics({topic: topics.partitions(topic)})
@@ -372,6 +381,7 @@ class OrderedIntake:
                 self._subscription.done(record)
             else:
                 self._arrived(arrival)
+        self._settle()
 
     def _check_fits(self, arrival: _Arrival | None) -> None:
         fits = self._options.fits
@@ -392,10 +402,7 @@ class OrderedIntake:
         outcome, other = self._buffer.put(Position(phase_index, arrival.clip.index), version, arrival)
         match outcome:
             case Put.PASSED:
-                if not arrival.skipped:
-                    self._report_trained([arrival.clip])
-                    self._bus.flush()
-                self._drop(arrival, ack=True)
+                self._drop(arrival, ack=True, trained=not arrival.skipped)
             case Put.HELD:
                 self._drop(arrival, ack=True)
             case Put.REPLACED if other is not None:
@@ -403,10 +410,20 @@ class OrderedIntake:
             case Put.DUPLICATE if other is not None:
                 self._drop(arrival, ack=arrival.key != other.key)
 
-    def _drop(self, arrival: _Arrival, ack: bool) -> None:
-        if ack and arrival.key:
-            self._cache.ack(arrival.key, self._options.consumer)
-        self._subscription.done(arrival.record)
+    def _drop(self, arrival: _Arrival, ack: bool, trained: bool = False) -> None:
+        self._dropped.append(_Dropped(arrival, ack, trained))
+
+    def _settle(self) -> None:
+        """Be done with what was dropped. After an error the next poll goes on here, and what arrived is kept."""
+        while self._dropped:
+            arrival, ack, trained = self._dropped[0]
+            if trained:
+                self._report_trained([arrival.clip])
+                self._bus.flush()
+            if ack and arrival.key:
+                self._cache.ack(arrival.key, self._options.consumer)
+            self._subscription.done(arrival.record)
+            self._dropped.popleft()
 
     def _report_trained(self, clips: Sequence[ClipRef]) -> None:
         """Clips of one phase."""

@@ -422,6 +422,30 @@ def test_an_outage_of_the_cache_costs_nothing(bench: OrderedBench, monkeypatch: 
         assert places(take_all(intake)) == [(0, 0), (0, "end")]
 
 
+@pytest.mark.parametrize("broken", ["ack", "flush"])
+def test_an_outage_while_a_message_is_dropped_costs_none_that_came_with_it(
+    bench: OrderedBench, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    phases = [plan(TRAIN, 0, 3)]
+
+    def down(*_: object) -> None:
+        raise Unavailable("no server")
+
+    for index in (0, 1, 2):
+        bench.feature(phases[0], index)
+    with bench.intake(phases, start=Position(0, 1)) as intake:
+        with monkeypatch.context() as patch:
+            patch.setattr(bench.cache if broken == "ack" else bench.bus, broken, down)
+            with pytest.raises(Unavailable):
+                intake.take(0)
+        taken = take_all(intake)
+        assert places(taken) == [(0, 1), (0, 2), (0, "end")]
+        intake.finish([t for t in taken if isinstance(t, Delivery)])
+        assert intake.take(0) is None
+    assert (bench.cache.usage().keys, bench.backlog()) == (0, 0)
+    assert {i for p in bench.progress() for i in p.trained.indices} == {0, 1, 2}
+
+
 @pytest.mark.parametrize(("clips", "ranks"), [(8, 1), (8, 4), (3, 3), (4, 3), (70, 3), (128, 7), (130, 9), (1, 64)])
 def test_no_rank_takes_more_of_consecutive_clips_than_the_largest_share(clips: int, ranks: int) -> None:
     options = [IntakeOptions("j", "c", "s", "rgb", rank=rank, world_size=ranks) for rank in range(ranks)]
