@@ -15,6 +15,8 @@ Guarantees:
 - A message for a clip that was taken before is acked again and dropped: delivery is at least once, and a clip that was
   made again for another consumer still waits for this one's ack. If the clip was released, that is reported again, so
   that a new master learns how far this consumer is.
+- A record that comes again while this consumer has it in hand (Kafka goes back to the last commit where messages were
+  lost) is passed over: it waits, was taken or was released, and is committed when the consumer says so.
 - Of several messages for one clip that of the latest run counts: the master hears of missing bytes of its own run
   alone, since those of the runs before it are made again anyway.
 - Bytes that are gone (`CacheMiss`) are reported as LOST. The master issues the same seed again, and `take` continues
@@ -221,6 +223,8 @@ class OrderedIntake:
         self._phase_of = {(plan.purpose, plan.epoch): i for i, plan in enumerate(self._phases)}
         self._buffer: ReorderBuffer[_Arrival] = ReorderBuffer([p.clips for p in phases], start, options.owns)
         self._dropped: deque[_Dropped] = deque()
+        self._in_hand: dict[int, set[int]] = {partition: set() for partition in options.partitions}
+        """Offsets of the records that are not done, by partition. The integers are those of the records."""
         topic = topics.stream_topic(options.feature)
         self._parse = _parse_clip if topic == topics.CLIPS else _parse_feature
         bus.ensure_topics({topic: topics.partitions(topic)})
@@ -283,7 +287,7 @@ class OrderedIntake:
     def commit(self, records: Iterable[Record]) -> None:
         """These, which may be `bare`, need no redelivery."""
         for record in records:
-            self._subscription.done(record)
+            self._done(record)
 
     def finish(self, items: Sequence[Delivery]) -> None:
         """`release` and `commit`."""
@@ -356,7 +360,7 @@ class OrderedIntake:
     def _make_again(self, clip: ClipRef, record: Record, reason: str, fence: int) -> None:
         self._report_lost(clip, reason, fence)
         self._bus.flush()
-        self._subscription.done(record)
+        self._done(record)
 
     def _report_lost(self, clip: ClipRef, reason: str, fence: int) -> None:
         failed = Failed(
@@ -371,6 +375,10 @@ class OrderedIntake:
 
     def _poll(self, timeout_s: float) -> None:
         for record in self._subscription.poll(_POLL_RECORDS, timeout_s):
+            in_hand = self._in_hand[record.partition]
+            if record.offset in in_hand:
+                continue
+            in_hand.add(record.offset)
             try:
                 arrival = self._parse(record, self._options)
                 self._check_fits(arrival)
@@ -378,7 +386,7 @@ class OrderedIntake:
                 refuse(self._options.consumer, record, error)
                 arrival = None
             if arrival is None:
-                self._subscription.done(record)
+                self._done(record)
             else:
                 self._arrived(arrival)
         self._settle()
@@ -422,8 +430,14 @@ class OrderedIntake:
                 self._bus.flush()
             if ack and arrival.key:
                 self._cache.ack(arrival.key, self._options.consumer)
-            self._subscription.done(arrival.record)
+            self._done(arrival.record)
             self._dropped.popleft()
+
+    def _done(self, record: Record) -> None:
+        # In this order: where the bus has gone back and this record is still to come, the bus does not count it as
+        # done, and it must not be passed over.
+        self._in_hand[record.partition].discard(record.offset)
+        self._subscription.done(record)
 
     def _report_trained(self, clips: Sequence[ClipRef]) -> None:
         """Clips of one phase."""

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from essp_common import topics
-from essp_common.bus.memory import MemoryBus
+from essp_common.bus.memory import MemoryBus, MemorySubscription
 from essp_common.cache.memory import MemoryCache
 from essp_common.cache.port import Buffer, FrameCache, clip_key, stream_key
 from essp_common.errors import BadFrames, CacheMiss, Unavailable
@@ -107,6 +107,16 @@ def take_all(intake: OrderedIntake) -> list[Delivery | PhaseEnd]:
     while (taken := intake.take(0)) is not None:
         found.append(taken)
     return found
+
+
+def go_back(intake: OrderedIntake) -> None:
+    """Have everything that is not committed delivered again, as Kafka does where messages were lost for good."""
+    subscription = intake._subscription
+    assert isinstance(subscription, MemorySubscription)
+    with subscription._bus.lock:
+        slots = list(subscription.slots)
+        subscription.take([])
+        subscription.take(slots)
 
 
 def places(taken: list[Delivery | PhaseEnd]) -> list[tuple[int, int | str]]:
@@ -378,6 +388,47 @@ def test_released_but_not_committed_is_delivered_again_and_found_missing(bench: 
         taken = [t for t in take_all(intake) if isinstance(t, Delivery)]
         assert [t.clip.index for t in taken] == [0, 1]
         intake.commit(t.record.bare for t in taken)
+        assert bench.backlog() == 0
+
+
+@pytest.mark.parametrize("state", ["waiting", "taken", "released"])
+def test_what_comes_again_while_it_is_in_hand_is_not_committed(bench: OrderedBench, state: str) -> None:
+    """A consumer that dies before its checkpoint would not get it any more."""
+    phases = [plan(TRAIN, 0, 3)]
+    for index in (1, 2) if state == "waiting" else (0, 1):
+        bench.feature(phases[0], index)
+    with bench.intake(phases) as intake:
+        taken = [t for t in take_all(intake) if isinstance(t, Delivery)]
+        if state == "released":
+            intake.release(taken)
+        reports, keys = len(bench.progress()), bench.cache.usage().keys
+        for _ in range(2):
+            go_back(intake)
+            assert take_all(intake) == []
+            assert (bench.backlog(), len(bench.progress()), bench.cache.usage().keys) == (2, reports, keys)
+        for index in range(3):
+            bench.feature(phases[0], index)
+        taken += [t for t in take_all(intake) if isinstance(t, Delivery)]
+        assert [t.clip.index for t in taken] == [0, 1, 2]
+        intake.finish(taken)
+        assert bench.backlog() == 0
+
+
+def test_what_comes_again_after_it_was_committed_is_done_again(bench: OrderedBench) -> None:
+    """The bus could not count it: a record before it was in hand, or its own was still to come again."""
+    phases = [plan(TRAIN, 0, 65)]
+    for index in range(65):
+        bench.feature(phases[0], index)
+    with bench.intake(phases) as intake:
+        first, *others, last = [t for t in take_all(intake) if isinstance(t, Delivery)]
+        assert first.record.partition == last.record.partition
+        intake.release([first, *others, last])
+        intake.commit([last.record])
+        go_back(intake)
+        intake.commit(t.record for t in others)
+        assert take_all(intake) == []
+        assert bench.backlog() == 2
+        intake.commit([first.record.bare])
         assert bench.backlog() == 0
 
 
