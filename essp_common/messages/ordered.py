@@ -18,7 +18,8 @@ Guarantees:
 - A record that comes again while this consumer has it in hand (Kafka goes back to the last commit where messages were
   lost) is passed over: it waits, was taken or was released, and is committed when the consumer says so.
 - Of several messages for one clip that of the latest run counts: the master hears of missing bytes of its own run
-  alone, since those of the runs before it are made again anyway.
+  alone, since those of the runs before it are made again anyway. A skip counts as the last attempt of its run, since
+  the master makes nothing after it; one of a run before is dropped, since that clip is tried again.
 - Bytes that are gone (`CacheMiss`) are reported as LOST. The master issues the same seed again, and `take` continues
   with that index when its message arrives. The same becomes of bytes that `read` finds damaged (`BadFrames`), and
   `request_rebuild` does it for those that the consumer finds so.
@@ -111,6 +112,8 @@ class IntakeOptions:
     worker: str = ""
     """Name of this process in messages."""
     fence: int = 0
+    since: int = 0
+    """The fence with which this run of the job began; 0: not known."""
     rank: int = 0
     world_size: int = 1
     """Rank r takes the indices whose partition is r modulo the world size."""
@@ -198,7 +201,7 @@ class _Arrival:
     skipped: str
     record: Record
     fence: int
-    """Of the seed; says which run's bytes are missing. 0: not known."""
+    """Of the seed, or of the master that skips it; says which run's bytes are missing. 0: not known."""
 
 
 class _Dropped(NamedTuple):
@@ -401,12 +404,14 @@ class OrderedIntake:
             )
 
     def _arrived(self, arrival: _Arrival) -> None:
+        if arrival.skipped and 0 < arrival.fence < self._options.since:
+            return self._drop(arrival, ack=False)
         phase_index = self._phase_of.get((arrival.clip.purpose, arrival.clip.epoch))
         if phase_index is None or arrival.clip.index >= self._phases[phase_index].clips:  # of no phase of this run
             if arrival.fence <= self._options.fence:
                 self._drop(arrival, ack=True)
             return  # of the next run, perhaps: it is delivered again, to the intake of that one
-        version = (arrival.fence, arrival.clip.attempt)
+        version = (arrival.fence, arrival.clip.attempt, bool(arrival.skipped))
         outcome, other = self._buffer.put(Position(phase_index, arrival.clip.index), version, arrival)
         match outcome:
             case Put.PASSED:

@@ -265,6 +265,35 @@ def test_of_two_attempts_that_of_this_run_is_taken_though_the_run_before_needed_
         assert places(take_all(intake)) == [(0, 0), (0, "end")]
 
 
+@pytest.mark.parametrize("fence", [2, 3])
+def test_a_skip_counts_more_than_what_was_made_before_it(bench: OrderedBench, fence: int) -> None:
+    """In this run or in an earlier one. The bytes may be gone, and the master would not make them again."""
+    phases = [plan(TRAIN, 0, 1)]
+    bench.cache.purge(bench.feature(phases[0], 0, fence=fence))
+    bench.feature(phases[0], 0, skipped="gone", fence=3)
+    with bench.intake(phases, replace(FLOW, since=3)) as intake:
+        taken, _ = take_all(intake)
+        assert isinstance(taken, Delivery)
+        assert taken.skipped == "gone"
+        intake.finish([taken])
+    assert (bench.backlog(), bench.progress()) == (0, [])
+
+
+@pytest.mark.parametrize(("since", "skipped"), [(3, False), (2, True), (0, True)])
+def test_a_skip_of_an_earlier_run_says_nothing_of_this_one(bench: OrderedBench, since: int, skipped: bool) -> None:
+    """The video may have been repaired. One of an earlier master of this run counts."""
+    phases = [plan(TRAIN, 0, 1)]
+    bench.feature(phases[0], 0, skipped="damaged", fence=2)
+    with bench.intake(phases, replace(FLOW, since=since)) as intake:
+        taken = take_all(intake)
+        assert bool(taken) == skipped
+        bench.feature(phases[0], 0, fence=3)
+        taken += take_all(intake)
+        assert places(taken) == [(0, 0), (0, "end")]
+        intake.finish([t for t in taken if isinstance(t, Delivery)])
+    assert bench.backlog() == 0
+
+
 def test_a_message_that_takes_the_place_of_another_one_keeps_its_bytes(bench: OrderedBench) -> None:
     phases = [plan(TRAIN, 0, 1)]
     for fence in (2, 3):
