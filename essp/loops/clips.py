@@ -133,6 +133,7 @@ class JobClips:
                 feature=stream.feature,
                 worker=self._membership.incarnation,
                 fence=job.fence,
+                since=job.since,
                 fetches=fetches,
                 read=read,
                 elsewhere=FetchProcesses.of(processes, job.cache_url, settings.tenant, read),

@@ -16,7 +16,7 @@ from essp.embedded.composition import Embedded, EmbeddedOptions
 from essp_common.errors import ConfigError, EsspError
 from essp_common.job.spec import JobSpec, stored_spec
 from essp_common.job.status import JobState, JobStatus
-from essp_common.messages.control import ENDED, ControlFeed
+from essp_common.messages.control import ENDED, ControlFeed, run_of
 from essp_common.messages.snapshot import completed
 from essp_common.pb.v1.messages_pb2 import Control, PhasePlan
 from essp_common.runtime.config import Settings
@@ -44,6 +44,10 @@ class RunningJob(Protocol):
     @property
     def fence(self) -> int:
         """Of the master that runs it."""
+
+    @property
+    def since(self) -> int:
+        """The fence with which its run began."""
 
     @property
     def over(self) -> bool:
@@ -90,7 +94,7 @@ class OwnJob:
             command = self.control.wait(self.spec.name, _START_S)
             if command is None:
                 raise EsspError(f"the job of this loop did not start within {_START_S:.0f} s; see the log")
-            self.fence = command.fence
+            self.fence, self.since = command.fence, run_of(command)
             self._resources = stack.pop_all()
         _own_jobs.add(self)
 
@@ -184,6 +188,12 @@ class ClusterJob:
         """Of the master that runs it."""
         command = self.control.latest(self.spec.name)
         return 0 if command is None else command.fence
+
+    @property
+    def since(self) -> int:
+        """The fence with which its run began."""
+        command = self.control.latest(self.spec.name)
+        return 0 if command is None else run_of(command)
 
     @property
     def over(self) -> bool:

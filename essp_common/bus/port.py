@@ -72,7 +72,8 @@ class Subscription(Protocol):
         """This record needs no redelivery. Thread-safe, in any order.
 
         What is committed of a partition is the offset below which everything is done, and only once all that was
-        published on the same bus before is durable: work may be called done without a flush for each record.
+        published on the same bus before is durable: work may be called done without a flush for each record. Where
+        that was lost for good, all that is not committed is delivered again, also what this subscriber has in hand.
         """
 
     def pause(self) -> None:

@@ -15,8 +15,11 @@ Guarantees:
 - A message for a clip that was taken before is acked again and dropped: delivery is at least once, and a clip that was
   made again for another consumer still waits for this one's ack. If the clip was released, that is reported again, so
   that a new master learns how far this consumer is.
+- A record that comes again while this consumer has it in hand (Kafka goes back to the last commit where messages were
+  lost) is passed over: it waits, was taken or was released, and is committed when the consumer says so.
 - Of several messages for one clip that of the latest run counts: the master hears of missing bytes of its own run
-  alone, since those of the runs before it are made again anyway.
+  alone, since those of the runs before it are made again anyway. A skip counts as the last attempt of its run, since
+  the master makes nothing after it; one of a run before is dropped, since that clip is tried again.
 - Bytes that are gone (`CacheMiss`) are reported as LOST. The master issues the same seed again, and `take` continues
   with that index when its message arrives. The same becomes of bytes that `read` finds damaged (`BadFrames`), and
   `request_rebuild` does it for those that the consumer finds so.
@@ -32,7 +35,7 @@ missing, and made again. `finish` does both at once.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -109,6 +112,8 @@ class IntakeOptions:
     worker: str = ""
     """Name of this process in messages."""
     fence: int = 0
+    since: int = 0
+    """The fence with which this run of the job began; 0: not known."""
     rank: int = 0
     world_size: int = 1
     """Rank r takes the indices whose partition is r modulo the world size."""
@@ -196,7 +201,15 @@ class _Arrival:
     skipped: str
     record: Record
     fence: int
-    """Of the seed; says which run's bytes are missing. 0: not known."""
+    """Of the seed, or of the master that skips it; says which run's bytes are missing. 0: not known."""
+
+
+class _Dropped(NamedTuple):
+    """A message that nobody waits for, until cache and bus know that."""
+
+    arrival: _Arrival
+    ack: bool
+    trained: bool
 
 
 class OrderedIntake:
@@ -212,6 +225,9 @@ class OrderedIntake:
         self._phases = list(phases)
         self._phase_of = {(plan.purpose, plan.epoch): i for i, plan in enumerate(self._phases)}
         self._buffer: ReorderBuffer[_Arrival] = ReorderBuffer([p.clips for p in phases], start, options.owns)
+        self._dropped: deque[_Dropped] = deque()
+        self._in_hand: dict[int, set[int]] = {partition: set() for partition in options.partitions}
+        """Offsets of the records that are not done, by partition. The integers are those of the records."""
         topic = topics.stream_topic(options.feature)
         self._parse = _parse_clip if topic == topics.CLIPS else _parse_feature
         bus.ensure_topics({topic: topics.partitions(topic)})
@@ -274,7 +290,7 @@ class OrderedIntake:
     def commit(self, records: Iterable[Record]) -> None:
         """These, which may be `bare`, need no redelivery."""
         for record in records:
-            self._subscription.done(record)
+            self._done(record)
 
     def finish(self, items: Sequence[Delivery]) -> None:
         """`release` and `commit`."""
@@ -347,7 +363,7 @@ class OrderedIntake:
     def _make_again(self, clip: ClipRef, record: Record, reason: str, fence: int) -> None:
         self._report_lost(clip, reason, fence)
         self._bus.flush()
-        self._subscription.done(record)
+        self._done(record)
 
     def _report_lost(self, clip: ClipRef, reason: str, fence: int) -> None:
         failed = Failed(
@@ -362,6 +378,10 @@ class OrderedIntake:
 
     def _poll(self, timeout_s: float) -> None:
         for record in self._subscription.poll(_POLL_RECORDS, timeout_s):
+            in_hand = self._in_hand[record.partition]
+            if record.offset in in_hand:
+                continue
+            in_hand.add(record.offset)
             try:
                 arrival = self._parse(record, self._options)
                 self._check_fits(arrival)
@@ -369,9 +389,10 @@ class OrderedIntake:
                 refuse(self._options.consumer, record, error)
                 arrival = None
             if arrival is None:
-                self._subscription.done(record)
+                self._done(record)
             else:
                 self._arrived(arrival)
+        self._settle()
 
     def _check_fits(self, arrival: _Arrival | None) -> None:
         fits = self._options.fits
@@ -383,19 +404,18 @@ class OrderedIntake:
             )
 
     def _arrived(self, arrival: _Arrival) -> None:
+        if arrival.skipped and 0 < arrival.fence < self._options.since:
+            return self._drop(arrival, ack=False)
         phase_index = self._phase_of.get((arrival.clip.purpose, arrival.clip.epoch))
         if phase_index is None or arrival.clip.index >= self._phases[phase_index].clips:  # of no phase of this run
             if arrival.fence <= self._options.fence:
                 self._drop(arrival, ack=True)
             return  # of the next run, perhaps: it is delivered again, to the intake of that one
-        version = (arrival.fence, arrival.clip.attempt)
+        version = (arrival.fence, arrival.clip.attempt, bool(arrival.skipped))
         outcome, other = self._buffer.put(Position(phase_index, arrival.clip.index), version, arrival)
         match outcome:
             case Put.PASSED:
-                if not arrival.skipped:
-                    self._report_trained([arrival.clip])
-                    self._bus.flush()
-                self._drop(arrival, ack=True)
+                self._drop(arrival, ack=True, trained=not arrival.skipped)
             case Put.HELD:
                 self._drop(arrival, ack=True)
             case Put.REPLACED if other is not None:
@@ -403,10 +423,26 @@ class OrderedIntake:
             case Put.DUPLICATE if other is not None:
                 self._drop(arrival, ack=arrival.key != other.key)
 
-    def _drop(self, arrival: _Arrival, ack: bool) -> None:
-        if ack and arrival.key:
-            self._cache.ack(arrival.key, self._options.consumer)
-        self._subscription.done(arrival.record)
+    def _drop(self, arrival: _Arrival, ack: bool, trained: bool = False) -> None:
+        self._dropped.append(_Dropped(arrival, ack, trained))
+
+    def _settle(self) -> None:
+        """Be done with what was dropped. After an error the next poll goes on here, and what arrived is kept."""
+        while self._dropped:
+            arrival, ack, trained = self._dropped[0]
+            if trained:
+                self._report_trained([arrival.clip])
+                self._bus.flush()
+            if ack and arrival.key:
+                self._cache.ack(arrival.key, self._options.consumer)
+            self._done(arrival.record)
+            self._dropped.popleft()
+
+    def _done(self, record: Record) -> None:
+        # In this order: where the bus has gone back and this record is still to come, the bus does not count it as
+        # done, and it must not be passed over.
+        self._in_hand[record.partition].discard(record.offset)
+        self._subscription.done(record)
 
     def _report_trained(self, clips: Sequence[ClipRef]) -> None:
         """Clips of one phase."""

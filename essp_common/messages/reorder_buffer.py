@@ -23,8 +23,9 @@ from typing import Generic, TypeVar
 from essp_common.planning.position import Position
 
 T = TypeVar("T")
-Version = tuple[int, int]
-"""Fence and attempt: the run, or the master, that asked for an item last decides which attempt is right."""
+Version = tuple[int, ...]
+"""Fence, attempt, and whether that is skipped: the run, or the master, that asked for an item last decides which
+attempt is right."""
 
 
 class Put(Enum):

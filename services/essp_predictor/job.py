@@ -25,6 +25,7 @@ from essp_common.cache.port import FrameCache
 from essp_common.features.sampling import wanted_frames
 from essp_common.job.spec import stored_spec
 from essp_common.learning.wanted import Decoded, Decoding, in_flight
+from essp_common.messages.control import run_of
 from essp_common.messages.ordered import IntakeOptions, OrderedIntake
 from essp_common.messages.snapshot import completed
 from essp_common.pb.v1.messages_pb2 import Control
@@ -124,6 +125,7 @@ class PredictionJob:
             feature=described.feature,
             worker=self._worker,
             fence=self._command.fence,
+            since=run_of(self._command),
             fetches=fetches,
             read=views,
         )

@@ -16,6 +16,7 @@ from essp_common.job.clip_spec import StreamSpec
 from essp_common.job.feature_layout import FeatureLayout
 from essp_common.job.spec import JobSpec, stored_spec
 from essp_common.job.trainer_spec import TrainerSpec
+from essp_common.messages.control import run_of
 from essp_common.pb.v1.messages_pb2 import EMBED, TEST, ClipRef, Control, JobSnapshot, PhasePlan, Purpose
 from essp_common.planning.position import Position, after_epochs
 from essp_common.runtime import ids
@@ -37,6 +38,8 @@ class Assignment:
     phases: tuple[PhasePlan, ...]
     versions: dict[str, str]
     fence: int
+    since: int = 0
+    """The fence with which this run of the job began; 0: not known."""
     code: tuple[str, ...] = ()
     """Packages of which the job may name the network and the loss by path."""
 
@@ -62,6 +65,7 @@ class Assignment:
             phases=tuple(snapshot.phases),
             versions=dict(snapshot.versions),
             fence=command.fence,
+            since=run_of(command),
             code=code,
         )
 

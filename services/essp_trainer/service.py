@@ -381,6 +381,7 @@ class Trainer:
             feature=assignment.stream.feature,
             worker=self._config.worker,
             fence=assignment.fence,
+            since=assignment.since,
             rank=self._ranks.rank,
             world_size=self._ranks.world_size,
             fetches=fetches,

@@ -82,11 +82,12 @@ class MessageBuilder:
         """Topic and message for each stream that has nothing at an index."""
         clip = self._ref(instruction.phase_index, instruction.clip)
         if any(self._features[stream] == "rgb" for stream in instruction.streams):
-            yield topics.CLIPS, ClipReady(clip=clip, skipped=instruction.reason)
+            yield topics.CLIPS, ClipReady(clip=clip, skipped=instruction.reason, fence=self._fence)
         for stream in instruction.streams:
             feature = self._features[stream]
             if feature != "rgb":
-                yield topics.features(feature), FeatureReady(clip=clip, stream=stream, skipped=instruction.reason)
+                skip = FeatureReady(clip=clip, stream=stream, skipped=instruction.reason, fence=self._fence)
+                yield topics.features(feature), skip
 
     def releases(self, instruction: ReleaseClip) -> Iterator[tuple[str, str]]:
         """Cache key and consumer of each ack that frees a clip."""

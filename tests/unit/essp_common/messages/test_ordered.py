@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from essp_common import topics
-from essp_common.bus.memory import MemoryBus
+from essp_common.bus.memory import MemoryBus, MemorySubscription
 from essp_common.cache.memory import MemoryCache
 from essp_common.cache.port import Buffer, FrameCache, clip_key, stream_key
 from essp_common.errors import BadFrames, CacheMiss, Unavailable
@@ -107,6 +107,16 @@ def take_all(intake: OrderedIntake) -> list[Delivery | PhaseEnd]:
     while (taken := intake.take(0)) is not None:
         found.append(taken)
     return found
+
+
+def go_back(intake: OrderedIntake) -> None:
+    """Have everything that is not committed delivered again, as Kafka does where messages were lost for good."""
+    subscription = intake._subscription
+    assert isinstance(subscription, MemorySubscription)
+    with subscription._bus.lock:
+        slots = list(subscription.slots)
+        subscription.take([])
+        subscription.take(slots)
 
 
 def places(taken: list[Delivery | PhaseEnd]) -> list[tuple[int, int | str]]:
@@ -255,6 +265,35 @@ def test_of_two_attempts_that_of_this_run_is_taken_though_the_run_before_needed_
         assert places(take_all(intake)) == [(0, 0), (0, "end")]
 
 
+@pytest.mark.parametrize("fence", [2, 3])
+def test_a_skip_counts_more_than_what_was_made_before_it(bench: OrderedBench, fence: int) -> None:
+    """In this run or in an earlier one. The bytes may be gone, and the master would not make them again."""
+    phases = [plan(TRAIN, 0, 1)]
+    bench.cache.purge(bench.feature(phases[0], 0, fence=fence))
+    bench.feature(phases[0], 0, skipped="gone", fence=3)
+    with bench.intake(phases, replace(FLOW, since=3)) as intake:
+        taken, _ = take_all(intake)
+        assert isinstance(taken, Delivery)
+        assert taken.skipped == "gone"
+        intake.finish([taken])
+    assert (bench.backlog(), bench.progress()) == (0, [])
+
+
+@pytest.mark.parametrize(("since", "skipped"), [(3, False), (2, True), (0, True)])
+def test_a_skip_of_an_earlier_run_says_nothing_of_this_one(bench: OrderedBench, since: int, skipped: bool) -> None:
+    """The video may have been repaired. One of an earlier master of this run counts."""
+    phases = [plan(TRAIN, 0, 1)]
+    bench.feature(phases[0], 0, skipped="damaged", fence=2)
+    with bench.intake(phases, replace(FLOW, since=since)) as intake:
+        taken = take_all(intake)
+        assert bool(taken) == skipped
+        bench.feature(phases[0], 0, fence=3)
+        taken += take_all(intake)
+        assert places(taken) == [(0, 0), (0, "end")]
+        intake.finish([t for t in taken if isinstance(t, Delivery)])
+    assert bench.backlog() == 0
+
+
 def test_a_message_that_takes_the_place_of_another_one_keeps_its_bytes(bench: OrderedBench) -> None:
     phases = [plan(TRAIN, 0, 1)]
     for fence in (2, 3):
@@ -381,6 +420,47 @@ def test_released_but_not_committed_is_delivered_again_and_found_missing(bench: 
         assert bench.backlog() == 0
 
 
+@pytest.mark.parametrize("state", ["waiting", "taken", "released"])
+def test_what_comes_again_while_it_is_in_hand_is_not_committed(bench: OrderedBench, state: str) -> None:
+    """A consumer that dies before its checkpoint would not get it any more."""
+    phases = [plan(TRAIN, 0, 3)]
+    for index in (1, 2) if state == "waiting" else (0, 1):
+        bench.feature(phases[0], index)
+    with bench.intake(phases) as intake:
+        taken = [t for t in take_all(intake) if isinstance(t, Delivery)]
+        if state == "released":
+            intake.release(taken)
+        reports, keys = len(bench.progress()), bench.cache.usage().keys
+        for _ in range(2):
+            go_back(intake)
+            assert take_all(intake) == []
+            assert (bench.backlog(), len(bench.progress()), bench.cache.usage().keys) == (2, reports, keys)
+        for index in range(3):
+            bench.feature(phases[0], index)
+        taken += [t for t in take_all(intake) if isinstance(t, Delivery)]
+        assert [t.clip.index for t in taken] == [0, 1, 2]
+        intake.finish(taken)
+        assert bench.backlog() == 0
+
+
+def test_what_comes_again_after_it_was_committed_is_done_again(bench: OrderedBench) -> None:
+    """The bus could not count it: a record before it was in hand, or its own was still to come again."""
+    phases = [plan(TRAIN, 0, 65)]
+    for index in range(65):
+        bench.feature(phases[0], index)
+    with bench.intake(phases) as intake:
+        first, *others, last = [t for t in take_all(intake) if isinstance(t, Delivery)]
+        assert first.record.partition == last.record.partition
+        intake.release([first, *others, last])
+        intake.commit([last.record])
+        go_back(intake)
+        intake.commit(t.record for t in others)
+        assert take_all(intake) == []
+        assert bench.backlog() == 2
+        intake.commit([first.record.bare])
+        assert bench.backlog() == 0
+
+
 def test_rgb_takes_the_clips_themselves(bench: OrderedBench) -> None:
     clip = ClipRef(job=JOB, purpose=TRAIN, epoch=0, index=0)
     key = clip_key(JOB, TRAIN, 0, 0, 0)
@@ -420,6 +500,30 @@ def test_an_outage_of_the_cache_costs_nothing(bench: OrderedBench, monkeypatch: 
             with pytest.raises(Unavailable):
                 intake.take(0)
         assert places(take_all(intake)) == [(0, 0), (0, "end")]
+
+
+@pytest.mark.parametrize("broken", ["ack", "flush"])
+def test_an_outage_while_a_message_is_dropped_costs_none_that_came_with_it(
+    bench: OrderedBench, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    phases = [plan(TRAIN, 0, 3)]
+
+    def down(*_: object) -> None:
+        raise Unavailable("no server")
+
+    for index in (0, 1, 2):
+        bench.feature(phases[0], index)
+    with bench.intake(phases, start=Position(0, 1)) as intake:
+        with monkeypatch.context() as patch:
+            patch.setattr(bench.cache if broken == "ack" else bench.bus, broken, down)
+            with pytest.raises(Unavailable):
+                intake.take(0)
+        taken = take_all(intake)
+        assert places(taken) == [(0, 1), (0, 2), (0, "end")]
+        intake.finish([t for t in taken if isinstance(t, Delivery)])
+        assert intake.take(0) is None
+    assert (bench.cache.usage().keys, bench.backlog()) == (0, 0)
+    assert {i for p in bench.progress() for i in p.trained.indices} == {0, 1, 2}
 
 
 @pytest.mark.parametrize(("clips", "ranks"), [(8, 1), (8, 4), (3, 3), (4, 3), (70, 3), (128, 7), (130, 9), (1, 64)])

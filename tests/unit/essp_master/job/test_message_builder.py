@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from essp_common import topics
 from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.label_sets import label_names
 from essp_common.catalog.rows import VideoRow
@@ -16,7 +17,7 @@ from essp_common.pb.v1.messages_pb2 import DecodeSeed, Seed, Video
 from essp_common.planning.phases import Phases
 from essp_common.planning.planned_clip import PlannedClip
 from essp_master.job.message_builder import MessageBuilder
-from essp_master.ledger.instructions import IssueUnits
+from essp_master.ledger.instructions import IssueUnits, PublishSkip
 from tests.harness.pinned import CATALOG, POOLED, digest, job
 
 ROW = VideoRow(
@@ -92,6 +93,15 @@ def test_decoders_are_told_the_labels_of_a_video_where_trainers_learn_them(
     builder = MessageBuilder(spec, phases, 7, ("left", "jump", "run"))
     ((_, message),) = builder.units(IssueUnits(0, ((clip,),), ("trainer.rgb",)))
     assert list(DecodeSeed.FromString(message).video.labels) == numbers
+
+
+def test_a_skip_says_which_master_it_is_of() -> None:
+    streams = {"rgb": {"feature": "rgb"}, "flow": {"feature": "flow"}}
+    spec = JobSpec.model_validate(SPEC.model_dump() | {"streams": streams})
+    phases = Phases(spec, Catalog((ROW,)))
+    skip = PublishSkip(0, phases.plan(0).clip(1), ("rgb", "flow"), "gone")
+    said = [(topic, m.clip.index, m.skipped, m.fence) for topic, m in MessageBuilder(spec, phases, 7).skips(skip)]
+    assert said == [(topic, 1, "gone", 7) for topic in (topics.CLIPS, topics.features("flow"))]
 
 
 def test_each_seed_names_the_last_keyframe_before_it() -> None:
