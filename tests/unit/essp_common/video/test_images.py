@@ -80,7 +80,9 @@ def test_an_image_is_turned_and_mirrored_as_its_exif_says(
     """`off`: largest difference, by the way of decoding."""
     tag = struct.pack("<HHIHH", 0x0112, 3, 1, orientation, 0)
     data = turned(struct.pack("<2sHIH", b"II", 42, 8, 1) + tag + bytes(4))
-    expected = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)[..., ::-1]
+    decoded = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)
+    assert decoded is not None
+    expected = decoded[..., ::-1]
     assert expected.shape[:2] == ((HEIGHT, WIDTH) if orientation < 5 else (WIDTH, HEIGHT))
     target = np.zeros(expected.shape, np.uint8)
     assert images.write(data, None, WHOLE, target) is None
