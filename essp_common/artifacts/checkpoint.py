@@ -38,7 +38,7 @@ from essp_common.artifacts import checkpoint_files, layout
 from essp_common.artifacts.checkpoint_files import REMEDY, BadCheckpoint, Data, StoredBase, StoredFile
 from essp_common.artifacts.ownership import CheckpointName, LatestLog, Number, Ownership
 from essp_common.artifacts.sealed import sealed, unsealed
-from essp_common.errors import Conflict, EsspError, Fenced, NotFound, PermanentError
+from essp_common.errors import EsspError, Fenced, NotFound, PermanentError
 from essp_common.job.changes import Place
 from essp_common.job.feature_layout import FeatureLayout
 from essp_common.job.trainer_spec import EncoderSpec
@@ -377,16 +377,12 @@ def claim(
         if staged is not None and last.entry is not None and last.entry.fence <= fence:
             newer = _taken_along(store, found, staged, last.entry.process)
         name = None if newer is None else newer.checkpoint
-        try:
-            ownership = Ownership.take(latest, last, resumed, fence, writer, name)
-        except Conflict:
-            if newer is not None:  # another process was first, and trains from an older one
-                remove(store, newer.prefix)
-            continue
-        if ownership is not None:
+        if (ownership := Ownership.take(latest, last, resumed, fence, writer, name)) is not None:
             if newer is not None:
                 found = Found(newer, found.lost_until if found.lost_until > newer.step else 0)
             return CheckpointWriter(store, trainer, found, ownership, _ends(store, trainer))
+        if newer is not None:  # another process was first, and trains from an older one
+            remove(store, newer.prefix)
 
 
 def _base_file(manifest: Manifest, file: StoredFile, base: StoredBase) -> tuple[str, StoredFile]:

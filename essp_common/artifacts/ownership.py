@@ -124,8 +124,7 @@ class Ownership:
         writer: str,
         newer: CheckpointName | None = None,
     ) -> Ownership | None:
-        """Become the owner. Raises `Conflict` if the log has changed since its end was `after`: the caller reads anew.
-        None: it has changed since this process was the owner.
+        """Become the owner, unless the log has changed since its end was `after`: then None, and the caller reads anew.
 
         `resumed`: the checkpoint to resume from; it is the latest now if the log did not say which is. `newer`: one
         that its writer had no time to point to; it is the latest now. Raises `Fenced` if the present owner belongs to a
@@ -141,7 +140,10 @@ class Ownership:
         number = after.number + 1
         pointed = newer or (resumed if present is None else present.checkpoint)
         entry = _entry(pointed, owner=number, fence=fence, writer=writer, process=uuid.uuid4().hex)
-        latest.entries.write(number, entry.model_dump_json().encode())
+        try:
+            latest.entries.write(number, entry.model_dump_json().encode())
+        except Conflict:
+            return None
         return cls(latest, number, entry) if latest.entries.newest() == number else None
 
     @property
