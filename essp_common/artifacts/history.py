@@ -28,6 +28,7 @@ import zstandard
 from google.protobuf.message import DecodeError
 
 from essp_common.artifacts import layout
+from essp_common.compression import decompressed
 from essp_common.errors import Conflict, Fenced, NotFound, PermanentError
 from essp_common.objects.numbered_log import NumberedLog
 from essp_common.objects.port import ObjectStore
@@ -176,9 +177,7 @@ def pack(segment: HistorySegment) -> bytes:
 def unpack(data: bytes, uri: str) -> HistorySegment:
     """The inverse of `pack`. `uri`: where it lies, for the message. Raises `BadHistory`."""
     try:
-        if zstandard.frame_content_size(data) > _MOST_BYTES:
-            raise zstandard.ZstdError(f"it claims to be larger than {_MOST_BYTES} bytes")
-        return HistorySegment.FromString(zstandard.ZstdDecompressor().decompress(data, max_output_size=_MOST_BYTES))
+        return HistorySegment.FromString(decompressed(data, _MOST_BYTES))
     except (zstandard.ZstdError, DecodeError, MemoryError) as error:  # it may claim any size
         raise BadHistory(f"{uri} is no segment of a history ({error}); {_REMEDY}") from error
 

@@ -12,6 +12,7 @@ from google.protobuf.message import DecodeError
 
 from essp_common.artifacts import layout
 from essp_common.bus.port import MAX_MESSAGE_BYTES
+from essp_common.compression import decompressed
 from essp_common.errors import ConfigError, NotFound
 from essp_common.objects.numbered_log import NumberedLog
 from essp_common.objects.port import ObjectStore
@@ -57,8 +58,7 @@ def completed(command: Control, stores: Stores) -> Control:
     output = stores.under(command.stored)
     key = NumberedLog(output, layout.SNAPSHOTS).key(command.fence)
     try:
-        data = zstandard.ZstdDecompressor().decompress(output.get(key), max_output_size=_MOST_STORED_BYTES)
-        snapshot = JobSnapshot.FromString(data)
+        snapshot = JobSnapshot.FromString(decompressed(output.get(key), _MOST_STORED_BYTES))
     except (NotFound, zstandard.ZstdError, DecodeError, MemoryError) as error:
         raise ConfigError(
             f"job {command.job}: its classes and phases cannot be read from {output.uri(key)} ({error}); start the job "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import struct
 from itertools import product
 from typing import Any
@@ -241,6 +242,14 @@ def test_damaged_files_are_refused_or_read_right(data: bytes, draw: st.DataObjec
 def test_other_files_are_refused_in_words(data: bytes, words: str) -> None:
     with pytest.raises(DamagedTensors, match=words):
         unpack(data)
+
+
+def test_an_empty_array_of_rounded_numbers_without_a_range_is_refused() -> None:
+    empty = {"name": "a", "dtype": "float32", "shape": [0, 3], "bits": 8, "ranges": 0, "difference": False}
+    entry = {**empty, "planes": False, "pieces": [{"codec": "none", "stored": 0}], "crc": 0}
+    header = json.dumps({"version": 1, "base": "", "arrays": [entry]}).encode()
+    with pytest.raises(DamagedTensors, match="a: its ranges are damaged"):
+        unpack(MAGIC + struct.pack("<Q", len(header)) + header)
 
 
 @pytest.mark.parametrize("packing", [EXACT, Packing(bits=8), Packing(planes=False), Packing(codec="gzip")])
