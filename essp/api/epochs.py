@@ -22,7 +22,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from essp.api.arguments import function_of, whole_number
 from essp.api.targets import Targets
-from essp_common.errors import ConfigError, EsspError
+from essp_common.errors import ConfigError, EsspError, PermanentError
 from essp_common.job.fields import MOST_EPOCHS
 from essp_common.planning.position import Position
 from essp_common.validation import shown
@@ -104,10 +104,15 @@ class Epochs(IterableDataset[Batch]):
     def _plan(self) -> int:
         """Differs where the clips, or their order, do."""
 
+    @property
+    def _keeps_step(self) -> bool:
+        """There are other ranks, each of which has as many batches: they wait for each other at each one."""
+        return self._ranks.world_size > 1
+
     @abstractmethod
     def _epoch_from(self, start: Position | None) -> Iterator[tuple[Batch | None, int]]:
-        """The batches of the epoch from there on, and how many clips of this rank are over with each; None: of those
-        clips there is nothing to show. `start` None: see `_late`."""
+        """The batches of the epoch from there on, and how many clips of this rank are over with each; None: none of them
+        can be decoded. `start` None: see `_late`."""
 
     @abstractmethod
     def _end(self) -> None:
@@ -139,7 +144,8 @@ class Epochs(IterableDataset[Batch]):
         iteration = self._iteration
         whole = False
         try:
-            for batch, done in self._going_on(self._epoch_from(self.position())):
+            batches = self._epoch_from(self.position())
+            for batch, done in self._going_on(self._in_step(batches) if self._keeps_step else batches):
                 self._clips_done = done * self._ranks.world_size
                 if batch is not None:
                     yield batch if self._map is None else self._map(batch)
@@ -165,6 +171,22 @@ class Epochs(IterableDataset[Batch]):
                 return
             yield item
         raise ConfigError(ONE_AT_A_TIME)
+
+    def _in_step(self, batches: Iterator[tuple[Batch | None, int]]) -> Iterator[tuple[Batch, int]]:
+        """As many batches as the other ranks have, which wait at each step: where there is nothing to show, the batch
+        before comes again, or the first one earlier."""
+        shown: Batch | None = None
+        missing: list[int] = []
+        for batch, done in batches:
+            shown = shown if batch is None else batch
+            missing.append(done)
+            while missing and shown is not None:
+                yield shown, missing.pop(0)
+        if missing:
+            raise PermanentError(
+                f"rank {self._ranks.rank} can decode nothing of epoch {self._epoch} from clip {self._clips_done} on, "
+                "and the other ranks would wait for its batches; the log says what is damaged: mend it, or leave it out"
+            )
 
     def map(self, function: Callable[[Batch], Any]) -> Self:
         """Have each `for` give `function(batch)` in place of the batch, and return this loader.
@@ -225,10 +247,10 @@ class Epochs(IterableDataset[Batch]):
     def state_dict(self) -> dict[str, int]:
         """Where the loop is, the batch in hand included: two integers, and one that says of which plan they are.
 
-        `epoch`: counts from 0. `clip`: how many clips of that epoch all ranks have taken; every rank has the same
-        state.
+        `epoch`: counts from 0. `clip`: how many clips of that epoch all ranks have taken; after the last one, the state
+        is that of the next epoch. Every rank has the same state.
         """
-        return {"epoch": self._epoch, "clip": self._clips_done, "plan": self._plan}
+        return state_of(self._epoch, self._clips_done, self._clips * self._ranks.world_size, self._plan)
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
         """Go on where `state` was taken, on this or another number of ranks; after the last batch of an epoch, with the
@@ -245,16 +267,17 @@ class Epochs(IterableDataset[Batch]):
                 "state: it is of other clips; catalog, split, clip, seed and sampling have to be those that it was "
                 "taken with"
             )
-        if not 0 <= epoch < MOST_EPOCHS or not 0 <= clip <= self._clips * self._ranks.world_size:
+        ranks = self._ranks.world_size
+        if (
+            not 0 <= epoch < MOST_EPOCHS or not 0 <= clip < (self._clips + 1) * ranks
+        ):  # so many ranks may leave some out
             raise ConfigError(f"state: there is no clip {clip} of epoch {epoch}")
-        if clip % self._ranks.world_size:
-            raise ConfigError(
-                f"state: {clip} clips are done, which {self._ranks.world_size} ranks cannot share; use a number of "
-                "ranks that divides it"
-            )
-        left = self._clips - clip // self._ranks.world_size
-        if left < (self._batch_size if self._drop_last else 1):
+        if self._clips * ranks - clip < (self._batch_size if self._drop_last else 1) * ranks:
             epoch, clip = epoch + 1, 0
+        if clip % ranks:
+            raise ConfigError(
+                f"state: {clip} clips are done, which {ranks} ranks cannot share; use a number of ranks that divides it"
+            )
         self.close()
         self._epoch, self._clips_done, self._begun, self._resuming = epoch, clip, False, True
         self._late = False
@@ -262,6 +285,14 @@ class Epochs(IterableDataset[Batch]):
 
 class _BatchSampler(NamedTuple):
     sampler: Epochs
+
+
+def state_of(epoch: int, clip: int, clips: int, plan: int) -> dict[str, int]:
+    """Of a loop that is over with `clip` of the `clips` of an epoch. With all of them it is in the next one: another
+    number of ranks may have more clips an epoch, or fewer."""
+    return (
+        {"epoch": epoch, "clip": clip, "plan": plan} if clip < clips else {"epoch": epoch + 1, "clip": 0, "plan": plan}
+    )
 
 
 def closed_when_abandoned(

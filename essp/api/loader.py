@@ -63,7 +63,7 @@ from essp_common.job.clip_spec import ClipSpec
 from essp_common.job.data_spec import SamplingSpec
 from essp_common.learning.wanted import Decoded
 from essp_common.messages.ordered import PhaseEnd
-from essp_common.pb.v1.messages_pb2 import ClipRef
+from essp_common.pb.v1.messages_pb2 import TRAIN, ClipRef
 from essp_common.planning.position import Position
 from essp_common.runtime.config import Settings
 from essp_common.validation import shown, suggested
@@ -118,7 +118,7 @@ class Loader(Epochs):
 
     On several ranks (`torchrun`, or any launcher that sets RANK and WORLD_SIZE) each process has a loader with the same
     arguments and gets its share of the clips; `batch_size` is that of one rank. A state may be loaded on another number
-    of ranks.
+    of ranks and with another `batch_size`.
 
     A loader is an `IterableDataset` of batches: give it to `DataLoader(loader, batch_size=None)` where a framework asks
     for one, with `num_workers=0`, since decoding has processes of its own.
@@ -410,7 +410,6 @@ class Loader(Epochs):
 
     @property
     def _clips(self) -> int:
-        """Of an epoch, of this rank."""
         return self._source.phases.plans[0].clips
 
     @property
@@ -420,6 +419,10 @@ class Loader(Epochs):
     @cached_property
     def _plan(self) -> int:
         return self._source.phases.digest()
+
+    @property
+    def _keeps_step(self) -> bool:
+        return super()._keeps_step and self._source.phases.plans[0].purpose == TRAIN  # else shares differ
 
     @cached_property
     def _videos(self) -> ById:
@@ -438,8 +441,9 @@ class Loader(Epochs):
         while not isinstance(item := feed.next(), PhaseEnd):
             if item is None:
                 raise EsspError(f"the job has {self._source.spec.epochs} epochs, and all of them are over")
-            short = item.stop - item.begin < self._batch_size
-            yield None if item.input is None or (self._drop_last and short) else self._batch(item), item.stop
+            if self._drop_last and item.stop - item.begin < self._batch_size:
+                continue  # the last one
+            yield None if item.input is None else self._batch(item), item.stop
 
     def _feed_at(self, start: Position | None) -> Feed:
         feed = self._feed

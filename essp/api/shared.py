@@ -27,7 +27,7 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from essp.api.arguments import bytes_of, function_of, path_of, whole_number
-from essp.api.epochs import ONE_AT_A_TIME, Batch, closed_when_abandoned
+from essp.api.epochs import ONE_AT_A_TIME, Batch, closed_when_abandoned, state_of
 from essp.records.feeder import Feeder, Span
 from essp.records.handover import ENDED, WAIT, Board, Slot, Standing, Status
 from essp.records.ring import Address, Ended, Home, Ring
@@ -206,7 +206,8 @@ class SharedRecords(IterableDataset[Batch]):
         standing = ring.step(Board.standing, ring.member)
         skips = about.start.skips if standing.epoch == about.start.epoch else []
         index, used = _used(standing, about.size, skips)
-        return {"epoch": standing.epoch, "clip": index * about.world_size, "plan": about.plan, "used": used}
+        clip, clips = index * about.world_size, about.size * about.world_size
+        return {**state_of(standing.epoch, clip, clips, about.plan), "used": used}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where `state` was taken. In the process that shared the loader, before any process has taken a batch.

@@ -181,6 +181,35 @@ def test_ranks_share_the_batches_of_one(catalog: Path) -> None:
     assert sorted(entry for share in shares for entry in share) == whole
 
 
+@pytest.mark.parametrize(("batch_size", "shown"), [(4, [2, 3, 4, 5, 6, 7, 8, 9]), (3, [2, 3, 4, 5, 6, 7])])
+def test_a_state_goes_to_another_size_of_batches(catalog: Path, batch_size: int, shown: list[int]) -> None:
+    """All of which are full. The clips up to a multiple of the size were left out."""
+    with loader(catalog, batch_size=2) as one:
+        next(iter(one))
+        state = one.state_dict()
+    with loader(catalog, batch_size=batch_size, drop_last=True) as other:
+        other.load_state_dict(state)
+        batches = [batch.meta["index"] for batch in other]
+    assert [index for batch in batches for index in batch] == shown
+    assert {len(batch) for batch in batches} == {batch_size}
+
+
+def test_ranks_have_as_many_batches_whatever_is_damaged(own_set: tuple[Path, Path]) -> None:
+    """Where no other clips stand in for those that cannot be decoded, the others would wait for ever."""
+    damaged, catalog = own_set
+    (damaged / "train" / "left" / "0.mp4").unlink()
+    options: dict[str, Any] = {"step": 5, "clips_per_epoch": None, "validation_fraction": 0, "dead_ratio": 1.0}
+    missing = 0
+    for rank in range(2):
+        with loader(catalog, batch_size=1, rank=rank, world_size=2, **options) as share:
+            shown = taken(share)
+            assert len(shown) == len(share)
+            missing += len(shown) - len(set(shown))
+            assert share.epoch == 1
+        assert "train/left/0.mp4" not in {video for _, _, video, _, _ in shown}
+    assert missing > 0
+
+
 def test_a_closed_loader_holds_no_frames(catalog: Path) -> None:
     """Not even until the garbage collector comes: they are memory, and a file descriptor."""
     before = Holdings.now()
@@ -372,7 +401,7 @@ def test_a_loop_killed_twice_has_each_clip_once(catalog: Path, tmp_path: Path) -
     assert ends == [-signal.SIGKILL, -signal.SIGKILL, 0]
     lines = [line.split() for line in (tmp_path / "log").read_text().splitlines()]
     assert [int(index) for line in lines for index in line[:-1]] == list(range(10))
-    assert json.loads((tmp_path / "state").read_text())["clip"] == 10
+    assert json.loads((tmp_path / "state").read_text())["epoch"] == 1
     with essp.Loader(catalog, clip=CLIP, batch_size=2, clips_per_epoch=10, decoders=1) as clips:
         assert [int(line[-1]) for line in lines] == [int(batch.frames.sum()) for batch in clips]
 

@@ -4,9 +4,10 @@
 
 A view crops, resizes and mirrors a clip, or says what the device is to cut of it.
 
-Batch b of a phase holds the indices `[b * size, (b + 1) * size)`. A skipped index makes its batch smaller, and the last
-batch of a phase has the rest. So the contents of a batch depend on the job alone, and a training that stops between two
-batches resumes with the same batches. A rank gets its share of each batch, which may be empty.
+A batch holds the next `size` indices of a phase, counted from where it starts, and the last one of the phase has the
+rest. A skipped index makes its batch smaller. So the contents of a batch depend on the job alone, and a training that
+stops between two batches resumes with the same batches; so does a loop, which may then have another size of batches. A
+rank gets its share of each batch, which may be empty.
 
 Clips are decoded by the threads that fetch them (`essp_common/learning/wanted.py`), or else by the one that takes them.
 If these threads make the view, too (`IntakeOptions.prepare`), loaders have nothing to do.
@@ -107,7 +108,7 @@ class Prefetch:
         """The next batch, or the end of a phase after its last batch; None if it is not ready within `timeout_s`."""
         deadline = time.monotonic() + timeout_s
         plan = self._phases[self._phase_index]
-        stop = min(plan.clips, (self._begin // self._options.batch_size + 1) * self._options.batch_size)
+        stop = min(plan.clips, self._begin + self._options.batch_size)
         share = sum(1 for index in range(self._begin, stop) if self._intake.owns(index))
         while len(self._partial) < share:
             prepared = self._pop(deadline)

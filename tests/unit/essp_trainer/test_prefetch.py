@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from essp_common import topics
 from essp_common.bus.memory import MemoryBus
-from essp_common.cache.port import clip_key
+from essp_common.cache.port import FrameCache, clip_key
 from essp_common.features.registry import layout_of
 from essp_common.job.clip_spec import ClipSpec, CodecSpec
 from essp_common.job.trainer_spec import AugmentSpec
@@ -45,11 +45,8 @@ def view(clip: ClipRef, frames: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return training_view(frames, AUGMENT, layout_of("rgb"), 3, clip.epoch, clip.index)
 
 
-def batches(
-    fused: bool, cache_url: str = "memory://", elsewhere: FetchProcesses | None = None
-) -> tuple[list[NDArray[np.uint8]], list[int], set[str]]:
-    """What comes out: frames, indices, and the threads that made the view."""
-    bus, cache = MemoryBus(), open_cache(cache_url)
+def publish(bus: MemoryBus, cache: FrameCache) -> None:
+    """The clips of a phase, one of them skipped."""
     bus.ensure_topics({topics.CLIPS: topics.DATA_PARTITIONS, topics.PROGRESS: 1})
     recipe = Recipe(streams=[StreamRequest(stream="t", feature="rgb", consumers=[CONSUMER])])
     for index in reversed(range(CLIPS)):
@@ -61,6 +58,14 @@ def batches(
         cache.put(key, value, [CONSUMER], 60)
         message = ClipReady(clip=clip, key=key, bytes=len(value), recipe=recipe, skipped=skipped)
         bus.publish(topics.CLIPS, b"", message.SerializeToString(), partition=index % topics.DATA_PARTITIONS)
+
+
+def batches(
+    fused: bool, cache_url: str = "memory://", elsewhere: FetchProcesses | None = None
+) -> tuple[list[NDArray[np.uint8]], list[int], set[str]]:
+    """What comes out: frames, indices, and the threads that made the view."""
+    bus, cache = MemoryBus(), open_cache(cache_url)
+    publish(bus, cache)
     THREADS.clear()
     taking: dict[str, Any] = {"fetches": 2, "prepare": on_host(view)} if fused else {}
     options = IntakeOptions("job", CONSUMER, "t", "rgb", read=READ, elsewhere=elsewhere, **taking)
@@ -109,3 +114,22 @@ def test_views_made_by_other_processes_are_the_same(killed: bool) -> None:
     assert all(np.array_equal(a, b) for a, b in zip(plain, found, strict=True))
     assert threads == ({f"essp-fetch-{CONSUMER}"} if killed else set())
     assert elsewhere.pids == []
+
+
+@pytest.mark.parametrize("start", [0, 3, CLIPS])
+def test_batches_are_full_wherever_they_start(start: int) -> None:
+    """But for the last one."""
+    bus, cache = MemoryBus(), open_cache("memory://")
+    publish(bus, cache)
+    options = IntakeOptions("job", CONSUMER, "t", "rgb", read=READ)
+    phases, at = [PhasePlan(purpose=TRAIN, clips=CLIPS)], Position(0, start)
+    prepared = PrefetchOptions(batch_size=BATCH, ahead=BATCH, loaders=1, wanted_frames=2, name="t")
+    sizes = []
+    with closing(Prefetch(OrderedIntake(bus, cache, options, phases, at), phases, at, on_host(view), prepared)) as made:
+        while not isinstance(batch := made.next(10.0), PhaseEnd):
+            assert batch is not None
+            sizes.append(len(batch.items))
+    cache.close()
+    bus.close()
+    assert sum(sizes) == CLIPS - start
+    assert all(size == BATCH for size in sizes[:-1])
