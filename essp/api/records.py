@@ -44,7 +44,7 @@ from essp.api.shared import About, Owner, SharedRecords, Start
 from essp.records.feed import Feed, Part, Taken
 from essp.records.held import Held, Places, RawImages
 from essp.records.images import covering
-from essp.records.pieces import Meter, Pieces, Share, nearest
+from essp.records.pieces import Meter, Pieces, Share
 from essp_common.errors import BadFrames, ConfigError, PermanentError
 from essp_common.planning.position import Position
 from essp_common.records.disk import Room
@@ -78,8 +78,9 @@ class Records(Epochs):
     Records are read in pieces, each in one pass over the files, while the loop has the piece before; if all of them
     fit into `memory`, each is read once. The order does not depend on that.
 
-    A damaged record is left out, and the log says so; `damaged` has them all. On several ranks, which have to take as
-    many steps each, the record before it comes twice.
+    A damaged record is left out, and the log says so; `damaged` has them all. So are those of a file that is missing or
+    damaged: the others come where they would have come. On several ranks, which have to take as many steps each, the
+    record before it in its batch comes twice, or the batch before, if nothing of a batch can be read.
     """
 
     def __init__(
@@ -139,7 +140,7 @@ class Records(Epochs):
         number = None if version is None else whole_number("version", version, 1)
         room = _room_of(disk, disk_folder)
         self._reader = RecordReader(DataSet(Stores(Settings().stores).under(self._uri)), number, room)
-        records = len(self._reader)
+        records = self._reader.version.records
         self._share = Share(self._ranks.rank, self._ranks.world_size)
         if not self._share.size(records):
             raise ConfigError(f"{self._uri} has {records} records, too few for {self._ranks.world_size} ranks")
@@ -218,7 +219,7 @@ class Records(Epochs):
 
     @property
     def _clips(self) -> int:
-        return self._share.size(len(self._reader))
+        return self._share.size(self._reader.version.records)
 
     @property
     def _batch_size(self) -> int:
@@ -234,9 +235,9 @@ class Records(Epochs):
         shown = False
         for taken, frames in self._with_frames(feed.epoch()):
             shown |= len(frames.places) > 0
-            short = len(frames.places) < self._batch_size
-            empty = not len(frames.places) or (self._drop_last and short)
-            yield None if empty else self._batch(start.phase_index, frames), taken.stop
+            if self._drop_last and len(taken.places) < self._batch_size:
+                continue  # the last one
+            yield self._batch(start.phase_index, frames) if len(frames.places) else None, taken.stop
         if not shown and start.index == 0:
             raise PermanentError(f"no record of {self._uri} can be read; `essp records verify` says what is damaged")
 
@@ -246,7 +247,7 @@ class Records(Epochs):
         if feed is not None and feed.position == at and self._pid == os.getpid():
             return feed
         self._end()
-        draws = Draws(len(self._reader), self._seed, self._sample_size)
+        draws = Draws(self._reader.version.records, self._seed, self._sample_size)
         pieces = Pieces(self._reader, draws, self._share, self._memory, self._batch_size, at, self._meter)
         self._feed = feed = Feed(pieces, self._batch_size, self._clips, at)
         self._pid = os.getpid()
@@ -257,9 +258,9 @@ class Records(Epochs):
         """With the frames of each batch; those of the next ones are being made meanwhile, where that takes time."""
         if self._transform is None and self._size in (None, (self._reader.shape or ())[:2]):
             for taken in batches:
-                yield taken, _Frames(_as_they_are(taken)[:, None], taken.places, taken.indices)
+                yield taken, self._shown(taken, taken.places >= 0, _as_they_are(taken)[:, None])
             return
-        pending: deque[tuple[Taken, list[Future[Frames | str]]]] = deque()
+        pending: deque[tuple[Taken, list[_Coming]]] = deque()
         for taken in batches:
             pending.append((taken, self._making(taken)))
             if len(pending) > _AHEAD:
@@ -267,26 +268,33 @@ class Records(Epochs):
         while pending:
             yield self._made(*pending.popleft())
 
-    def _making(self, taken: Taken) -> list[Future[Frames | str]]:
+    def _making(self, taken: Taken) -> list[_Coming]:
         self._pool = self._pool or ThreadPoolExecutor(cpu_count(), "essp-images")
         view = _View(self._size, self._transform, self._seed, self.epoch, self._share)
-        items = ((part.held, place, index) for part in taken.parts for place, index in _items(part))
-        return [self._pool.submit(view, *item) for item in items]
+        items = enumerate((part.held, place, index) for part in taken.parts for place, index in _items(part))
+        return [_Coming(row, self._pool.submit(view, *item)) for row, item in items if item[1] >= 0]
 
-    def _made(self, taken: Taken, futures: list[Future[Frames | str]]) -> tuple[Taken, _Frames]:
-        images = [future.result() for future in futures]
-        good = np.array([not isinstance(image, str) for image in images], np.bool_)
-        for place, image in zip(taken.places.tolist(), images, strict=True):
+    def _made(self, taken: Taken, coming: list[_Coming]) -> tuple[Taken, _Frames]:
+        good = np.zeros(len(taken.places), np.bool_)
+        frames = []
+        for row, future in coming:
+            image = future.result()
             if isinstance(image, str):
-                self._reader.leave_out(place, image)
-        kept = np.flatnonzero(good)
-        if self._share.ranks > 1 and not good.all():
-            kept = nearest(good)
-        frames = [image for image in (images[i] for i in kept.tolist()) if not isinstance(image, str)]
+                self._reader.leave_out(int(taken.places[row]), image)
+            else:
+                good[row] = True
+                frames.append(image)
         if frames:
             alike(frames)
-        stacked = np.stack(frames) if frames else np.empty(0)
-        return taken, _Frames(stacked, taken.places[kept], taken.indices[kept])
+        return taken, self._shown(taken, good, np.stack(frames) if frames else np.empty(0))
+
+    def _shown(self, taken: Taken, good: NDArray[np.bool_], frames: Frames) -> _Frames:
+        """The good records of a batch, whose `frames` these are; on several ranks, as many as it has."""
+        kept = np.flatnonzero(good)
+        if self._share.ranks > 1 and 0 < len(kept) < len(good):
+            kept = _nearest(good)
+            frames = frames[(np.cumsum(good) - 1)[kept]]
+        return _Frames(frames, taken.places[kept], taken.indices[kept])
 
     def _batch(self, epoch: int, shown: _Frames) -> Batch:
         labels = self._labels[shown.places]
@@ -311,6 +319,13 @@ class Records(Epochs):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state["arguments"])  # type: ignore[misc]
         self.__dict__.update(state["state"])
+
+
+class _Coming(NamedTuple):
+    """A record of a batch that is being made; a text: why it cannot be read."""
+
+    row: int
+    made: Future[Frames | str]
 
 
 class _Frames(NamedTuple):
@@ -362,6 +377,13 @@ def _items(part: Part) -> Iterator[tuple[int, int]]:
 
 
 def _as_they_are(taken: Taken) -> NDArray[np.uint8]:
-    """`(B, H, W, C)` of raw images of one size."""
-    images = [part.held.take(part.places) for part in taken.parts if isinstance(part.held, RawImages)]
+    """`(B, H, W, C)` of raw images of one size, but for damaged ones."""
+    whole = ((part.held, part.places[part.places >= 0]) for part in taken.parts)
+    images = [held.take(places) for held, places in whole if isinstance(held, RawImages)]
     return images[0] if len(images) == 1 else np.concatenate(images)
+
+
+def _nearest(good: NDArray[np.bool_]) -> Places:
+    """At each index the good one before it, or else the first one that there is."""
+    before = np.maximum.accumulate(np.where(good, np.arange(len(good)), -1))
+    return np.where(before < 0, int(good.argmax()), before)

@@ -92,7 +92,7 @@ class Cifar10:
             batch_size=self._batch_size,
             seed=self._seed,
             replacement=self._replacement,
-            sample_size=min(self._sample_size, len(reader)) if self._replacement else None,
+            sample_size=self._sample_size if self._replacement else None,
             transform=self._transformed if self.transforms else None,
             memory=self._samples * self._sample_size * image_bytes,
         )

@@ -17,6 +17,7 @@ class Part:
 
     held: Held
     places: Places
+    """-1: a damaged one."""
     indices: Places
     """In the rank's share of the epoch."""
 

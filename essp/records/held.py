@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Protocol
 
 import numpy as np
@@ -32,7 +33,7 @@ class RawImages:
         self._places = places
         count = len(reader) if places is None else len(places)
         self._images = np.empty((count, *shape), np.uint8)
-        self._rows = self._images.reshape(count, -1)
+        self._rows = self._images.reshape(count, prod(shape))
         self._read = np.zeros(count, np.bool_)
         self._good = np.zeros(count, np.bool_)
 

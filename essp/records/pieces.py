@@ -19,10 +19,9 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
 from essp.records.held import Files, Held, Places, RawImages, distinct
-from essp_common.errors import EsspError, PermanentError
+from essp_common.errors import EsspError
 from essp_common.records.reader import RecordReader
 from essp_common.records.sampler import Draws
 from essp_common.runtime.retry import retry_transient
@@ -34,15 +33,14 @@ _LEAST_GROWTH, _MOST_GROWTH = 2.0, 16.0
 class Piece:
     """Records of one epoch, in the order in which they are to come.
 
-    Those that are damaged are not among them. Where there are several ranks, which have to take as many steps each, the
-    record before a damaged one comes twice.
+    Those that are damaged are not among them, unless there are several ranks, which have to take as many steps each.
     """
 
     epoch: int
     indices: Places
     """Of each record: its index in the rank's share of the epoch, ascending."""
     places: Places
-    """And which record it is."""
+    """And which record it is; -1: a damaged one."""
     held: Held
     last: bool
     """No record of the epoch comes after these."""
@@ -174,11 +172,12 @@ class Pieces:
 
     def _pieces(self, epoch: int, index: int) -> Iterator[Piece]:
         most = self._first
-        share, size = self._share, self._share.size(len(self._reader))
+        share, size = self._share, self._share.size(self._reader.version.records)
         while True:
             while index < size:
                 stop = min(size, index + most)
-                order = self._draws.piece(epoch, index * share.ranks, stop * share.ranks)[share.rank :: share.ranks]
+                drawn = self._draws.piece(epoch, index * share.ranks, stop * share.ranks)[share.rank :: share.ranks]
+                order = self._reader.places(drawn)
                 order = order[: self._fitting(order)]
                 begin_s = time.perf_counter()
                 piece = self._read(epoch, index, order, index + len(order) == size)
@@ -201,24 +200,12 @@ class Pieces:
 
     def _read(self, epoch: int, begin: int, order: Places, last: bool) -> Piece:
         held = self._all
+        good = order >= 0
+        here = order[good]
         if held is None:
-            held = RawImages(self._reader, self._shape, distinct(order)) if self._shape else Files(self._reader)
-        good = retry_transient(partial(held.have, order), self._closing.is_set, self._closing.wait)
+            held = RawImages(self._reader, self._shape, distinct(here)) if self._shape else Files(self._reader)
+        good[good] = retry_transient(partial(held.have, here), self._closing.is_set, self._closing.wait)
         indices = np.arange(begin, begin + len(order))
-        if not good.all():
-            if self._share.ranks == 1:
-                indices, order = indices[good], order[good]
-            else:
-                order = order[nearest(good)]
-        return Piece(epoch, indices, order, held, last)
-
-
-def nearest(good: NDArray[np.bool_]) -> Places:
-    """What several ranks take, so that each has as many: at each index the good one before it, or the first one.
-
-    Raises `PermanentError` if none is good.
-    """
-    if not good.any():
-        raise PermanentError(f"{len(good)} records in a row are damaged; `essp records verify` says which files are")
-    before = np.maximum.accumulate(np.where(good, np.arange(len(good)), -1))
-    return np.where(before < 0, int(good.argmax()), before)
+        if self._share.ranks > 1:
+            return Piece(epoch, indices, np.where(good, order, -1), held, last)
+        return Piece(epoch, indices[good], order[good], held, last)

@@ -1,9 +1,9 @@
 """Reads records by their place: in one pass over each file, in ascending order of bytes.
 
-The place of a record is its number among those that a version has. From an object store, wanted records that lie close
-together are read by one request, gaps included, and some requests are under way at a time; from files of this machine
-they are read alone (`local.py`). What is damaged is left out, named in the log and counted; where a file cannot be read
-at all, that is said of the file, once.
+The place of a record is its number among those that a version has and whose files can be read. From an object store,
+wanted records that lie close together are read by one request, gaps included, and some requests are under way at a
+time; from files of this machine they are read alone (`local.py`). What is damaged is left out, named in the log and
+counted; where a file cannot be read at all, that is said of the file, once.
 
 Records that are on a disk of this machine (`disk.py`) are read there, and the others are left there on their way.
 """
@@ -125,10 +125,10 @@ class RecordReader:
             kept = table[~_deleted(table["key"], self.version)]
             tables.append(kept)
             files.append(np.full(len(kept), position, np.int32))
-        if self.version.files and not tables:
-            raise PermanentError(f"no file of {data_set.where} can be read: {next(iter(self.damaged.values()))}")
         self.table: NDArray[np.void] = np.concatenate(tables) if tables else np.empty(0, ENTRY)
         """`chunk.ENTRY` of each place."""
+        if self.damaged and not len(self.table):
+            raise PermanentError(f"no file of {data_set.where} can be read: {next(iter(self.damaged.values()))}")
         self._file = np.concatenate(files) if files else np.empty(0, np.int32)
         self._disk = Disk(room, data_set.where, self.version.files) if room else None
         self.store_bytes = self.disk_bytes = 0
@@ -152,6 +152,19 @@ class RecordReader:
         if not same or first["encoding"] != Encoding.RAW:
             return None
         return int(first["height"]), int(first["width"]), int(first["channels"])
+
+    def places(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Of records by their number in the version, which has `version.records`; -1: its file was left out."""
+        return numbers if len(self) == self.version.records else self._places[numbers]
+
+    @cached_property
+    def _places(self) -> NDArray[np.int64]:
+        keys = np.arange(self.version.next_key, dtype=np.uint64)
+        keys = keys[~_deleted(keys, self.version)]
+        here = self.table["key"]
+        found = np.searchsorted(here, keys)
+        places: NDArray[np.int64] = np.where(here[np.minimum(found, len(here) - 1)] == keys, found, -1)
+        return places
 
     def file_of(self, places: NDArray[np.int64]) -> NDArray[np.int32]:
         """Of the record at each place: which of the version's files it is in."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import os
 import pickle
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +16,7 @@ import cv2
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
@@ -143,6 +144,36 @@ def test_ranks_share_an_epoch_and_a_state_goes_to_another_number_of_them(
     with essp.Records(path, batch_size=6, size=SIDE) as alone:
         alone.load_state_dict(states[0])
         assert taken(alone) == whole[6:]
+
+
+@given(
+    before=st.tuples(st.integers(1, 4), st.integers(1, 9)),
+    after=st.tuples(st.integers(1, 4), st.integers(1, 9)),
+    steps=st.integers(0, RECORDS),
+    drop_last=st.booleans(),
+)
+def test_a_state_goes_to_any_number_of_ranks_and_any_size_of_batches(
+    raw: Path, before: tuple[int, int], after: tuple[int, int], steps: int, drop_last: bool
+) -> None:
+    """Which show the rest of the epoch, but for less than a step of theirs."""
+    shown: list[int] = []
+    ranks, batch_size = before
+    options: dict[str, Any] = {"drop_last": drop_last}
+    for rank in range(ranks):
+        with essp.Records(raw, batch_size=batch_size, rank=rank, world_size=ranks, **options) as loader:
+            batches, state = iter(loader), loader.state_dict()
+            for batch in itertools.islice(batches, min(steps, len(loader))):
+                shown += taken(iter([batch]))
+                state = loader.state_dict()
+    ranks, batch_size = after
+    assume(state["epoch"] or state["clip"] % ranks == 0)
+    for rank in range(ranks):
+        with essp.Records(raw, batch_size=batch_size, rank=rank, world_size=ranks, **options) as loader:
+            loader.load_state_dict(state)
+            shown += taken(loader) if loader.epoch == 0 else []
+    assert len(set(shown)) == len(shown)
+    left = RECORDS - len(shown)
+    assert left < (before[0] if state["epoch"] else ranks * batch_size if drop_last else ranks)
 
 
 def test_records_stay_on_a_disk(raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -343,6 +374,20 @@ def test_a_state_at_the_end_of_an_epoch_goes_on_with_the_next_one(raw: Path, wor
             loader.load_state_dict(loader.state_dict() | {"clip": RECORDS + world_size})
 
 
+@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize("others", [1, 3, 4])
+def test_a_state_at_the_end_of_an_epoch_goes_to_any_number_of_ranks(raw: Path, ranks: int, others: int) -> None:
+    """Which have more records an epoch, or fewer."""
+    with essp.Records(raw, batch_size=8, rank=0, world_size=ranks) as loader:
+        for _ in loader:
+            state = loader.state_dict()
+    with essp.Records(raw, batch_size=8, rank=others - 1, world_size=others) as loader:
+        loader.load_state_dict(state)
+        assert next(iter(loader)).meta["epoch"] == [1] * 8
+        loader.load_state_dict(state | {"epoch": 0, "clip": RECORDS})  # as earlier releases say it
+        assert loader.epoch == 1
+
+
 def test_a_folder_of_the_home_folder_is_there(raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
@@ -390,10 +435,64 @@ def test_damaged_records_are_left_out_named_and_counted(
     assert set(shares[0] + shares[1]) <= set(range(RECORDS)) - {3, 40}
 
 
-def test_an_image_that_cannot_be_decoded_is_left_out(tmp_path: Path) -> None:
+@pytest.mark.parametrize("memory", MEMORIES)
+def test_without_one_of_its_files_a_set_comes_in_the_same_order(tmp_path: Path, memory: Any) -> None:
+    """It had another order then, which a state of the whole set was taken for, and ranks had different ones."""
+    path = build(tmp_path, [Record.of_image(image(i), i % 2) for i in range(RECORDS)])
+    options: dict[str, Any] = {"batch_size": 4, "memory": memory}
+    with essp.Records(path, **options) as loader:
+        epochs = [taken(loader) for _ in range(2)]
+        loader.set_epoch(1)
+        next(iter(loader))
+        state = loader.state_dict()
+    with essp.Records(path, rank=0, world_size=2, **options) as loader:
+        share = taken(loader)
+    file = DataSet(DirectoryStore.from_url(path.as_uri())).version()[1].files[1]
+    (path / file.key).unlink()
+    gone = range(file.first_key, file.first_key + file.records)
+    with essp.Records(path, **options) as loader:
+        assert list(loader.damaged) == [file.key]
+        assert [taken(loader) for _ in range(2)] == [[one for one in epoch if one not in gone] for epoch in epochs]
+        loader.load_state_dict(state)
+        assert taken(loader) == [one for one in epochs[1][4:] if one not in gone]
+    with essp.Records(path, rank=0, world_size=2, **options) as loader:
+        pairs = list(zip(taken(loader), share, strict=True))
+    assert all(shown == written for shown, written in pairs if written not in gone)
+    assert not {shown for shown, _ in pairs} & set(gone)
+
+
+@pytest.mark.parametrize("memory", MEMORIES)
+@pytest.mark.parametrize("kind", ["raw", "files"])
+def test_ranks_take_as_many_steps_where_nothing_of_a_batch_can_be_read(tmp_path: Path, kind: str, memory: Any) -> None:
+    """They ended, or had fewer batches."""
+    shares: list[list[int]] = []
+    options: dict[str, Any] = {"batch_size": 2, "size": SIDE, "memory": memory, "world_size": 2}
+    for bad in (range(0), [0, 1, 2, 7, 8, 9, 10, 11, 22, 23, 24]):
+        broken = {shares[0][place] for place in bad}
+        path = tmp_path / str(len(shares))
+        if kind == "raw":
+            build(path, [Record.of_image(image(i), i % 2) for i in range(RECORDS)])
+            damage(path, sorted(broken))
+        else:
+            build(path, [Record(b"no image" if i in broken else jpeg(image(i, 8), 95), i % 2) for i in range(RECORDS)])
+        with essp.Records(path, rank=0, **options) as loader:
+            batches = list(loader)
+            assert len(batches) == len(loader) == 13
+            state = loader.state_dict() | {"epoch": 0, "clip": 2 * 22}
+            shares.append(taken(iter(batches)))
+    assert set(shares[1]) == set(shares[0]) - broken
+    with essp.Records(path, rank=0, **options) as loader:
+        loader.load_state_dict(state)
+        with pytest.raises(PermanentError, match="rank 0 can decode nothing of epoch 0 from clip 44 on"):
+            list(loader)
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_an_image_that_cannot_be_decoded_is_left_out(tmp_path: Path, drop_last: bool) -> None:
+    """And the others of its batch are not."""
     records = [Record(jpeg(image(i, 8), 95) if i != 5 else b"no image", i % 2) for i in range(12)]
     path = build(tmp_path, records)
-    with essp.Records(path, batch_size=4, size=SIDE) as loader:
+    with essp.Records(path, batch_size=4, size=SIDE, drop_last=drop_last) as loader:
         assert sorted(taken(loader)) == [i for i in range(12) if i != 5]
         assert list(loader.damaged.values()) == ["it is no image, or a damaged one"]
 
