@@ -88,6 +88,9 @@ class Epochs(IterableDataset[Batch]):
         """A state was loaded, and nothing has been shown since."""
         self._map: Callable[[Batch], Any] | None = None
         self._iteration = 0
+        """Another number once it is over."""
+        self._begun_last = 0
+        """The number of the iteration that began last."""
 
     @property
     @abstractmethod
@@ -111,8 +114,8 @@ class Epochs(IterableDataset[Batch]):
 
     @abstractmethod
     def _epoch_from(self, start: Position | None) -> Iterator[tuple[Batch | None, int]]:
-        """The batches of the epoch from there on, and how many clips of this rank are over with each; None: none of them
-        can be decoded. `start` None: see `_late`."""
+        """The batches of the epoch from there on, and how many clips of this rank are over with each; None: nothing of
+        it can be decoded. `start` None: see `_late`."""
 
     @abstractmethod
     def _end(self) -> None:
@@ -141,7 +144,7 @@ class Epochs(IterableDataset[Batch]):
             self._epoch, self._clips_done = self._epoch + 1, 0
         self._begun, self._resuming = True, False
         self._iteration += 1
-        iteration = self._iteration
+        iteration = self._begun_last = self._iteration
         whole = False
         try:
             batches = self._epoch_from(self.position())
@@ -152,7 +155,8 @@ class Epochs(IterableDataset[Batch]):
             whole = True
             self._epoch, self._clips_done, self._begun = self._epoch + 1, 0, False
         finally:
-            if not whole and iteration == self._iteration:
+            # Also if another thread has closed the loader: this one may have begun with a batch after that.
+            if not whole and iteration == self._begun_last:
                 self._end()
 
     def _going_on(self, batches: Iterator[tuple[Batch | None, int]]) -> Iterator[tuple[Batch | None, int]]:

@@ -12,6 +12,7 @@ from contextlib import ExitStack
 import torch
 
 from essp.loops.clips import Clips
+from essp_common.errors import EsspError
 from essp_common.messages.ordered import PhaseEnd
 from essp_common.planning.position import Position
 from essp_trainer.data.batch import Batch
@@ -28,6 +29,7 @@ class Feed:
         self.pid = os.getpid()
         self._clips = clips
         self._closing = threading.Lock()
+        self._closed = False
         self.position = clips.start
         """Where the batch that `next` gives begins."""
         with ExitStack() as stack:
@@ -38,11 +40,14 @@ class Feed:
     def next(self) -> Batch | PhaseEnd | None:
         """The next batch, or the end of an epoch after its last batch; waits for it. None: the job is over.
 
-        Raises what stopped the job, the error of a view, or `EsspError` with the reason for which the job failed.
+        Raises what stopped the job, the error of a view, or `EsspError`: with the reason for which the job failed, or
+        because another thread has closed this.
         """
         if self.position.phase_index >= len(self._clips.phases):
             return None
         while (item := self._device_feed.next(_NEXT_S)) is None:
+            if self._closed:
+                raise EsspError("this loop was closed while it waited for a batch")
             self._clips.check()
         if isinstance(item, PhaseEnd):
             self.position = Position(item.phase_index + 1, 0)
@@ -57,5 +62,6 @@ class Feed:
         """Leave the job. Idempotent, from any thread."""
         if self.pid != os.getpid():  # a fork has none of its threads
             return
+        self._closed = True
         with self._closing:
             self._device_feed.close()

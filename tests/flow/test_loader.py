@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Barrier
+from threading import Barrier, Event
 from typing import Any
 
 import numpy as np
@@ -267,6 +267,43 @@ def test_an_iteration_is_over_once_the_loader_is_elsewhere(catalog: Path) -> Non
             with pytest.raises(essp.ConfigError, match="this iteration is over"):
                 next(batches)
             assert clips.state_dict() == state
+
+
+def test_who_waits_for_a_batch_hears_of_the_end(catalog: Path) -> None:
+    """A thread that had begun to wait did so for ever."""
+    decoding, go_on = Event(), Event()
+
+    def late(frames: NDArray[Any], random: np.random.Generator) -> NDArray[Any]:
+        decoding.set()
+        go_on.wait(60)
+        return frames
+
+    with loader(catalog, transform=late) as clips, ThreadPoolExecutor(2) as pool:
+        waiting = pool.submit(next, iter(clips))
+        assert decoding.wait(60)
+        closing = pool.submit(clips.close)
+        try:
+            with pytest.raises(essp.ConfigError, match="this iteration is over"):
+                waiting.result(60)
+        finally:
+            go_on.set()
+        closing.result(60)
+
+
+def test_a_loader_that_is_closed_while_it_starts_leaves_nothing(catalog: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was started then stayed until the loader was dropped."""
+    clips = loader(catalog)
+    start = essp.Loader._clips_from
+
+    def closed_meanwhile(*arguments: Any) -> Any:
+        started = start(*arguments)
+        clips.close()
+        return started
+
+    monkeypatch.setattr(essp.Loader, "_clips_from", closed_meanwhile)
+    with pytest.raises(essp.ConfigError, match="this iteration is over"):
+        next(iter(clips))
+    assert clips._feed is None
 
 
 def test_batches_may_be_anything(catalog: Path) -> None:

@@ -74,13 +74,16 @@ class DeviceFeed:
         return self._prefetch.queued + (len(waiting.items) if isinstance(waiting, Batch) else 0)
 
     def next(self, timeout_s: float) -> Batch | PhaseEnd | None:
-        """The next batch, or the end of a phase after its last batch; None if it is not ready within `timeout_s`.
+        """The next batch, or the end of a phase after its last batch; None if it is not ready within `timeout_s`, or as
+        soon as this is closed.
 
         Raises the error that stopped the preparation.
         """
         deadline = time.monotonic() + timeout_s
         with self._changed:
-            self._changed.wait_for(lambda: self._waiting or self._failure, max(0.0, deadline - time.monotonic()))
+            self._changed.wait_for(
+                lambda: self._waiting or self._failure or self._closing, max(0.0, deadline - time.monotonic())
+            )
             item, self._waiting = self._waiting, None
             if item is None and self._failure is not None:
                 raise self._failure
