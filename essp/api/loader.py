@@ -344,7 +344,7 @@ class Loader(Epochs):
         return loader
 
     def another(self) -> Self:
-        """Another loop over the same clips, with the same arguments: each clip is decoded once for all of them.
+        """Another loop over the same clips, with the same arguments and `map`; each clip is decoded once for all.
 
         Each goes at its own pace, in a thread of its own or in turn, and has its own epochs and states. Those that are
         made before the first batch begin together. One that is made later begins with the epoch that this one is in:
@@ -359,7 +359,7 @@ class Loader(Epochs):
         name = self._source.add(other)
         options = (self._ranks, self._transform, self._drop_last, self._device, self._deltas)
         other._set_up(self._source, name, *options)
-        other._epoch = self._epoch
+        other._epoch, other._map = self._epoch, self._map
         return other
 
     def _set_up(

@@ -66,7 +66,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Answers:
-    """What came of it, by video in the order asked."""
+    """What came of it, by video in the order asked, and as often as each was asked for."""
 
     model: str
     classes: tuple[str, ...]
@@ -199,7 +199,9 @@ def classify(
     stores = Stores(settings.stores)
     _, model = open_model(stores, model_uri)
     suffixes = suffixes_for(model)
-    rows = find(videos, stores, VIDEO_SUFFIXES | suffixes)
+    asked = find(videos, stores, VIDEO_SUFFIXES | suffixes)
+    rows = list({row.uri: row for row in reversed(asked)}.values())[::-1]
+    named = {row.uri: row.id for row in rows}
     pictures = [row for row in rows if row.error is None and PurePosixPath(row.uri).suffix.lower() in suffixes]
     drawn = {row.uri for row in pictures}
     probed = iter(probe([row for row in rows if row.uri not in drawn], settings))
@@ -218,20 +220,20 @@ def classify(
         if pictures:
             spec = job_of(model, model_uri, f"file://{folder}/pictures", records=f"file://{folder}/records")
             found |= {row.video_id: row for row in _of_pictures(spec, pictures, local, watch)}
-    answers = tuple(found.get(row.id) or _unused(row, "no clip of it was decoded") for row in rows)
+    answers = tuple(
+        replace(found.get(named[row.uri]) or _unused(row, "no clip of it was decoded"), video_id=row.id)
+        for row in asked
+    )
+    where = {row.id: where[named[row.uri]] for row in asked if named[row.uri] in where}
     classes = tuple(name for name in model.classes if name != model.background)
     return Answers(model_uri, classes, answers, where, model.independent)
 
 
 def find(videos: Iterable[str], stores: Stores, suffixes: Collection[str] = VIDEO_SUFFIXES) -> list[VideoRow]:
-    """A row for each file that is meant; what is not there is a row with the reason. Of a folder, the files with such
-    suffixes, by name.
+    """A row for each file that is meant, as often as it is; what is not there is a row with the reason. Of a folder, the
+    files with such suffixes, by name.
     """
-    rows: dict[str, VideoRow] = {}
-    for text in videos:
-        for row in _meant(text, stores, suffixes):
-            rows.setdefault(row.uri, row)
-    return list(rows.values())
+    return [row for text in videos for row in _meant(text, stores, suffixes)]
 
 
 def probe(rows: Sequence[VideoRow], settings: Settings) -> list[VideoRow]:

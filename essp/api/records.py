@@ -161,7 +161,8 @@ class Records(Epochs):
             with essp.Records("data/cifar10").share(processes=2) as shared:
                 torch.multiprocessing.spawn(train, args=(model, shared), nprocs=2)
 
-        It begins where this loader is, and reads the records in a thread of this process, once for all of them.
+        It begins where this loader is, and reads the records in a thread of this process, once for all of them. What
+        `map` was given comes along, by pickle to processes that are spawned, but not to those that open an address.
 
         processes: how many may take batches at a time; one that has ended makes room for another.
         memory: bytes of batches that are ready in shared memory; two for each process are in any case.
@@ -173,7 +174,8 @@ class Records(Epochs):
             device = str(self._device)
             return About(self.classes, self._clips, len(self), self._ranks.world_size, self._plan, device, start)
 
-        return SharedRecords._of(Owner(loader, about, processes, memory))
+        shared = SharedRecords._of(Owner(loader, about, processes, memory))
+        return shared if self._map is None else shared.map(self._map)
 
     # --- what it has ---
 

@@ -79,13 +79,18 @@ def test_frames_that_stay_in_the_colours_of_their_video_become_pictures(catalog:
 
 
 def test_flow_of_luma_is_flow_of_yuv(catalog: Path) -> None:
-    taken = []
+    taken, gray = [], None
     for pixels in ("gray", "yuv420"):
         clip = essp.Clip(frames=4, size=40, pixels=pixels)
         with loader(catalog, clip=clip, feature="flow", params={"length": 3}, clips_per_epoch=4) as clips:
-            taken.append(next(iter(clips)).frames)
+            batch = next(iter(clips))
+            taken.append(batch.frames)
+            gray = gray or clips.clip
     assert taken[0].shape == (4, 1, 40, 40, 6)
     assert torch.equal(*taken)
+    rows = {row.id: row for row in essp.open_catalog(catalog).rows}
+    luma = essp.decode(rows[batch.meta["video"][0]], batch.meta["first_frame"][0], clip=gray)
+    assert np.array_equal(essp.compute_feature(luma, "flow", length=3), taken[0][0])
 
 
 def test_a_long_video_is_shared_by_decoders(catalog: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -307,10 +312,11 @@ def test_a_loader_that_is_closed_while_it_starts_leaves_nothing(catalog: Path, m
 
 
 def test_batches_may_be_anything(catalog: Path) -> None:
-    with loader(catalog).map(lambda batch: batch.meta["index"]) as clips:
-        given: list[Any] = list(clips)
-        assert given == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
-        assert clips.state_dict()["epoch"] == 1
+    with loader(catalog, loops=2).map(lambda batch: batch.meta["index"]) as clips, clips.another() as other:
+        for loop in (clips, other):
+            given: list[Any] = list(loop)
+            assert given == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+            assert loop.state_dict()["epoch"] == 1
 
 
 def test_a_loop_that_breaks_leaves_nothing_and_goes_on_with_the_next_epoch(catalog: Path) -> None:

@@ -176,6 +176,23 @@ def test_the_function_gives_the_scores_of_the_command(trained: JobSpec, videos: 
     ]
 
 
+def test_a_video_is_answered_as_often_as_it_is_named(trained: JobSpec, videos: Path, tmp_path: Path) -> None:
+    """And looked at once."""
+    one, other = (str(videos / "test" / name / "0.mp4") for name in ("left", "right"))
+    given = [one, other, f"file://{one}", one, str(tmp_path / "none.mp4"), str(tmp_path / "none.mp4")]
+    answers = essp.predict(given, trained.output, segments=True)
+    assert [answer.video for answer in answers] == given
+    for answer in (answers[2], answers[3]):
+        assert (answer.scores, answer.clips, answer.segments) == (
+            answers[0].scores,
+            answers[0].clips,
+            answers[0].segments,
+        )
+    assert answers[0].segments
+    assert answers[1].scores != answers[0].scores
+    assert [answer.error for answer in answers[4:]] == [answers[4].error] * 2
+
+
 def test_a_loaded_model_gives_the_scores_of_the_job(trained: JobSpec, videos: Path) -> None:
     """Decoded, extracted, scored and fused by the functions of `essp`, one after the other."""
     video = videos / "test" / "left" / "0.mp4"

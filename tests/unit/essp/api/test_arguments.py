@@ -89,7 +89,7 @@ WRONG = {
         "videos": [None, 3, b"a", "", SOMETHING, [None], [b"a"], [""]],
     },
     "compute_feature": {
-        "frames": [None, 3, "a", CLIP.tolist(), CLIP[0], CLIP[:, :0], CLIP[..., :1], CLIP.astype(np.float32)],
+        "frames": [None, 3, "a", CLIP.tolist(), CLIP[0], CLIP[:, :0], CLIP[..., :2], CLIP.astype(np.float32)],
         "name": [None, *NAMES],
         "snippets": [0, None, *NUMBERS],
         "length": [0, *NUMBERS],

@@ -23,6 +23,20 @@ def test_a_feature_is_that_of_the_extractor(name: str, params: dict[str, Any]) -
     assert np.array_equal(essp.compute_feature(CLIP, name, **params), extractor.extract(CLIP))
 
 
+@pytest.mark.parametrize("name", essp.features())
+def test_grey_frames_have_the_features_of_their_pictures(name: str) -> None:
+    grey = CLIP[..., :1]
+    pictures = np.repeat(grey, 3, axis=3)
+    if registry.needs_of(name) == "luma":
+        assert np.array_equal(essp.compute_feature(grey, name), essp.compute_feature(pictures, name))
+    elif name == "rgb":
+        made = essp.compute_feature(grey, name, frames=3)
+        assert np.array_equal(made, essp.compute_feature(pictures, name, frames=3)[..., :1])
+    else:
+        with pytest.raises(ConfigError, match=rf"frames: they are grey, and {name} needs colours"):
+            essp.compute_feature(grey, name)
+
+
 def test_every_feature_is_listed() -> None:
     assert {"rgb", "flow", "hog", "improved_trajectories"} <= set(essp.features())
 

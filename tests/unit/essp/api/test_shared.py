@@ -133,6 +133,12 @@ def test_who_comes_late_finds_what_is_over_empty(shared: essp.SharedRecords) -> 
     late.close()
 
 
+def test_what_the_loader_made_of_batches_comes_in_each_process(raw: Path) -> None:
+    with essp.Records(raw, batch_size=BATCH).map(len) as loader, loader.share(processes=1) as shared:
+        sizes: list[Any] = list(another(shared))
+        assert sum(sizes) == RECORDS
+
+
 def test_an_exception_leaves_the_epoch(shared: essp.SharedRecords) -> None:
     with pytest.raises(ZeroDivisionError):
         for _ in shared.map(lambda batch: 1 / 0):

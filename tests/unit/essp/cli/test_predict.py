@@ -52,10 +52,11 @@ def model_uri(tmp_path_factory: pytest.TempPathFactory) -> str:
     return job.spec.output
 
 
-def test_files_folders_and_uris_are_found_each_once(folder: Path) -> None:
+def test_files_folders_and_uris_are_found_as_often_as_they_are_named(folder: Path) -> None:
     rows = find([f"{folder}/a.mp4", str(folder), f"file://{folder}/more/b.avi"], STORES)
-    assert [row.id for row in rows] == [f"{folder}/{name}" for name in ("a.mp4", "broken.mp4", "more/b.avi")]
-    assert [row.uri for row in rows] == [f"file://{folder}/{name}" for name in ("a.mp4", "broken.mp4", "more/b.avi")]
+    names = [f"{folder}/{name}" for name in ("a.mp4", "a.mp4", "broken.mp4", "more/b.avi", "more/b.avi")]
+    assert [row.id for row in rows] == [*names[:-1], f"file://{names[-1]}"]
+    assert [row.uri for row in rows] == [f"file://{name}" for name in names]
     assert all(row.size_bytes > 0 for row in rows)
 
 
