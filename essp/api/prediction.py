@@ -200,7 +200,7 @@ def classify(
     _, model = open_model(stores, model_uri)
     suffixes = suffixes_for(model)
     asked = find(videos, stores, VIDEO_SUFFIXES | suffixes)
-    rows = list({row.uri: row for row in reversed(asked)}.values())[::-1]
+    rows = list({row.uri: row for row in asked}.values())
     named = {row.uri: row.id for row in rows}
     pictures = [row for row in rows if row.error is None and PurePosixPath(row.uri).suffix.lower() in suffixes]
     drawn = {row.uri for row in pictures}
@@ -230,8 +230,8 @@ def classify(
 
 
 def find(videos: Iterable[str], stores: Stores, suffixes: Collection[str] = VIDEO_SUFFIXES) -> list[VideoRow]:
-    """A row for each file that is meant, as often as it is; what is not there is a row with the reason. Of a folder, the
-    files with such suffixes, by name.
+    """A row for each file that is meant, as often as it is; what is not there is a row with the reason. Of a folder,
+    the files with such suffixes, by name.
     """
     return [row for text in videos for row in _meant(text, stores, suffixes)]
 

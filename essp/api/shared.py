@@ -225,8 +225,7 @@ class SharedRecords(IterableDataset[Batch]):
         """Leave; where the loader was shared, end it for all. Idempotent."""
         ring, self._ring = self._ring, None
         if ring is not None and ring.is_open:
-            if ring.member != WAIT:
-                ring.step(Board.bury, ring.member)
+            ring.leave()
             ring.close()
         if self._owner is not None and self._owner.process == os.getpid():
             self._owner.close()

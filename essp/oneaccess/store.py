@@ -24,6 +24,7 @@ from essp_common.runtime.config import Settings
 from essp_common.wiring import Stores
 
 _ARCHIVE = "cifar-10-binary.tar.gz"
+_SIDE = 32
 
 
 class Cifar10:
@@ -45,7 +46,8 @@ class Cifar10:
         """Nothing is read before `initialize`.
 
         input_data_folder: path or URI of `cifar-10-batches-bin`, of `cifar-10-binary.tar.gz`, of a folder that has
-            one of these, or of a folder with a folder of images for each class.
+            one of these, or of a folder with a folder of images for each class. Those of several sizes are scaled
+            until they cover 32 x 32 pixels, and their centres cut out.
         max_batches: batches that wait in a queue. There is no queue here: a batch is cut out of memory when it is
             asked for. It is checked, and has no effect.
         batch_size: images of a batch.
@@ -93,6 +95,7 @@ class Cifar10:
             seed=self._seed,
             replacement=self._replacement,
             sample_size=self._sample_size if self._replacement else None,
+            size=_SIDE if reader.shape is None else None,
             transform=self._transformed if self.transforms else None,
             memory=self._samples * self._sample_size * image_bytes,
         )

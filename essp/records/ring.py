@@ -171,22 +171,32 @@ class Ring:
     def _join(self, board: Board) -> int:
         member = board.free_member()
         if member != WAIT:
-            self._hold(_FIRST_MEMBER + member)
+            self._lock(_FIRST_MEMBER + member, fcntl.F_WRLCK)
             board.join(member, self.process)
             self.member = member
         return member
 
+    def leave(self) -> None:
+        """Be no member any more, and let another one have the place. Idempotent."""
+        if self.member != WAIT:
+            self.step(self._leave)
+
+    def _leave(self, board: Board) -> None:
+        board.bury(self.member)
+        self._lock(_FIRST_MEMBER + self.member, fcntl.F_UNLCK)  # in this step: whoever finds the place free can hold it
+        self.member = WAIT
+
     def feed(self) -> None:
         """Be the one that writes."""
-        self._hold(_FEEDER)
+        self._lock(_FEEDER, fcntl.F_WRLCK)
 
     @property
     def is_fed(self) -> bool:
         """The process that writes is alive. Asked by another one."""
         return self._is_held(_FEEDER)
 
-    def _hold(self, byte: int) -> None:
-        fcntl.fcntl(self._memory_file, fcntl.F_OFD_SETLK, _LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0))
+    def _lock(self, byte: int, how: int) -> None:
+        fcntl.fcntl(self._memory_file, fcntl.F_OFD_SETLK, _LOCK.pack(how, os.SEEK_SET, byte, 1, 0))
 
     def _is_held(self, byte: int) -> bool:
         """By any other than this object."""

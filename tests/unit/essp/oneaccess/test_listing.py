@@ -164,6 +164,17 @@ def test_the_representation_is_made_once_from_whatever_holds_cifar_10(folder: Pa
         assert model.seen == ALL
 
 
+def test_images_of_several_sizes_become_those_of_cifar_10(tmp_path: Path) -> None:
+    (tmp_path / "images" / "cat").mkdir(parents=True)
+    for side in (24, 32, 50):
+        cv2.imwrite(str(tmp_path / "images" / "cat" / f"{side}.png"), np.full((side, 40, 3), side, np.uint8))
+    store = oneaccess.store.Cifar10(tmp_path / "images", batch_size=3)
+    store.initialize()
+    images, _ = oneaccess.load.DataLoader(store).get_next_batch()
+    assert images.shape == (3, 3, 32, 32)
+    assert sorted(images[:, 0, 0, 0].tolist()) == [24, 32, 50]
+
+
 @pytest.mark.parametrize("name", ["max_batches", "batch_size", "rel_sample_size", "max_samples"])
 def test_numbers_that_are_none_are_named(name: str, tmp_path: Path) -> None:
     for wrong in (0, -1, 1.5):

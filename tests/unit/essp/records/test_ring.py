@@ -96,7 +96,7 @@ def test_a_kill_at_any_line_gives_the_batch_to_the_others(home: Home, feeder: Ri
         lost = [number for number in range(BATCHES) if number not in found]
         assert sorted(found + lost) == list(range(BATCHES))
         assert lost in ([], [0]), "the one that was asked for no more is used, every other one came again"
-        member.step(Board.bury, member.member)
+        member.leave()
         member.close()
         # The same epoch once more.
         slot = feeder.step(rewound)
@@ -156,6 +156,20 @@ def test_members_of_one_process_are_two(home: Home, feeder: Ring) -> None:
     one.close()
     assert sorted(taken(third)) == list(range(BATCHES))
     third.close()
+
+
+def test_the_place_of_a_member_that_leaves_is_free_at_once(home: Home, feeder: Ring) -> None:
+    """Before it is closed: who joined in between was told that a resource is not available."""
+    members = [Ring(home.address) for _ in range(3)]
+    for member in members[:2]:
+        member.join()
+    held = members[0].take(0)
+    for _ in range(2):
+        members[0].leave()
+    assert members[2].join() == 0
+    assert members[2].take(0) == held
+    for member in members:
+        member.close()
 
 
 def test_what_is_closed_cannot_be_opened(home: Home) -> None:
