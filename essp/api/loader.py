@@ -246,6 +246,7 @@ class Loader(Epochs):
         }
         source = own_source(document, words, ranks, decoders, bounded=memory is not None)
         self._set_up(source, source.add(self), ranks, transform, drop_last, device, deltas)
+        self._targets.check()
 
     @classmethod
     def of(

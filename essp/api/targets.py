@@ -91,6 +91,12 @@ class TargetReader:
         self._steps = np.arange(frames, dtype=np.int64) * stride
         self._video = lru_cache(maxsize=_KEPT)(self._read)
 
+    def check(self) -> None:
+        """Raises `ConfigError` for seconds of a series that the split's videos do not have."""
+        if self._deltas and (unknown := sorted(self._deltas.keys() - self._series.keys())):
+            names = ", ".join(sorted(self._series)) or "none"
+            raise ConfigError(f"delta_timestamps: there is no series {unknown[0]!r}; series: {names}")
+
     @cached_property
     def any(self) -> bool:
         """Whether any video of the catalog has targets."""
@@ -142,13 +148,8 @@ class TargetReader:
         self, places: Sequence[int], videos: Sequence[VideoTargets], numbers: NDArray[np.int64]
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """The series at their places, and which of the places lie outside."""
-        names = sorted(self._series)
-        if unknown := sorted(self._deltas.keys() - self._series.keys()):
-            raise ConfigError(
-                f"delta_timestamps: there is no series {unknown[0]!r}; series: {', '.join(names) or 'none'}"
-            )
         found, is_pad = {}, {}
-        for name in names:
+        for name in sorted(self._series):
             at = self._places(places, numbers, name)
             lengths = self._lengths(places)[:, None]
             inside = np.clip(at, 0, lengths - 1)

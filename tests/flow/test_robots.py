@@ -111,11 +111,8 @@ def test_cameras_show_the_same_moments_with_the_same_seed(robot: Path, top: Path
 def test_seconds_that_are_between_frames_are_refused(top: Path) -> None:
     with loader(top, delta_timestamps={"action": [0.05]}) as clips, pytest.raises(ConfigError, match="of 1/10"):
         next(iter(clips))
-    with (
-        loader(top, delta_timestamps={"nothing": [0]}) as clips,
-        pytest.raises(ConfigError, match="there is no series 'nothing'; series: action, "),
-    ):
-        next(iter(clips))
+    with pytest.raises(ConfigError, match="there is no series 'nothing'; series: action, "):
+        loader(top, delta_timestamps={"nothing": [0]})
 
 
 @pytest.mark.parametrize("folder", ["meta/episodes", "data"])

@@ -85,11 +85,13 @@ def test_every_batch_has_every_series_and_column(marked: Path) -> None:
             assert batch.targets is not None
             known = int(batch.meta["take"][0]) < 3
             assert batch.targets.values["number"].isnan().all().item() is not known
-    with (
-        loader(marked, delta_timestamps={"gaze": [0.0]}) as clips,
-        pytest.raises(essp.EsspError, match="no series 'gaze'; series: number"),
-    ):
-        next(iter(clips))
+
+
+def test_seconds_of_a_series_that_there_is_not_are_refused(marked: Path, catalog: Path) -> None:
+    """A catalog without any targets took them, and gave none."""
+    for path, known in ((marked, "number"), (catalog, "none")):
+        with pytest.raises(essp.ConfigError, match=f"delta_timestamps: there is no series 'gaze'; series: {known}"):
+            loader(path, delta_timestamps={"gaze": [0.0]})
 
 
 def test_targets_go_along_to_a_device_and_into_copies(marked: Path) -> None:
