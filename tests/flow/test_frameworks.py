@@ -298,13 +298,13 @@ def test_the_notebook_runs_and_survives_interrupts_and_restarts(
     with client.setup_kernel():
         for position, cell in enumerate(cells[:]):
             client.execute_cell(cell, position)
-        assert "done: {'epoch': 0" in cells[training].outputs[0].text
+        assert "done: {'epoch': 1, 'clip': 0" in cells[training].outputs[0].text
         assert "of 12 validation clips" in cells[-1].outputs[0].text
         interrupted = cells[training].source.replace("        optimizer.step()", f"        {_INTERRUPT}")
         with pytest.raises(CellExecutionError, match="KeyboardInterrupt"):
             run(interrupted)
         assert run(children).split() == ["0"]
-        assert "done: {'epoch': 2" in run(cells[training].source), "epoch 1 was interrupted"
+        assert "done: {'epoch': 3, 'clip': 0" in run(cells[training].source), "epoch 1 was interrupted"
         run("batches = iter(loader); next(batches)")
         run_sync(client.km.restart_kernel)(now=True)
         run_sync(client.kc.wait_for_ready)()

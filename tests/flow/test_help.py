@@ -81,6 +81,6 @@ def test_the_loop_of_the_page_trains_and_resumes(
         exec(compile(code, "help(essp)", "exec"), namespace)
         namespace["loader"].close()
         saved = torch.load("loop.pt")
-        assert (saved["loader"]["epoch"], saved["loader"]["clip"]) == (1, 12)
+        assert (saved["loader"]["epoch"], saved["loader"]["clip"]) == (2, 0), "all of them are done"
         weights.append(saved["model"])
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
