@@ -25,6 +25,7 @@ from essp_common.pb.v1.messages_pb2 import Resize
 from essp_common.video.container import reason
 from essp_common.video.geometry import GRAY, YUV420, covering_size
 from essp_common.video.pictures import Pictures
+from essp_common.video.png import without_profile
 
 _CODECS: tuple[tuple[int, bytes, str], ...] = (
     (0, b"\xff\xd8\xff", "mjpeg"),
@@ -84,7 +85,7 @@ class Images:
             raise BadVideo("the image ends early: no mark of its end is in it", "truncated")
         context = _context(name, self._pixels, strict)
         try:
-            frames = context.decode(Packet(_without_profile(data) if name == "png" else data))
+            frames = context.decode(Packet(without_profile(data) if name == "png" else data))
         except av.error.FFmpegError as error:
             raise BadVideo(f"the image cannot be decoded: {reason(error)}") from error
         except ValueError as error:
@@ -112,21 +113,6 @@ def _codec_of(data: bytes) -> str:
         if head[at : at + len(mark)] == mark:
             return name
     raise BadVideo("not an image of a known format (JPEG, PNG, WebP, BMP, TIFF, GIF)", "format")
-
-
-def _without_profile(data: bytes) -> bytes:
-    """A PNG file without its colour profile (`iCCP`), which nothing here applies.
-
-    FFmpeg notes the name of the profile beside the frame, and PyAV 18 frees it a second time (`_SideData`), which ends
-    the process.
-    """
-    kept, at = [data[:8]], 8
-    while at < len(data):
-        end = at + 12 + int.from_bytes(data[at : at + 4], "big")  # length, name, content and checksum
-        if data[at + 4 : at + 8] != b"iCCP":
-            kept.append(data[at:end])
-        at = end
-    return b"".join(kept)
 
 
 def _tiff_compression(data: bytes) -> int:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import struct
-import subprocess
-import sys
 import zlib
 from collections.abc import Callable
 
@@ -106,22 +104,6 @@ def test_any_lack_of_the_end_is_damage_where_any_sign_counts(images: Images, nam
         images.write(memoryview(data)[:-3], None, WHOLE, target)  # type: ignore[arg-type]
     assert caught.value.kind == "truncated"
     images.write(data[:-3], None, WHOLE, target, strict=False)
-
-
-def test_the_colour_profile_of_a_png_file_ends_no_process() -> None:
-    """In a process of its own, which it did end. It may have several."""
-    script = (
-        "import struct, sys, zlib, numpy as np; from essp_common.video.images import Images;"
-        "from essp_common.pb.v1.messages_pb2 import Resize; data = sys.stdin.buffer.read();"
-        "chunk = b'iCCPsRGB profile\\0\\0' + zlib.compress(bytes(128));"
-        "whole = struct.pack('>I', len(chunk) - 4) + chunk + struct.pack('>I', zlib.crc32(chunk));"
-        f"target = np.zeros(({HEIGHT}, {WIDTH}, 3), np.uint8); images = Images(2**20);"
-        "put = lambda parts: images.write(data[:33] + parts + data[33:], None, Resize(mode=Resize.NONE), target);"
-        "[put(whole * count) for count in (0, 1, 2) for _ in range(3)]; sys.stdout.buffer.write(target.tobytes())"
-    )
-    done = subprocess.run([sys.executable, "-c", script], input=encoded(".png"), capture_output=True)
-    assert done.returncode == 0, done.stderr.decode()
-    np.testing.assert_array_equal(np.frombuffer(done.stdout, np.uint8).reshape(HEIGHT, WIDTH, 3), image(1, 0))
 
 
 @pytest.mark.parametrize("order", ["<", ">"])
