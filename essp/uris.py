@@ -34,7 +34,7 @@ def listed_uri(path: str, folder: str) -> str:
         except ConfigError:
             return path  # who looks it up says what is wrong
     if path.startswith("/"):
-        return f"file://{path}"
+        return f"file:///{posixpath.normpath(path).lstrip('/')}"
     scheme, _, place = folder.partition("://")
     return f"{scheme}://{posixpath.normpath(posixpath.join(place, path))}"
 

@@ -20,7 +20,7 @@ from pathlib import PurePosixPath
 from typing import NamedTuple
 
 from essp.catalog.entry import Entry, Segment
-from essp.catalog.folder_source import split_columns
+from essp.catalog.folder_source import split_columns, split_folders
 from essp.catalog.found import Found, few
 from essp_common.errors import ConfigError
 from essp_common.objects.port import ObjectInfo
@@ -62,6 +62,7 @@ def kth(found: Found) -> Iterator[Entry]:
     key = _sequences_of(found)
     matches = (_KTH_SEQUENCE.match(line) for line in (found.lines(key) if key else ()))
     sequences = {match[1]: match[2] for match in matches if match}
+    there = set()
     for info in found.videos:
         match = _KTH.fullmatch(PurePosixPath(info.key).stem)
         if match is None:
@@ -70,7 +71,9 @@ def kth(found: Found) -> Iterator[Entry]:
         person, action, scene = int(match[1]), match[2], match[3]
         split = "validation" if person in _KTH_VALIDATION else "test" if person in _KTH_TEST else "train"
         whole = found.entry(info, action, split, group=f"person{person:02}", meta={"scenario": scene})
-        frames = sequences.get(f"person{person:02}_{action}_{scene}")
+        name = f"person{person:02}_{action}_{scene}"
+        there.add(name)
+        frames = sequences.get(name)
         if frames is None:
             yield whole
             continue
@@ -80,6 +83,9 @@ def kth(found: Found) -> Iterator[Entry]:
                 yield _cut(whole, Segment(int(bounds[1]) - 1, int(bounds[2]) - 1, "frame"))
             else:
                 yield replace(whole, id=f"{whole.id}#{piece.strip()}", error=f"segment: {key}: {piece!r} are no frames")
+    for name in sequences:
+        if name not in there:
+            yield found.vanished(name, key or "", name.split("_")[1])
 
 
 def _sequences_of(found: Found) -> str | None:
@@ -112,7 +118,6 @@ def hmdb51(found: Found) -> Iterator[Entry]:
     for number, _, line in sorted(lines, key=lambda each: each[0]):
         if (info := line.video(found)) is not None:
             splits[info.key][number] = line.split
-    listed: set[str] = set()
     for number, key, line in lines:
         if number != found.split:
             continue
@@ -120,14 +125,8 @@ def hmdb51(found: Found) -> Iterator[Entry]:
         if info is None:
             yield found.vanished(line.name, key, line.class_name, line.split)
             continue
-        listed.add(info.key)
         columns, group = split_columns(splits[info.key]), _film(info, line.class_name)
         yield found.entry(info, line.class_name, line.split, group=group, meta=columns)
-    for info in found.videos:
-        if info.key not in listed and not found.given:
-            yield found.entry(
-                info, PurePosixPath(info.key).parent.name, "", error="unlisted: no list of HMDB51 names it"
-            )
 
 
 class _Listed(NamedTuple):
@@ -198,9 +197,6 @@ def hollywood2(found: Found) -> Iterator[Entry]:
             yield found.entry(info, "", split, error="unlabelled: no class lists it with a 1")
         else:
             yield found.entry(info, names[0], split, labels=names)
-    for info in found.videos:
-        if PurePosixPath(info.key).stem not in splits:
-            yield found.entry(info, error="unlisted: no list of Hollywood2 names it")
 
 
 def _clip_sets(found: Found) -> list[tuple[str, str, str]]:
@@ -221,8 +217,10 @@ def ccv(found: Found) -> Iterator[Entry]:
     """The videos of both lists, with all classes whose column has a 1."""
     for split, ids, labels in (("train", *_CCV[:2]), ("test", *_CCV[2:])):
         names, rows = found.named(ids), found.named(labels)
-        if names is None or rows is None:
+        if names is None and rows is None:
             continue
+        if names is None or rows is None:
+            raise ConfigError(f"{found.uri}: {names or rows} is there without {labels if rows is None else ids}")
         videos, marks = [line.split()[0] for line in found.lines(names)], found.lines(rows)
         if len(videos) != len(marks):
             raise ConfigError(f"{found.uri}: {names} has {len(videos)} lines, but {rows} has {len(marks)}")
@@ -262,16 +260,17 @@ def two_level(found: Found) -> Iterator[Entry]:
     """Classes below groups of classes, below split folders where there are any. The upper level is in the meta data;
     classes of one name in two groups are told apart by the group."""
     parts = {info.key: info.key.split("/") for info in found.videos}
-    split = bool(parts) and all(each[0].lower() in SPLIT_NAMES and len(each) > 3 for each in parts.values())
+    splits = split_folders(found.videos, levels=2)
     above: defaultdict[str, set[str]] = defaultdict(set)
     places: dict[str, tuple[str, str]] = {}
     for key, each in parts.items():
-        folders = each[1:-1] if split else each[:-1]
-        if len(folders) >= 2:
+        folders = each[1:-1] if splits else each[:-1]
+        if len(folders) >= 2 and (not splits or each[0] in splits):
             above[folders[1]].add(folders[0])
             places[key] = folders[0], folders[1]
     for info in found.videos:
-        name = canonical_split(parts[info.key][0]) if split else "train"
+        top = parts[info.key][0]
+        name = "train" if not splits else canonical_split(top) if top in splits else ""
         if info.key not in places:
             yield found.entry(info, "", name, error="unlabelled: lies in no folder of a class below one of a group")
             continue

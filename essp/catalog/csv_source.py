@@ -130,6 +130,8 @@ def _entry(row: CsvRow, columns: _Columns, folder: str) -> Entry:
     split = canonical_split(value(columns.split)) if columns.split else "train"
     labels = tuple(name for name in map(str.strip, value(columns.labels).split(_BETWEEN)) if name)
     label = label or (labels[0] if labels else "")
+    if labels and label not in labels:
+        labels = label, *labels
     files = {**{name: value(column) for name, column in columns.values.items()}, "": value(columns.frame_labels)}
     entry = Entry(
         uri.removeprefix(folder + "/"),
@@ -199,9 +201,9 @@ def _stretches(lines: Sequence[str]) -> tuple[tuple[Segment, str], ...]:
 
 
 def _segment(start: str, end: str, unit: Literal["s", "frame"]) -> Segment:
-    number = float if unit == "s" else int
+    number = float if unit == "s" else _frame
     try:
-        segment = Segment(number(start or 0), number(end) if end else None, unit)
+        segment = Segment(number(start or "0"), number(end) if end else None, unit)
         last = segment.start if segment.end is None else segment.end
         finite = isfinite(segment.start + last)
     except (ValueError, OverflowError) as error:
@@ -210,6 +212,11 @@ def _segment(start: str, end: str, unit: Literal["s", "frame"]) -> Segment:
     if segment.start < 0 or empty or not finite:
         raise ValueError(f"{start or 0} to {end} holds no frame")
     return segment
+
+
+def _frame(text: str) -> int:
+    """The number of a frame, also as 12.0: programs write so where another row has none. Raises `ValueError`."""
+    return int(text.removesuffix(".0"))
 
 
 def with_sizes(entries: Sequence[Entry], stores: Stores) -> list[Entry]:

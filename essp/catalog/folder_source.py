@@ -30,17 +30,10 @@ def is_list(key: str) -> bool:
 def class_folders(store: ObjectStore, videos: Sequence[ObjectInfo]) -> Iterable[Entry]:
     """Class folders, below split folders where there are any.
 
-    A folder is a split when it is named like one and every video in it lies in a further folder, so that a class may
-    be called `train`. Videos without any folder are unlabelled; beside class folders they are a problem.
+    Videos without any folder are unlabelled; beside class folders they are a problem.
     """
-    tops: dict[str, list[tuple[str, ...]]] = {}
-    for info in videos:
-        parts = tuple(info.key.split("/"))
-        tops.setdefault(parts[0] if len(parts) > 1 else "", []).append(parts)
-    splits = {
-        top for top, paths in tops.items() if top.lower() in SPLIT_NAMES and all(len(parts) > 2 for parts in paths)
-    }
-    unlabelled = set(tops) == {""}
+    splits = split_folders(videos, levels=1)
+    unlabelled = not any("/" in info.key for info in videos)
     for info in videos:
         top, *rest = info.key.split("/")
         error = None
@@ -48,11 +41,38 @@ def class_folders(store: ObjectStore, videos: Sequence[ObjectInfo]) -> Iterable[
             name, split = "", ""
             error = None if unlabelled else "unlabelled: lies in no class folder"
         elif top in splits:
-            name, split = rest[0], canonical_split(top)
+            name, split = rest[0] if len(rest) > 1 else "", canonical_split(top)
+            error = None if name else f"unlabelled: lies in {top}, but there in no class folder"
         else:
             name, split = ("", "") if splits else (top, "train")
             error = "unlabelled: lies beside the split folders, in none of them" if splits else None
         yield _entry(store, info, name, split, error)
+
+
+def split_folders(videos: Iterable[ObjectInfo], levels: int) -> frozenset[str]:
+    """The upmost folders that are splits. `levels`: of folders in which classes lie, the class itself included.
+
+    A class may be called `train`. So folders that are named like splits are some if all videos in one of them lie as
+    deep as classes are, or if there are no other folders and any video lies so deep: a file that somebody has left
+    beside the class folders makes no classes of splits.
+    """
+    deep: dict[str, set[bool]] = {}
+    """Upmost folder -> whether its videos lie in class folders."""
+    for info in videos:
+        top, *rest = info.key.split("/")
+        if rest:
+            deep.setdefault(top, set()).add(len(rest) > levels)
+    named = {top: found for top, found in deep.items() if top.lower() in SPLIT_NAMES}
+    certain = {True} in named.values() or (len(named) == len(deep) and any(True in found for found in named.values()))
+    return frozenset(named) if certain else frozenset()
+
+
+def split_below(entry: Entry) -> str:
+    """The folder below that of a video's class which is named like a split; empty: there is none."""
+    folders = entry.id.split("/")[:-1]
+    begin = folders.index(entry.class_name) + 1 if entry.class_name else len(folders)
+    found = next((place for place in range(begin, len(folders)) if folders[place].lower() in SPLIT_NAMES), None)
+    return "" if found is None else "/".join(folders[: found + 1])
 
 
 def ucf101(found: Found, lists: Sequence[str]) -> Iterable[Entry]:

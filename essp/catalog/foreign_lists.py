@@ -6,6 +6,7 @@ Kinetics        a CSV file with label, youtube_id, time_start, time_end, split
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 from collections.abc import Iterator, Sequence
@@ -194,4 +195,5 @@ def _kinetics_lists(found: Found) -> list[str]:
 def _header(found: Found, key: str) -> frozenset[str]:
     """The columns of a CSV file, in small letters."""
     start = found.store.get(key, 0, _HEADER_BYTES).decode("utf-8-sig", "replace")
-    return frozenset(name.strip().lower() for name in start.partition("\n")[0].split(","))
+    line = next(iter(lines_of(start)), "")
+    return frozenset(name.strip().lower() for name in next(csv.reader([line]), []))

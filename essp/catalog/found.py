@@ -1,9 +1,13 @@
-"""What lies at a source: its videos and its other files, listed once, for whoever has to tell what data set it is."""
+"""What lies at a source: its videos and its other files, listed once, for whoever has to tell what data set it is.
+
+Nothing is listed before somebody asks: a list of URIs may lie at the top of a store of millions of objects, or on a web
+server, which cannot be listed.
+"""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import PurePosixPath
 from typing import Any
@@ -28,20 +32,31 @@ _MOST_LISTS = 64
 class Found:
     """A folder, or a list and the folder in which it lies. Paths are keys below the folder."""
 
-    def __init__(
-        self, uri: str, store: ObjectStore, infos: Iterable[ObjectInfo], split: int, given: str = "", camera: str = ""
-    ) -> None:
-        """`split`: which of several divisions is meant. `given`: the list that was named as the source; empty: the
-        folder was. `camera`: the one that is wanted; empty: all."""
+    def __init__(self, uri: str, store: ObjectStore, split: int, given: str = "", camera: str = "") -> None:
+        """`store`: of the folder. `split`: which of several divisions is meant. `given`: the list that was named as the
+        source; empty: the folder was. `camera`: the one that is wanted; empty: all."""
         self.uri = uri
         self.store = store
         self.split = split
         self.given = given
         self.camera = camera
         self._documents: dict[str, Any] = {}
-        shown = [info for info in infos if not any(part.startswith(".") for part in info.key.split("/"))]
-        self.videos = tuple(info for info in shown if is_video(info.key))
-        self.others = tuple(info.key for info in shown if not is_video(info.key))
+        self._doubtful: set[str] = set()
+        """Videos of which one may be meant by a name."""
+
+    @cached_property
+    def _shown(self) -> tuple[ObjectInfo, ...]:
+        return tuple(info for info in self.store.list() if not is_hidden(info.key))
+
+    @cached_property
+    def videos(self) -> tuple[ObjectInfo, ...]:
+        """The files that are videos by their names."""
+        return tuple(info for info in self._shown if is_video(info.key))
+
+    @cached_property
+    def others(self) -> tuple[str, ...]:
+        """All other files."""
+        return tuple(info.key for info in self._shown if not is_video(info.key))
 
     @property
     def lists(self) -> tuple[str, ...]:
@@ -84,6 +99,11 @@ class Found:
             found.setdefault(PurePosixPath(info.key).stem, []).append(info)
         return found
 
+    @cached_property
+    def _folder(self) -> str:
+        """How absolute paths begin of what lies there."""
+        return self.store.uri("-").removeprefix("file://").removesuffix("-")
+
     def called(self, *names: str) -> ObjectInfo | None:
         """The one video with the first of these names, without its suffix, that any video has; None if none has one, or
         several have it."""
@@ -96,7 +116,7 @@ class Found:
         return fitting[0] if len(fitting) == 1 else None
 
     def _ending(self, path: str) -> list[ObjectInfo]:
-        parts = PurePosixPath(path.lstrip("/")).parts
+        parts = PurePosixPath(path.removeprefix(self._folder).lstrip("/")).parts
         near = self._by_stem.get(PurePosixPath(path).stem, [])
         exact = [info for info in near if info.key == "/".join(parts)]
         return exact or [info for info in near if PurePosixPath(info.key).parts[-len(parts) :] == parts]
@@ -113,15 +133,28 @@ class Found:
         `called`: the names without a suffix under which it was looked for; else by the end of its path.
         """
         held = [info for stem in called for info in self._by_stem.get(stem, ())] or self._ending(name)
-        error = f"vanished: {list_key} names it, but there is no such file"
+        error = f"vanished: {list_key} names it, but there is no such file below {self._folder}"
         if held:
+            self._doubtful.update(info.key for info in held)
             error = f"doubled: {list_key} names it, and it may be {few([info.key for info in held])}; leave one of them"
         return Entry(name, self.store.uri(name) if is_key(name) else "", class_name, split, error=error)
+
+    def unlisted(self, entries: Iterable[Entry]) -> Iterator[Entry]:
+        """The videos that none of these entries is, or may be."""
+        named = {entry.uri for entry in entries}
+        for info in self.videos:
+            if info.key not in self._doubtful and self.store.uri(info.key) not in named:
+                yield self.entry(info, error="unlisted: it lies there, and no list names it")
 
 
 def is_video(key: str) -> bool:
     """Whether a file is a video by its name."""
     return PurePosixPath(key).suffix.lower() in VIDEO_SUFFIXES
+
+
+def is_hidden(key: str) -> bool:
+    """Whether a file, or a folder that it lies in, is one that systems do not show, as macOS's `._clip.mp4`."""
+    return any(part.startswith(".") and part not in (".", "..") for part in key.split("/"))
 
 
 def lines_of(text: str) -> list[str]:

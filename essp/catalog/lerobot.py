@@ -13,12 +13,14 @@ each feature that holds numbers is a series.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field, ValidationError
 
@@ -31,6 +33,7 @@ from essp_common.validation import problems
 
 _INFO = "meta/info.json"
 _EPISODES = "meta/episodes/"
+_EPISODES_OF_SPLIT = re.compile(r"([0-9]{1,9}):([0-9]{1,9})")
 _VERSION = "v3."
 _TIME = "/from_timestamp"
 _NO_NUMBERS = frozenset({"video", "image", "string", "language", "audio"})
@@ -124,12 +127,13 @@ def _info(found: Found) -> Info:
 
 
 def _splits(info: Info) -> list[tuple[str, range]]:
-    """Split -> its episodes; narrow ones first, since they may lie within others."""
+    """Split -> its episodes; narrow ones first, since they may lie within others. Raises `ConfigError`."""
     found = []
     for name, text in (info.splits or {}).items():
-        begin, _, end = text.partition(":")
-        if begin.isdigit() and end.isdigit():
-            found.append((canonical_split(name), range(int(begin), int(end))))
+        match = _EPISODES_OF_SPLIT.fullmatch(text.strip())
+        if match is None:
+            raise ConfigError(f"{_INFO}: splits: {name}: {text!r:.80} is no range of episodes, such as 0:50")
+        found.append((canonical_split(name), range(int(match[1]), int(match[2]))))
     return sorted(found, key=lambda item: len(item[1]))
 
 
@@ -174,11 +178,11 @@ def _values(column: Any) -> NDArray[Any] | None:
     array = column.combine_chunks()
     shape = [len(array)]
     while pa.types.is_fixed_size_list(array.type) or pa.types.is_list(array.type):
-        inner = array.flatten()
-        if not len(array) or len(inner) % len(array):
+        lengths = pc.list_value_length(array).unique()
+        if len(lengths) != 1 or not lengths[0].is_valid:
             return None
-        shape.append(len(inner) // len(array))
-        array = inner
+        shape.append(lengths[0].as_py())
+        array = array.flatten()
     if not (pa.types.is_integer(array.type) or pa.types.is_floating(array.type) or pa.types.is_boolean(array.type)):
         return None
     flat = np.asarray(array.to_numpy(zero_copy_only=False))

@@ -18,7 +18,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from essp.catalog.entry import Entry
-from essp.catalog.found import Found, few, is_video
+from essp.catalog.found import Found, few, is_hidden, is_video
 from essp.catalog.json_lists import name_in, split_named
 from essp_common.errors import ConfigError
 from essp_common.objects.archive import member_key
@@ -37,20 +37,28 @@ def is_webdataset(found: Found) -> str:
 
 
 def webdataset(found: Found) -> Iterator[Entry]:
-    """The videos of all shards; in a split in which any has a label, those without one are problems. Raises
-    `ConfigError` for an archive that is compressed or damaged."""
+    """The videos of all shards; in a split in which any has a label, those without one are problems, and so are labels
+    of samples without a video. Raises `ConfigError` for an archive that is compressed or damaged."""
     entries: list[Entry] = []
     labelled: set[str] = set()
+    alone: list[Entry] = []
     for key in _shards(found):
-        split = _split(key)
+        split, etag = _split(key), found.store.head(key).etag  # once: it may take longer than reading a sample
+        shown, named = set[str](), dict[str, str]()
         for sample in _samples(found, key):
             if sample.video is not None:
-                entries.append(_entry(found, key, split, sample))
-            if _label(sample.texts)[0]:
+                shown.add(sample.name)
+                entries.append(_entry(found, key, etag, split, sample))
+            if label := _label(sample.texts)[0]:
                 labelled.add(split)
+                named[sample.name] = label
+        error = f"vanished: {key} has a label for it, and no video"
+        alone += (Entry(f"{key}/{name}", "", named[name], split, error=error) for name in named if name not in shown)
     for entry in entries:
         unlabelled = entry.split in labelled and not entry.class_name and entry.error is None
         yield replace(entry, error="unlabelled: others have a label, and none lies beside it") if unlabelled else entry
+    if entries:  # else these are no archives of videos
+        yield from alone
 
 
 @dataclass(slots=True)
@@ -82,9 +90,10 @@ def _samples(found: Found, key: str) -> Iterator[_Sample]:
     try:
         with found.store.open(key) as file, tarfile.open(fileobj=file, mode="r:") as archive:
             for member in tar_members(archive):
-                if member.isdir():
+                path = member.name.removeprefix("./")
+                if member.isdir() or is_hidden(path):
                     continue
-                folder, _, name = member.name.removeprefix("./").rpartition("/")
+                folder, _, name = path.rpartition("/")
                 stem, _, suffix = name.partition(".")
                 stem = f"{folder}/{stem}" if folder else stem
                 second = sample is not None and sample.video is not None and is_video(name)
@@ -93,7 +102,7 @@ def _samples(found: Found, key: str) -> Iterator[_Sample]:
                         yield sample
                     sample = _Sample(stem)
                 if is_video(name):
-                    sample.video = member.name.removeprefix("./"), member.offset_data, member.size
+                    sample.video = path, member.offset_data, member.size
                     sample.whole = member.isfile() and not member.issparse()
                 elif member.isfile() and member.size <= _SMALL_BYTES and suffix in ("cls", "txt", "json"):
                     content = archive.extractfile(member)
@@ -104,17 +113,16 @@ def _samples(found: Found, key: str) -> Iterator[_Sample]:
         yield sample
 
 
-def _entry(found: Found, shard: str, split: str, sample: _Sample) -> Entry:
+def _entry(found: Found, shard: str, etag: str, split: str, sample: _Sample) -> Entry:
     name, offset, size = sample.video or ("", 0, 0)
     if not is_key(name):
         return Entry(f"{shard}/{name!r}", "", "", split, error="name: it leaves the archive, or cannot be printed")
     label, meta, error = _label(sample.texts)
     if not sample.whole:
         error = "format: it is a link, or has holes; pack the file itself"
-    info = found.store.head(shard)
     key = member_key(shard, offset, size, name)
     uri = found.store.uri(key)
-    return Entry(f"{shard}/{name}", uri, label, split, size, f"{info.etag}@{offset}", meta=meta, error=error)
+    return Entry(f"{shard}/{name}", uri, label, split, size, f"{etag}@{offset}", meta=meta, error=error)
 
 
 def _label(texts: Mapping[str, bytes]) -> tuple[str, dict[str, Any], str | None]:

@@ -20,11 +20,12 @@ from typing import Literal, NamedTuple
 from essp.catalog import action_sets, foreign_lists, json_lists, lerobot, shards
 from essp.catalog.csv_source import read_csv
 from essp.catalog.entry import Entry, Segment
-from essp.catalog.folder_source import class_folders, is_list, ucf101
-from essp.catalog.found import VIDEO_SUFFIXES, Found, plain
+from essp.catalog.folder_source import class_folders, is_list, split_below, ucf101
+from essp.catalog.found import VIDEO_SUFFIXES, Found, few, plain
 from essp.catalog.local_folder import left_out
 from essp.uris import as_uri
 from essp_common.errors import ConfigError, NotFound
+from essp_common.planning.splits import SPLIT_NAMES
 from essp_common.quantities import counted
 from essp_common.wiring import Stores
 
@@ -115,9 +116,13 @@ def read_source(
     kind, why = _kind_of(found, kind)
     if camera is not None and kind != "lerobot":
         raise ConfigError(f"--camera {camera}: {uri} is no folder of LeRobot")
+    if whole and kind == "lerobot":
+        raise ConfigError("--whole: a row is an episode, of which LeRobot keeps several in a file; leave it out")
     ignored = {} if found.given else _ignored(found, kind)
     missed = left_out(uri, VIDEO_SUFFIXES)
     entries = list(LAYOUTS[kind].read(found))
+    if not (found.given or found.camera):  # else a part is wanted of what lies there
+        entries += found.unlisted(entries)
     notes = _notes(entries, found, missed.empty) if kind == "folders" else ()
     listed = [] if found.given else missed.entries
     return _complete(kind, [*entries, *listed], ignored, uri, why, notes, whole)
@@ -137,13 +142,12 @@ def _found(uri: str, stores: Stores, kind: Kind, split: int, camera: str) -> Fou
             )
         folder, _, name = uri.rpartition("/")
         store = stores.under(folder, videos=True)
-        alone = suffix in (".csv", ".tsv") and kind == "csv"  # its rows say where the videos are
-        return Found(uri, store, () if alone else store.list(), split, name)
+        return Found(uri, store, split, name)
     if suffix in (".csv", ".tsv") or kind == "csv":
         store, key = stores.resolve(uri)
         store.head(key)  # raises
     store = stores.under(uri, videos=True)
-    return Found(uri, store, store.list(), split, camera=camera)
+    return Found(uri, store, split, camera=camera)
 
 
 def _kind_of(found: Found, kind: Kind) -> tuple[Kind, str]:
@@ -223,8 +227,20 @@ def _notes(entries: Sequence[Entry], found: Found, empty: Sequence[str]) -> tupl
     folders = {key.rpartition("/")[0] for key in keys} | set(empty)
     bare = [f for f in sorted(folders - {""}) if not any(name == f or name.startswith(f + "/") for name in with_video)]
     if bare:
-        few = ", ".join(bare[:10]) + (", ..." if len(bare) > 10 else "")
-        notes.append(f"{len(bare)} folders hold no video, so there is no such class: {few}")
+        first = ", ".join(bare[:10]) + (", ..." if len(bare) > 10 else "")
+        notes.append(f"{len(bare)} folders hold no video, so there is no such class: {first}")
+    if below := sorted({folder for entry in usable if (folder := split_below(entry))}):
+        notes.append(
+            f"folders named like splits lie below what is taken for a class, so they are none: {few(below)}; give the "
+            "folder above them, put them above those of classes (SPLIT/CLASS/video.mp4), or give a CSV file with the "
+            "columns path, label, split"
+        )
+    like_splits = sorted({entry.class_name for entry in usable if entry.class_name.lower() in SPLIT_NAMES})
+    if like_splits:
+        notes.append(
+            f"classes are named like splits: {', '.join(like_splits)}; if they are splits, put their videos in class "
+            "folders (SPLIT/CLASS/video.mp4)"
+        )
     if action_sets.looks_two_level(found.videos):
         notes.append(
             "all videos lie two folders deep, and the class is the upper one; if it is the lower one, say "
@@ -264,17 +280,22 @@ def _complete(
         unique.append(entry)
     if not unique:
         raise NotFound(f"{uri}: no video is listed there; give a folder of class folders or a CSV file")
-    return Listing(kind, tuple(unique), ignored, f"{kind}: {why}", (*notes, *_alike(unique)))
+    alike = (
+        *_alike("classes", {entry.class_name for entry in unique}),
+        *_alike("splits", {entry.split for entry in unique}),
+        *_alike("groups", {entry.group for entry in unique}),
+    )
+    return Listing(kind, tuple(unique), ignored, f"{kind}: {why}", (*notes, *alike))
 
 
-def _alike(entries: Iterable[Entry]) -> Iterator[str]:
-    """Classes that are surely meant to be one."""
+def _alike(what: str, found: Iterable[str]) -> Iterator[str]:
+    """Names that are surely meant to be one."""
     forms: defaultdict[str, list[str]] = defaultdict(list)
-    for name in sorted({entry.class_name for entry in entries}):
+    for name in sorted(found):
         forms[unicodedata.normalize("NFKC", name).casefold()].append(name)
     if several := [" and ".join(map(ascii, names)) for names in forms.values() if len(names) > 1]:
         yield (
-            f"classes that differ only in case, or in how their letters are encoded: {'; '.join(several[:3])}"
+            f"{what} that differ only in case, or in how their letters are encoded: {'; '.join(several[:3])}"
             f"{'; ...' if len(several) > 3 else ''}; if they are one, give it one name"
         )
 

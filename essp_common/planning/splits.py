@@ -22,7 +22,11 @@ from essp_common.errors import ConfigError
 from essp_common.job.data_spec import DataSpec
 from essp_common.validation import suggested
 
-_ALIASES = {"training": "train", "val": "validation", "valid": "validation", "dev": "validation", "testing": "test"}
+_ALIASES = {
+    "training": "train",
+    **dict.fromkeys(("val", "valid", "validate", "dev"), "validation"),  # Kinetics has `validate`
+    "testing": "test",
+}
 SPLIT_NAMES = frozenset({"train", "validation", "test", *_ALIASES})
 """Names that are recognised as splits where nothing else says what a folder is."""
 

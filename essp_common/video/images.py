@@ -8,7 +8,7 @@ that need neither are copied.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import av
 import av.error
@@ -25,6 +25,7 @@ from essp_common.pb.v1.messages_pb2 import Resize
 from essp_common.video.container import reason
 from essp_common.video.geometry import GRAY, YUV420, covering_size
 from essp_common.video.pictures import Pictures
+from essp_common.video.png import without_profile
 
 _CODECS: tuple[tuple[int, bytes, str], ...] = (
     (0, b"\xff\xd8\xff", "mjpeg"),
@@ -36,6 +37,10 @@ _CODECS: tuple[tuple[int, bytes, str], ...] = (
     (0, b"GIF8", "gif"),
 )
 """Offset and bytes at the beginning of an image file, and FFmpeg's decoder of it."""
+_ENDS: Mapping[str, bytes] = {"mjpeg": b"\xff\xd9", "gif": b"\0;"}
+"""What is in each whole file whose decoder does not miss its end."""
+_COMPRESSION, _JPEG_IN_TIFF = 259, (6, 7)
+"""The field of a TIFF file, and the values of it with which FFmpeg gives black or torn pictures and no error."""
 _FORMATS: Mapping[int, str] = {1: "gray", 3: "rgb24", 4: "rgba"}
 """Channels of an image as numbers -> FFmpeg's name of the format."""
 
@@ -72,9 +77,15 @@ class Images:
         return self._pictures.write(frame, resize, target)
 
     def _decoded(self, data: bytes, strict: bool) -> VideoFrame:
-        context = _context(_codec_of(data), self._pixels, strict)
+        data = bytes(data)  # it may be a view
+        name = _codec_of(data)
+        if name == "tiff" and _tiff_compression(data) in _JPEG_IN_TIFF:
+            raise BadVideo("a TIFF image that is compressed as JPEG is not read; write it as JPEG or PNG", "format")
+        if strict and name in _ENDS and _ENDS[name] not in data:
+            raise BadVideo("the image ends early: no mark of its end is in it", "truncated")
+        context = _context(name, self._pixels, strict)
         try:
-            frames = context.decode(Packet(data))
+            frames = context.decode(Packet(without_profile(data) if name == "png" else data))
         except av.error.FFmpegError as error:
             raise BadVideo(f"the image cannot be decoded: {reason(error)}") from error
         except ValueError as error:
@@ -102,6 +113,18 @@ def _codec_of(data: bytes) -> str:
         if head[at : at + len(mark)] == mark:
             return name
     raise BadVideo("not an image of a known format (JPEG, PNG, WebP, BMP, TIFF, GIF)", "format")
+
+
+def _tiff_compression(data: bytes) -> int:
+    """Of the first image of a TIFF file (TIFF 6.0, section 2); 0: it does not say."""
+    order: Literal["little", "big"] = "little" if data[:1] == b"I" else "big"
+
+    def number(at: int, size: int) -> int:
+        return int.from_bytes(data[at : at + size], order)
+
+    begin = number(4, 4)
+    fields = range(begin + 2, min(begin + 2 + 12 * number(begin, 2), len(data)), 12)
+    return next((number(at + 8, 2) for at in fields if number(at, 2) == _COMPRESSION), 0)
 
 
 def _numbers(data: bytes, shape: tuple[int, int, int]) -> NDArray[np.uint8]:

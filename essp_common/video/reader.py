@@ -37,6 +37,7 @@ from essp_common.objects.ranged import expect
 from essp_common.pb.v1.messages_pb2 import Resize, Seed, Seek, Snippet
 from essp_common.video.container import Limits, VideoFile, open_video, reason
 from essp_common.video.pictures import Pictures
+from essp_common.video.png import harmless
 from essp_common.video.selection import Tally, select
 
 _KEYFRAME_WEIGHT = 12
@@ -227,7 +228,7 @@ class Reader:
 
     def _packets(self) -> Iterator[Packet[VideoStream]]:
         try:
-            yield from self._container.demux(self._stream)
+            yield from harmless(self._container.demux(self._stream), self._stream)
         except av.error.FFmpegError as error:
             raise BadVideo(f"the rest of the file cannot be read: {reason(error)}") from error
 

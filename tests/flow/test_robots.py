@@ -16,6 +16,7 @@ import pytest
 
 import essp
 from essp.catalog.build import BuildOptions, Built, build
+from essp_common.catalog.targets import unpack
 from essp_common.errors import ConfigError
 from tests.harness.robots import CAMERAS, EPISODES, FPS, by_timestamp, state, write_robot
 
@@ -154,6 +155,7 @@ def test_values_that_are_not_what_they_have_to_be_are_named(
 @pytest.mark.parametrize(
     ("name", "value"),
     [("fps", "x"), ("fps", -1), ("fps", math.nan), ("features", ["a"]), ("features", {"a": "b"}), ("splits", ["a"]),
+     ("splits", {"val": "0:2,3:4"}), ("splits", {"val": "\u00b2:3"}),
      ("data_path", 7), ("video_path", "{nope}"), ("video_path", "{chunk_index.nope}")],
 )  # fmt: skip
 def test_so_are_those_of_the_description(robot: Path, tmp_path: Path, name: str, value: object) -> None:
@@ -176,9 +178,22 @@ def test_frames_off_their_timestamps_are_a_row_with_an_error(tmp_path: Path) -> 
     assert [row.error for row in rows] == [None, None, None, "vanished: no file"]
 
 
+def test_values_of_several_lengths_are_no_series(robot: Path, tmp_path: Path) -> None:
+    robot = shutil.copytree(robot, tmp_path / "robot")
+    path = robot / "data/chunk-000/file-000.parquet"
+    table = pq.read_table(path)
+    place = table.schema.get_field_index("action")
+    lists = [[0.0], [1.0, 1.0, 1.0], *[[float(row)] * 2 for row in range(2, len(table))]]  # 2 a row in the mean
+    pq.write_table(table.set_column(place, "action", pa.array(lists)), path)
+    rows = built(robot, "c.parquet", BuildOptions(camera=TOP)).catalog.rows
+    assert all("observation.state" in (series := unpack(row.targets).series) and "action" not in series for row in rows)
+
+
 def test_other_versions_and_cameras_are_refused_with_what_to_do(tmp_path: Path, robot: Path) -> None:
     with pytest.raises(ConfigError, match=f"cameras: {TOP}, observation"):
         built(robot, "c.parquet", BuildOptions(camera="front"))
+    with pytest.raises(ConfigError, match=r"--whole: a row is an episode, of which LeRobot keeps several in a file"):
+        built(robot, "c.parquet", BuildOptions(camera=TOP, whole=True))
     older = tmp_path / "older"
     (older / "meta").mkdir(parents=True)
     (older / "meta/info.json").write_text('{"codebase_version": "v2.1", "features": {}}')

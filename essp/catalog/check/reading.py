@@ -43,6 +43,7 @@ from essp_common.errors import BadVideo
 from essp_common.pb.v1.messages_pb2 import Resize
 from essp_common.video.container import Limits, VideoFile, open_video, reason
 from essp_common.video.pictures import Pictures, quarter_turns
+from essp_common.video.png import harmless
 
 BLACK_S = 0.5
 FROZEN_S = 1.0
@@ -75,7 +76,7 @@ def _read(file: VideoFile, decode: bool) -> Measures:
         packets = _Packets(stream)
         look = _Look(min(max(rate, 1.0), 240.0))
         try:
-            for packet in container.demux(stream):
+            for packet in harmless(container.demux(stream), stream):
                 packets.take(packet)
                 if packets.count > limits.frames or look.frames > limits.frames:
                     raise BadVideo(f"more than {limits.frames} frames", "limit")

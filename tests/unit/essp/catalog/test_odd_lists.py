@@ -18,6 +18,8 @@ from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.file import row_problems
 from essp_common.catalog.rows import VideoRow
 from essp_common.errors import ConfigError
+from essp_common.objects.directory import DirectoryStore
+from essp_common.objects.port import ObjectInfo
 from tests.unit.essp.catalog.test_data_sets import ACTIVITIES, shard, write
 from tests.unit.essp.catalog.test_sources import csv_of, labelled, listing, make, problems
 
@@ -99,6 +101,52 @@ def test_of_several_files_that_a_list_may_mean_none_is_taken(tmp_path: Path) -> 
     assert errors(listing(tmp_path, kind="ucf101"))["copy/Run/1.avi"].startswith("doubled: UCF/Run/1.avi may be meant")
 
 
+LISTS = {
+    "validate.csv": "label,youtube_id,time_start,time_end,split\nrun,1,0,10,validate\n",
+    "train.json": json.dumps([{"id": "1", "template": "x"}]),
+    "activity.json": json.dumps({"database": {"1": {"subset": "training", "annotations": []}}}),
+    "trainVidID.txt": "1\n",
+    "run_test_split1.txt": "1.mp4 1\n",
+}
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_what_lies_there_and_is_in_no_list_is_a_problem(tmp_path: Path, name: str) -> None:
+    make(tmp_path, "v/1.mp4", "v/2.mp4")
+    write(tmp_path / name, LISTS[name])
+    write(tmp_path / "trainLabel.txt", " ".join("1" * 20))
+    assert errors(listing(tmp_path))["v/2.mp4"] == "unlisted: it lies there, and no list names it"
+    if not name.endswith("ID.txt"):
+        assert "v/2.mp4" not in errors(listing(tmp_path, name))  # of which the folder may hold other things as well
+
+
+def test_of_several_files_that_a_list_may_mean_none_is_unlisted(tmp_path: Path) -> None:
+    make(tmp_path, "a/1.webm", "b/1.mp4")
+    write(tmp_path / "train.json", LISTS["train.json"])
+    assert problems(listing(tmp_path)) == {"1": "doubled"}
+
+
+def test_the_validation_split_of_kinetics_is_one(tmp_path: Path) -> None:
+    make(tmp_path, "1.mp4")
+    write(tmp_path / "validate.csv", LISTS["validate.csv"])
+    assert labelled(listing(tmp_path)) == {"1.mp4#0-10s": ("run", "validation")}
+    make(tmp_path / "folders", "train/run/1.mp4", "validate/run/2.mp4")
+    assert labelled(listing(tmp_path / "folders"))["validate/run/2.mp4"] == ("run", "validation")
+
+
+def test_names_of_columns_may_be_in_quotes(tmp_path: Path) -> None:
+    make(tmp_path, "1.mp4")
+    write(tmp_path / "k.csv", '"label","youtube_id","time_start","time_end"\r\n"run","1","0","10"\r\n')
+    for name in ("", "k.csv"):
+        assert listing(tmp_path, name).kind == "kinetics"
+
+
+def test_groups_and_splits_that_look_alike_are_noted(tmp_path: Path) -> None:
+    make(tmp_path, "1.mp4", "2.mp4")
+    found = csv_of(tmp_path, "path,split,group\n1.mp4,Fold1,Jos\u00e9\n2.mp4,fold1,Jose\u0301\n")
+    assert [note.partition(" that")[0] for note in found.notes] == ["splits", "groups"]
+
+
 def test_classes_that_look_alike_are_noted(tmp_path: Path) -> None:
     make(tmp_path, "1.mp4", "2.mp4", "3.mp4", "4.mp4")
     found = csv_of(tmp_path, "path,label\n1.mp4,Run\n2.mp4,run\n3.mp4,caf\u00e9\n4.mp4,cafe\u0301\n")
@@ -136,9 +184,29 @@ def test_rows_and_columns_that_do_not_fit_are_named(tmp_path: Path) -> None:
     }
 
 
+def test_numbers_of_frames_may_be_written_as_programs_do_where_others_are_empty(tmp_path: Path) -> None:
+    make(tmp_path, "1.mp4")
+    found = csv_of(tmp_path, "path,start_frame,end_frame\n1.mp4,0.0,9.0\n1.mp4,10.0,\n1.mp4,20.5,30\n")
+    assert [entry.id for entry in found.entries if entry.error is None] == ["1.mp4#0-9", "1.mp4#10-"]
+    assert "'20.5' to '30' are not frame numbers" in one_error(found)
+
+
+def test_the_class_is_one_of_the_labels(tmp_path: Path) -> None:
+    make(tmp_path, "1.mp4", "2.mp4")
+    found = csv_of(tmp_path, "path,label,labels\n1.mp4,run,jump|swim\n2.mp4,swim,jump|swim\n")
+    assert [entry.labels for entry in found.entries] == [("run", "jump", "swim"), ("jump", "swim")]
+
+
 def test_a_file_is_not_listed_under_two_names(tmp_path: Path) -> None:
     make(tmp_path, "1.mp4")
-    names = ["1.mp4", "./1.mp4", f"{tmp_path}/1.mp4", f"file://{tmp_path}/1.mp4", f"FILE://{tmp_path}/1.mp4/"]
+    names = [
+        "1.mp4",
+        "./1.mp4",
+        f"{tmp_path}/1.mp4",
+        f"{tmp_path}//v/../1.mp4",
+        f"file://{tmp_path}/1.mp4",
+        f"FILE://{tmp_path}/1.mp4/",
+    ]
     found = csv_of(tmp_path, "path,label\n" + "".join(f"{name},{number}\n" for number, name in enumerate(names)))
     assert labelled(found) == {"1.mp4": ("0", "train")}
     assert set(problems(found).values()) == {"doubled"}
@@ -272,6 +340,14 @@ def test_what_is_no_label_of_mmaction2_is_refused(tmp_path: Path, label: str) ->
         listing(tmp_path, "train.txt")
 
 
+def test_paths_of_mmaction2_may_be_absolute(tmp_path: Path) -> None:
+    make(tmp_path, "v/1.mp4", "w/1.mp4")
+    write(tmp_path / "list.txt", f"{tmp_path}/v/1.mp4 0\n/elsewhere/2.mp4 0\n")
+    found = listing(tmp_path, "list.txt")
+    assert labelled(found) == {"v/1.mp4": ("0", "train")}
+    assert one_error(found) == f"vanished: list.txt names it, but there is no such file below {tmp_path}/"
+
+
 def test_labels_of_mmaction2_that_no_class_has_are_problems(tmp_path: Path) -> None:
     make(tmp_path, "1.mp4", "2.mp4")
     write(tmp_path / "train.txt", "1.mp4 -1\n2.mp4 2\n")
@@ -372,6 +448,20 @@ def test_sequences_of_kth_that_are_no_frames_are_problems(tmp_path: Path, frames
 # --- archives ---
 
 
+def test_sequences_of_kth_without_a_video_are_problems(tmp_path: Path) -> None:
+    make(tmp_path, "boxing/person01_boxing_d1_uncomp.avi")
+    write(tmp_path / "00sequences.txt", "person01_boxing_d1\tframes\t1-9\nperson02_boxing_d1\tframes\t1-9\n")
+    assert problems(listing(tmp_path)) == {"person02_boxing_d1": "vanished"}
+
+
+def test_lists_of_ccv_without_labels_are_refused(tmp_path: Path) -> None:
+    make(tmp_path, "1.mp4")
+    for name, text in (("trainVidID", "1"), ("trainLabel", " ".join("1" * 20)), ("testVidID", "2")):
+        write(tmp_path / f"{name}.txt", text)
+    with pytest.raises(ConfigError, match=r"testVidID\.txt is there without testlabel\.txt"):
+        listing(tmp_path)
+
+
 def without_end(data: bytes) -> bytes:
     return data[: 4 * 1024]
 
@@ -397,8 +487,33 @@ def test_samples_whose_parts_lie_apart_or_are_no_text_are_problems(tmp_path: Pat
     assert labelled(found) == {"t.tar/d.mp4": ("z", "train")}
     assert errors(found) == {
         "t.tar/a.mp4": "unlabelled: others have a label, and none lies beside it",
+        "t.tar/b": "vanished: t.tar has a label for it, and no video",
         "t.tar/c.mp4": "unlabelled: its .cls is not UTF-8 text",
     }
+
+
+def test_what_macos_adds_to_archives_is_no_part_of_a_sample(tmp_path: Path) -> None:
+    shard(tmp_path / "t.tar", ___a__mp4=b"mac", a__mp4=b"1", ___a__cls=b"mac", a__cls=b"x")
+    found = listing(tmp_path, "t.tar")
+    assert (labelled(found), errors(found)) == ({"t.tar/a.mp4": ("x", "train")}, {})
+
+
+def test_a_shard_is_asked_for_once_however_many_videos_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    head = DirectoryStore.head
+
+    def counted(store: DirectoryStore, key: str) -> ObjectInfo:
+        asked.append(key)
+        return head(store, key)
+
+    monkeypatch.setattr(DirectoryStore, "head", counted)
+    counts = []
+    for videos in (1, 20):
+        asked.clear()
+        shard(tmp_path / "t.tar", **{f"{number}__mp4": b"1" for number in range(videos)})
+        assert len(listing(tmp_path, "t.tar").entries) == videos
+        counts.append(len(asked))
+    assert counts[0] == counts[1]
 
 
 def test_a_shard_that_is_named_may_lie_beside_videos(tmp_path: Path) -> None:

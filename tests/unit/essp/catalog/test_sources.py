@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ import pytest
 from essp.catalog.entry import Segment
 from essp.catalog.sources import Kind, Listing, read_source
 from essp_common.errors import ConfigError, NotFound
+from essp_common.objects.directory import DirectoryStore
+from essp_common.objects.port import ObjectInfo
 from essp_common.wiring import Stores
 
 
@@ -68,6 +71,30 @@ def test_a_class_may_be_called_train(tmp_path: Path) -> None:
 def test_videos_beside_class_or_split_folders_are_problems(tmp_path: Path) -> None:
     make(tmp_path, "train/run/1.mp4", "extra/2.mp4", "3.mp4")
     assert problems(listing(tmp_path)) == {"extra/2.mp4": "unlabelled", "3.mp4": "unlabelled"}
+
+
+@pytest.mark.parametrize("stray", ["train/9.mp4", "test/9.mp4"])
+def test_a_video_beside_the_class_folders_of_a_split_makes_no_classes_of_splits(tmp_path: Path, stray: str) -> None:
+    make(tmp_path, "train/run/1.mp4", "train/8.mp4", "test/run/2.mp4", stray)
+    found = listing(tmp_path)
+    assert labelled(found) == {"train/run/1.mp4": ("run", "train"), "test/run/2.mp4": ("run", "test")}
+    assert problems(found) == dict.fromkeys(("train/8.mp4", stray), "unlabelled")
+    make(tmp_path, "train/sport/run/3.mp4", "test/sport/run/4.mp4")
+    assert labelled(listing(tmp_path, kind="two-level")) == {
+        "train/sport/run/3.mp4": ("run", "train"),
+        "test/sport/run/4.mp4": ("run", "test"),
+    }
+
+
+def test_splits_without_class_folders_are_a_note_and_so_are_those_below_classes(tmp_path: Path) -> None:
+    make(tmp_path / "a", "train/1.mp4", "test/2.mp4")
+    (note,) = listing(tmp_path, "a").notes
+    assert note.startswith("classes are named like splits: test, train; if they are splits, put their videos in class")
+    make(tmp_path / "b", "run/train/1.mp4", "run/Test/2.mp4", "walk/train/sub/3.mp4")
+    (note,) = listing(tmp_path, "b").notes
+    assert "below what is taken for a class, so they are none: run/Test, run/train, walk/train; give the" in note
+    make(tmp_path / "c", "train/run/deep/1.mp4", "val/run/2.mp4")
+    assert not listing(tmp_path, "c").notes
 
 
 def test_a_folder_of_videos_alone_is_unlabelled(tmp_path: Path) -> None:
@@ -265,6 +292,17 @@ def test_a_source_that_is_not_there_is_told_from_one_without_videos(tmp_path: Pa
 def csv_of(root: Path, text: str, name: str = "index.csv") -> Listing:
     (root / name).write_text(text, encoding="utf-8")
     return listing(root, name)
+
+
+def test_what_lies_around_a_csv_file_is_not_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A web server cannot be, and millions of objects take long."""
+    make(tmp_path, "1.mp4")
+
+    def refuse(store: DirectoryStore, prefix: str = "") -> Iterator[ObjectInfo]:
+        raise ConfigError("cannot be listed")
+
+    monkeypatch.setattr(DirectoryStore, "list", refuse)
+    assert labelled(csv_of(tmp_path, "path,label\n1.mp4,run\n")) == {"1.mp4": ("run", "train")}
 
 
 def test_csv_rows_name_file_label_and_split(tmp_path: Path) -> None:

@@ -92,8 +92,29 @@ def test_an_image_is_turned_and_mirrored_as_its_exif_says(
 @pytest.mark.parametrize("name", [".png", ".jpg", ".webp"])
 @pytest.mark.parametrize("cut", [10, 100])
 def test_a_file_that_ends_early_is_refused(images: Images, name: str, cut: int) -> None:
-    with pytest.raises(BadVideo, match=r"cannot be decoded|not an image"):
+    with pytest.raises(BadVideo, match=r"cannot be decoded|ends early|not an image"):
         written(images, encoded(name)[:cut], None, WHOLE)
+
+
+@pytest.mark.parametrize("name", [".jpg", ".gif"])
+def test_any_lack_of_the_end_is_damage_where_any_sign_counts(images: Images, name: str) -> None:
+    data, target = encoded(name), np.zeros((HEIGHT, WIDTH, 3), np.uint8)
+    images.write(data + b"\0\r\n of another program", None, WHOLE, target)
+    with pytest.raises(BadVideo, match="ends early") as caught:
+        images.write(memoryview(data)[:-3], None, WHOLE, target)  # type: ignore[arg-type]
+    assert caught.value.kind == "truncated"
+    images.write(data[:-3], None, WHOLE, target, strict=False)
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+@pytest.mark.parametrize("compression", [6, 7])
+def test_a_tiff_file_that_would_be_black_is_refused(images: Images, order: str, compression: int) -> None:
+    """As JPEG within TIFF is."""
+    fields = struct.pack(order + "HHHIHH", 1, 259, 3, 1, compression, 0)
+    data = (b"II*\0" if order == "<" else b"MM\0*") + struct.pack(order + "I", 8) + fields
+    with pytest.raises(BadVideo, match="compressed as JPEG is not read") as caught:
+        written(images, data, None, WHOLE)
+    assert caught.value.kind == "format"
 
 
 def test_what_is_no_image_or_too_large_is_refused(images: Images) -> None:

@@ -1,0 +1,42 @@
+"""PNG files, and packets of video that is coded as such, without their colour profile (`iCCP`), which nothing applies.
+
+FFmpeg notes the name of the profile beside the frame, and PyAV 18 frees it a second time when somebody looks what comes
+with the frame, as for the display matrix. That ends the process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import cast
+
+from av.packet import Packet
+from av.video.stream import VideoStream
+
+_SIGNATURE_BYTES = 8
+
+
+def without_profile(data: bytes) -> bytes:
+    """The file, or packet, without profiles; damage stays as it is."""
+    kept, at = [data[:_SIGNATURE_BYTES]], _SIGNATURE_BYTES
+    while at < len(data):
+        end = at + 12 + int.from_bytes(data[at : at + 4], "big")  # length, name, content and checksum
+        if data[at + 4 : at + 8] != b"iCCP":
+            kept.append(data[at:end])
+        at = end
+    return b"".join(kept)
+
+
+def harmless(packets: Iterable[Packet[VideoStream]], stream: VideoStream) -> Iterator[Packet[VideoStream]]:
+    """The packets of a stream; those of PNG without profiles."""
+    if stream.codec_context.codec.canonical_name != "png":
+        yield from packets
+        return
+    for packet in packets:
+        yield _without_profile(packet) if packet.size else packet
+
+
+def _without_profile(packet: Packet[VideoStream]) -> Packet[VideoStream]:
+    found = cast("Packet[VideoStream]", Packet(without_profile(bytes(packet))))
+    found.pts, found.dts, found.duration = packet.pts, packet.dts, packet.duration
+    found.time_base, found.stream, found.is_keyframe = packet.time_base, packet.stream, packet.is_keyframe
+    return found
