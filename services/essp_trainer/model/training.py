@@ -24,7 +24,7 @@ from essp_common.artifacts.checkpoint import MODEL_FILE, OPTIMIZER_FILE, TRAINED
 from essp_common.learning.losses import loss
 from essp_common.learning.mixing import blend_of
 from essp_common.learning.models import Classifier, load_tensors
-from essp_common.learning.normalisation import AnyBatchNorm, take_any_batch
+from essp_common.learning.normalisation import batch_norms, take_any_batch
 from essp_common.learning.randomness import Share, seed_of
 from essp_common.learning.scores import Scores
 from essp_common.messages.ordered import largest_share
@@ -232,5 +232,5 @@ class Training:
         if frozen:
             self._head.train()
         elif self._spec.partial_bn:
-            for layer in [m for m in self.model.modules() if isinstance(m, AnyBatchNorm)][1:]:
+            for layer in [*batch_norms(self.model).values()][1:]:
                 layer.eval()
