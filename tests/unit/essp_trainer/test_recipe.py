@@ -175,6 +175,22 @@ def test_the_average_is_the_recurrence() -> None:
     assert distance(twin.state_dict(), expected) < 19 * 4 * 10 * UNIT
 
 
+def tied() -> nn.Module:
+    convolution = nn.Conv2d(3, 3, 3, padding=1)
+    return nn.Sequential(convolution, convolution, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 2))
+
+
+def test_weights_that_a_network_uses_twice_are_averaged_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(cast("dict[str, Network]", NETWORKS), "small", Network(tied, "0", "4"))
+    model, twin = small(), small()
+    before = {name: tensor.clone() for name, tensor in twin.state_dict().items()}
+    for parameter in model.parameters():
+        parameter.data.add_(1)
+    Ema(twin, 0.75).update(model, 100)
+    for name, tensor in twin.state_dict().items():
+        torch.testing.assert_close(tensor, before[name] + 0.25)
+
+
 RECIPES: dict[str, dict[str, Any]] = {
     "cosine": {"optimizer": {"lr": 0.05, "schedule": "cosine", "warmup": 0.5, "nesterov": True}},
     "smoothed": {"label_smoothing": 0.1, "optimizer": {"lr": 0.05, "decay_all": False}},
