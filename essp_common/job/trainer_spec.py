@@ -103,7 +103,8 @@ class OptimizerSpec(Section):
     batch size, scale it in proportion (Goyal et al., 2017)."""
     layers: dict[Label, Annotated[float, Field(ge=0, le=1000)]] = Field({}, max_length=1000)
     """Factors of the rate for layers, by the beginning of their path in the network, as in `{features: 0.1}`, or
-    `{"": 0.1, fc: 1}` for a tenth everywhere but in `fc`. The longest one that fits counts; 0: the layer stays."""
+    `{"": 0.1, fc: 1}` for a tenth everywhere but in `fc`. The longest one that fits counts; 0: the layer stays, with
+    the statistics of its normalisations."""
     momentum: float = Field(0.9, ge=0, lt=1)
     """Momentum of SGD."""
     betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (0.9, 0.999)

@@ -284,6 +284,49 @@ def test_frozen_layers_stand_and_the_last_one_learns(tmp_path: Path) -> None:
     assert len(changed[1]) > 10, "then all of them"
 
 
+def test_layers_at_the_rate_0_stand_as_frozen_ones_do(tmp_path: Path) -> None:
+    """Neither their statistics nor their gradients count. In the small network, dropout is before the last layer."""
+    limit = {"lr": 0.05, "clip_grad_norm": 0.05}
+    of_rate = Stage(job_spec(tmp_path / "rate", optimizer=limit | {"layers": {"": 0, "17": 1}}), phase_plans(2))
+    frozen = Stage(job_spec(tmp_path / "frozen", optimizer=limit, freeze_epochs=2), phase_plans(2))
+    train(of_rate)
+    train(frozen)
+    assert all_files(of_rate)[MODEL_FILE] == all_files(frozen)[MODEL_FILE]
+
+
+def fixed_first() -> nn.Module:
+    """A network that does not learn its first layer."""
+    layers = [nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 2)]
+    layers[0].requires_grad_(False)
+    return nn.Sequential(*layers)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_what_the_network_has_fixed_is_not_thawed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranks: int) -> None:
+    monkeypatch.setitem(cast("dict[str, Network]", NETWORKS), "small", Network(fixed_first, "0", "5"))
+    stage = Stage(job_spec(tmp_path, freeze_epochs=1, checkpoint={"keep": 9}), phase_plans(3, train=8))
+    train(stage, ranks=ranks)
+    *epochs, _ = checkpoint.steps(stage.store, "one")
+    first, *_, last = (
+        safetensors.torch.load(files_of(stage.store, checkpoint.read(stage.store, "one", step))[MODEL_FILE])
+        for step in epochs
+    )
+    assert {n for n in first if torch.equal(first[n], last[n])} == {"backbone.0.weight", "backbone.0.bias"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"optimizer": {"layers": {"": 0}}}, "optimizer.layers: gives all layers the rate 0"),
+        ({"freeze_epochs": 1, "optimizer": {"layers": {"17": 0}}}, "freeze_epochs: lets the last layer alone learn"),
+    ],
+)
+def test_a_training_in_which_nothing_learns_is_refused(tmp_path: Path, fields: dict[str, Any], said: str) -> None:
+    stage = Stage(job_spec(tmp_path, **fields), phase_plans(1))
+    with pytest.raises(ConfigError, match=said):
+        train(stage)
+
+
 class Counted(nn.Module):
     """A layer in the middle of a network: it writes down how many pictures pass, and whether a gradient comes back."""
 
