@@ -212,6 +212,7 @@ RECIPES: dict[str, dict[str, Any]] = {
     [
         ({"optimizer": {"kind": "adamw", "nesterov": True}}, "nesterov: is not for adamw, which has betas"),
         ({"optimizer": {"betas": [0.8, 0.9]}}, "betas: is not for sgd, which has momentum"),
+        ({"optimizer": {"nesterov": True, "momentum": 0}}, "nesterov: is a kind of momentum, and momentum is 0"),
         ({"optimizer": {"kind": "adamw"}, "checkpoint": {"bits": 8, "optimizer": "quantized"}}, "leave it exact"),
     ],
 )
