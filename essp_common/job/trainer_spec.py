@@ -103,7 +103,8 @@ class OptimizerSpec(Section):
     batch size, scale it in proportion (Goyal et al., 2017)."""
     layers: dict[Label, Annotated[float, Field(ge=0, le=1000)]] = Field({}, max_length=1000)
     """Factors of the rate for layers, by the beginning of their path in the network, as in `{features: 0.1}`, or
-    `{"": 0.1, fc: 1}` for a tenth everywhere but in `fc`. The longest one that fits counts; 0: the layer stays."""
+    `{"": 0.1, fc: 1}` for a tenth everywhere but in `fc`. The longest one that fits counts; 0: the layer stays, with
+    the statistics of its normalisations."""
     momentum: float = Field(0.9, ge=0, lt=1)
     """Momentum of SGD."""
     betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (0.9, 0.999)
@@ -113,8 +114,9 @@ class OptimizerSpec(Section):
     weight_decay: float = Field(5e-4, ge=0, le=10)
     """L2 penalty on the weights; AdamW shrinks the weights by it themselves, times the rate."""
     decay_all: bool = True
-    """True: decay biases and the parameters of normalisations, too. False: decay only the weights of convolutions and
-    linear layers, as is usual for large batches and long training."""
+    """True: decay biases and the parameters of normalisations, too. False: decay only parameters of more than one
+    dimension, as is usual for large batches and long training: the weights of convolutions and linear layers, and the
+    tables of positions in transformers."""
     schedule: Literal["step", "cosine"] = "step"
     """`step`: multiply by `gamma` at each of `steps`. `cosine`: from `lr` to 0 along half a cosine over `epochs`."""
     unit: Literal["epochs", "updates"] = "epochs"
@@ -135,6 +137,8 @@ class OptimizerSpec(Section):
             own = "momentum" if self.kind == "sgd" else "betas"
             if any(getattr(self, name) != type(self).model_fields[name].default for name in foreign):
                 raise ValueError(f"{foreign[0]}: is not for {self.kind}, which has {own}")
+        if self.nesterov and not self.momentum:
+            raise ValueError("nesterov: is a kind of momentum, and momentum is 0; raise that, or leave nesterov out")
         return self
 
 

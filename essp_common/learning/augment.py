@@ -133,9 +133,9 @@ def mirrors(seen: Evaluated) -> bool:
 
 
 def resized(frames: Frames, side: int) -> Frames:
-    """`frames` resized to squares of `side` pixels, bilinear. Always a copy."""
+    """`frames` resized to squares of `side` pixels, bilinear: uint8 if they are, or else float32. Always a copy."""
     if frames.shape[1] == frames.shape[2] == side:
-        return frames.copy()
+        return frames.copy() if frames.dtype == np.uint8 else frames.astype(np.float32)
     exact = frames.dtype == np.uint8 and frames.shape[3] <= _COLOUR_CHANNELS
     source = _tensor(frames).permute(0, 3, 1, 2)
     made = functional.interpolate(

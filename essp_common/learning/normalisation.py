@@ -10,6 +10,9 @@ one does not support host memory, and confuses types when a rank's part is empty
 
 The statistics of ranks are combined without differences of large squares (Chan et al., "Algorithms for computing the
 sample variance", 1983). Each layer exchanges 2 C + 1 numbers per rank in the forward pass and 2 C in the backward pass.
+
+A layer with a `forward` of its own, such as timm's `BatchNormAct2d`, may do more than normalise, so it stays as it is.
+Nobody can divide what it computes among ranks.
 """
 
 from __future__ import annotations
@@ -20,7 +23,9 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.batchnorm import SyncBatchNorm, _BatchNorm
+
+from essp_common.errors import ConfigError
 
 
 class Peers(Protocol):
@@ -34,7 +39,7 @@ class Peers(Protocol):
 
 
 class AnyBatchNorm(_BatchNorm):
-    """Batch normalisation of pictures or clips that also takes a batch with one value per channel, or with none."""
+    """Batch normalisation that also takes a batch with one value per channel, or with none."""
 
     def __init__(self, own: _BatchNorm) -> None:
         """Uses the parameters and statistics of `own`."""
@@ -81,7 +86,11 @@ class SharedBatchNorm(AnyBatchNorm):
         self._follow(count, mean, variance)
         scale = torch.rsqrt(variance + self.eps)
         normalised: Tensor = _Normalise.apply(x, mean, scale, count, self._peers)  # type: ignore[no-untyped-call]
-        return (normalised * _by_channel(self.weight, x) + _by_channel(self.bias, x)).to(x.dtype)
+        if self.weight is not None:
+            normalised = normalised * _by_channel(self.weight, x)
+        if self.bias is not None:
+            normalised = normalised + _by_channel(self.bias, x)
+        return normalised.to(x.dtype)
 
     def _follow(self, count: Tensor, mean: Tensor, variance: Tensor) -> None:
         if self.running_mean is None or self.running_var is None or self.num_batches_tracked is None:
@@ -114,15 +123,37 @@ class _Normalise(torch.autograd.Function):
         return (change * _by_channel(scale, gradient)).to(ctx.dtype), None, None, None, None
 
 
-def take_any_batch(model: nn.Module, peers: Peers) -> None:
-    """Let every `BatchNorm2d` and `BatchNorm3d` of `model` take any batch.
+def batch_norms(model: nn.Module) -> dict[str, _BatchNorm]:
+    """Path -> each batch normalisation of `model`, in the order in which it has them."""
+    return {path: layer for path, layer in model.named_modules() if isinstance(layer, _BatchNorm)}
 
-    If there are several ranks, they normalise by that of all. Names and parameters stay the same.
+
+def take_any_batch(model: nn.Module, peers: Peers) -> None:
+    """Let every batch normalisation of `model` that is torch's take any batch.
+
+    If there are several ranks, they normalise by that of all. Names and parameters stay the same. Raises `ConfigError`
+    for several ranks and a layer that computes in its own way.
     """
-    for module in list(model.modules()):
-        for name, layer in list(module.named_children()):
-            if isinstance(layer, nn.BatchNorm2d | nn.BatchNorm3d):
-                setattr(module, name, SharedBatchNorm(layer, peers) if peers.world_size > 1 else AnyBatchNorm(layer))
+    made: dict[nn.Module, AnyBatchNorm] = {}
+    for path, layer in list(model.named_modules(remove_duplicate=False)):
+        if not isinstance(layer, _BatchNorm) or isinstance(layer, AnyBatchNorm):
+            continue
+        if type(layer).forward not in _FORWARDS:
+            if peers.world_size == 1:
+                continue
+            raise ConfigError(
+                f"{path} of the network is a {type(layer).__name__} with a forward of its own, which would normalise "
+                "the part of each rank by itself; train on one rank, or use a batch normalisation of torch and put "
+                "what else it does behind it"
+            )
+        if layer not in made:
+            made[layer] = SharedBatchNorm(layer, peers) if peers.world_size > 1 else AnyBatchNorm(layer)
+        parent, _, name = path.rpartition(".")
+        setattr(model.get_submodule(parent), name, made[layer])
+
+
+_FORWARDS = (_BatchNorm.forward, SyncBatchNorm.forward)
+"""What torch's layers do."""
 
 
 def _statistics(x: Tensor) -> Tensor:

@@ -170,6 +170,11 @@ def _without_effect(trainer: TrainerSpec, epochs: int, clips: int) -> Iterator[t
         yield "optimizer.lr", f"{optimizer.lr:g} is high for AdamW, which moves each weight by about so much a step"
     if optimizer.schedule == "cosine" and optimizer.steps:
         yield "optimizer.steps", "has no effect on the cosine schedule"
+    if optimizer.gamma != type(optimizer).model_fields["gamma"].default and not optimizer.steps:
+        yield "optimizer.gamma", "has no effect: there are no optimizer.steps at which to multiply the rate by it"
+    for field in ("mixup", "cutmix"):
+        if getattr(trainer.augment, field) and min(trainer.batch_size, clips) == 1:
+            yield f"augment.{field}", "has no effect: a batch of one clip has no other one to blend it with"
     if optimizer.warmup >= whole:
         yield "optimizer.warmup", f"takes all of the {whole:,} {optimizer.unit}, so `lr` is never reached"
 

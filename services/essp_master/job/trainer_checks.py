@@ -221,9 +221,14 @@ def _check_colours(spec: JobSpec, name: str, layout: FeatureLayout) -> None:
 
 
 def _check_normalisation(phases: Phases, name: str, made: list[ArraySpec]) -> None:
-    """Every batch would have one value a channel, so normalisation would never have a variance to divide by."""
+    """Every batch would have one value a channel, so normalisation would never have a variance to divide by. A probe
+    divides by the statistics that it was given."""
     trainer = phases.spec.trainers[name]
-    if trainer.partial_bn or trainer.augment.crop > limits_of(trainer.model).single_value_side:
+    if (
+        trainer.partial_bn
+        or trainer.probe is not None
+        or trainer.augment.crop > limits_of(trainer.model).single_value_side
+    ):
         return
     epoch = max(plan.clips for plan in phases.plans if plan.purpose == TRAIN)
     if trainer.micro_batch == 1 and max(array.shape[0] for array in made) == 1:

@@ -34,6 +34,6 @@ class Ema:
 
 
 def _weights(model: Classifier) -> tuple[list[Tensor], list[Tensor]]:
-    """Its weights and statistics, and the integers among its state."""
-    state = list(model.state_dict().values())
+    """Its weights and statistics, and the integers among its state. What has several names is there once."""
+    state = dict.fromkeys(model.state_dict(keep_vars=True).values())
     return [t for t in state if t.is_floating_point()], [t for t in state if not t.is_floating_point()]

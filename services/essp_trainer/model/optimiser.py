@@ -156,13 +156,18 @@ def _groups(model: Classifier, rates: OptimizerSpec) -> list[dict[str, object]]:
     ]
 
 
+def stands(rates: OptimizerSpec, name: str) -> bool:
+    """Whether the job lets a parameter, or a layer, stay as it is."""
+    return _factor(rates, name) == 0
+
+
 def _factor(rates: OptimizerSpec, name: str) -> float:
-    """What the rate of a parameter is multiplied with."""
+    """What the rate of a parameter, or of a layer's, is multiplied with."""
     fitting = [path for path in rates.layers if _below(name, path)]
     return rates.layers[max(fitting, key=len)] if fitting else 1.0
 
 
 def _below(name: str, path: str) -> bool:
-    """Whether the parameter of this name is that of the layer, or of one in it."""
+    """Whether the parameter or layer of this name is that of the path, or in it."""
     inside = f"{name.removeprefix(_NETWORK)}."
     return not path or inside.startswith(f"{path}.")

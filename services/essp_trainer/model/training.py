@@ -18,13 +18,15 @@ from functools import partial
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from essp_common.artifacts.checkpoint import MODEL_FILE, OPTIMIZER_FILE, TRAINED_FILE
+from essp_common.errors import ConfigError
+from essp_common.job.trainer_spec import TrainerSpec
 from essp_common.learning.losses import loss
 from essp_common.learning.mixing import blend_of
 from essp_common.learning.models import Classifier, load_tensors
-from essp_common.learning.normalisation import AnyBatchNorm, take_any_batch
+from essp_common.learning.normalisation import batch_norms, take_any_batch
 from essp_common.learning.randomness import Share, seed_of
 from essp_common.learning.scores import Scores
 from essp_common.messages.ordered import largest_share
@@ -36,7 +38,7 @@ from essp_trainer.distributed.partners import partners
 from essp_trainer.distributed.ranks import Ranks
 from essp_trainer.model.ema import Ema
 from essp_trainer.model.examples import Blended, Examples
-from essp_trainer.model.optimiser import Optimiser
+from essp_trainer.model.optimiser import Optimiser, stands
 from essp_trainer.model.port import Files
 from essp_trainer.model.rates import Rates
 from essp_trainer.model.step_result import LaunchedStep, StepResult
@@ -66,7 +68,9 @@ class Training:
         """`ema`: averages the weights of the model, if the job asks for it. `rates`: those to learn at."""
         take_any_batch(model, ranks)
         self.model = model
-        self._gradients = GradientSum(model.parameters(), ranks)
+        self._learned = _learned(model, assignment.training)
+        self._still = _still(model, assignment.training)
+        self._gradients = GradientSum(self._learned, ranks)
         self.ema = ema
         self.updates = 0
         self._spec = assignment.training
@@ -89,6 +93,7 @@ class Training:
         self._launches = launches(device)
         self._wait: Callable[[], None] | None = None
         self._head = model.head
+        self._of_head = set(model.head.parameters())
         self._frozen = False
         """Only the head learns."""
         self.optimiser = Optimiser(
@@ -223,14 +228,36 @@ class Training:
         return sums[0], sums[1]
 
     def _train_mode(self, frozen: bool) -> None:
-        """Partial batch normalisation: Wang et al., "Temporal Segment Networks", 2016, section 3.2."""
         if frozen != self._frozen:
-            self.model.requires_grad_(not frozen)
-            self._head.requires_grad_(True)
+            for parameter in self._learned:
+                parameter.requires_grad_(not frozen or parameter in self._of_head)
             self._frozen = frozen
         self.model.train(not frozen)
         if frozen:
             self._head.train()
-        elif self._spec.partial_bn:
-            for layer in [m for m in self.model.modules() if isinstance(m, AnyBatchNorm)][1:]:
-                layer.eval()
+        for layer in self._still:
+            layer.eval()
+
+
+def _learned(model: Classifier, training: TrainerSpec) -> list[nn.Parameter]:
+    """The parameters that learn. Others have no gradient: those that the network has fixed, and those of layers that
+    the job lets stand, which would add to the norm that is clipped. Raises `ConfigError` if nothing learns."""
+    for name, parameter in model.named_parameters():
+        if stands(training.optimizer, name):
+            parameter.requires_grad_(False)
+    learned = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if not learned:
+        raise ConfigError("optimizer.layers: gives all layers the rate 0, so nothing learns; give one another")
+    if training.freeze_epochs and not set(learned) & set(model.head.parameters()):
+        raise ConfigError(
+            "freeze_epochs: lets the last layer alone learn, and optimizer.layers gives it the rate 0; leave one out"
+        )
+    return learned
+
+
+def _still(model: Classifier, training: TrainerSpec) -> list[nn.Module]:
+    """The normalisations whose statistics stand: those of layers that stand, and with partial batch normalisation all
+    but the first (Wang et al., "Temporal Segment Networks", 2016, section 3.2)."""
+    layers = batch_norms(model)
+    partial = [*layers][1:] if training.partial_bn else []
+    return [layer for path, layer in layers.items() if path in partial or stands(training.optimizer, path)]

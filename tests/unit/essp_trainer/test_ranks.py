@@ -272,6 +272,49 @@ def test_normalising_over_ranks_is_normalising_the_whole_batch(shares: tuple[int
             assert_allclose(layer.get_buffer(name), statistic, rtol=relative)
 
 
+class Twice(nn.Module):
+    """A network that uses one layer in two places, under two names."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.first, self.second = layer, layer
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.second(self.first(x) ** 2)
+        return found
+
+
+@pytest.mark.parametrize(
+    ("kind", "alike", "shape", "options"),
+    [
+        (nn.BatchNorm1d, nn.BatchNorm1d, (8, 3), {}),
+        (nn.BatchNorm1d, nn.BatchNorm1d, (8, 3, 4), {}),
+        (nn.BatchNorm3d, nn.BatchNorm3d, (8, 3, 2, 2, 2), {"bias": False}),
+        (nn.BatchNorm2d, nn.BatchNorm2d, (8, 3, 2, 2), {"affine": False}),
+        (nn.SyncBatchNorm, nn.BatchNorm2d, (8, 3, 2, 2), {}),
+    ],
+)
+def test_every_kind_of_batch_normalisation_is_that_of_the_whole_batch(
+    kind: type[nn.Module], alike: type[nn.Module], shape: tuple[int, ...], options: dict[str, Any]
+) -> None:
+    """Wherever a network has the layer. Each sum is of 64 values of a few deviations at most, and a few follow one
+    another."""
+    x = torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    alone = Twice(alike(3, dtype=torch.float64, **options))
+    expected = alone(x)
+
+    def rank(ranks: Ranks) -> tuple[Tensor, nn.Module]:
+        layer = Twice(kind(3, dtype=torch.float64, **options))
+        take_any_batch(layer, ranks)
+        return layer(x[rows_of((3, 5), ranks.rank)]).detach(), layer
+
+    parts = on_all(ranks_in_process(2), rank)
+    assert_allclose(torch.cat([part for part, _ in parts]), expected.detach(), rtol=0, atol=1e-10)
+    for _, layer in parts:
+        for name, statistic in alone.named_buffers():
+            assert_allclose(layer.get_buffer(name), statistic, rtol=1e-10, atol=1e-10)
+
+
 def rows_of(shares: tuple[int, ...], rank: int) -> slice:
     """Which clips of a batch a rank has, if the ranks have so many each."""
     begin = sum(shares[:rank])

@@ -175,6 +175,22 @@ def test_the_average_is_the_recurrence() -> None:
     assert distance(twin.state_dict(), expected) < 19 * 4 * 10 * UNIT
 
 
+def tied() -> nn.Module:
+    convolution = nn.Conv2d(3, 3, 3, padding=1)
+    return nn.Sequential(convolution, convolution, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 2))
+
+
+def test_weights_that_a_network_uses_twice_are_averaged_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(cast("dict[str, Network]", NETWORKS), "small", Network(tied, "0", "4"))
+    model, twin = small(), small()
+    before = {name: tensor.clone() for name, tensor in twin.state_dict().items()}
+    for parameter in model.parameters():
+        parameter.data.add_(1)
+    Ema(twin, 0.75).update(model, 100)
+    for name, tensor in twin.state_dict().items():
+        torch.testing.assert_close(tensor, before[name] + 0.25)
+
+
 RECIPES: dict[str, dict[str, Any]] = {
     "cosine": {"optimizer": {"lr": 0.05, "schedule": "cosine", "warmup": 0.5, "nesterov": True}},
     "smoothed": {"label_smoothing": 0.1, "optimizer": {"lr": 0.05, "decay_all": False}},
@@ -196,6 +212,7 @@ RECIPES: dict[str, dict[str, Any]] = {
     [
         ({"optimizer": {"kind": "adamw", "nesterov": True}}, "nesterov: is not for adamw, which has betas"),
         ({"optimizer": {"betas": [0.8, 0.9]}}, "betas: is not for sgd, which has momentum"),
+        ({"optimizer": {"nesterov": True, "momentum": 0}}, "nesterov: is a kind of momentum, and momentum is 0"),
         ({"optimizer": {"kind": "adamw"}, "checkpoint": {"bits": 8, "optimizer": "quantized"}}, "leave it exact"),
     ],
 )
@@ -266,6 +283,49 @@ def test_frozen_layers_stand_and_the_last_one_learns(tmp_path: Path) -> None:
     ]
     assert {name.rpartition(".")[0] for name in changed[0]} == {"backbone.17.1"}
     assert len(changed[1]) > 10, "then all of them"
+
+
+def test_layers_at_the_rate_0_stand_as_frozen_ones_do(tmp_path: Path) -> None:
+    """Neither their statistics nor their gradients count. In the small network, dropout is before the last layer."""
+    limit = {"lr": 0.05, "clip_grad_norm": 0.05}
+    of_rate = Stage(job_spec(tmp_path / "rate", optimizer=limit | {"layers": {"": 0, "17": 1}}), phase_plans(2))
+    frozen = Stage(job_spec(tmp_path / "frozen", optimizer=limit, freeze_epochs=2), phase_plans(2))
+    train(of_rate)
+    train(frozen)
+    assert all_files(of_rate)[MODEL_FILE] == all_files(frozen)[MODEL_FILE]
+
+
+def fixed_first() -> nn.Module:
+    """A network that does not learn its first layer."""
+    layers = [nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 2)]
+    layers[0].requires_grad_(False)
+    return nn.Sequential(*layers)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_what_the_network_has_fixed_is_not_thawed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranks: int) -> None:
+    monkeypatch.setitem(cast("dict[str, Network]", NETWORKS), "small", Network(fixed_first, "0", "5"))
+    stage = Stage(job_spec(tmp_path, freeze_epochs=1, checkpoint={"keep": 9}), phase_plans(3, train=8))
+    train(stage, ranks=ranks)
+    *epochs, _ = checkpoint.steps(stage.store, "one")
+    first, *_, last = (
+        safetensors.torch.load(files_of(stage.store, checkpoint.read(stage.store, "one", step))[MODEL_FILE])
+        for step in epochs
+    )
+    assert {n for n in first if torch.equal(first[n], last[n])} == {"backbone.0.weight", "backbone.0.bias"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"optimizer": {"layers": {"": 0}}}, "optimizer.layers: gives all layers the rate 0"),
+        ({"freeze_epochs": 1, "optimizer": {"layers": {"17": 0}}}, "freeze_epochs: lets the last layer alone learn"),
+    ],
+)
+def test_a_training_in_which_nothing_learns_is_refused(tmp_path: Path, fields: dict[str, Any], said: str) -> None:
+    stage = Stage(job_spec(tmp_path, **fields), phase_plans(1))
+    with pytest.raises(ConfigError, match=said):
+        train(stage)
 
 
 class Counted(nn.Module):

@@ -189,6 +189,18 @@ def test_resizing_is_bilinear_for_few_and_many_channels(channels: int) -> None:
     assert np.abs(made - expected[None, None, :, None]).max() <= 1.0
 
 
+@pytest.mark.parametrize("kind", ["float16", "float32", "float64", "int16", "uint16"])
+def test_views_of_all_clips_have_one_type(kind: str) -> None:
+    """Also of those that are cut as large as the model sees them: they are in one batch with others. A mirror does not
+    wrap numbers without a sign."""
+    clip = np.full((1, 16, 16, 2), 3, kind)
+    augment = AugmentSpec(crop=16, scales=(1.0, 0.75))
+    views = [training_view(clip, augment, MOTION, 0, 0, index) for index in range(16)]
+    views += [evaluation_view(clip, Evaluated(16, scale, 10), MOTION) for scale in (1.0, 0.75)]
+    assert {str(view.dtype) for view in views} == {"float32"}
+    assert {abs(number) for view in views for number in np.unique(view).tolist()} == {3.0}
+
+
 def test_float_features_stay_float() -> None:
     clip = np.linspace(-1, 1, 10 * 10 * 2, dtype=np.float32).reshape(1, 10, 10, 2)
     assert evaluation_view(clip, Evaluated(16, 0.875, 1), RGB).dtype == np.float32

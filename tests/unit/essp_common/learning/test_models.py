@@ -24,7 +24,7 @@ from essp_common.job.network_limits import limits_of
 from essp_common.job.registered import MODELS
 from essp_common.learning.models import Classifier, build, load_member, load_state, starting_weights, state_bytes
 from essp_common.learning.networks import NETWORKS, STATE_KEYS, Network, network, read_state
-from essp_common.learning.normalisation import take_any_batch
+from essp_common.learning.normalisation import batch_norms, take_any_batch
 from essp_common.learning.randomness import Share, initial_weights
 from essp_common.learning.torchvision_compat import torchvision
 from essp_common.learning.weight_layouts import named_as
@@ -195,11 +195,36 @@ def test_normalisation_of_clips_takes_a_single_value_as_in_evaluation() -> None:
     assert list(layer.state_dict()) == list(torch.nn.Sequential(torch.nn.BatchNorm3d(3)).state_dict())
 
 
+class Activated(torch.nn.BatchNorm2d):
+    """A layer that does more than to normalise, as timm's `BatchNormAct2d`."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x).relu()
+
+
+def test_a_normalisation_with_a_forward_of_its_own_computes_what_it_did() -> None:
+    layer = torch.nn.Sequential(Activated(3))
+    x = torch.randn(4, 3, 2, 2, generator=torch.Generator().manual_seed(1))
+    expected = layer(x)
+    take_any_batch(layer, OneRank())
+    assert torch.equal(layer(x), expected)
+    assert [*batch_norms(layer)] == ["0"], "who freezes the statistics of all normalisations finds it"
+
+
+def test_a_normalisation_that_ranks_would_compute_alone_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"0\.1 of the network is a Activated with a forward of its own"):
+        take_any_batch(torch.nn.Sequential(torch.nn.Sequential(torch.nn.ReLU(), Activated(3))), TwoRanks())
+
+
 class OneRank:
     rank, world_size = 0, 1
 
     def sum(self, tensor: torch.Tensor) -> None:
         """Nothing to add."""
+
+
+class TwoRanks(OneRank):
+    world_size = 2
 
 
 def test_networks_of_clips_see_photographs_alone() -> None:

@@ -44,11 +44,22 @@ def test_of_a_sound_job_nothing_is_said(tmp_path: Path) -> None:
             "trainers.rgb.optimizer.steps 10 is never reached: the job has 10 updates",
         ),
         ({"optimizer": {"warmup": 2}}, "trainers.rgb.optimizer.warmup takes all of the 2 epochs"),
+        ({"optimizer": {"gamma": 0.5}}, "trainers.rgb.optimizer.gamma has no effect: there are no optimizer.steps"),
+        (
+            {"batch_size": 1, "partial_bn": True, "augment": {"crop": 16, "cutmix": 1}},
+            "trainers.rgb.augment.cutmix has no effect: a batch of one clip",
+        ),
     ],
 )
 def test_what_has_no_effect_is_named_by_its_field(tmp_path: Path, trainer: dict[str, Any], said: str) -> None:
     [warning] = told(tmp_path, trainer)
     assert warning.startswith(said)
+
+
+def test_a_probe_of_one_clip_at_a_time_is_sound(tmp_path: Path) -> None:
+    """Its normalisations divide by the statistics that they have."""
+    [warning] = told(tmp_path, {"batch_size": 1, "probe": {}})
+    assert "random weights" in warning
 
 
 def test_one_class_is_nothing_to_learn(tmp_path: Path) -> None:
