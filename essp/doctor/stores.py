@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 from essp.doctor.finding import Finding, clock, fail, ok, unreachable, warn
@@ -63,15 +64,24 @@ def _directory(root: str, writable: Writable) -> Iterator[Finding]:
     elif not os.access(path, os.R_OK | os.X_OK):
         yield fail(FILES, f"{path} cannot be read by user {os.getuid()}", "change its owner or mode")
     else:
-        can_write = os.access(path, os.W_OK)
-        writable.found |= can_write
-        yield _room(path) if can_write else ok(FILES, f"{path} is read-only")
+        folder = _writable_folder(path)
+        writable.found |= folder is not None
+        yield ok(FILES, f"{path} is read-only") if folder is None else _room(path, folder)
 
 
-def _room(path: str) -> Finding:
+def _writable_folder(root: str) -> str | None:
+    """Where in a root people can write: the root itself, or the folder below it that they are in, or their home. Nobody
+    writes into `/` itself, which is the root if none is set."""
+    here = [os.getcwd()] if os.path.exists(".") else []
+    below = [folder for folder in (*here, os.path.expanduser("~")) if Path(folder).is_relative_to(root)]
+    return next((folder for folder in (root, *below) if os.access(folder, os.W_OK)), None)
+
+
+def _room(root: str, folder: str) -> Finding:
     """Whether a writable folder takes what jobs save: checkpoints, scores and models."""
-    free = shutil.disk_usage(path).free
-    what = f"{path} is writable and has {free >> 20:,} MiB free"
+    free = shutil.disk_usage(folder).free
+    where = root if folder == root else f"{folder} in {root}"
+    what = f"{where} is writable and has {free >> 20:,} MiB free"
     if free < _ROOM_BYTES:
         return warn(FILES, what, "remove what is no longer needed there, or have jobs write to another store")
     return ok(FILES, what)

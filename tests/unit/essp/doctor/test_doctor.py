@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import sys
 import tempfile
 import threading
@@ -354,8 +355,28 @@ def test_a_store_that_makes_no_sense_hides_no_other(tmp_path: Path) -> None:
     assert "no store is writable" in said(list(stores.examine(("nope://x",))), "s3", Level.FAIL)
 
 
+def test_a_root_whose_folders_are_writable_is_a_store_to_write_to(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As `/`, the root if none is set, is to everybody but root."""
+    mine, theirs = tmp_path / "home" / "me", tmp_path / "home" / "them"
+    for folder in (mine, theirs):
+        folder.mkdir(parents=True)
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK or Path(path) == mine)
+    for here, home in ((mine, theirs), (theirs, mine)):
+        monkeypatch.chdir(here)
+        monkeypatch.setenv("HOME", str(home))
+        found = list(stores.examine((f"file://{tmp_path}",)))
+        assert not said(found, "s3", Level.FAIL)
+        assert said(found, "files", Level.OK).startswith(f"{mine} in {tmp_path} is writable and has ")
+    monkeypatch.setenv("HOME", str(theirs))
+    found = list(stores.examine((f"file://{tmp_path}",)))
+    assert "is read-only" in said(found, "files", Level.OK)
+    assert "no store is writable" in said(found, "s3", Level.FAIL)
+
+
 def test_a_store_on_a_full_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(stores.shutil, "disk_usage", lambda path: SimpleNamespace(free=5 << 20))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=5 << 20))
     full = said(list(stores.examine((f"file://{tmp_path}",))), "files", Level.WARN)
     assert full.startswith(f"{tmp_path} is writable and has 5 MiB free -> ")
 
