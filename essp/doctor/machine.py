@@ -78,8 +78,14 @@ def _gpu() -> Iterator[Finding]:
 
     if torch.cuda.is_available():
         for number in range(torch.cuda.device_count()):
-            free, total = torch.cuda.mem_get_info(number)
             name = torch.cuda.get_device_name(number)
+            try:
+                free, total = torch.cuda.mem_get_info(number)
+            except RuntimeError as error:
+                why = (str(error).splitlines() or [""])[0]
+                remedy = "see what else uses it, its compute mode and the driver: nvidia-smi"
+                yield fail(CHECK, f"GPU {number}: {name} cannot be used: {why}", remedy)
+                continue
             yield ok(
                 CHECK, f"GPU {number}: {name}, {free >> 20:,} of {total >> 20:,} MiB free, CUDA {torch.version.cuda}"
             )

@@ -1,4 +1,4 @@
-"""Checks object stores: do they exist, can they be read and written, do they support conditional writes?
+"""Checks object stores: do they exist, can they be read and written, is there room, do they support conditional writes?
 
 Fences rely on conditional writes.
 """
@@ -8,11 +8,13 @@ from __future__ import annotations
 import email.utils
 import http.client
 import os
+import shutil
 import time
 import uuid
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 from essp.doctor.finding import Finding, clock, fail, ok, unreachable, warn
@@ -23,6 +25,8 @@ from essp_common.wiring import checked_scheme, open_store, stores_of
 
 S3, FILES = "s3", "files"
 _DATA = b"0123456789"
+_ROOM_BYTES = 2**30
+"""A few checkpoints of a network of usual size."""
 _ANSWER_S = 5.0
 
 
@@ -37,11 +41,20 @@ def examine(roots: tuple[str, ...]) -> Iterator[Finding]:
     """Check the stores in ESSP_STORES."""
     writable = Writable()
     for root in roots:
-        scheme = checked_scheme("ESSP_STORES: object store", stores_of(root), root)
-        check = {"s3": _s3, "file": _directory}.get(scheme, _read_only)
-        yield from check(root, writable)
+        try:
+            yield from _store(root, writable)
+        except ConfigError as error:  # of one store, the others are examined all the same
+            yield fail(S3, str(error), "change the setting that the message names")
+        except EsspError as error:
+            yield fail(S3, f"{root.partition('?')[0]}: {error}", "check the server and its log")
     if roots and not writable.found:
         yield fail(S3, "no store is writable, so jobs cannot save results", "grant the right to write to one")
+
+
+def _store(root: str, writable: Writable) -> Iterator[Finding]:
+    scheme = checked_scheme("ESSP_STORES: object store", stores_of(root), root)
+    check = {"s3": _s3, "file": _directory}.get(scheme, _read_only)
+    yield from check(root, writable)
 
 
 def _directory(root: str, writable: Writable) -> Iterator[Finding]:
@@ -51,9 +64,27 @@ def _directory(root: str, writable: Writable) -> Iterator[Finding]:
     elif not os.access(path, os.R_OK | os.X_OK):
         yield fail(FILES, f"{path} cannot be read by user {os.getuid()}", "change its owner or mode")
     else:
-        can_write = os.access(path, os.W_OK)
-        writable.found |= can_write
-        yield ok(FILES, f"{path} is {'writable' if can_write else 'read-only'}")
+        folder = _writable_folder(path)
+        writable.found |= folder is not None
+        yield ok(FILES, f"{path} is read-only") if folder is None else _room(path, folder)
+
+
+def _writable_folder(root: str) -> str | None:
+    """Where in a root people can write: the root itself, or the folder below it that they are in, or their home. Nobody
+    writes into `/` itself, which is the root if none is set."""
+    here = [os.getcwd()] if os.path.exists(".") else []
+    below = [folder for folder in (*here, os.path.expanduser("~")) if Path(folder).is_relative_to(root)]
+    return next((folder for folder in (root, *below) if os.access(folder, os.W_OK)), None)
+
+
+def _room(root: str, folder: str) -> Finding:
+    """Whether a writable folder takes what jobs save: checkpoints, scores and models."""
+    free = shutil.disk_usage(folder).free
+    where = root if folder == root else f"{folder} in {root}"
+    what = f"{where} is writable and has {free >> 20:,} MiB free"
+    if free < _ROOM_BYTES:
+        return warn(FILES, what, "remove what is no longer needed there, or have jobs write to another store")
+    return ok(FILES, what)
 
 
 def _read_only(root: str, writable: Writable) -> Iterator[Finding]:
@@ -140,11 +171,12 @@ def _date(endpoint: str) -> Iterator[Finding]:
     try:
         connection.request("HEAD", "/")
         date = connection.getresponse().getheader("Date")
-    except (OSError, http.client.HTTPException) as error:
+        theirs = None if date is None else email.utils.parsedate_to_datetime(date).timestamp()
+    except (OSError, http.client.HTTPException, ValueError) as error:
         yield warn("clock", f"{endpoint} does not report the time ({error})", "check scheme and port of the endpoint")
         return
     finally:
         connection.close()
-    if date is not None:
+    if theirs is not None:
         # The header is truncated to whole seconds, half a second on average.
-        yield clock("S3", email.utils.parsedate_to_datetime(date).timestamp() + 0.5, asked)
+        yield clock("S3", theirs + 0.5, asked)

@@ -61,6 +61,11 @@ class Run:
         return {name: stop for name, stop in found.items() if stop is not None}
 
     @property
+    def judged_by(self) -> str:
+        """The metric that its trainers are compared by: of classes `top1`, of labels `mAP`."""
+        return "mAP" if self.model.independent else "top1"
+
+    @property
     def predicted(self) -> NDArray[np.intp]:
         """(V,) class with the highest fused score."""
         best: NDArray[np.intp] = np.argmax(self.fused.probabilities, axis=1)

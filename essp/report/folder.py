@@ -61,14 +61,13 @@ def draw(run: Run, samples: list[Sample]) -> dict[str, tuple[bytes, bytes]]:
     found: dict[str, tuple[bytes, bytes]] = {}
     if run.histories:
         best = {member.trainer: member.epoch for member in run.model.members}
-        metric = "mAP" if run.model.independent else "top1"
         found["loss"] = (
             plots.loss(run.histories, LIGHT, run.changes),
             plots.loss(run.histories, DARK, run.changes),
         )
         found["accuracy"] = (
-            plots.accuracy(run.histories, best, LIGHT, run.changes, metric),
-            plots.accuracy(run.histories, best, DARK, run.changes, metric),
+            plots.accuracy(run.histories, best, LIGHT, run.changes, run.judged_by),
+            plots.accuracy(run.histories, best, DARK, run.changes, run.judged_by),
         )
     if compared := {sweep: [(one.label, one.value) for one in members] for sweep, members in standings(run).items()}:
         found["sweeps"] = (plots.sweeps(compared, LIGHT), plots.sweeps(compared, DARK))

@@ -85,7 +85,7 @@ def _failures(runs: list[Run]) -> dict[str, str]:
             videos.setdefault(kind, []).extend(failed)
     return {
         f"failed in the {stage_word(stage)}: {kind_word(kind)}": (
-            f"{len(failed)}, for example {', '.join(dict.fromkeys(failed[:_EXAMPLES]))}"
+            f"{len(failed)}, for example {', '.join(list(dict.fromkeys(failed))[:_EXAMPLES])}"
         )
         for (stage, kind), failed in sorted(videos.items())
     }

@@ -44,7 +44,7 @@ def render(run: Run, pictures: Pictures, notes: Mapping[str, str], past: Sequenc
         _sweeps(run),
         _pictures(
             "Sweeps",
-            "Top-1 on the validation split, by video; the best of each sweep is filled.",
+            f"{NAMES[run.judged_by]} on the validation split, by video; the best of each sweep is filled.",
             pictures,
             ("sweeps",),
         ),
@@ -161,16 +161,16 @@ def _strategies(run: Run) -> str:
     head = [
         "strategy",
         *(f"weight of<br>{escape(name)}" for name in trainers),
-        "validation<br>top-1",
+        f"validation<br>{NAMES[run.judged_by]}",
         "log loss,<br>cross-validated",
         "&plusmn;",
     ]
     rows = [
         (
             [
-                escape(tried.label),
+                tried.label,
                 *(f"{tried.weights[name]:.3f}" for name in trainers),
-                percent(tried.validation["top1"]),
+                _figure(run.judged_by, tried.validation.get(run.judged_by)),
                 _optional(tried.held_out_log_loss),
                 _optional(tried.uncertainty),
             ],
@@ -225,8 +225,9 @@ def _mistakes(run: Run) -> str:
         return section("Misclassified", f"<p>None of {len(run.fused)} {run.split} videos.</p>")
     certain_first = sorted(wrong, key=lambda v: (-run.fused.probabilities[v, predicted[v]], run.fused.video_id[v]))
     rows = []
+    labels = relevance(run.fused.truth, len(run.model.classes))
     for v in certain_first[:_MISTAKES]:
-        row, label = run.fused.probabilities[v], run.fused.class_id[v]
+        row = run.fused.probabilities[v]
         names = run.model.classes
         rows.append(
             (
@@ -235,12 +236,13 @@ def _mistakes(run: Run) -> str:
                     run.answer(int(v)),
                     names[predicted[v]],
                     percent(row[predicted[v]]),
-                    percent(row[label]),
+                    percent(row[labels[v]].max()) if labels[v].any() else "",
                 ],
                 False,
             )
         )
-    head = ["video", "label", "predicted", "its score", "score of<br>the label"]
+    of_label = "best score<br>of a label" if run.model.independent else "score of<br>the label"
+    head = ["video", "label", "predicted", "its score", of_label]
     more = f", the {len(rows)} with the highest score are listed" if len(wrong) > len(rows) else ""
     sentence = f'<p class="quiet">{len(wrong)} of {len(run.fused)} {run.split} videos{more}.</p>'
     return section("Misclassified", sentence + table(head, rows, left=(1, 2), wrap=(0,)))

@@ -12,9 +12,10 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.colors import LinearSegmentedColormap, to_hex
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator, PercentFormatter
@@ -26,6 +27,10 @@ from essp_common.artifacts.figures import NAMES
 _DPI = 110
 _LEGIBLE_CLASSES = 30
 """With more classes a confusion matrix has no room for names and numbers."""
+_HEIGHT, _LEGEND_ROWS, _LEGEND_COLUMNS = 4.1, 2, 2
+"""Inches of a picture of curves, with so many rows in its legend."""
+_LEGEND_ROW = 0.24
+"""Inches of a row more, which makes the picture higher and not the curves lower."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +66,8 @@ def loss(histories: Histories, theme: Theme, changes: Changes = NO_CHANGES) -> b
     """Loss over the epochs: training dashed, validation solid. A value far above all others is cut, and marked."""
     figure, axes = _over_epochs(histories, ("loss",), theme, changes)
     series = [
-        (theme.lines[number % len(theme.lines)], *_series(history, purpose, ("loss",)))
-        for number, history in enumerate(histories.values())
+        (colour, *_series(history, purpose, ("loss",)))
+        for colour, history in zip(line_colours(theme, len(histories)), histories.values(), strict=True)
         for purpose in ("train", "validation")
     ]
     low, high, cut = bounds([value for _, _, values in series for value in values])
@@ -86,12 +91,19 @@ def accuracy(
     """A metric over the epochs: training dashed, validation solid, the chosen epoch marked."""
     names = (f"video_{metric}", metric)
     figure, axes = _over_epochs(histories, names, theme, changes)
-    for number, (trainer, history) in enumerate(histories.items()):
-        _mark(axes, history, names, best.get(trainer), theme.lines[number % len(theme.lines)])
+    for colour, (trainer, history) in zip(line_colours(theme, len(histories)), histories.items(), strict=True):
+        _mark(axes, history, names, best.get(trainer), colour)
     axes.set_title(f"{NAMES[metric]} (validation by video)")
     axes.set_ylim(0, 1.02)
     axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     return png(figure, theme)
+
+
+def line_colours(theme: Theme, count: int) -> Sequence[str]:
+    """A colour for each of so many trainers: those of the theme, or, if these are too few, a ramp."""
+    if count <= len(theme.lines):
+        return theme.lines[:count]
+    return [to_hex(colormaps["turbo"](place)) for place in np.linspace(0.08, 0.92, count)]
 
 
 def epochs_at(history: Sequence[PhaseRecord], change: TakenChange) -> float:
@@ -113,10 +125,9 @@ def bounds(values: Sequence[float]) -> tuple[float, float, int]:
 
 
 def _over_epochs(histories: Histories, names: Sequence[str], theme: Theme, changes: Changes) -> tuple[Figure, Axes]:
-    figure = Figure(figsize=(5.6, 4.1), dpi=_DPI, layout="constrained")
+    figure = Figure(figsize=(5.6, _HEIGHT), dpi=_DPI, layout="constrained")
     axes = figure.subplots()
-    for number, (trainer, history) in enumerate(histories.items()):
-        colour = theme.lines[number % len(theme.lines)]
+    for colour, (trainer, history) in zip(line_colours(theme, len(histories)), histories.items(), strict=True):
         for purpose, style in (("train", "--"), ("validation", "-")):
             _line(axes, history, purpose, names, f"{trainer} {purpose}", colour, style)
         for change in changes.get(trainer, ()):
@@ -127,7 +138,11 @@ def _over_epochs(histories: Histories, names: Sequence[str], theme: Theme, chang
     axes.spines[["top", "right"]].set_visible(False)
     handles, labels = axes.get_legend_handles_labels()
     if handles:
-        figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False, labelcolor=theme.ink)
+        rows = -(-len(handles) // _LEGEND_COLUMNS)
+        figure.set_figheight(_HEIGHT + _LEGEND_ROW * max(0, rows - _LEGEND_ROWS))
+        figure.legend(
+            handles, labels, loc="outside lower center", ncols=_LEGEND_COLUMNS, frameon=False, labelcolor=theme.ink
+        )
     return figure, axes
 
 

@@ -1,7 +1,8 @@
 """A few videos of the evaluated split, as the models see them: frames of a clip, and the features made of it.
 
-The clip is the middle one of the video, read and resized as the job says, and handed to the very extractors that the
-job's streams name. A video that can no longer be read is left out: a report never fails for its pictures.
+The clip is the middle one of the video, or of the part of it that clips are from (`clip.part`). It is read and resized
+as the job says, and handed to the very extractors that the job's streams name. A video that can no longer be read is
+left out: a report never fails for its pictures.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from essp_common.job.clip_spec import StreamSpec
 from essp_common.job.spec import JobSpec
 from essp_common.messages.recipe import recipe_of
 from essp_common.pb.v1.messages_pb2 import Seed
+from essp_common.planning.planned_clip import places_in_part
 from essp_common.records.rows import record_at
 from essp_common.video.container import Limits
 from essp_common.video.geometry import frame_shape
@@ -103,8 +105,8 @@ def read_samples(run: Run, stores: Stores, positions: Sequence[int]) -> list[Sam
 
 
 def read_clip(spec: JobSpec, row: VideoRow, stores: Stores) -> NDArray[np.uint8]:
-    """The clip in the middle of a video, `(T, H, W, 3) uint8`, as the job resizes it; where clips are in snippets, a
-    snippet. Raises `BadVideo`, `NotFound`."""
+    """The clip in the middle of a video, or of the part of it that clips are from, `(T, H, W, 3) uint8`, as the job
+    resizes it; where clips are in snippets, a snippet. Raises `BadVideo`, `NotFound`."""
     return _read(spec, row, stores).clip
 
 
@@ -118,7 +120,8 @@ def _read(spec: JobSpec, row: VideoRow, stores: Stores) -> Intermediates:
         return Intermediates(clip, colour)
     store, key = stores.resolve(row.uri, video=True)
     frames, stride = spec.clip.snippet_frames, spec.clip.stride
-    first = max(row.first_frame, (row.first_frame + row.last_frame + 1 - spec.clip.span) // 2)
+    [begin], [places] = places_in_part(np.array([row.last_frame - row.first_frame + 1]), spec.clip)
+    first = row.first_frame + int(begin) + (int(places) - 1) // 2
     seed = Seed(first_frame=first, frame_count=frames, stride=stride, last_frame=row.last_frame)
     clip = np.zeros((frames, *frame_shape(resize, row.height, row.width)), np.uint8)
     path = store.local_path(key)

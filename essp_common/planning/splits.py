@@ -200,7 +200,7 @@ def _chosen(parts: _Parts, left: list[int], wanted: list[int]) -> list[int]:
 def _clusters(rows: Rows) -> tuple[NDArray[np.int64], int]:
     """Rows that have to stay together, by a file or a group that they share, directly or through others: the number of
     the cluster of each, and how many there are. They are numbered in the order of a hash of their first id."""
-    labels = _together(rows)
+    labels = together(rows)
     count = int(labels.max(initial=-1)) + 1
     first = np.zeros(count, np.int64)
     first[labels[::-1]] = np.arange(len(labels))[::-1]
@@ -212,8 +212,9 @@ def _clusters(rows: Rows) -> tuple[NDArray[np.int64], int]:
     return rank[labels], count
 
 
-def _together(rows: Rows) -> NDArray[np.int64]:
-    """For each row a number, from 0 on, that is equal for rows that have to stay together."""
+def together(rows: Rows) -> NDArray[np.int64]:
+    """For each row a number, from 0 on, that is equal for rows that have to stay together: by a file or a group that
+    they share, directly or through others."""
     label = rows.alike("uri").astype(np.int64)
     groups, words = rows.words("group")
     grouped = np.flatnonzero(~rows.has("group", ""))

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from essp_aggregator.fusion import Fitted, Try, align, evaluate, in_turn, try_candidates
+from essp_aggregator.groups import NO_GROUPS, groups_of
 from essp_common.aggregation import registry
 from essp_common.aggregation.candidates import candidates
 from essp_common.aggregation.means import stored
@@ -37,6 +38,7 @@ from essp_common.errors import EsspError, PermanentError
 from essp_common.job.spec import JobSpec
 from essp_common.objects.port import ObjectStore
 from essp_common.tensors.safetensors_file import as_safetensors
+from essp_common.wiring import Stores
 
 log = logging.getLogger(__name__)
 
@@ -59,10 +61,12 @@ def assemble(
     spec: JobSpec,
     finals: Mapping[str, Manifest],
     attempt: Try = in_turn,
+    stores: Stores | None = None,
 ) -> FusedModel:
     """Fuse the trainers of a job and write the model; then free the features of clips that it has read.
 
-    `attempt`: tries the candidates.
+    `attempt`: tries the candidates. `stores`: where the catalog is, which says what videos are too alike to learn from
+    one and judge by another (None: none are).
 
     What was fused before from the same checkpoints, by the same candidates, is returned as it is: trainers that end at
     once set it off once each, and features are gone by then. Raises `PermanentError` if the scores of the trainers do
@@ -74,7 +78,7 @@ def assemble(
         return before
     if not spec.aggregation.features:
         validation, test = (_scores(store, finals, purpose) for purpose in ("validation", "test"))
-        return _assembled(store, job, spec, members, validation, test, attempt)
+        return _assembled(store, job, spec, members, validation, test, attempt, stores)
     found = {purpose: _tables(store, finals, purpose) for purpose in ("embed", "test")}
     if not found["embed"]:
         raise PermanentError(f"the trainers of {job} have kept no features; give the job an epoch more")
@@ -85,7 +89,7 @@ def assemble(
         }
         for purpose, tables in found.items()
     }
-    model = _assembled(store, job, spec, members, parts["embed"], parts["test"], attempt)
+    model = _assembled(store, job, spec, members, parts["embed"], parts["test"], attempt, stores)
     for purpose, tables in found.items():
         for name, table in tables.items():
             release_features(cache, job, name, purpose, table)
@@ -135,13 +139,16 @@ def _assembled(
     validation: Mapping[str, ClipScores],
     test: Mapping[str, ClipScores],
     attempt: Try,
+    stores: Stores | None,
 ) -> FusedModel:
     """Fuse `members`; the figures are those of all trainers."""
     one = next(iter(members.values()))
+    judging = {video for part in validation.values() for video in part.means.video_id}
+    groups = groups_of(spec, stores, judging) if stores is not None and judging else NO_GROUPS
     try:
         chosen_from = {name: validation[name] for name in members} if validation else {}
         wanted = candidates(spec.aggregation, spec.data.targets)
-        best, tried = try_candidates(wanted, chosen_from, attempt) if chosen_from else (_equal(members), [])
+        best, tried = try_candidates(wanted, chosen_from, attempt, groups) if chosen_from else (_equal(members), [])
         chosen = best.evidence
         judged = [_evaluation(split, best, members) for split in (validation, test)]  # before anything is written
         model = FusedModel(

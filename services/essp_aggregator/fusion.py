@@ -1,7 +1,8 @@
 """Late fusion: which strategy makes one score of those of several streams, chosen on the validation split.
 
 The strategies are those of `essp_common.aggregation`. The choice goes by log loss under cross-validation, since what is
-fitted always does a little better on the videos that it was fitted to, and one right video more may be chance. All
+fitted always does a little better on the videos that it was fitted to, and one right video more may be chance. Videos
+that are too alike, such as those of one recording, are learned from or judged by together (`groups.py`). All
 functions are pure and use no random numbers: equal scores give an equal choice.
 
 What comes of a candidate depends on nothing but the scores, so each may be tried in a process of its own (`search.py`).
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from essp_aggregator.groups import NO_GROUPS, Groups
 from essp_common.aggregation import weights
 from essp_common.aggregation.candidates import Candidate
 from essp_common.aggregation.fused import Fuse
@@ -38,6 +40,8 @@ class Aligned:
     """Trainer -> scores, of the same videos in the same order."""
     left_out: tuple[str, ...]
     """Videos that a trainer did not score, because none of their clips could be decoded."""
+    groups: NDArray[np.intp]
+    """(V,) from 0 on: equal for videos that are too alike to learn from one and judge by another."""
 
     @property
     def classes(self) -> NDArray[np.int32]:
@@ -64,7 +68,7 @@ class Trial:
     """What came of one candidate."""
 
     losses: Floats | None
-    """`(V,)` log loss of each video after learning from others; None: there is one video."""
+    """`(V,)` log loss of each video after learning from others; None: all videos are too alike, or there is one."""
     state: State
     """What it has learned from all videos."""
     weights: dict[str, float]
@@ -84,16 +88,17 @@ def in_turn(candidates: Sequence[Candidate], scores: Aligned) -> list[Trial]:
 
 def tried(scores: Aligned, aggregator: Aggregator) -> Trial:
     """Try one strategy. Raises `ValueError` if it gives no probabilities."""
-    losses = held_out_losses(scores, aggregator) if len(scores.truth) > 1 else None
+    losses = held_out_losses(scores, aggregator) if scores.groups.any() else None
     state = aggregator.fit(scores.parts)
     fused = _probabilities(aggregator, scores.parts, state, sum_to_1=scores.truth.ndim == 1)
     return Trial(losses, state, aggregator.shares(state), figures(scores.truth, fused))
 
 
-def align(parts: Mapping[str, ClipScores]) -> Aligned:
+def align(parts: Mapping[str, ClipScores], groups: Groups = NO_GROUPS) -> Aligned:
     """Keep the videos that every trainer scored and whose label is known.
 
-    Raises `ValueError` if none is left, or if the trainers disagree on classes or labels.
+    `groups`: which of them are too alike. Raises `ValueError` if none is left, or if the trainers disagree on classes
+    or labels.
     """
     names = tuple(parts)
     means = {name: part.means for name, part in parts.items()}
@@ -106,23 +111,31 @@ def align(parts: Mapping[str, ClipScores]) -> Aligned:
     for name, part in chosen.items():
         if part.means.classes != first.classes or not np.array_equal(part.means.truth, first.truth):
             raise ValueError(f"trainers {names[0]} and {name} disagree on the classes of the same videos")
+    number: dict[int | str, int] = {}
+    numbers = [number.setdefault(groups.get(video, video), len(number)) for video in common]
     everything = set().union(*(part.video_id for part in means.values()))
-    return Aligned(chosen, tuple(sorted(everything.difference(common))))
+    return Aligned(chosen, tuple(sorted(everything.difference(common))), np.array(numbers, np.intp))
 
 
 def try_candidates(
-    candidates: Sequence[Candidate], parts: Mapping[str, ClipScores], attempt: Try = in_turn
+    candidates: Sequence[Candidate],
+    parts: Mapping[str, ClipScores],
+    attempt: Try = in_turn,
+    groups: Groups = NO_GROUPS,
 ) -> tuple[Fitted, list[Strategy]]:
     """The best candidate on the validation scores, and the evidence of all that were tried.
 
     The best is the one with the lowest log loss on videos that it was not fitted to: each fifth of the videos is scored
-    after learning from the other four. Of equal ones the first is chosen, and so it is if there is one video only. The
-    chosen one then learns from all videos.
+    after learning from the other four, with all videos of a group in one fifth. Of equal ones the first is chosen, and
+    so it is if there is one group or one video only. The chosen one then learns from all videos.
     """
-    trials = attempt(candidates, align(parts))
+    scores = align(parts, groups)
+    trials = attempt(candidates, scores)
     means = [0.0 if trial.losses is None else _comparable(trial.losses.mean()) for trial in trials]
     chosen = int(np.argmin(means))
-    evidence = [_evidence(one, trial, trials[chosen]) for one, trial in zip(candidates, trials, strict=True)]
+    evidence = [
+        _evidence(one, trial, trials[chosen], scores.groups) for one, trial in zip(candidates, trials, strict=True)
+    ]
     return Fitted(candidates[chosen].aggregator, trials[chosen].state, evidence[chosen]), evidence
 
 
@@ -137,7 +150,7 @@ def held_out_losses(scores: Aligned, aggregator: Aggregator) -> Floats:
     asked = {name: part.unlabelled() for name, part in scores.parts.items()}
     losses = np.empty(len(truth))
     predicted: dict[bytes, Floats] = {}
-    for held_out in _folds(scores.classes):
+    for held_out in _folds(scores):
         others = np.flatnonzero(~held_out)
         state = aggregator.fit({name: part.at(others) for name, part in scores.parts.items()})
         key = _bytes_of(state)
@@ -151,15 +164,17 @@ def held_out_losses(scores: Aligned, aggregator: Aggregator) -> Floats:
     return losses
 
 
-def _folds(labels: NDArray[np.int32]) -> Iterator[NDArray[np.bool_]]:
-    """The videos in fifths (each for itself, if there are fewer), of which each has its share of every class."""
-    folds = min(_FOLDS, len(labels))
-    fold = np.empty(len(labels), dtype=np.int64)
-    fold[np.argsort(labels, kind="stable")] = np.arange(len(labels)) % folds
-    return (fold == number for number in range(folds))
+def _folds(scores: Aligned) -> Iterator[NDArray[np.bool_]]:
+    """The videos in fifths (each group for itself, if there are fewer), of which each has its share of every class, as
+    far as groups have one class each and are of a size."""
+    _, first = np.unique(scores.groups, return_index=True)
+    folds = min(_FOLDS, len(first))
+    fold = np.empty(len(first), dtype=np.int64)
+    fold[np.argsort(scores.classes[first], kind="stable")] = np.arange(len(first)) % folds
+    return (fold[scores.groups] == number for number in range(folds))
 
 
-def _evidence(candidate: Candidate, trial: Trial, chosen: Trial) -> Strategy:
+def _evidence(candidate: Candidate, trial: Trial, chosen: Trial, groups: NDArray[np.intp]) -> Strategy:
     return Strategy(
         name=candidate.name,
         params=candidate.params,
@@ -169,7 +184,7 @@ def _evidence(candidate: Candidate, trial: Trial, chosen: Trial) -> Strategy:
         held_out_log_loss=None if trial.losses is None else float(trial.losses.mean()),
         uncertainty=None
         if trial.losses is None or chosen.losses is None
-        else _standard_error(trial.losses - chosen.losses),
+        else _standard_error(trial.losses - chosen.losses, groups),
     )
 
 
@@ -191,8 +206,12 @@ def _bytes_of(state: State) -> bytes:
     return b"".join(name.encode() + b"=" + np.ascontiguousarray(state[name]).tobytes() for name in sorted(state))
 
 
-def _standard_error(differences: Floats) -> float:
-    return float(differences.std(ddof=1) / np.sqrt(len(differences)))
+def _standard_error(differences: Floats, groups: NDArray[np.intp]) -> float:
+    """Of their mean, where only those of different groups are independent: that of clustered observations (Cameron &
+    Miller, "A practitioner's guide to cluster-robust inference", 2015)."""
+    sums = np.bincount(groups, differences - differences.mean())
+    count = len(sums)
+    return float(np.sqrt((sums**2).sum() * count / (count - 1)) / len(differences))
 
 
 def _comparable(loss: float) -> float:

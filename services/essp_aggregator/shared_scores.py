@@ -1,6 +1,6 @@
 """The scores of a search in memory that processes share: written once, mapped by each process that tries candidates.
 
-arrays of all trainers, one after the other │ JSON: where they lie, the names of videos and classes
+arrays of all trainers, one after the other │ JSON: where they lie, the names of videos and classes, the groups
 """
 
 from __future__ import annotations
@@ -40,7 +40,12 @@ class SharedScores:
                 self.size = file.tell()
                 """Bytes of the arrays; the rest is JSON."""
                 means = next(iter(scores.parts.values())).means
-                names = {"places": places, "videos": means.video_id, "classes": means.classes}
+                names = {
+                    "places": places,
+                    "videos": means.video_id,
+                    "classes": means.classes,
+                    "groups": scores.groups.tolist(),
+                }
                 file.write(json.dumps(names).encode())
         except OSError as error:
             self.close()
@@ -62,7 +67,8 @@ def scores_at(fd: int, size: int) -> Aligned:
     memory = mmap.mmap(fd, 0, prot=mmap.PROT_READ)
     names = json.loads(memory[size:])
     arrays = arrays_at(memory, [Place(*place) for place in names["places"]])
-    return Aligned({trainer: _part(own, names) for trainer, own in arrays.items()}, ())
+    parts = {trainer: _part(own, names) for trainer, own in arrays.items()}
+    return Aligned(parts, (), np.array(names["groups"], np.intp))
 
 
 def _arrays(part: ClipScores) -> dict[str, Array]:

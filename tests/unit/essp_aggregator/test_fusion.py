@@ -18,7 +18,7 @@ from essp_common.aggregation import registry, weights
 from essp_common.aggregation.candidates import Candidate, candidates
 from essp_common.aggregation.means import Average
 from essp_common.aggregation.port import Parts, State, StrategyParams
-from essp_common.artifacts.figures import log_loss
+from essp_common.artifacts.figures import figures, log_loss
 from essp_common.artifacts.fused_model import Evaluation, Strategy
 from essp_common.artifacts.scores import ClipScores, Rule, VideoScores, fuse, mix
 from essp_common.errors import ConfigError
@@ -244,6 +244,94 @@ def test_what_is_learned_by_heart_is_of_no_use() -> None:
         fusion.align({"a": scored(probabilities(20, 4, 1), labels)}), Memory(StrategyParams())
     )
     assert losses == pytest.approx(np.full(20, np.log(4)))
+
+
+def recordings(groups: int, seed: int) -> tuple[ClipScores, dict[str, int]]:
+    """Ten classes with so many recordings each, of which there are five videos that look nearly the same. Features tell
+    the recording well and the class a little; scores are right about every other video. With the recording of each
+    video."""
+    kinds = np.random.Generator(np.random.Philox(9)).normal(size=(10, 32))
+    random = np.random.Generator(np.random.Philox(seed))
+    labels = np.repeat(np.arange(10), 5 * groups)
+    looks = np.repeat(random.normal(0, 3, (10 * groups, 32)), 5, axis=0)
+    features = 0.7 * kinds[labels] + looks + random.normal(0, 0.3, looks.shape)
+    part = scored(softmax(1.5 * np.eye(10)[labels] + random.normal(0, 1, (len(labels), 10)), axis=1), labels)
+    recording = dict(zip(part.means.video_id, (np.arange(len(labels)) // 5).tolist(), strict=True))
+    return replace(part, features=features.astype(np.float16)), recording
+
+
+def test_recordings_that_are_known_by_heart_do_not_choose_a_strategy() -> None:
+    """A classifier of features is right about other videos of the recordings that it has seen, and about no others."""
+    part, recording = recordings(6, 1)
+    fresh, _ = recordings(15, 2)
+    names = tuple(StrategySpec(name=name) for name in ("average", "feature_linear"))
+    wanted = candidates(AggregationSpec(features=True, strategies=names))
+    (apart, _), (together, _) = (
+        fusion.try_candidates(wanted, {"a": part}, groups=groups) for groups in ({}, recording)
+    )
+    assert (apart.evidence.name, together.evidence.name) == ("feature_linear", "average")
+    worse, better = (
+        figures(fresh.means.class_id, found.aggregator.predict({"a": fresh}, found.state).probabilities)
+        for found in (apart, together)
+    )
+    assert better["log_loss"] < worse["log_loss"]
+    assert better["top1"] > 2 * worse["top1"]
+
+
+@given(st.lists(st.integers(0, 6), min_size=2, max_size=40), st.integers(0, 2**32))
+@settings(max_examples=50)
+def test_no_video_is_judged_by_what_was_learned_from_its_group(drawn: list[int], seed: int) -> None:
+    """And each is judged once, if there is another group to learn from."""
+    labels = np.random.Generator(np.random.Philox(seed)).integers(0, 3, len(drawn))
+    names = [f"v{number:03d}" for number in range(len(drawn))]
+    group = {name: number for name, number in zip(names, drawn, strict=True) if number}  # 0: stands for itself
+    learned: list[set[str]] = []
+    judged: list[str] = []
+
+    class Watched(Average):
+        def fit(self, parts: Parts) -> State:
+            means = next(iter(parts.values())).means
+            learned.append(set(means.video_id))
+            return {**super().fit(parts), "turn": np.array([len(learned)])}
+
+    scores = fusion.align({"a": scored(probabilities(len(drawn), 3, seed), labels, names)}, group)
+    trial = fusion.tried(scores, Watched(StrategyParams()))
+    if len({group.get(name, name) for name in names}) == 1:
+        assert trial.losses is None
+        return
+    *folds, everything = learned
+    assert everything == set(names)
+    assert len(folds) == min(5, len({group.get(name, name) for name in names}))
+    for fold in folds:
+        held_out = everything - fold
+        judged += sorted(held_out)
+        assert not {group[name] for name in fold if name in group} & {group[n] for n in held_out if n in group}
+    assert sorted(judged) == names
+
+
+def test_the_uncertainty_of_copies_is_that_of_the_videos() -> None:
+    """What is there three times is no more evidence than once, if it is known to be the same."""
+    labels = np.arange(30) % 3
+    own = {name: (probabilities(30, 3, seed) + 0.2 * np.eye(3)[labels]) / 1.2 for seed, name in enumerate(("a", "b"))}
+    wanted = candidates(AggregationSpec(strategies=(StrategySpec(name="average"), StrategySpec(name="product"))))
+
+    def uncertainty(copies: int) -> list[float | None]:
+        names = [f"v{number // copies:03d}-{number % copies}" for number in range(30 * copies)]
+        parts = {k: scored(v.repeat(copies, axis=0), labels.repeat(copies), names) for k, v in own.items()}
+        groups = {name: int(name[1:4]) for name in names}
+        return [one.uncertainty for one in fusion.try_candidates(wanted, parts, groups=groups)[1]]
+
+    assert max(found or 0 for found in uncertainty(1)) > 0
+    assert uncertainty(3) == pytest.approx(uncertainty(1))
+
+
+def test_one_group_gives_no_evidence() -> None:
+    labels = np.array([0, 1])
+    part = scored(np.eye(2), labels)
+    names = tuple(StrategySpec(name=name) for name in ("product", "best"))
+    groups = dict.fromkeys(part.means.video_id, 3)
+    best, _ = fusion.try_candidates(candidates(AggregationSpec(strategies=names)), {"a": part}, groups=groups)
+    assert (best.evidence.name, best.evidence.held_out_log_loss) == ("product", None)
 
 
 def test_one_video_gives_no_evidence() -> None:

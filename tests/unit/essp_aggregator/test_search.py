@@ -122,6 +122,7 @@ def test_scores_are_the_same_in_shared_memory() -> None:
     with SharedScores(scores) as shared:
         found = scores_at(shared.fd, shared.size)
     assert found.parts.keys() == scores.parts.keys()
+    assert found.groups.tolist() == scores.groups.tolist()
     for name, part in scores.parts.items():
         own = found.parts[name]
         assert (own.means.video_id, own.means.classes) == (part.means.video_id, part.means.classes)

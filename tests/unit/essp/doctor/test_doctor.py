@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import sys
 import tempfile
 import threading
@@ -66,8 +67,8 @@ def api_of(folder: Path, token: str) -> Iterator[str]:
 
 
 @contextmanager
-def http_server(answers: dict[str, tuple[int, bytes]]) -> Iterator[str]:
-    """Something that speaks HTTP and is no master."""
+def http_server(answers: dict[str, tuple[int, bytes]], date: str | None = None) -> Iterator[str]:
+    """Something that speaks HTTP and is no master. `date`: what it says in the place of the time."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -76,6 +77,9 @@ def http_server(answers: dict[str, tuple[int, bytes]]) -> Iterator[str]:
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
+
+        def date_time_string(self, timestamp: float | None = None) -> str:
+            return super().date_time_string(timestamp) if date is None else date
 
         def log_message(self, format: str, *args: object) -> None:
             """Quiet."""
@@ -311,6 +315,77 @@ def test_a_machine_with_gpus(torch: SimpleNamespace) -> None:
         get_device_name=lambda number: "H100",
     )
     assert "GPU 1: H100, 71,680 of 81,920 MiB free, CUDA 13.0" in said(list(machine.examine()), "machine", Level.OK)
+
+
+def test_a_gpu_that_cannot_be_used_is_named_and_the_others_are_told(torch: SimpleNamespace) -> None:
+    def room(number: int) -> tuple[int, int]:
+        if number == 0:
+            raise RuntimeError("CUDA error: all CUDA-capable devices are busy or unavailable\nCUDA kernel errors might")
+        return 70 << 30, 80 << 30
+
+    torch.cuda = SimpleNamespace(
+        is_available=lambda: True, device_count=lambda: 2, mem_get_info=room, get_device_name=lambda number: "H100"
+    )
+    found = list(machine.examine())
+    busy = said(found, "machine", Level.FAIL)
+    assert busy.startswith(
+        "GPU 0: H100 cannot be used: CUDA error: all CUDA-capable devices are busy or unavailable ->"
+    )
+    assert "GPU 1: H100, 71,680" in said(found, "machine", Level.OK)
+
+
+def test_an_examination_that_breaks_ends_no_other(torch: SimpleNamespace) -> None:
+    def broken() -> bool:
+        raise OSError("libcudart.so.13: cannot open shared object file")
+
+    torch.cuda = SimpleNamespace(is_available=broken)
+    found = examine(Settings(stores=()), "", "")
+    assert "OSError: libcudart.so.13: cannot open shared object file" in said(found, "machine", Level.FAIL)
+    assert "Python" in said(found, "machine", Level.OK)
+    assert "messages stay in memory" in said(found, "kafka", Level.OK)
+
+
+def test_a_store_that_makes_no_sense_hides_no_other(tmp_path: Path) -> None:
+    found = list(stores.examine(("nope://x", "file:///nowhere", f"file://{tmp_path}")))
+    failures = said(found, "s3", Level.FAIL)
+    assert "nope://x" in failures
+    assert "no store is writable" not in failures
+    assert "the folder /nowhere does not exist" in said(found, "files", Level.FAIL)
+    assert f"{tmp_path} is writable" in said(found, "files", Level.OK)
+    assert "no store is writable" in said(list(stores.examine(("nope://x",))), "s3", Level.FAIL)
+
+
+def test_a_root_whose_folders_are_writable_is_a_store_to_write_to(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As `/`, the root if none is set, is to everybody but root."""
+    mine, theirs = tmp_path / "home" / "me", tmp_path / "home" / "them"
+    for folder in (mine, theirs):
+        folder.mkdir(parents=True)
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK or Path(path) == mine)
+    for here, home in ((mine, theirs), (theirs, mine)):
+        monkeypatch.chdir(here)
+        monkeypatch.setenv("HOME", str(home))
+        found = list(stores.examine((f"file://{tmp_path}",)))
+        assert not said(found, "s3", Level.FAIL)
+        assert said(found, "files", Level.OK).startswith(f"{mine} in {tmp_path} is writable and has ")
+    monkeypatch.setenv("HOME", str(theirs))
+    found = list(stores.examine((f"file://{tmp_path}",)))
+    assert "is read-only" in said(found, "files", Level.OK)
+    assert "no store is writable" in said(found, "s3", Level.FAIL)
+
+
+def test_a_store_on_a_full_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=5 << 20))
+    full = said(list(stores.examine((f"file://{tmp_path}",))), "files", Level.WARN)
+    assert full.startswith(f"{tmp_path} is writable and has 5 MiB free -> ")
+
+
+@pytest.mark.parametrize("date", ["yesterday", ""])
+def test_an_endpoint_that_gives_no_date_is_a_finding(date: str) -> None:
+    with http_server({}, date) as server:
+        found = list(stores._date(server))
+    assert "does not report the time" in said(found, "clock", Level.WARN)
 
 
 def test_what_a_check_raises_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,3 +60,14 @@ def test_all_runs_count_also_one_in_which_nothing_was_done() -> None:
 
 def test_without_a_history_nothing_is_told() -> None:
     assert notes(account_of([])) == {}
+
+
+def test_videos_that_failed_are_each_an_example_once() -> None:
+    segment = HistorySegment(
+        entries=[
+            started(1_000, Position(0, 0)),
+            made(2_000, range(6), *(failed(video) for video in ("a.mp4", "a.mp4", "a.mp4", "b.mp4", "c.mp4", "d.mp4"))),
+        ]
+    )
+    found = notes(account_of([segment]))
+    assert found["failed in the decoder: truncated"] == "6, for example a.mp4, b.mp4, c.mp4"

@@ -7,6 +7,7 @@ import dataclasses
 import io
 import re
 import shutil
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -33,7 +34,7 @@ from essp_aggregator.assembly import assemble, final_checkpoints
 from essp_common.artifacts import layout, scores
 from essp_common.artifacts.checkpoint import PhaseRecord, TakenChange
 from essp_common.artifacts.history import History
-from essp_common.artifacts.scores import ScoreTable
+from essp_common.artifacts.scores import ScoreTable, VideoScores
 from essp_common.cache.memory import MemoryCache
 from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.file import write_catalog
@@ -52,6 +53,8 @@ from tests.harness.finished_job import CLASSES, JOB, VERSIONS, FinishedJob, fini
 pytestmark = pytest.mark.slow
 
 STORES = Stores(("file:///",))
+PURPOSES = ("train", "validation")
+NOTHING = VideoScores((), np.zeros(0, np.int32), np.zeros((0, len(CLASSES))), CLASSES)
 
 
 def fused(root: Path, catalog: str = "file:///absent.parquet", test: bool = True) -> FinishedJob:
@@ -185,6 +188,31 @@ def test_mistakes_are_listed_the_surest_first(tmp_path: Path) -> None:
     assert all(row[1] != row[2] for row in listed)
 
 
+def test_mistakes_about_labels_are_told_by_labels(run: Run) -> None:
+    """A video has several, or, as a clip of a span of none, no label at all; then there is no score of it."""
+    labels = np.zeros((2, len(CLASSES)), np.bool_)
+    labels[0, [1, 3]] = True
+    probabilities = np.array([[0.9, 0.2, 0.1, 0.6], [0.1, 0.2, 0.8, 0.3]])
+    found = VideoScores(("two", "none"), np.array([1, 1], np.int32), probabilities, CLASSES, labels)
+    model = run.model.model_copy(update={"independent": True})
+    page = Page(render(replace(run, model=model, fused=found, scores={}), {}, {}))
+    assert page.row("two") == ["two", f"{CLASSES[1]}, {CLASSES[3]}", CLASSES[0], percent(0.9), percent(0.6)]
+    assert page.row("none") == ["none", "none", CLASSES[2], percent(0.8), ""]
+
+
+def test_strategies_and_sweeps_are_shown_by_what_they_are_judged_by(run: Run) -> None:
+    tried = run.model.strategies[0].model_copy(
+        update={"name": "median", "params": {"of": "a&b"}, "validation": {"top1": 0.75, "mAP": 0.25, "log_loss": 1.0}}
+    )
+    pictures = {"sweeps": (b"", b"")}
+    for independent, figure, words in ((False, 0.75, "top-1"), (True, 0.25, "mAP")):
+        model = run.model.model_copy(update={"independent": independent, "strategies": (tried,)})
+        page = Page(render(replace(run, model=model, fused=NOTHING), pictures, {}))
+        assert percent(figure) in page.row(tried.label)
+        assert f"{words} on the validation split, by video".lower() in page.text.lower()
+        assert f"validation{words}" in page.text
+
+
 def test_names_cannot_inject_markup(run: Run) -> None:
     evil = "<script>alert(1)</script>"
     classes = (evil, *CLASSES[1:])
@@ -246,6 +274,9 @@ def test_samples_are_the_frames_that_the_models_see(tmp_path: Path, job: Finishe
     clip = read_clip(job.spec, row, STORES)
     assert clip.shape == (6, 48, 64, 3)
     assert [read_number(frame) for frame in clip] == [17, 18, 19, 20, 21, 22], "the middle of the video"
+    of_the_end = job.spec.model_copy(update={"clip": job.spec.clip.model_copy(update={"part": (0.6, 1.0)})})
+    clip = read_clip(of_the_end, row, STORES)
+    assert [read_number(frame) for frame in clip] == [29, 30, 31, 32, 33, 34], "the middle of frames 24 to 39"
 
 
 def test_samples_are_spread_over_the_classes_and_show_a_mistake(run: Run) -> None:
@@ -323,6 +354,24 @@ def test_curves_need_only_what_is_there(run: Run) -> None:
     assert pixels(picture).size
     assert plots.accuracy({"rgb": []}, {}, LIGHT) != picture
     assert plots.loss({"rgb": []}, LIGHT) != plots.loss(trained_only, LIGHT)
+
+
+@pytest.mark.parametrize("theme", [LIGHT, DARK])
+def test_the_curves_of_a_large_sweep_are_as_high_and_told_apart(theme: plots.Theme) -> None:
+    def drawn(trainers: int) -> np.ndarray:
+        losses = {f"rgb-{i}": [1.0 + i, 0.5 + i] for i in range(trainers)}
+        histories = {
+            name: [PhaseRecord(purpose=p, epoch=e, metrics={"loss": v}) for p in PURPOSES for e, v in enumerate(values)]
+            for name, values in losses.items()
+        }
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            return pixels(plots.loss(histories, theme))
+
+    few, many = drawn(2), drawn(24)
+    assert len(many) > len(few) + 22 * 20, "a row of the legend for each"
+    for trainers in (1, 5, 6, 24):
+        assert len(set(plots.line_colours(theme, trainers))) == trainers
 
 
 def test_changes_of_the_running_job_are_marked_where_they_were_taken(run: Run) -> None:
