@@ -147,7 +147,7 @@ def test_a_job_that_cannot_be_taken_over_fails_and_is_not_met_again(
             raise OverflowError("a defect")
         return real(found, *arguments)
 
-    monkeypatch.setattr("essp_master.service.start_run", start_run)
+    monkeypatch.setattr("essp_master.lifecycle.starter.start_run", start_run)
     second = master_named("m2", adapters)
     second.step(0)
     assert tried == [1]
@@ -194,7 +194,7 @@ def test_what_can_never_be_published_fails_its_job_and_holds_up_no_other(
     assert (master.status("bad").state, master.status("bad").reason) == (JobState.FAILED, "too large")
     assert commands_of(fleet, "bad")[-1] == Control.FAIL
     assert all(phase.finished for phase in master.status("small").phases)
-    assert master._outbox.empty
+    assert master._runner.outbox.empty
 
 
 def test_the_longest_job_fits_into_a_message(adapters: Adapters, fleet_of: FleetOf, tmp_path: Path) -> None:

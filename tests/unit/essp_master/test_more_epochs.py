@@ -33,6 +33,7 @@ from essp_master import service
 from essp_master.config import MasterSettings
 from essp_master.job import run, start_run
 from essp_master.job.preflight import preflight
+from essp_master.lifecycle import starter
 from essp_master.service import Master
 from tests.harness.fleet import Clock, Fleet, make_job, run_to_rest
 from tests.harness.waiting import until
@@ -131,20 +132,20 @@ def test_what_people_want_in_between_holds(
 ) -> None:
     """Before the trainers have left, and while the next run is being started."""
     master = under_way(adapters, fleet)
-    begin, may_begin = master._run_of, threading.Event()
+    begin, may_begin = master._starter.run_of, threading.Event()
 
     def slowly(*arguments: Any) -> Any:
         may_begin.wait()
         return begin(*arguments)
 
-    monkeypatch.setattr(master, "_run_of", slowly)
+    monkeypatch.setattr(master._starter, "run_of", slowly)
     if when == "before":
         getattr(master, act)("small")
     leave(fleet)
     for _ in range(5):
         master.step(0)
     if when == "after":
-        until(lambda: master.step(0) == 0 and "small" in master._renewing)
+        until(lambda: master.step(0) == 0 and master._renewals.under_way)
         assert getattr(master, act)("small").state is state
         with pytest.raises(Conflict, match="small is"):
             master.start(fleet.job)
@@ -153,7 +154,7 @@ def test_what_people_want_in_between_holds(
     status = settled(master, lambda status: stays or len(status.phases) == 7)
     assert (status.state, len(status.phases)) == (state, 5 if stays else 7)
     assert told(fleet)[-1][1] == (Control.STOP if state.ended else Control.PAUSE)
-    until(lambda: not master._renewing)
+    until(lambda: not master._renewals.under_way)
     if state.ended:
         assert len(master.start(fleet.job.model_copy(update={"epochs": 3})).phases) == 7
     else:
@@ -173,10 +174,10 @@ def test_the_number_and_the_rate_may_change_again_meanwhile(
     place = ChangeTaken(trainer="rgb", number=1)
     fleet.report(Progress(change_taken=place, fence=1))
     leave(fleet)
-    master._renewing["small"] = threading.current_thread()
+    master._renewals._threads["small"] = threading.current_thread()
     with pytest.raises(Unavailable, match="just going on with more epochs or trainers; ask again"):
         master.change("small", {"epochs": 6})
-    del master._renewing["small"]
+    del master._renewals._threads["small"]
     status = settled(master)
     assert len(status.phases) == 11
     assert [(change.fields, list(change.places)) for change in status.changes] == [({LR: 0.5}, ["rgb"])]
@@ -219,11 +220,11 @@ def test_what_the_job_gets_is_checked_again_if_somebody_else_has_changed_it(
     checked = preflight
 
     def meanwhile(*arguments: Any, **options: Any) -> Any:
-        monkeypatch.setattr(service, "preflight", checked)
+        monkeypatch.setattr(starter, "preflight", checked)
         master.change("small", {"epochs": 4})
         return checked(*arguments, **options)
 
-    monkeypatch.setattr(service, "preflight", meanwhile)
+    monkeypatch.setattr(starter, "preflight", meanwhile)
     assert master.change("small", LATE).reason.startswith("it gets 4 epochs in place of 2 and the trainer late as")
 
 
@@ -312,7 +313,7 @@ def test_the_next_master_finishes_it(
             patched.setattr(start_run, "failpoint", dies)
             leave(fleet)
             until(lambda: first.step(0) == 0 and (first._jobs["small"].handed_on or first._jobs["small"].run.fence > 1))
-            until(lambda: not first._renewing)
+            until(lambda: not first._renewals.under_way)
     first._subscription.close()
     state = JobState.PAUSED if paused else JobState.RUNNING
     second = master_named("m2", adapters)
@@ -338,14 +339,14 @@ def test_a_store_that_is_away_is_waited_for(adapters: Adapters, fleet: Fleet, mo
         raise TransientError("the store does not answer")
 
     with monkeypatch.context() as patched:
-        patched.setattr(service, "start_run", away)
+        patched.setattr(starter, "start_run", away)
         leave(fleet)
         for _ in range(2):
-            until(lambda: master.step(0) == 0 and not master._renewing and bool(tried))
+            until(lambda: master.step(0) == 0 and not master._renewals.under_way and bool(tried))
         assert (len(tried), master.status("small").state) == (1, JobState.RUNNING)
         clock.now_s += 3
         until(lambda: master.step(0) == 0 and len(tried) == 2)
-        until(lambda: not master._renewing)
+        until(lambda: not master._renewals.under_way)
     clock.now_s += 3
     assert len(settled(master).phases) == 7
 
@@ -358,7 +359,7 @@ def test_a_job_that_cannot_go_on_fails_with_the_reason(
     def refuses(*_: Any) -> Any:
         raise ConfigError("output: it is gone")
 
-    monkeypatch.setattr(service, "start_run", refuses)
+    monkeypatch.setattr(starter, "start_run", refuses)
     leave(fleet)
     status = settled(master, lambda status: status.state.ended)
     assert (status.state, status.reason) == (
@@ -389,7 +390,7 @@ def test_only_trainers_that_are_up_are_waited_for(adapters: Adapters, fleet: Fle
         adapters.bus.publish(topics.PROGRESS, b"", beat.SerializeToString())
         for _ in range(4):
             master.step(0)
-        return len(settled(master, lambda _: not master._renewing).phases)
+        return len(settled(master, lambda _: not master._renewals.under_way).phases)
 
     assert [later(1), later(30), later(30)] == [5, 5, 5]
     assert "as soon as diff has saved" in master.status("small").reason

@@ -21,9 +21,9 @@ from essp_common.pb.v1.messages_pb2 import TRAIN, VALIDATION, CheckpointReady, P
 from essp_common.planning.position import Position
 from essp_common.runtime import ids
 from essp_common.wiring import Adapters
-from essp_master import service
 from essp_master.effects.history_writer import HistoryWriter
 from essp_master.job.preflight import Preflight, preflight
+from essp_master.lifecycle import starter
 from tests.harness.fleet import FleetOf, make_job, master_over, run_to_rest, save_checkpoint
 from tests.harness.waiting import LONGEST_S
 
@@ -130,7 +130,7 @@ def test_of_two_jobs_of_one_output_that_are_started_at_once_one_is_refused(
         refused.append(str(error.value))
         return preflight(spec, *more)
 
-    monkeypatch.setattr(service, "preflight", meanwhile)
+    monkeypatch.setattr(starter, "preflight", meanwhile)
     assert master.start(job).state is JobState.RUNNING
     assert ["job small is starting" in reason for reason in refused] == [True]
 
@@ -200,7 +200,7 @@ def test_a_store_that_does_not_take_the_end_of_a_run_is_named_to_who_starts_it_a
     master, fleet = master_over(adapters), fleet_of()
     master.start(fleet.job)
     master.stop("small")
-    monkeypatch.setattr(service, "_PATIENCE_S", 0.0)
+    monkeypatch.setattr(starter, "_PATIENCE_S", 0.0)
     go = blocked(monkeypatch)
     master.step(0)
     with pytest.raises(Unavailable, match=r"the end of the last run is not in the history in .*/out yet; ask again"):

@@ -27,9 +27,9 @@ from essp_common.objects.port import ObjectInfo
 from essp_common.pb.v1.messages_pb2 import AGGREGATOR, ERROR, Control, Failed, Finished, HistorySegment, Progress
 from essp_common.runtime import ids
 from essp_common.wiring import Adapters
-from essp_master import service
 from essp_master.config import MasterSettings
 from essp_master.failover.recovery import last_commands
+from essp_master.lifecycle import takeover
 from essp_master.service import Master
 from tests.harness.fleet import EVERYTHING, SIZES, Clock, Fleet, make_job, run_to_rest
 from tests.harness.waiting import LONGEST_S, until
@@ -371,8 +371,8 @@ def test_a_server_that_is_away_during_a_take_over_is_waited_for(
     if server == "store":
         monkeypatch.setattr(DirectoryStore, "get", read)
     else:
-        monkeypatch.setattr(service, "last_commands", listen)
-    monkeypatch.setattr(service, "_PATIENCE_S", 0.0)
+        monkeypatch.setattr(takeover, "last_commands", listen)
+    monkeypatch.setattr(takeover, "_PATIENCE_S", 0.0)
     second = Master(adapters, MasterSettings(history_s=0.0, ready_s=0.0), "m2", recovers=True)
     taking_over = threading.Thread(target=second.recover)
     taking_over.start()
@@ -438,7 +438,7 @@ def test_a_bus_that_was_away_takes_nothing_from_the_patience_with_stores(
         return commands(bus, draining)
 
     monkeypatch.setattr(DirectoryStore, "get", read)
-    monkeypatch.setattr(service, "last_commands", listen)
+    monkeypatch.setattr(takeover, "last_commands", listen)
     second = Master(adapters, MasterSettings(history_s=0.0, ready_s=0.0), "m2", recovers=True, clock=clock)
     second.recover()
     assert not once

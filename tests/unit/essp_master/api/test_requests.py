@@ -12,9 +12,9 @@ import httpx
 import pytest
 
 from essp_common.wiring import open_store
-from essp_master import service
 from essp_master.api.app import create_app
 from essp_master.config import MasterSettings
+from essp_master.lifecycle import takeover
 from essp_master.pools.observe_only import ObserveOnlyDriver
 from essp_master.pools.reconciler import Reconciler
 from essp_master.registrations import Registrations
@@ -149,7 +149,7 @@ def test_jobs_are_not_listed_before_it_is_known_what_was_under_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """During a take-over the answer is that it is not known yet, not that there are none."""
-    monkeypatch.setattr(service, "_PATIENCE_S", 0.0)
+    monkeypatch.setattr(takeover, "_PATIENCE_S", 0.0)
     with closing(adapters_in(tmp_path)) as adapters:
         settings = MasterSettings()
         master = Master(adapters, settings, "successor", recovers=True)
@@ -159,7 +159,7 @@ def test_jobs_are_not_listed_before_it_is_known_what_was_under_way(
                 assert answer.status_code == 503, path
                 assert answer.headers["retry-after"] == "1"
             assert client.get("/readyz").status_code == 503
-            master.obstacle = "job small cannot be taken over yet: s3://secret/out does not answer"
+            master._takeover.obstacle = "job small cannot be taken over yet: s3://secret/out does not answer"
             assert master.obstacle in client.get("/v1/jobs").json()["detail"]
             probed = client.get("/readyz")
             assert (probed.status_code, "waits for a server" in probed.text, "secret" in probed.text) == (

@@ -1,6 +1,6 @@
 """The jobs that a master knows: those it runs, those being started, and those that had ended before it began.
 
-Not thread-safe; `service.py` guards it.
+Not thread-safe; `runner.py` has the lock that guards it.
 """
 
 from __future__ import annotations

@@ -1,0 +1,119 @@
+"""Has jobs go on with more epochs or trainers: once a run has closed, the next one begins.
+
+The preflight of the next run was made when the change was asked for, but to begin it reads checkpoints, so a thread
+does that.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from essp_common.errors import Fenced, TransientError
+from essp_common.failures import reason_of
+from essp_common.job.changes import gains
+from essp_common.job.status import JobState
+from essp_common.runtime import ids
+from essp_master.job.job import Job
+from essp_master.job.preflight import Preflight
+from essp_master.job.start_run import Origin
+from essp_master.lifecycle.queueing import JobQueue
+from essp_master.lifecycle.runner import JobRunner
+from essp_master.lifecycle.starter import JobStarter
+
+log = logging.getLogger(__name__)
+
+_AGAIN_S = 2.0
+"""How long after a server did not answer it is tried again to begin the next run."""
+
+
+class Renewals:
+    """The jobs whose next run is being started. Takes the runner's lock."""
+
+    def __init__(self, runner: JobRunner, queue: JobQueue, starter: JobStarter, draining: threading.Event) -> None:
+        """`draining`: the master leaves."""
+        self._runner = runner
+        self._queue = queue
+        self._starter = starter
+        self._draining = draining
+        self._threads: dict[str, threading.Thread] = {}
+        self._changed = threading.Condition(runner.lock)
+        """One of these is through."""
+        self._again_s: dict[str, float] = {}
+        """When that is tried again which failed."""
+
+    @property
+    def under_way(self) -> bool:
+        """Whether the next run of any job is being started."""
+        return bool(self._threads)
+
+    def settled(self, name: str, timeout_s: float) -> bool:
+        """Wait until the next run of a job is not just being started, under the runner's lock. False: it is still."""
+        return self._changed.wait_for(lambda: name not in self._threads, timeout_s)
+
+    def begin_closed(self) -> None:
+        """Have the next run begin of each job whose run has ended for another one."""
+        runner = self._runner
+        with runner.lock:
+            for job in runner.jobs if not self._draining.is_set() else ():
+                now_s = runner.clock()
+                if job.extension is None or job.name in self._threads or now_s < self._again_s.get(job.name, 0.0):
+                    continue
+                own = {ids.trainer_pool(job.name, name) for name in job.spec.trainers}
+                up = runner.up()[0] if runner.recovers else own
+                if not job.has_closed(up, now_s) or runner.history.writing:
+                    continue
+                job.handed_on = True
+                runner.jobs.hold(job.name)
+                thread = threading.Thread(
+                    target=self._renew,
+                    name="essp-renew",
+                    daemon=True,
+                    args=[job, job.extension.goal, Origin.of_run(job)],
+                )
+                self._threads[job.name] = thread
+                thread.start()
+
+    def join(self) -> None:
+        """Wait for those that are being started."""
+        for thread in tuple(self._threads.values()):
+            thread.join()
+
+    def _renew(self, before: Job, goal: Preflight, origin: Origin) -> None:
+        """Begin the next run of a job, which has more. A stop meanwhile holds."""
+        name, runner = before.name, self._runner
+        try:
+            job = self._starter.run_of(goal, origin, before.reporter.log)
+            with runner.lock:
+                self._starter.begin(job)
+                self._follow(job, before)
+                self._queue.plan()
+                self._again_s.pop(name, None)
+            log.info("job %s: goes on, fence %d", name, job.run.fence, extra={"job_id": name})
+        except TransientError as error:
+            log.warning("job %s: cannot go on with more yet: %s", name, error, extra={"job_id": name})
+            self._again_s[name] = runner.clock() + _AGAIN_S
+        except Fenced as error:
+            before.handed_on = False
+            with runner.lock:
+                runner.yield_to(before, error.fence)
+        except Exception as error:
+            log.exception("job %s: cannot go on with more", name, extra={"job_id": name})
+            with runner.lock:
+                runner.fail(before, f"it could not go on with {gains(before.spec, goal.spec)}: {reason_of(error)}")
+        finally:
+            with runner.lock:
+                self._threads.pop(name)
+                runner.jobs.release(name)
+                self._changed.notify_all()
+
+    def _follow(self, job: Job, before: Job) -> None:
+        """Have the next run of a job go where the one before it has gone meanwhile."""
+        job.priority = before.priority
+        if before.state is job.state:
+            return
+        self._runner.enter(job, before.state, before.life.reason)
+        if before.state is JobState.RUNNING:
+            self._runner.carry_out(job, job.resume())
+        elif not before.state.ended:
+            job.pause(finishes=before.state is JobState.QUEUED)

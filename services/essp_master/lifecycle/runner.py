@@ -1,0 +1,223 @@
+"""Carries out what is decided about jobs, and has their histories written.
+
+A defect of one job (a catalog of which no seed can be made, an error in its account) fails that job alone, with the
+reason; the other jobs go on.
+
+Only one master may run a job. Of two, the one that started it later has the higher fence and continues; the other finds
+a message or a segment of it, and lets the job go.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Collection, Sequence
+
+from essp_common.errors import EsspError, Fenced, TransientError
+from essp_common.job.status import JobState
+from essp_common.messages.control import ControlFeed
+from essp_common.pb.v1.messages_pb2 import Control, Progress
+from essp_common.runtime.failpoints import failpoint
+from essp_common.wiring import Adapters
+from essp_master.config import MasterSettings
+from essp_master.effects.dispatch import Dispatch
+from essp_master.effects.history_writer import HistoryWriter
+from essp_master.effects.outbox import Outbox
+from essp_master.job.job import COMMANDS, Job
+from essp_master.ledger.instructions import CompleteJob, FailJob, Instruction, IssueUnits, TellOfChanges, TellOfLoops
+from essp_master.lifecycle.job_table import JobTable
+from essp_master.pools.worker_registry import WorkerRegistry
+from essp_master.tracking.tracking import Tracking
+
+log = logging.getLogger(__name__)
+
+_SWEEP_S = 2.0
+"""How often stray bytes are looked for after the end of a job."""
+
+
+class JobRunner:
+    """What a master does about its jobs. Methods are called under `lock`, unless they say otherwise."""
+
+    def __init__(
+        self,
+        adapters: Adapters,
+        settings: MasterSettings,
+        history: HistoryWriter,
+        worker_registry: WorkerRegistry,
+        tracking: Tracking,
+        recovers: bool,
+        clock: Callable[[], float],
+    ) -> None:
+        """`recovers`: the master takes over jobs of others, and outlives its own."""
+        self.lock = threading.RLock()
+        """Guards all that is known of jobs."""
+        self.jobs = JobTable()
+        self.outbox = Outbox(adapters.bus)
+        self.dispatch = Dispatch(adapters.bus, adapters.cache, self.outbox, self.lock)
+        self.history = history
+        self.tracking = tracking
+        self.recovers = recovers
+        self.clock = clock
+        self.fenced: Fenced | None = None
+        """Another master runs a job that this one had."""
+        self._settings = settings
+        self._worker_registry = worker_registry
+        self._swept_s = clock()
+
+    def handle(self, progress: Progress, now_s: float) -> None:
+        """Account for a message about a job."""
+        job = self.jobs.find(progress.job)
+        if job is None:
+            return
+        if progress.fence > job.run.fence:
+            self.yield_to(job, progress.fence)
+        with self.isolated(job):
+            if out := job.handle(progress, now_s):
+                self.carry_out(job, out)
+
+    def issue(self) -> None:
+        """Issue what there is room for."""
+        for job in self.jobs:
+            with self.isolated(job):
+                if job.held:
+                    self.carry_out(job, job.look(*self.up()))
+                self.carry_out(job, job.issue())
+
+    def tick(self, now_s: float) -> None:
+        """What is to be done about jobs of which nothing is heard, and those that have ended."""
+        for job in self.jobs:
+            with self.isolated(job):
+                self.carry_out(job, job.dismiss_silent(now_s, self._settings.loop_patience_s))
+                if job.has_stalled(now_s, self._settings.stall_s):
+                    self.carry_out(job, job.issue_again(now_s))
+                if job.state.ended and self.recovers:  # a process that has one job may use its preflight further
+                    job.let_go()
+        if now_s - self._swept_s >= _SWEEP_S:
+            self._swept_s = now_s
+            self.sweep()
+
+    def sweep(self) -> None:
+        """Free what workers stored for jobs that had ended."""
+        for job in self.jobs:
+            if job.state.ended and job.leftovers:
+                self.dispatch.sweep(job)
+
+    def enter(self, job: Job, wanted: JobState, reason: str = "") -> bool:
+        """Change a job's state, and tell all workers. False: it was in that state."""
+        if not job.enter(wanted, self.clock(), reason):
+            return False
+        if not wanted.ended:
+            failpoint("master.command-entered")
+        log.info("job %s: %s%s", job.name, wanted, f": {reason}" if reason else "", extra={"job_id": job.name})
+        self.dispatch.command(job, COMMANDS[wanted])
+        if wanted.ended:
+            self.tracking.ended(job.run.preflight.spec, wanted)
+            job.leftovers = True
+            self._swept_s = self.clock()
+            self.dispatch.purge(job)
+        return True
+
+    def carry_out(self, job: Job, instructions: Sequence[Instruction]) -> None:
+        """Carry out what the job's ledger wants."""
+        for instruction in instructions:
+            match instruction:
+                case IssueUnits():  # most are
+                    self.dispatch.instruction(job, instruction)
+                case CompleteJob():
+                    self.enter(job, JobState.COMPLETED)
+                case FailJob(reason):
+                    self.enter(job, JobState.FAILED, reason)
+                case TellOfLoops() | TellOfChanges():
+                    self.dispatch.command(job, COMMANDS[job.state])
+                case _:
+                    self.dispatch.instruction(job, instruction)
+
+    def up(self) -> tuple[Collection[str], float]:
+        """The pools with a worker, now."""
+        now_s = self.clock()
+        return self._worker_registry.pools(now_s), now_s
+
+    # --- what goes wrong ---
+
+    def isolated(self, job: Job) -> _Isolated:
+        """What goes wrong within this block is the job's own trouble: it fails, and the others go on."""
+        return _Isolated(job, self.fail)
+
+    def fail(self, job: Job, reason: str) -> None:
+        """End a job, unless it has ended."""
+        if not job.state.ended:
+            self.enter(job, JobState.FAILED, reason)
+
+    def fail_refused(self) -> None:
+        """Fail the jobs of which something can never be published. Takes the lock."""
+        with self.lock:
+            for name, error in self.outbox.refused():
+                if (job := self.jobs.find(name)) is not None:
+                    self.fail(job, str(error))
+
+    # --- other masters ---
+
+    def follow(self, feed: ControlFeed) -> None:
+        """Leave the jobs of which another master publishes a command."""
+        feed.on_change(self._heed)
+
+    def yield_to(self, job: Job, fence: int) -> None:
+        """Leave a job to another master if this fence is higher than its own, and was taken: anybody may send one."""
+        if fence > job.run.fence and not self._was_taken(job, fence):
+            return
+        if (error := job.yield_to(fence, self.clock())) is not None:
+            log.error("%s", error)
+            self.fenced = error
+
+    def _heed(self, control: Control) -> None:
+        with self.lock:
+            if (job := self.jobs.find(control.job)) is not None:
+                self.yield_to(job, control.fence)
+
+    def _was_taken(self, job: Job, fence: int) -> bool:
+        """Whether a master has taken this fence of a job; if the store does not answer, it is believed."""
+        try:
+            taken = job.run.history.fences_above(job.run.fence) >= fence
+        except TransientError:
+            return True
+        if not taken:
+            log.warning("job %s: a message with fence %d, which nobody has taken, is ignored", job.name, fence)
+        return taken
+
+    # --- the histories ---
+
+    def write_histories(self, now: bool = False) -> None:
+        """Write what was noted if it is time (or `now`); the messages that it accounts for are done afterwards.
+        Takes the lock."""
+        with self.lock:
+            for name, error in self.history.lost():
+                job = self.jobs[name]
+                if isinstance(error, Fenced):
+                    self.yield_to(job, error.fence)
+                elif not job.state.ended:
+                    self.enter(job, JobState.FAILED, f"its history cannot be written: {error}")
+            if self.outbox.empty:
+                self.history.write(self.jobs, now)
+
+
+class _Isolated:
+    """What `JobRunner.isolated` gives. One is made for each message, so it is no generator."""
+
+    __slots__ = ("_fail", "_job")
+
+    def __init__(self, job: Job, fail: Callable[[Job, str], None]) -> None:
+        self._job = job
+        self._fail = fail
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
+        if not isinstance(error, Exception) or isinstance(error, TransientError):
+            return False
+        if isinstance(error, EsspError):
+            self._fail(self._job, str(error))
+        else:
+            log.exception("job %s: unexpected error", self._job.name, extra={"job_id": self._job.name})
+            self._fail(self._job, f"unexpected error: {type(error).__name__}: {error}")
+        return True

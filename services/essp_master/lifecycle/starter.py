@@ -1,0 +1,197 @@
+"""Starts jobs, and continues runs that another master left.
+
+A job is announced only when its first work units are made. So nobody is told of one of which no seed can be made.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+from essp_common import topics
+from essp_common.errors import PermanentError, Unavailable
+from essp_common.job.spec import JobSpec, stored_spec
+from essp_common.job.status import JobState
+from essp_common.messages.control import ends_for_next
+from essp_common.pb.v1.messages_pb2 import Control
+from essp_common.runtime.failpoints import failpoint
+from essp_common.wiring import Adapters
+from essp_master.config import MasterSettings
+from essp_master.failover.recovery import under_way
+from essp_master.job.events import EventLog
+from essp_master.job.handshake import Handshake
+from essp_master.job.job import Job
+from essp_master.job.preflight import Preflight, preflight
+from essp_master.job.start_run import Origin, start_run
+from essp_master.lifecycle.queueing import JobQueue
+from essp_master.lifecycle.runner import JobRunner
+from essp_master.registrations import Declared
+
+log = logging.getLogger(__name__)
+
+_PATIENCE_S = 10.0
+"""How long a start waits for the history of the run before."""
+
+
+class JobStarter:
+    """Begins runs of jobs. Takes the runner's lock where it needs it; `begin` is called under it."""
+
+    def __init__(
+        self,
+        runner: JobRunner,
+        queue: JobQueue,
+        adapters: Adapters,
+        settings: MasterSettings,
+        worker: str,
+        declared: Callable[[], Declared],
+        draining: threading.Event,
+    ) -> None:
+        """`declared`: what is registered, and not installed here. `draining`: the master leaves."""
+        self._runner = runner
+        self._queue = queue
+        self._bus = adapters.bus
+        self._stores = adapters.stores
+        self._settings = settings
+        self._worker = worker
+        self._declared = declared
+        self._draining = draining
+
+    def preflight(self, spec: JobSpec, fresh: bool = False, continues: bool = False) -> Preflight:
+        """What is wrong with a job, or what it has. Raises `ConfigError`."""
+        declared = replace(self._declared(), code=self._settings.code)
+        return preflight(spec, self._stores, fresh, declared, continues)
+
+    def start(self, spec: JobSpec, fresh: bool, checked: Preflight | None, team: str) -> None:
+        """Start a job, or start one that has ended again. `checked`: its preflight, if that was made."""
+        with self._reserved(spec) as present:
+            events = present.reporter.log if present is not None else EventLog()
+            found = checked or self.preflight(spec, fresh)
+            state = self._queue.begins(found.spec, team)
+            changes = present.changes.made if present is not None and not fresh else ()
+            self._start(found, Origin(state=state, team=team, changes=changes), events)
+
+    def take_over(self, spec: JobSpec, command: Control) -> None:
+        """Continue the run of which this is the last command."""
+        with self._reserved(spec, takes_over=True) as present:
+            events = present.reporter.log if present is not None else EventLog()
+            found = self.preflight(spec, continues=True)
+            goal = None
+            if ends_for_next(command):
+                goal = self.preflight(stored_spec(command.next_spec_json, f"job {command.job}"))
+            self._start(found, Origin.of_command(command), events, command, goal)
+
+    def run_of(self, found: Preflight, origin: Origin, events: EventLog) -> Job:
+        """A run of a job, which nobody knows of yet."""
+        streams = {topics.stream_topic(stream.feature) for stream in found.spec.streams.values()}
+        self._bus.ensure_topics({topic: topics.partitions(topic) for topic in streams})
+        job = start_run(found, self._stores, origin, events, self._worker, self._runner.clock)
+        if not self._queue.present:
+            job.priority = None
+        if self._runner.recovers and self._settings.ready_s:
+            job.hold(Handshake(found.spec, self._settings.ranks, self._settings.ready_s))
+        return job
+
+    def begin(self, job: Job, command: Control | None = None) -> None:
+        """Tell all workers of a job, and issue what it needs.
+
+        Nobody is told of a job whose first work units cannot be made. `command`: the last that another master gave.
+        """
+        try:
+            self._announce(job, command)
+        except (ValueError, TypeError, LookupError) as error:
+            reason = f"job {job.name} cannot begin: {type(error).__name__}: {error}; check its catalog"
+            raise PermanentError(reason) from error
+
+    @contextmanager
+    def _reserved(self, spec: JobSpec, takes_over: bool = False) -> Iterator[Job | None]:
+        """Within the block nobody else starts this job. The job of that name that has ended, if there is one."""
+        runner = self._runner
+        with runner.lock:
+            present = runner.jobs.reserve(spec, takes_over)
+        try:
+            yield present
+        finally:
+            with runner.lock:
+                self._queue.known(spec.name)
+                runner.jobs.release(spec.name)
+
+    def _start(
+        self,
+        found: Preflight,
+        origin: Origin,
+        events: EventLog,
+        command: Control | None = None,
+        goal: Preflight | None = None,
+    ) -> None:
+        """`goal`: of the run that follows this one."""
+        runner = self._runner
+        with self._written_to_the_end(found.spec.output):
+            job = self.run_of(found, origin, events)
+            if goal is not None:
+                job.extend(goal, runner.clock())
+            with runner.lock:
+                self.begin(job, command)
+                self._queue.known(job.name)
+                self._queue.plan()
+        runner.outbox.send()
+        failpoint("master.start-published")
+        how = "started" if command is None else "taken over"
+        log.info("job %s: %s, fence %d", job.name, how, job.run.fence, extra={"job_id": job.name})
+
+    @contextmanager
+    def _written_to_the_end(self, output: str) -> Iterator[None]:
+        """The history in this output holds all that the runs before noted, and within the block they note no more: the
+        next run writes from there on. Raises `Unavailable` if that takes long."""
+        runner = self._runner
+        with runner.lock:
+            ended = runner.jobs.ended_in(output)
+        until_s = time.monotonic() + _PATIENCE_S
+        while not self._hand_on(ended):
+            if (left_s := until_s - time.monotonic()) <= 0 or self._draining.is_set():
+                raise Unavailable(
+                    f"the end of the last run is not in the history in {output} yet; ask again in a moment"
+                )
+            runner.history.wait(left_s)
+            runner.outbox.send()
+            runner.write_histories(now=True)
+        try:
+            yield
+        except BaseException:
+            with runner.lock:
+                for job in ended:
+                    job.handed_on = False
+            raise
+
+    def _hand_on(self, ended: Sequence[Job]) -> bool:
+        """Have these runs write no more; False: their histories do not hold all of them yet."""
+        with self._runner.lock:
+            written = all(map(self._runner.history.holds_all_of, ended))
+            for job in ended if written else ():
+                job.handed_on = True
+        return written
+
+    def _announce(self, job: Job, command: Control | None) -> None:
+        runner, dispatch = self._runner, self._runner.dispatch
+        ends = command is not None and command.command in (Control.STOP, Control.FAIL)
+        first = () if ends else (*job.look(*runner.up()), *job.start())
+        units = [dispatch.prepared(job, instruction) for instruction in first]
+        runner.jobs.add(job)
+        job.activity.listener = runner.tracking.follow(job.run.preflight.spec, job.run.epoch_clips, job.run.resumed)
+        if job.run.continued is None or (command is not None and command.fence < command.since):
+            dispatch.purge(job)  # of a run that nobody was told of, all that is there is older
+        if command is None or under_way(command):
+            dispatch.command(job, Control.START if job.state is JobState.RUNNING else Control.PAUSE)
+        if job.run.continued is not None:
+            dispatch.mark(job)
+        if command is not None and command.command in (Control.STOP, Control.FAIL):
+            ended = JobState.STOPPED if command.command == Control.STOP else JobState.FAILED
+            runner.enter(job, ended, command.reason)
+        for instruction, effects in zip(first, units, strict=True):
+            if effects is None:
+                runner.carry_out(job, [instruction])
+            else:
+                dispatch.carry_out(job, effects)
