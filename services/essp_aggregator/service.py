@@ -141,7 +141,7 @@ class Aggregator:
             )
             return
         search = Search(self._settings.aggregator_processes or cpu_count(), checkpoint.job)
-        model = assemble(store, self._cache, checkpoint.job, spec, finals, search)
+        model = assemble(store, self._cache, checkpoint.job, spec, finals, search, self._stores)
         finished = Finished(
             job=checkpoint.job,
             stage=AGGREGATOR,
