@@ -64,10 +64,14 @@ def as_recorded(command: Control, stores: Stores) -> Control:
 def past(command: Control, stores: Stores) -> JobStatus | None:
     """The last status of a job that has ended; None: its history does not hold it, or the job has not ended.
 
-    Of a job that has ended and has no history any more, since somebody removed its output, its last command tells.
+    A later run that nobody was told of, since its master died as it started the job again, counts as none. Of a job
+    that has ended and has no history any more, since somebody removed its output, its last command tells.
     """
     spec = stored_spec(command.snapshot.spec_json, f"job {command.job}")
-    newest = History(stores.under(spec.output)).newest()
+    history = History(stores.under(spec.output))
+    newest = history.newest()
+    if newest is not None and newest.since > run_of(command) and command.command in ENDED:
+        newest = history.last_of(run_of(command))
     if newest is None and command.command in ENDED:
         return status_by_command(command)
     if newest is None or not newest.status_json:
