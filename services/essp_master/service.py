@@ -806,8 +806,9 @@ class Master:
                 job = self._jobs[name]
                 if isinstance(error, Fenced):
                     self._yield(job, error.fence)
-                elif not job.state.ended:
-                    self._enter(job, JobState.FAILED, f"its history cannot be written: {error}")
+                else:
+                    job.unrecorded = True
+                    self._fail(job, f"its history cannot be written: {error}")
             if self._outbox.empty:
                 self._history.write(self._jobs, now)
 
