@@ -292,6 +292,32 @@ def test_a_reconciler_that_is_woken_all_the_time_still_decides() -> None:
         thread.join()
 
 
+def test_a_size_that_is_refused_does_not_stop_the_others() -> None:
+    """As a policy of the cluster may: for one pool or for trainings, again and again."""
+
+    class Refusing(Recorded):
+        def scale(self, pool: str, replicas: int, spare: Sequence[str]) -> None:
+            if pool == "decoder":
+                raise PermanentError("403 denied by a policy")
+            super().scale(pool, replicas, spare)
+
+        def train(self, job: str, trainer: str, ranks: int, row: TrainerRow | None) -> None:
+            raise ConfigError("there is no template")
+
+    bench = ReconcilerBench(decoder=1, **{"extractor.depth": 1})
+    driver = Refusing(bench.driver.replicas)
+    bench.reconciler._driver = driver
+    bench.reconciler._trainer_ranks = TrainerRanks(driver, 2)
+    bench.jobs = [job()]
+    driver.bounds = (2, 4)
+    for _ in range(2):
+        bench.reconciler.step()
+        driver.bounds = (3, 4)
+    assert driver.replicas == {"decoder": 1, "extractor.depth": 3}
+    said = [event.message for event in bench.reconciler.events() if event.pool == "decoder"]
+    assert said == [f"1 -> {wanted} was refused: 403 denied by a policy" for wanted in (2, 3)]
+
+
 def test_a_registration_that_is_refused_does_not_stop_the_others() -> None:
     bench = ReconcilerBench(decoder=1)
     bench.rows = {"depth": DEPTH, "hands": DEPTH.model_copy(update={"name": "hands"})}
