@@ -81,7 +81,7 @@ from essp_master.job.job import COMMANDS, Job
 from essp_master.job.pool_demand import PoolDemand, demand_of
 from essp_master.job.preflight import Preflight, preflight
 from essp_master.job.start_run import Origin, start_run
-from essp_master.job.status_view import curves_of, status_by_command, status_of
+from essp_master.job.status_view import curves_of, status_by_command, status_of, without_events
 from essp_master.job_table import JobTable
 from essp_master.ledger.instructions import CompleteJob, FailJob, Instruction, IssueUnits, TellOfChanges, TellOfLoops
 from essp_master.pools.pool_watch import PoolWatch
@@ -105,6 +105,8 @@ _LONGEST_WAIT_S = 5.0
 """Most seconds between two tries to take over what was under way."""
 _RECENT = timedelta(hours=1)
 """For how long a job that has ended is among the metrics."""
+_KEPT_WHOLE = 100
+"""Jobs that have ended of which all is kept; of older ones, after that hour, the last status is."""
 _PATIENCE_S = 10.0
 """How long a request waits for the master to know them, and for the next run of a job that gets more."""
 _AGAIN_S = 2.0
@@ -244,6 +246,8 @@ class Master:
                 self._receive(record, now_s)
             self.worker_registry.read(now_s)
             for job in self._jobs:
+                if job.state.ended:
+                    continue
                 with self._isolated(job):
                     if job.held:
                         self._carry_out(job, job.look(*self._up()))
@@ -412,7 +416,7 @@ class Master:
             return self._jobs[name].state if past is None else past.state
 
     def curves(self, name: str) -> list[TrainerCurve]:
-        """The course of a job's trainings; empty if it had ended before this master began. Raises `NotFound`."""
+        """The course of a job's trainings; empty if it is past (`job_table.py`). Raises `NotFound`."""
         self._await_recovery()
         with self._lock:
             return [] if self._jobs.past(name) is not None else curves_of(self._jobs[name])
@@ -803,7 +807,8 @@ class Master:
         """Write what was noted if it is time (or `now`); the messages that it accounts for are done afterwards."""
         with self._lock:
             for name, error in self._history.lost():
-                job = self._jobs[name]
+                if (job := self._jobs.find(name)) is None:
+                    continue
                 if isinstance(error, Fenced):
                     self._yield(job, error.fence)
                 else:
@@ -838,9 +843,16 @@ class Master:
                 if job.state.ended and self._recovers:  # a process that has one job may use its preflight further
                     job.let_go()
         self._plan()
+        self._forget()
         if now_s - self._swept_s >= _SWEEP_S:
             self._swept_s = now_s
             self._sweep()
+
+    def _forget(self) -> None:
+        """Keep no more than the status of jobs that ended long ago, once their histories hold all of them."""
+        for job in self._jobs.ended_before(_KEPT_WHOLE, datetime.now(UTC) - _RECENT):
+            if not job.leftovers and self._history.holds_all_of(job):
+                self._jobs.remember(without_events(status_of(job, None, self._clock())))
 
     def _sweep(self) -> None:
         for job in self._jobs:

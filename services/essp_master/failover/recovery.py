@@ -18,7 +18,7 @@ from essp_common.messages.control import ENDED, ends_for_next, run_of
 from essp_common.messages.parsing import BadMessage, parsed, refuse
 from essp_common.pb.v1.messages_pb2 import Control
 from essp_common.wiring import Stores
-from essp_master.job.status_view import status_by_command
+from essp_master.job.status_view import status_by_command, without_events
 
 _UNDER_WAY = (Control.START, Control.RESUME, Control.PAUSE)
 
@@ -76,5 +76,4 @@ def past(command: Control, stores: Stores) -> JobStatus | None:
         return status_by_command(command)
     if newest is None or not newest.status_json:
         return None
-    found = stored_status(newest.status_json, f"the status in the history of {spec.output}")
-    return found.model_copy(update={"last_event": 0, "first_event": 0})  # its events went with the master that had them
+    return without_events(stored_status(newest.status_json, f"the status in the history of {spec.output}"))

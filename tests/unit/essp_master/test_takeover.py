@@ -285,6 +285,45 @@ def test_a_master_holds_no_catalog_of_a_job_that_has_ended(adapters: Adapters, f
     assert master.status("small").phases[0].issued > 0
 
 
+def test_a_master_keeps_the_status_alone_of_jobs_that_ended_long_ago(
+    adapters: Adapters, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many it has run; the newest ones are kept whole."""
+    clock = Clock()
+    master = master_named("m1", adapters, clock)
+    names = ["first", "second", "third"]
+    jobs = [fleet.job.model_copy(update={"name": name, "output": f"{fleet.job.output}/{name}"}) for name in names]
+    for job in jobs:
+        master.start(job)
+        master.step(0)
+        master.stop(job.name)
+    clock.now_s += 10
+    run_to_rest(master, fleet)
+    before = {name: master.status(name) for name in names}
+    monkeypatch.setattr(service, "_KEPT_WHOLE", 1)
+    clock.now_s += 10
+    run_to_rest(master, fleet)
+    assert all(master.curves(name) for name in names), "they ended within the hour"
+    monkeypatch.setattr(service, "_RECENT", timedelta(0))
+    held = weakref.ref(master._jobs["first"])
+    clock.now_s += 10
+    run_to_rest(master, fleet)
+    until(lambda: master.step(0) == 0 and not master.curves("second"))
+    gc.collect()
+    assert held() is None
+    for name in names:
+        whole, now = before[name], master.status(name)
+        assert bool(master.curves(name)) == bool(master.events(name)) == (name == "third")
+        assert (now.state, now.counts, now.phases, now.elapsed_s) == (
+            whole.state, whole.counts, whole.phases, whole.elapsed_s,
+        )  # fmt: skip
+    assert {job.name for job in master.jobs()} == set(names)
+    with pytest.raises(Conflict, match="job first is stopped"):
+        master.pause("first")
+    assert master.start(jobs[0]).state is JobState.RUNNING
+    assert master.events("first")
+
+
 def test_the_events_of_a_job_that_ended_under_another_master_come_to_an_end(adapters: Adapters, fleet: Fleet) -> None:
     """Readers wait for the last event that the status names."""
     first = master_named("m1", adapters)
