@@ -85,6 +85,14 @@ class History:
                 continue
         raise BadHistory(f"{self._store.uri(layout.SPEC)}: the history beside it changes faster than it can be read")
 
+    def last_of(self, since: int) -> HistorySegment | None:
+        """The last segment of the run that began with this fence, or None if there is none, or if it was joined."""
+        for found in reversed([found for found in self.stored() if not found.joined]):
+            segment = self._read(found)
+            if segment.since <= since:
+                return segment if segment.since == since else None
+        return None
+
     def last(self) -> int:
         """The number of the last segment; 0: there is none."""
         stored = self.stored()

@@ -21,7 +21,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +53,7 @@ from essp_master.job.preflight import Preflight
 from essp_master.job.status_view import curves_of, status_of
 from essp_master.lifecycle.queueing import JobQueue
 from essp_master.lifecycle.renewals import Renewals
-from essp_master.lifecycle.runner import JobRunner
+from essp_master.lifecycle.runner import RECENT, JobRunner
 from essp_master.lifecycle.starter import JobStarter
 from essp_master.lifecycle.takeover import Takeover
 from essp_master.pools.pool_watch import PoolWatch
@@ -70,8 +70,6 @@ log = logging.getLogger(__name__)
 _POLL_S, _TICK_S = 0.1, 0.5
 _LOOK_S = 2.0
 """How often the master looks for what keeps ESSP from working."""
-_RECENT = timedelta(hours=1)
-"""For how long a job that has ended is among the metrics."""
 _PATIENCE_S = 10.0
 """How long a change waits for the next run of a job that gets more."""
 
@@ -368,7 +366,7 @@ class Master:
             return self._jobs[name].state if past is None else past.state
 
     def curves(self, name: str) -> list[TrainerCurve]:
-        """The course of a job's trainings; empty if it had ended before this master began. Raises `NotFound`."""
+        """The course of a job's trainings; empty if it is past (`lifecycle/job_table.py`). Raises `NotFound`."""
         self._takeover.wait()
         with self._lock:
             return [] if self._jobs.past(name) is not None else curves_of(self._jobs[name])
@@ -392,7 +390,7 @@ class Master:
     def recent(self) -> list[JobStatus]:
         """The jobs that have not ended, and those that ended within the last hour, as far as they are known already."""
         with self._lock:
-            usage, now_s, since = self._cache_watch.latest, self._clock(), datetime.now(UTC) - _RECENT
+            usage, now_s, since = self._cache_watch.latest, self._clock(), datetime.now(UTC) - RECENT
             own = [
                 status_of(job, usage, now_s) for job in self._jobs if job.life.ended is None or job.life.ended > since
             ]

@@ -153,7 +153,7 @@ class HistoryWriter:
         except Exception as error:
             log.exception("job %s: no segment can be made of its history", job.name, extra={"job_id": job.name})
             job.unrecorded = True
-            self._lost.append((job.name, PermanentError(f"{type(error).__name__}: {error}")))
+            self._lost.append((job.name, _unexpected(error)))
             return None
 
     def _segment(self, job: Job) -> HistorySegment:
@@ -176,6 +176,9 @@ class HistoryWriter:
             except EsspError as error:
                 fenced |= isinstance(error, Fenced)
                 self._lost.append((page.job, error))
+            except Exception as error:  # of this job alone; were it raised, no message would ever be done again
+                log.exception("job %s: its history cannot be written", page.job, extra={"job_id": page.job})
+                self._lost.append((page.job, _unexpected(error)))
         if fenced:
             self._left_over = handled
             return
@@ -211,3 +214,8 @@ class HistoryWriter:
         except EsspError as error:  # more objects than need be; the next time it is tried again
             about = {"job_id": page.job}
             log.warning("job %s: segments of its history could not be joined: %s", page.job, error, extra=about)
+
+
+def _unexpected(error: Exception) -> PermanentError:
+    """What nobody expected, as an error of ours."""
+    return PermanentError(f"{type(error).__name__}: {error}")

@@ -18,7 +18,7 @@ from essp_common.messages.control import ENDED, ends_for_next, run_of
 from essp_common.messages.parsing import BadMessage, parsed, refuse
 from essp_common.pb.v1.messages_pb2 import Control
 from essp_common.wiring import Stores
-from essp_master.job.status_view import status_by_command
+from essp_master.job.status_view import status_by_command, without_events
 
 _UNDER_WAY = (Control.START, Control.RESUME, Control.PAUSE)
 
@@ -64,13 +64,16 @@ def as_recorded(command: Control, stores: Stores) -> Control:
 def past(command: Control, stores: Stores) -> JobStatus | None:
     """The last status of a job that has ended; None: its history does not hold it, or the job has not ended.
 
-    Of a job that has ended and has no history any more, since somebody removed its output, its last command tells.
+    A later run that nobody was told of, since its master died as it started the job again, counts as none. Of a job
+    that has ended and has no history any more, since somebody removed its output, its last command tells.
     """
     spec = stored_spec(command.snapshot.spec_json, f"job {command.job}")
-    newest = History(stores.under(spec.output)).newest()
+    history = History(stores.under(spec.output))
+    newest = history.newest()
+    if newest is not None and newest.since > run_of(command) and command.command in ENDED:
+        newest = history.last_of(run_of(command))
     if newest is None and command.command in ENDED:
         return status_by_command(command)
     if newest is None or not newest.status_json:
         return None
-    found = stored_status(newest.status_json, f"the status in the history of {spec.output}")
-    return found.model_copy(update={"last_event": 0, "first_event": 0})  # its events went with the master that had them
+    return without_events(stored_status(newest.status_json, f"the status in the history of {spec.output}"))

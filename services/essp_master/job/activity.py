@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from essp_common.artifacts.early_stop import EarlyStop
@@ -79,7 +79,9 @@ class TrainerActivity:
     model: str
     step: StepReport | None = None
     curve: Curve = field(default_factory=Curve)
-    reports: list[status.PhaseReport] = field(default_factory=list)
+    reports: dict[tuple[str, int], status.PhaseReport] = field(default_factory=dict)
+    """By purpose and epoch, in order: a trainer that falls back makes those after its checkpoint again, and messages
+    come again to a new master."""
     checkpoint: str | None = None
     stopped: EarlyStop | None = None
     unsaved: str = ""
@@ -138,7 +140,7 @@ class Activity:
                         self._pass_on(progress)
             case "phase_report":
                 if training := self.trainers.get(progress.phase_report.trainer):
-                    training.reports.append(_report(progress.phase_report))
+                    training.reports |= _by_phase([_report(progress.phase_report)])
                     self._pass_on(progress)
             case "checkpoint":
                 if training := self.trainers.get(progress.checkpoint.trainer):
@@ -156,7 +158,7 @@ class Activity:
     ) -> None:
         """Restore what an earlier run of the job came to."""
         self.trainers[trainer].stopped = stopped
-        self.trainers[trainer].reports = list(reports)
+        self.trainers[trainer].reports = _by_phase(reports)
         self.trainers[trainer].checkpoint = checkpoint
 
     def done(self) -> dict[str, int]:
@@ -225,11 +227,15 @@ def _trainer(
         clips_per_s=live.clips_per_s if live else None,
         queue=step.queue if step else None,
         waits_for=waits_for,
-        reports=tuple(training.reports),
+        reports=tuple(training.reports.values()),
         checkpoint=training.checkpoint,
         final=final,
         stopped=None if stop is None else status.StopStatus(epoch=stop.epoch, best=stop.best, words=stop.words),
     )
+
+
+def _by_phase(reports: Iterable[status.PhaseReport]) -> dict[tuple[str, int], status.PhaseReport]:
+    return {(report.purpose, report.epoch): report for report in reports}
 
 
 def _report(report: PhaseReport) -> status.PhaseReport:

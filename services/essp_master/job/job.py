@@ -89,7 +89,7 @@ class Job:
         self.fenced = False
         """Another master has taken it."""
         self.unrecorded = False
-        """No segment of its history can be made any more."""
+        """A segment of its history could not be made or written; none follows, as there would be a gap."""
         self.extension: Extension | None = None
         """It gets more epochs or trainers, and this run of it ends; None: neither."""
         self.handed_on = False

@@ -82,5 +82,7 @@ def _demand_of(name: str, training: TrainerActivity, final: bool) -> TrainerDema
         final=final,
         clips_per_s=step.clips_per_s if step else None,
         data_wait_ratio=step.data_wait_ratio if step else None,
-        losses=tuple(r.metrics["loss"] for r in training.reports if r.purpose == "validation" and "loss" in r.metrics),
+        losses=tuple(
+            r.metrics["loss"] for r in training.reports.values() if r.purpose == "validation" and "loss" in r.metrics
+        ),
     )

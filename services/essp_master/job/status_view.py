@@ -140,6 +140,11 @@ def status_by_command(last: Control) -> status.JobStatus:
     )  # fmt: skip
 
 
+def without_events(past: status.JobStatus) -> status.JobStatus:
+    """The status of a job whose events are gone: a reader who waits for the last of them would wait for ever."""
+    return past.model_copy(update={"last_event": 0, "first_event": 0})
+
+
 def summary_of(job: Job, now_s: float) -> status.JobSummary:
     """A job in a list."""
     progress = _progress(job, now_s)
@@ -162,7 +167,7 @@ def summary_of(job: Job, now_s: float) -> status.JobSummary:
 
 
 def summary_of_past(past: status.JobStatus) -> status.JobSummary:
-    """A job in a list that had ended before this master began."""
+    """A job in a list that is past (`job_table.py`)."""
     return status.JobSummary(
         name=past.name,
         kind=past.kind,

@@ -1,4 +1,7 @@
-"""The jobs that a master knows: those it runs, those being started, and those that had ended before it began.
+"""The jobs that a master knows: those it runs, those being started, and those that are past.
+
+Past are jobs that had ended before the master began, or that ended long ago, after many others: a master may run for
+months. Of these it knows the last status, and no events or curves any more.
 
 Not thread-safe; `runner.py` has the lock that guards it.
 """
@@ -6,6 +9,7 @@ Not thread-safe; `runner.py` has the lock that guards it.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 
 from essp_common.errors import Conflict, NotFound
 from essp_common.job.spec import JobSpec
@@ -76,6 +80,12 @@ class JobTable:
                 "job has ended"
             )
 
+    def ended_before(self, kept: int, since: datetime) -> list[Job]:
+        """The jobs that ended before this moment, but for the newest so many of all that have ended."""
+        ended = [(job.life.ended, job) for job in self._jobs.values() if job.life.ended is not None]
+        older = sorted(ended, key=lambda each: each[0])[: max(0, len(ended) - kept)]
+        return [job for at, job in older if at < since]
+
     def ended_in(self, output: str) -> list[Job]:
         """The jobs with this output that have ended."""
         return [job for job in self._jobs.values() if job.state.ended and job.spec.output == output]
@@ -89,15 +99,16 @@ class JobTable:
         self._starting.pop(name, None)
 
     def remember(self, past: JobStatus) -> None:
-        """Know of a job that had ended before this master began."""
+        """Know of a job that is past, and nothing but this."""
+        self._jobs.pop(past.name, None)
         self._past[past.name] = past
 
     def past(self, name: str) -> JobStatus | None:
-        """What became of a job that had ended before this master began, unless it was started again."""
+        """What became of a job that is past, unless it was started again."""
         return None if name in self._jobs else self._past.get(name)
 
     def all_past(self) -> list[JobStatus]:
-        """The jobs that had ended before this master began, and were not started again."""
+        """The jobs that are past, and were not started again."""
         return [past for name, past in self._past.items() if name not in self._jobs]
 
     def summaries(self, now_s: float) -> list[JobSummary]:

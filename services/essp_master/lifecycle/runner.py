@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Collection, Sequence
+from datetime import UTC, datetime, timedelta
 
 from essp_common.errors import EsspError, Fenced, TransientError
 from essp_common.job.status import JobState
@@ -24,6 +25,7 @@ from essp_master.effects.dispatch import Dispatch
 from essp_master.effects.history_writer import HistoryWriter
 from essp_master.effects.outbox import Outbox
 from essp_master.job.job import COMMANDS, Job
+from essp_master.job.status_view import status_of, without_events
 from essp_master.ledger.instructions import CompleteJob, FailJob, Instruction, IssueUnits, TellOfChanges, TellOfLoops
 from essp_master.lifecycle.job_table import JobTable
 from essp_master.pools.worker_registry import WorkerRegistry
@@ -31,6 +33,10 @@ from essp_master.tracking.tracking import Tracking
 
 log = logging.getLogger(__name__)
 
+RECENT = timedelta(hours=1)
+"""For how long a job that has ended is among the metrics."""
+_KEPT_WHOLE = 100
+"""Jobs that have ended of which all is kept; of older ones, after that hour, the last status is."""
 _SWEEP_S = 2.0
 """How often stray bytes are looked for after the end of a job."""
 
@@ -78,6 +84,8 @@ class JobRunner:
     def issue(self) -> None:
         """Issue what there is room for."""
         for job in self.jobs:
+            if job.state.ended:
+                continue
             with self.isolated(job):
                 if job.held:
                     self.carry_out(job, job.look(*self.up()))
@@ -92,6 +100,7 @@ class JobRunner:
                     self.carry_out(job, job.issue_again(now_s))
                 if job.state.ended and self.recovers:  # a process that has one job may use its preflight further
                     job.let_go()
+        self._forget()
         if now_s - self._swept_s >= _SWEEP_S:
             self._swept_s = now_s
             self.sweep()
@@ -101,6 +110,12 @@ class JobRunner:
         for job in self.jobs:
             if job.state.ended and job.leftovers:
                 self.dispatch.sweep(job)
+
+    def _forget(self) -> None:
+        """Keep no more than the status of jobs that ended long ago, once their histories hold all of them."""
+        for job in self.jobs.ended_before(_KEPT_WHOLE, datetime.now(UTC) - RECENT):
+            if not job.leftovers and self.history.holds_all_of(job):
+                self.jobs.remember(without_events(status_of(job, None, self.clock())))
 
     def enter(self, job: Job, wanted: JobState, reason: str = "") -> bool:
         """Change a job's state, and tell all workers. False: it was in that state."""
@@ -191,11 +206,13 @@ class JobRunner:
         Takes the lock."""
         with self.lock:
             for name, error in self.history.lost():
-                job = self.jobs[name]
+                if (job := self.jobs.find(name)) is None:
+                    continue
                 if isinstance(error, Fenced):
                     self.yield_to(job, error.fence)
-                elif not job.state.ended:
-                    self.enter(job, JobState.FAILED, f"its history cannot be written: {error}")
+                else:
+                    job.unrecorded = True
+                    self.fail(job, f"its history cannot be written: {error}")
             if self.outbox.empty:
                 self.history.write(self.jobs, now)
 

@@ -271,12 +271,11 @@ class KubernetesDriver:
 
     def failed(self) -> Set[TrainingKey]:
         """Trainings whose Job has failed; a Job that somebody deletes is tried again."""
-        jobs = self._jobs.objects().values() if self._trains else ()
-        return {
-            ids.training_of(_work(job))
-            for job in jobs
-            if job.metadata.deletion_timestamp is None and "Failed" in _conditions(job) and ids.is_training(_work(job))
-        }
+        return self._with_condition("Failed")
+
+    def done(self) -> Set[TrainingKey]:
+        """Trainings whose Job is complete."""
+        return self._with_condition("Complete")
 
     def close(self) -> None:
         """Stop watching. Pools outlive the master."""
@@ -332,6 +331,15 @@ class KubernetesDriver:
         }
         with suppress(EsspError), answers():
             self._core.create_namespaced_event(self._namespace, event, _request_timeout=TIMEOUT_S)
+
+    def _with_condition(self, condition: str) -> Set[TrainingKey]:
+        """Trainings of whose Job this holds, and that is not leaving."""
+        jobs = self._jobs.objects().values() if self._trains else ()
+        return {
+            ids.training_of(_work(job))
+            for job in jobs
+            if job.metadata.deletion_timestamp is None and condition in _conditions(job) and ids.is_training(_work(job))
+        }
 
     def _running_jobs(self) -> list[Any]:
         """The Jobs of trainings that have not ended."""

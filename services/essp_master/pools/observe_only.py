@@ -56,6 +56,10 @@ class ObserveOnlyDriver:
         """None: it starts none."""
         return frozenset()
 
+    def done(self) -> Set[TrainingKey]:
+        """None: it starts none."""
+        return frozenset()
+
     def tell(self, pool: str, sentence: str) -> None:
         """Nothing: the log says it."""
 

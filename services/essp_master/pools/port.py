@@ -70,6 +70,9 @@ class PoolDriver(Protocol):
     def failed(self) -> Set[TrainingKey]:
         """Trainings that have failed and are tried again only when somebody says so."""
 
+    def done(self) -> Set[TrainingKey]:
+        """Trainings whose workers have all ended well: nothing is started again until somebody says so."""
+
     def tell(self, pool: str, sentence: str) -> None:
         """Say what was done to a pool, and why, where the platform shows such things. Never fails: the log has it."""
 

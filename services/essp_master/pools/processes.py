@@ -152,6 +152,12 @@ class ProcessDriver:
         """None: what ends with an error is started again."""
         return frozenset()
 
+    def done(self) -> Set[TrainingKey]:
+        """Trainings whose process has ended with 0."""
+        with self._lock:
+            ended = [name for name, pool in self._pools.items() if ids.is_training(name) and not pool.replicas]
+            return {ids.training_of(name) for name in ended}
+
     def tell(self, pool: str, sentence: str) -> None:
         """Nothing: the log says it."""
 
@@ -185,7 +191,7 @@ class ProcessDriver:
         name = ids.trainer_pool(job, trainer)
         arguments = command_of(name, ranks)
         with self._lock:
-            if name in self._pools and self._pools[name].arguments != arguments:
+            if name in self._pools and (not ranks or self._pools[name].arguments != arguments):
                 self.remove(name)
             if ranks and name not in self._pools:
                 self._pools[name] = _Pool(arguments, 1)

@@ -161,10 +161,7 @@ class Reconciler:
         with self._lock:
             now_s = self._clock()
             jobs = self._jobs()
-            divides = self._trainer_ranks if self._jobs_known() else None
-            for sentence in divides.step(jobs) if divides else ():
-                self._report("", sentence)
-            self._ranks = divides.shares if divides else {}
+            self._divide_ranks(jobs)
             sizes, states = self._driver.sizes(), self._registry.pools(now_s)
             self._rates.note(jobs, now_s)
             measured = loads(jobs, sizes, states, self._rates.per_s(now_s), self._hindered(sizes))
@@ -222,6 +219,15 @@ class Reconciler:
         return list(self._events)
 
     # --- within ---
+
+    def _divide_ranks(self, jobs: Sequence[PoolDemand]) -> None:
+        divides = self._trainer_ranks if self._jobs_known() else None
+        try:
+            for sentence in divides.step(jobs) if divides else ():
+                self._report("", sentence)
+        except (PermanentError, ConfigError) as error:  # pools are no worse for it
+            log.warning("trainers: %s; trying again", error)
+        self._ranks = divides.shares if divides else {}
 
     def _keep(self, pool: str, size: PoolSize) -> None:
         """Bring a pool within its bounds."""
@@ -320,11 +326,15 @@ class Reconciler:
         if decision.wanted == decision.replicas:
             self._reported.pop(decision.pool, None)
             return
-        self._driver.scale(decision.pool, decision.wanted, state.idlest())
+        message = f"{decision.replicas} -> {decision.wanted}: {decision.reason}"
+        try:
+            self._driver.scale(decision.pool, decision.wanted, state.idlest())
+        except (PermanentError, ConfigError) as error:  # the other pools are no worse for it
+            message = f"{decision.replicas} -> {decision.wanted} was refused: {error}"
         step = (decision.replicas, decision.wanted)
-        if self._reported.get(decision.pool) != step:  # a recommendation that was not followed is not repeated
+        if self._reported.get(decision.pool) != step:  # what was not followed, or was refused, is not repeated
             self._reported[decision.pool] = step
-            self._report(decision.pool, f"{decision.replicas} -> {decision.wanted}: {decision.reason}")
+            self._report(decision.pool, message)
 
     def _report(self, pool: str, message: str) -> None:
         log.info("pool %s: %s", pool, message)

@@ -6,6 +6,9 @@ keeps them.
 A new master begins with the ranks that trainings have, so that its beginning moves none; it ends those of jobs that
 are over.
 
+A training whose workers have ended, although there is more for it to do, is started again: the job got more epochs
+after it was over, or was stopped and started again while no master looked.
+
 A training that has failed, and is not tried again of itself, gives its ranks back. It stays as it is, so that people
 can see why; when they have it tried again, it gets its share.
 
@@ -64,6 +67,7 @@ class TrainerRanks:
         begun = {job.job: job.created for job, _ in wanted.values()}
         adopted = self._adopt(rows, begun, failed, known)
         self._end_former(begun)
+        self._end_done(wanted.keys())
         self._end_failed(known, failed)
         if epochs == self._seen:
             return adopted
@@ -106,6 +110,13 @@ class TrainerRanks:
                 self._out.discard(key)
                 self._seen = {}
         self._begun = begun
+
+    def _end_done(self, wanted: Set[TrainingKey]) -> None:
+        """Remove what has ended and is wanted all the same, so that it is started again."""
+        for key in self._driver.done() & wanted & self._shares.keys():
+            self._driver.train(*key, 0, None)
+            del self._shares[key]
+            self._seen = {}
 
     def _end_failed(self, known: Set[TrainingKey], failed: Set[TrainingKey]) -> None:
         """Remove those that have failed when their jobs are over; forget those that are tried again."""

@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ from essp_common import topics
 from essp_common.artifacts import layout
 from essp_common.artifacts.history import History
 from essp_common.bus.port import Bus
-from essp_common.errors import Conflict, Fenced, Unavailable
+from essp_common.errors import Conflict, Fenced, PermanentError, Unavailable
 from essp_common.job.status import JobState
 from essp_common.objects.directory import DirectoryStore
 from essp_common.objects.numbered_log import NumberedLog
@@ -29,7 +30,8 @@ from essp_common.runtime import ids
 from essp_common.wiring import Adapters
 from essp_master.config import MasterSettings
 from essp_master.failover.recovery import last_commands
-from essp_master.lifecycle import takeover
+from essp_master.job import start_run
+from essp_master.lifecycle import runner, takeover
 from essp_master.service import Master
 from tests.harness.fleet import EVERYTHING, SIZES, Clock, Fleet, make_job, run_to_rest
 from tests.harness.waiting import LONGEST_S, until
@@ -129,6 +131,39 @@ def test_no_message_is_done_before_the_history_holds_it(
     assert all(passed.finished for passed in after.phases)
     assert [passed.done for passed in after.phases] == [passed.done for passed in told.phases]
     assert fleet.trained == BOTH
+
+
+@pytest.mark.parametrize("error", [PermanentError("no right to write"), ValueError("too large")])
+def test_a_history_that_cannot_be_written_fails_its_job_alone_and_has_no_gap(
+    adapters: Adapters, fleet: Fleet, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """Whatever it is: messages are done all the same, and the job can be started again."""
+    master = master_named("m1", adapters)
+    master.start(fleet.job)
+    fleet.work()
+    written(master, fleet)
+
+    def refuse(*_: Any) -> Any:
+        raise error
+
+    with monkeypatch.context() as patched:
+        patched.setattr(History, "append", refuse)
+        fleet.work()
+        until(lambda: master.step(0) == 0 and master.status("small").state.ended)
+    status = master.status("small")
+    assert (status.state, str(error) in status.reason) == (JobState.FAILED, True)
+    run_to_rest(master, fleet)
+    master.start(fleet.job)
+    run_to_rest(master, fleet)
+    fleet.finish()
+    run_to_rest(master, fleet)
+    assert master.status("small").state is JobState.COMPLETED
+    master.drain()
+    master.run()
+    assert [segment.first for segment in History(adapters.stores.under(fleet.job.output)).read()]
+    subscription = adapters.bus.subscribe([topics.PROGRESS], ids.MASTER)
+    assert not any(record.key == b"small" for record in subscription.poll(1000, 0)), "all messages are done"
+    subscription.close()
 
 
 def test_of_two_masters_the_later_one_goes_on_and_the_other_leaves(adapters: Adapters, fleet: Fleet) -> None:
@@ -250,6 +285,48 @@ def test_a_master_holds_no_catalog_of_a_job_that_has_ended(adapters: Adapters, f
     assert master.status("small").phases[0].issued > 0
 
 
+def test_a_master_keeps_the_status_alone_of_jobs_that_ended_long_ago(
+    adapters: Adapters, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many it has run; the newest ones are kept whole."""
+    clock = Clock()
+    master = master_named("m1", adapters, clock)
+    names = ["first", "second", "third"]
+    jobs = [fleet.job.model_copy(update={"name": name, "output": f"{fleet.job.output}/{name}"}) for name in names]
+    for job in jobs:
+        master.start(job)
+        master.step(0)
+        master.stop(job.name)
+    clock.now_s += 10
+    run_to_rest(master, fleet)
+    before = {name: master.status(name) for name in names}
+    monkeypatch.setattr(runner, "_KEPT_WHOLE", 1)
+    clock.now_s += 10
+    run_to_rest(master, fleet)
+    assert all(master.curves(name) for name in names), "they ended within the hour"
+    monkeypatch.setattr(runner, "RECENT", timedelta(0))
+    held = weakref.ref(master._jobs["first"])
+
+    def forgotten() -> bool:
+        clock.now_s += 1  # once the histories hold all of them
+        return master.step(0) == 0 and not master.curves("first") and not master.curves("second")
+
+    until(forgotten)
+    gc.collect()
+    assert held() is None
+    for name in names:
+        whole, now = before[name], master.status(name)
+        assert bool(master.curves(name)) == bool(master.events(name)) == (name == "third")
+        assert (now.state, now.counts, now.phases, now.elapsed_s) == (
+            whole.state, whole.counts, whole.phases, whole.elapsed_s,
+        )  # fmt: skip
+    assert {job.name for job in master.jobs()} == set(names)
+    with pytest.raises(Conflict, match="job first is stopped"):
+        master.pause("first")
+    assert master.start(jobs[0]).state is JobState.RUNNING
+    assert master.events("first")
+
+
 def test_the_events_of_a_job_that_ended_under_another_master_come_to_an_end(adapters: Adapters, fleet: Fleet) -> None:
     """Readers wait for the last event that the status names."""
     first = master_named("m1", adapters)
@@ -316,6 +393,49 @@ def test_a_job_that_ended_and_cannot_be_read_any_more_stays_as_it_was(
     newest.write_bytes(b"damaged")
     second = master_named("m2", adapters)
     assert second.status("small").state is JobState.STOPPED
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+@pytest.mark.parametrize("state", [JobState.COMPLETED, JobState.STOPPED, JobState.FAILED])
+def test_a_job_whose_master_died_as_it_started_it_again_stays_as_it_was(
+    adapters: Adapters, fleet: Fleet, monkeypatch: pytest.MonkeyPatch, state: JobState, fresh: bool
+) -> None:
+    """The next run is in the history, and nobody was told of it: who asked for it got no answer, and asks again."""
+
+    def dies(point: str) -> None:
+        if point == "master.start-recorded":
+            raise SystemExit
+
+    first = master_named("m1", adapters)
+    first.start(fleet.job)
+    if state is JobState.COMPLETED:
+        run_to_rest(first, fleet)
+        fleet.finish()
+    elif state is JobState.STOPPED:
+        first.stop("small")
+    else:
+        fleet.report(Progress(failed=Failed(stage=AGGREGATOR, kind=ERROR, reason="no room")))
+    run_to_rest(first, fleet)
+    ended = first.status("small")
+    assert ended.state is state
+    with monkeypatch.context() as patched:
+        patched.setattr(start_run, "failpoint", dies)
+        with pytest.raises(SystemExit):
+            first.start(fleet.job, fresh)
+    die(first)
+    fleet.learn()
+    told = len(fleet.commands)
+    second = master_named("m2", adapters)
+    run_to_rest(second, fleet)
+    found = second.status("small")
+    assert (found.state, found.reason) == (state, ended.reason)
+    assert fresh or (found.result, found.counts, found.progress.done) == (
+        ended.result,
+        ended.counts,
+        ended.progress.done,
+    )
+    assert fleet.commands[told:] == []
+    assert second.start(fleet.job, fresh).state is JobState.RUNNING
 
 
 @pytest.mark.parametrize("command", ["stop", "complete"])

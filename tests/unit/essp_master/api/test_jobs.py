@@ -167,7 +167,7 @@ def test_how_a_job_ended_can_be_read_for_a_while(served: Served, monkeypatch: py
     assert 'essp_job_state{job="small",state="completed"} 1.0' in text
     assert 'essp_job_clips_done{job="small"} 44.0' in text
     assert "essp_job_outstanding_clips{" not in text, "that is only live"
-    monkeypatch.setattr("essp_master.service._RECENT", timedelta(0))
+    monkeypatch.setattr("essp_master.service.RECENT", timedelta(0))
     assert 'job="small"' not in served.client.get("/metrics").text
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from essp_common.job import status
+from essp_common.pb.v1.messages_pb2 import TRAIN, VALIDATION, PhaseReport, Progress
 from essp_master.job.activity import Activity
 
 
@@ -32,3 +34,17 @@ def test_a_pause_is_no_part_of_the_rate() -> None:
     assert job.clips_per_s(605.0) == 0
     job.closed(8, 604.0)
     assert job.clips_per_s(608.0) == pytest.approx(1.0)
+
+
+def test_a_pass_that_is_reported_again_counts_once() -> None:
+    """A trainer that fell back to a checkpoint reports the passes after it again; a new master is told again what the
+    checkpoint says already."""
+    job = activity()
+    job.recall("one", [status.PhaseReport(purpose="train", epoch=0, metrics={"loss": 4.0})], "file:///c", None)
+    for purpose, epoch, loss in ((TRAIN, 0, 4.0), (VALIDATION, 0, 3.0), (TRAIN, 1, 2.0), (VALIDATION, 0, 2.5)):
+        job.note(
+            Progress(phase_report=PhaseReport(trainer="one", purpose=purpose, epoch=epoch, metrics={"loss": loss}))
+        )
+    (trainer,) = job.trainer_statuses(set(), {}, waits=False)
+    told = [(report.purpose, report.epoch, report.metrics["loss"]) for report in trainer.reports]
+    assert told == [("train", 0, 4.0), ("validation", 0, 2.5), ("train", 1, 2.0)]

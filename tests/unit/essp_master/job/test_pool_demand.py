@@ -13,8 +13,9 @@ def test_a_job_tells_what_was_made_what_waits_and_how_its_trainers_do(adapters: 
     fleet.decode(most=2)
     step = StepReport(trainer="rgb", purpose=TRAIN, clips_per_s=8.0, data_wait_ratio=0.25)
     fleet.report(Progress(step=step))
-    for purpose, metrics in ((TRAIN, {"loss": 9.0}), (VALIDATION, {"loss": 2.0}), (VALIDATION, {"top1": 0.5})):
-        fleet.report(Progress(phase_report=PhaseReport(trainer="rgb", purpose=purpose, metrics=metrics)))
+    told = ((TRAIN, 0, {"loss": 9.0}), (VALIDATION, 0, {"loss": 2.0}), (VALIDATION, 1, {"top1": 0.5}))
+    for purpose, epoch, metrics in told:
+        fleet.report(Progress(phase_report=PhaseReport(trainer="rgb", purpose=purpose, epoch=epoch, metrics=metrics)))
     master.step(0)
     [demand] = master.pool_demands()
     assert (demand.job, demand.running, demand.epoch_clips) == ("small", True, 10)

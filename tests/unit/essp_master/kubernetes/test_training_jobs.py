@@ -176,6 +176,21 @@ def test_a_job_that_failed_is_told_once_and_one_that_is_done_left_alone(
     assert cluster.count("POST", "jobs") == 1
 
 
+def test_a_training_that_goes_on_after_its_job_was_complete_gets_another_job(
+    cluster: Cluster, driver: KubernetesDriver
+) -> None:
+    """More epochs came when its trainers had just ended."""
+    ranks, demand = TrainerRanks(driver, 2), job(trainers=(training("rgb", 0.0),))
+    ranks.step([demand])
+    seen(driver, trainer_demo_rgb=PoolSize(2, 0, 0))
+    ended(cluster, "Complete", "CompletionsReached", "")
+    until(lambda: driver.done() == {("demo", "rgb")})
+    ranks.step([demand])
+    repaired(driver, lambda: driver.sizes() == {"trainer.demo.rgb": PoolSize(2, 0, 0)})
+    assert driver.done() == set()
+    assert cluster.count("POST", "jobs") == 2
+
+
 def test_a_job_that_is_refused_is_told_once_and_stops_no_other(
     cluster: Cluster, driver: KubernetesDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -49,6 +49,7 @@ class Recorded:
         self.present: dict[TrainingKey, int] = {}
         self.held_up = ""
         self.failing: set[TrainingKey] = set()
+        self.ended: set[TrainingKey] = set()
         self.said: list[tuple[str, str]] = []
 
     def start(self, changed: Callable[[], None]) -> None:
@@ -78,12 +79,16 @@ class Recorded:
 
     def train(self, job: str, trainer: str, ranks: int, row: TrainerRow | None) -> None:
         self.told.append(("train", job, trainer, ranks))
+        self.ended -= set() if ranks else {(job, trainer)}
 
     def trainings(self) -> Mapping[TrainingKey, int]:
         return self.present
 
     def failed(self) -> Set[TrainingKey]:
         return self.failing
+
+    def done(self) -> Set[TrainingKey]:
+        return self.ended
 
     def tell(self, pool: str, sentence: str) -> None:
         self.said.append((pool, sentence))
@@ -287,6 +292,32 @@ def test_a_reconciler_that_is_woken_all_the_time_still_decides() -> None:
         thread.join()
 
 
+def test_a_size_that_is_refused_does_not_stop_the_others() -> None:
+    """As a policy of the cluster may: for one pool or for trainings, again and again."""
+
+    class Refusing(Recorded):
+        def scale(self, pool: str, replicas: int, spare: Sequence[str]) -> None:
+            if pool == "decoder":
+                raise PermanentError("403 denied by a policy")
+            super().scale(pool, replicas, spare)
+
+        def train(self, job: str, trainer: str, ranks: int, row: TrainerRow | None) -> None:
+            raise ConfigError("there is no template")
+
+    bench = ReconcilerBench(decoder=1, **{"extractor.depth": 1})
+    driver = Refusing(bench.driver.replicas)
+    bench.reconciler._driver = driver
+    bench.reconciler._trainer_ranks = TrainerRanks(driver, 2)
+    bench.jobs = [job()]
+    driver.bounds = (2, 4)
+    for _ in range(2):
+        bench.reconciler.step()
+        driver.bounds = (3, 4)
+    assert driver.replicas == {"decoder": 1, "extractor.depth": 3}
+    said = [event.message for event in bench.reconciler.events() if event.pool == "decoder"]
+    assert said == [f"1 -> {wanted} was refused: 403 denied by a policy" for wanted in (2, 3)]
+
+
 def test_a_registration_that_is_refused_does_not_stop_the_others() -> None:
     bench = ReconcilerBench(decoder=1)
     bench.rows = {"depth": DEPTH, "hands": DEPTH.model_copy(update={"name": "hands"})}
@@ -470,6 +501,20 @@ def test_a_training_moves_to_another_number_of_ranks(processes: ProcessDriver) -
 
 
 @pytest.mark.processes
+def test_a_training_of_one_rank_leaves_and_comes_again(processes: ProcessDriver) -> None:
+    """As one of several does."""
+    processes.repair()
+    others = set(children(processes))
+    processes.train("demo", "rgb", 1, None)
+    (before,) = set(children(processes)) - others
+    processes.train("demo", "rgb", 0, None)
+    assert "trainer.demo.rgb" not in processes.sizes()
+    processes.train("demo", "rgb", 1, None)
+    (after,) = set(children(processes)) - others
+    assert after != before
+
+
+@pytest.mark.processes
 def test_a_process_says_that_it_has_no_image(processes: ProcessDriver, caplog: pytest.LogCaptureFixture) -> None:
     row = TrainerRow(name="own", image=IMAGE, models=("small",))
     for _ in range(2):
@@ -506,6 +551,10 @@ def test_a_training_that_is_done_is_not_started_again_and_one_that_failed_is() -
             until(partial(has_ended, driver, "trainer.demo.rgb"))
             assert bool(driver.repair()) == bool(code)
             assert driver.sizes()["trainer.demo.rgb"].replicas == replicas
+            assert driver.done() == (set() if code else {("demo", "rgb")})
+            driver.train("demo", "rgb", 0, None)
+            driver.train("demo", "rgb", 1, None)
+            assert (driver.sizes()["trainer.demo.rgb"].replicas, driver.done()) == (1, set())
         finally:
             driver.close()
 

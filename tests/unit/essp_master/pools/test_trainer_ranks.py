@@ -85,6 +85,31 @@ def test_a_job_that_was_stopped_and_started_in_between_has_its_trainers_started_
     assert [ranks for _, ranks in again[:2]] == [0, 0], "the former ones first"
 
 
+def test_a_training_that_has_ended_and_is_wanted_again_is_started_again() -> None:
+    """Its job got more epochs at its end, so it is the same run to people, and nobody saw it without ranks."""
+    driver = Recorded({})
+    ranks = TrainerRanks(driver, 4)
+    demand = with_losses(rgb=[1.0], flow=[1.0])
+    ranks.step([demand])
+    before, told = shares(driver), len(driver.told)
+    driver.ended = {("demo", "rgb"), ("other", "rgb")}
+    sentences = ranks.step([demand])
+    assert driver.told[told:] == [("train", "demo", "rgb", 0), ("train", "demo", "rgb", before["rgb"])]
+    assert sentences == [f"trainer demo.rgb: 0 -> {before['rgb']} ranks of 4"]
+    assert ranks.step([demand]) == []
+
+
+def test_a_new_master_starts_again_what_had_ended_before_its_run() -> None:
+    """The job was stopped and started again, and the master before ended before it looked."""
+    driver = Recorded({})
+    driver.present = {("demo", "rgb"): 4}
+    driver.ended = {("demo", "rgb")}
+    ranks = TrainerRanks(driver, 4)
+    ranks.step([with_losses(rgb=[])])
+    assert [(told[-1] > 0) for told in driver.told[-2:]] == [False, True]
+    assert ranks.step([with_losses(rgb=[])]) == []
+
+
 def test_a_training_that_has_failed_gives_its_ranks_to_others_and_stays_to_be_looked_at() -> None:
     driver = Recorded({})
     ranks = TrainerRanks(driver, 4)
