@@ -97,16 +97,18 @@ class PartialScores:
             raise PermanentError(f"{where} has other clips than the tables beside it; {remedy}")
         return ScoredPart(tables, rest.errors, frames)
 
-    def remove(self) -> None:
-        """Remove the parts of every identity, once the predictions are written."""
-        for info in list(self._output.list(layout.PARTS)):
-            self._output.delete(info.key)
-
     def _prefix(self, stream: str) -> str:
         return f"{layout.PARTS}{self._identity}/{stream}/"
 
     def _part(self, stream: str, stop: int) -> str:
         return f"{self._prefix(stream)}{stop:010d}/"
+
+
+def remove(output: ObjectStore) -> None:
+    """Remove the parts of every identity. Call it once the job is complete; harmless twice."""
+    keys = [info.key for info in output.list(layout.PARTS)]
+    for key in sorted(keys, key=lambda key: not key.endswith(_DONE)):  # else there were parts without their tables
+        output.delete(key)
 
 
 def _identity(spec: JobSpec, plan_digest: int, model: FusedModel) -> str:

@@ -52,8 +52,6 @@ class Answers:
     videos: int
     failed: int
     """Videos of which nothing could be decoded."""
-    remove_parts: Callable[[], None]
-    """Removes the saved scores. Call it once nothing can need them any more."""
 
 
 class PredictionJob:
@@ -107,7 +105,7 @@ class PredictionJob:
         if spec.predictor.segments:
             write_segments(output, layout.SEGMENTS, answers.segments())
         failpoint("predictor.written")
-        return Answers(output.uri(layout.PREDICTIONS), answers.videos, answers.failed, partial_scores.remove)
+        return Answers(output.uri(layout.PREDICTIONS), answers.videos, answers.failed)
 
     def _intake(self, stream: str, scorer: StreamScorer, start: int) -> OrderedIntake:
         settings, described = self._settings, self._spec.streams[stream]
