@@ -226,7 +226,7 @@ def _mistakes(run: Run) -> str:
     certain_first = sorted(wrong, key=lambda v: (-run.fused.probabilities[v, predicted[v]], run.fused.video_id[v]))
     rows = []
     for v in certain_first[:_MISTAKES]:
-        row, label = run.fused.probabilities[v], run.fused.class_id[v]
+        row, right = run.fused.probabilities[v], run.right(int(v))
         names = run.model.classes
         rows.append(
             (
@@ -235,7 +235,7 @@ def _mistakes(run: Run) -> str:
                     run.answer(int(v)),
                     names[predicted[v]],
                     percent(row[predicted[v]]),
-                    percent(row[label]),
+                    percent(row[right].max()) if len(right) else "",
                 ],
                 False,
             )

@@ -33,7 +33,7 @@ from essp_aggregator.assembly import assemble, final_checkpoints
 from essp_common.artifacts import layout, scores
 from essp_common.artifacts.checkpoint import PhaseRecord, TakenChange
 from essp_common.artifacts.history import History
-from essp_common.artifacts.scores import ScoreTable
+from essp_common.artifacts.scores import ScoreTable, VideoScores
 from essp_common.cache.memory import MemoryCache
 from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.file import write_catalog
@@ -183,6 +183,20 @@ def test_mistakes_are_listed_the_surest_first(tmp_path: Path) -> None:
     shown = [float(row[3].removesuffix(" %")) for row in listed]
     assert shown == sorted(shown, reverse=True)
     assert all(row[1] != row[2] for row in listed)
+
+
+def test_mistakes_of_labels_show_the_score_of_the_likeliest_label(run: Run) -> None:
+    """Whatever the number of the class that the catalog has for the video, and where it has no label."""
+    labels = np.zeros((2, len(CLASSES)), np.bool_)
+    labels[0, 1:3] = True
+    given = np.zeros((2, len(CLASSES)))
+    given[:, :3] = 0.9, 0.25, 0.5
+    scored = VideoScores(("some", "none"), np.full(2, 100, np.int32), given, CLASSES, labels)
+    model = run.model.model_copy(update={"independent": True})
+    page = Page(render(Run(**{**vars(run), "model": model, "fused": scored, "scores": {"rgb": scored}}), {}, {}))
+    listed = {row[0]: row[1:] for row in page.rows if row[0] in scored.video_id}
+    assert listed["some"] == [", ".join(CLASSES[1:3]), CLASSES[0], "90.0 %", "50.0 %"]
+    assert listed["none"] == ["none", CLASSES[0], "90.0 %", ""]
 
 
 def test_names_cannot_inject_markup(run: Run) -> None:
