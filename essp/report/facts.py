@@ -73,8 +73,11 @@ class Run:
 
     def answer(self, video: int) -> str:
         """The class of a video, or all of its labels, for people."""
-        right = np.flatnonzero(relevance(self.fused.truth, len(self.model.classes))[video])
-        return ", ".join(self.model.classes[c] for c in right) or "none"
+        return ", ".join(self.model.classes[c] for c in self.right(video)) or "none"
+
+    def right(self, video: int) -> NDArray[np.intp]:
+        """The class of a video, or all of its labels, by number; empty if it has none."""
+        return np.flatnonzero(relevance(self.fused.truth[[video]], len(self.model.classes))[0])
 
     def row(self, trainer: str | None) -> tuple[Figures, Figures]:
         """Validation and test figures of a trainer (None: fused); empty where the job had no such split."""

@@ -225,9 +225,8 @@ def _mistakes(run: Run) -> str:
         return section("Misclassified", f"<p>None of {len(run.fused)} {run.split} videos.</p>")
     certain_first = sorted(wrong, key=lambda v: (-run.fused.probabilities[v, predicted[v]], run.fused.video_id[v]))
     rows = []
-    labels = relevance(run.fused.truth, len(run.model.classes))
     for v in certain_first[:_MISTAKES]:
-        row = run.fused.probabilities[v]
+        row, right = run.fused.probabilities[v], run.right(int(v))
         names = run.model.classes
         rows.append(
             (
@@ -236,7 +235,7 @@ def _mistakes(run: Run) -> str:
                     run.answer(int(v)),
                     names[predicted[v]],
                     percent(row[predicted[v]]),
-                    percent(row[labels[v]].max()) if labels[v].any() else "",
+                    percent(row[right].max()) if len(right) else "",
                 ],
                 False,
             )

@@ -2,10 +2,12 @@
 
     predictor/<identity>/<stream>/<stop>/<trainer>.parquet   1. the scores of the clips of one part, by each member
     predictor/<identity>/<stream>/<stop>/done.json           2. where each clip is, and why some are missing
+    predictor/runs/<run>                                     the identity that a run of the job scores with
 
 A part exists once the second object does. Parts hold the same clips for every stream. Where videos have few clips, and
 the same number of them, a part holds whole videos; else the clips of a video may be in several parts. The identity is a
-digest of everything that decides the scores; parts of another model or catalog are ignored.
+digest of everything that decides the scores; parts of another model or catalog are ignored. Within a run it stays the
+same: clips that were scored with one model do not come again for another.
 
 The master reads here where a predictor will start, so this module does not import torch.
 """
@@ -21,13 +23,14 @@ from pydantic import BaseModel, ValidationError
 from essp_common.artifacts import layout, scores
 from essp_common.artifacts.fused_model import FusedModel
 from essp_common.artifacts.scores import ScoreTable
-from essp_common.errors import PermanentError
+from essp_common.errors import Conflict, PermanentError
 from essp_common.job.spec import JobSpec
 from essp_common.objects.port import ObjectStore
 from essp_common.validation import problems
 
 _DONE = "done.json"
 _TABLE = ".parquet"
+_RUNS = f"{layout.PARTS}runs/"
 _PART_CLIPS = 2000
 """About this many clips make a part: seconds to minutes of work, which is what a crash costs."""
 
@@ -58,10 +61,27 @@ class PartialScores:
     def __init__(self, output: ObjectStore, spec: JobSpec, plan_digest: int, model: FusedModel) -> None:
         """`plan_digest`: of the job's snapshot."""
         self._output = output
+        self._job = spec.name
+        self._model = "" if spec.predictor is None else spec.predictor.model
         self._identity = _identity(spec, plan_digest, model)
         of_video = spec.sampling.clips_per_video if spec.sampling.every_s is None else _PART_CLIPS
         self.part_clips = _PART_CLIPS // of_video * of_video or _PART_CLIPS
         """Clips of every part but the last."""
+
+    def bind(self, run: int) -> None:
+        """Have a run of the job score with this model, and with no other. Idempotent.
+
+        `run`: the fence with which it began. Raises `PermanentError` if it has begun with another model.
+        """
+        key = f"{_RUNS}{run}"
+        try:
+            self._output.put(key, self._identity.encode(), if_absent=True)
+        except Conflict as error:
+            if self._output.get(key) != self._identity.encode():
+                raise PermanentError(
+                    f"predictor.model: {self._model} is another model than job {self._job} has begun with (or another "
+                    "version of ESSP reads it); start the job again, and all videos are scored with what is there now"
+                ) from error
 
     def stop(self, stream: str, clips: int) -> int:
         """How many of a stream's `clips` are scored and saved, counted from the first without a gap."""
@@ -97,16 +117,18 @@ class PartialScores:
             raise PermanentError(f"{where} has other clips than the tables beside it; {remedy}")
         return ScoredPart(tables, rest.errors, frames)
 
-    def remove(self) -> None:
-        """Remove the parts of every identity, once the predictions are written."""
-        for info in list(self._output.list(layout.PARTS)):
-            self._output.delete(info.key)
-
     def _prefix(self, stream: str) -> str:
         return f"{layout.PARTS}{self._identity}/{stream}/"
 
     def _part(self, stream: str, stop: int) -> str:
         return f"{self._prefix(stream)}{stop:010d}/"
+
+
+def remove(output: ObjectStore) -> None:
+    """Remove the parts of every identity. Call it once the job is complete; harmless twice."""
+    keys = [info.key for info in output.list(layout.PARTS)]
+    for key in sorted(keys, key=lambda key: not key.endswith(_DONE)):  # else there were parts without their tables
+        output.delete(key)
 
 
 def _identity(spec: JobSpec, plan_digest: int, model: FusedModel) -> str:

@@ -6,8 +6,9 @@ precision of the model: float32, if it was not asked to compute in double precis
 metadata, so that a score table can be read without its job. Where strategies learn from features, `features` is a
 fixed-size list of float16: what the network's last layer read of the clip.
 
-Of a job that learns labels each by itself (`data.targets: labels`) scores need not sum to 1, and `labels` is a list of
-int32, the ids of all labels of the clip's video.
+Of a job that learns labels each by itself (`data.targets: labels`, `spans`) scores need not sum to 1, and `labels` is a
+list of int32, the ids of all labels of the clip's video, or of the clip. Its `class_id` counts the classes of the
+catalog, which may be others than the labels.
 
 Clips that were skipped have no row. Rows are written in index order, so equal phases give equal files.
 """
@@ -50,7 +51,7 @@ class ScoreTable:
 
     video_id: tuple[str, ...]
     class_id: NDArray[np.int32]
-    """(N,) label of each clip, -1 where it is not known."""
+    """(N,) label of each clip, -1 where it is not known. With `labels`, the class in the catalog."""
     clip_index: NDArray[np.int64]
     """(N,) index of each clip in its phase."""
     probabilities: NDArray[np.floating[Any]]
@@ -353,7 +354,7 @@ def unpacked(data: bytes) -> ScoreTable:
             features=features,
             labels=labels,
         )
-        if ((found.class_id < -1) | (found.class_id >= len(classes))).any():
+        if (found.class_id < -1).any() or (labels is None and (found.class_id >= len(classes)).any()):
             raise ValueError(f"class_id is that of none of {len(classes)} classes")
         if ((found.probabilities < 0) | (found.probabilities > _MOST)).any():
             raise ValueError("scores are not probabilities")

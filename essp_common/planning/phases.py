@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from essp_common.catalog.catalog import Catalog
+from essp_common.catalog.rows import Rows
 from essp_common.catalog.view import CatalogView
 from essp_common.errors import ConfigError
 from essp_common.job.spec import JobSpec
@@ -24,6 +25,8 @@ from essp_common.planning.splits import consumed_view, splits_of
 _CONSUMED: Mapping[str, Purpose] = {"train": TRAIN, "validation": VALIDATION, "test": TEST}
 _DIGESTED = 256
 """Clips of each phase that go into the digest: enough to tell two plans apart, few enough to cost nothing."""
+_TEXTS, _NUMBERS = ("id", "etag"), ("size_bytes", "frame_count", "first_frame", "last_frame")
+"""What differs where a video was replaced or mended."""
 
 
 class Phases:
@@ -50,7 +53,8 @@ class Phases:
     def digest(self) -> int:
         """A number that is equal for equal seeds: 256 clips of each phase of the first epoch go into it.
 
-        It is the same for every rank.
+        It is the same for every rank. Of a prediction every video goes into it, as its file was when the catalog was
+        made: scores are kept from one run of the job to the next.
         """
         crc = 0
         sampling = self.spec.sampling.model_copy(update={"ranks": 1, "rank": 0})
@@ -58,6 +62,8 @@ class Phases:
             if epoch:
                 continue
             view = self.view(number)
+            if purpose == PREDICT:
+                crc = _crc_of_files(view.rows)
             plan = plan_of(view, self.spec.clip, sampling, purpose, epoch)
             for index in range(0, len(plan), max(1, len(plan) // _DIGESTED)):
                 clip = plan.clip(index)
@@ -73,6 +79,15 @@ class Phases:
     def _plan(self, number: int) -> Plan:
         purpose, epoch = self.order[number]
         return plan_of(self._views[purpose], self.spec.clip, self.spec.sampling, purpose, epoch)
+
+
+def _crc_of_files(rows: Rows) -> int:
+    crc = 0
+    for name in _TEXTS:
+        crc = zlib.crc32(b"\0".join(rows.encoded(name)), crc)
+    for name in _NUMBERS:
+        crc = zlib.crc32(rows.numbers(name).astype("<i8").tobytes(), crc)
+    return crc
 
 
 def _views(spec: JobSpec, catalog: Catalog) -> Mapping[Purpose, CatalogView]:

@@ -27,7 +27,7 @@ from essp_common.job.changes import after_all
 from essp_common.job.spec import stored_spec
 from essp_common.messages.control import ControlFeed
 from essp_common.messages.parsing import BadMessage, parsed, refuse
-from essp_common.pb.v1.messages_pb2 import AGGREGATOR, ERROR, CheckpointReady, ClipRef, Failed, Finished, Progress
+from essp_common.pb.v1.messages_pb2 import AGGREGATOR, ERROR, ClipRef, Control, Failed, Finished, Progress
 from essp_common.runtime import ids
 from essp_common.runtime.process import cpu_count
 from essp_common.runtime.retry import Outage
@@ -43,11 +43,22 @@ _MOST_EARLY = 100
 
 
 @dataclass(frozen=True, slots=True)
+class _Done:
+    """A trainer has told of its final checkpoint."""
+
+    job: str
+    trainer: str
+    fence: int
+    """Of its run of the job; what becomes of the checkpoint is said of that run, and of none that began since. 0: not
+    known."""
+
+
+@dataclass(frozen=True, slots=True)
 class _Early:
-    """A message about a job of which nothing is known yet."""
+    """A message about a job, or a run of one, of which nothing is known yet."""
 
     record: Record
-    job: str
+    done: _Done
     until_s: float
 
 
@@ -84,14 +95,14 @@ class Aggregator:
 
     def _handle(self, record: Record, control: ControlFeed, subscription: Subscription) -> bool:
         """Handle one message. Returns False if drained before it was done; then it is delivered again."""
-        checkpoint = _final_checkpoint(record)
-        if checkpoint is not None and control.latest(checkpoint.job) is None and len(self._early) < _MOST_EARLY:
-            self._early.append(_Early(record, checkpoint.job, time.monotonic() + _CONTROL_S))
+        done = _training_done(record)
+        if done is not None and not _is_known(done, control) and len(self._early) < _MOST_EARLY:
+            self._early.append(_Early(record, done, time.monotonic() + _CONTROL_S))
             return True
         outage = Outage(self.name, self._draining.wait)
-        while checkpoint is not None:
+        while done is not None:
             with outage:
-                self._fuse_or_fail(checkpoint, control)
+                self._fuse_or_fail(done, control)
                 break
             if self._draining.is_set():
                 return False
@@ -102,62 +113,59 @@ class Aggregator:
         """The messages that need wait no longer; those of jobs that nobody has announced are dropped."""
         waiting, self._early = self._early, deque()
         for early in waiting:
-            if control.latest(early.job) is not None:
+            if _is_known(early.done, control):
                 yield early.record
             elif time.monotonic() < early.until_s:
                 self._early.append(early)
             else:
-                log.warning("ignored a checkpoint of job %s, which has no control message", shortened(early.job))
+                log.warning("ignored a checkpoint of job %s, which nobody has announced", shortened(early.done.job))
                 subscription.done(early.record)
 
-    def _fuse_or_fail(self, checkpoint: CheckpointReady, control: ControlFeed) -> None:
+    def _fuse_or_fail(self, done: _Done, control: ControlFeed) -> None:
         """Fuse a job whose trainers are done. An error fails this job; the other jobs are fused all the same."""
-        job = checkpoint.job
+        job = done.job
+        command = control.latest(job)
+        if command is None:
+            log.warning("ignored a checkpoint of job %s, which nobody has announced", shortened(job))
+            return
+        said = Progress(job=job, worker=self._worker, fence=done.fence or command.fence)
         try:
-            self._checkpoint_ready(checkpoint, control)
+            finished = self._fused(done, command, control)
+            if finished is None:
+                return
+            said.finished.CopyFrom(finished)
         except TransientError:
             raise
         except EsspError as error:
             log.error("job %s cannot be fused: %s", job, error, extra={"job_id": job})
-            self._failed(job, error)
+            said.failed.CopyFrom(_failed(job, error))
         except Exception as error:
             log.exception("job %s failed with an unexpected error", job, extra={"job_id": job})
-            self._failed(job, error)
+            said.failed.CopyFrom(_failed(job, error))
+        self._bus.publish(topics.PROGRESS, job.encode(), said.SerializeToString())
+        self._bus.flush()
 
-    def _checkpoint_ready(self, checkpoint: CheckpointReady, control: ControlFeed) -> None:
-        command = control.latest(checkpoint.job)
-        if command is None:
-            log.warning("ignored a checkpoint of job %s, which has no control message", shortened(checkpoint.job))
-            return
-        spec = stored_spec(command.snapshot.spec_json, f"job {command.job}")
+    def _fused(self, done: _Done, command: Control, control: ControlFeed) -> Finished | None:
+        """Write the model of a job; None while a trainer of it is not done."""
+        job = done.job
+        spec = stored_spec(command.snapshot.spec_json, f"job {job}")
         store = self._stores.under(spec.output)
         finals = final_checkpoints(store, spec)
-        command = control.latest(checkpoint.job) or command  # a change of strategies may have come meanwhile
+        command = control.latest(job) or command  # a change of strategies may have come meanwhile
         spec = after_all(spec, command.changes)
         if finals is None:
-            about = {"job_id": checkpoint.job}
-            log.info(
-                "job %s: %s is done; waiting for its other trainers", checkpoint.job, checkpoint.trainer, extra=about
-            )
-            return
-        search = Search(self._settings.aggregator_processes or cpu_count(), checkpoint.job)
-        model = assemble(store, self._cache, checkpoint.job, spec, finals, search, self._stores)
-        finished = Finished(
-            job=checkpoint.job,
+            about = {"job_id": job}
+            log.info("job %s: %s is done; waiting for its other trainers", job, done.trainer, extra=about)
+            return None
+        search = Search(self._settings.aggregator_processes or cpu_count(), job)
+        model = assemble(store, self._cache, job, spec, finals, search, self._stores)
+        return Finished(
+            job=job,
             stage=AGGREGATOR,
             uri=store.uri(layout.MODEL_MANIFEST),
             metrics=_metrics(model),
             changes=len(command.changes),
         )
-        self._publish(Progress(job=checkpoint.job, worker=self._worker, fence=command.fence, finished=finished))
-
-    def _failed(self, job: str, error: Exception) -> None:
-        failed = Failed(clip=ClipRef(job=job), stage=AGGREGATOR, reason=reason_of(error), kind=ERROR)
-        self._publish(Progress(job=job, worker=self._worker, failed=failed))
-
-    def _publish(self, progress: Progress) -> None:
-        self._bus.publish(topics.PROGRESS, progress.job.encode(), progress.SerializeToString())
-        self._bus.flush()
 
 
 def build(adapters: Adapters, settings: AggregatorSettings, worker: str) -> Aggregator:
@@ -165,14 +173,24 @@ def build(adapters: Adapters, settings: AggregatorSettings, worker: str) -> Aggr
     return Aggregator(adapters, settings, worker)
 
 
-def _final_checkpoint(record: Record) -> CheckpointReady | None:
+def _training_done(record: Record) -> _Done | None:
     try:
         progress = parsed(Progress, record)
     except BadMessage as error:
         refuse(ids.AGGREGATOR, record, error)
         return None
-    is_final = progress.HasField("checkpoint") and progress.checkpoint.final
-    return progress.checkpoint if is_final else None
+    checkpoint = progress.checkpoint
+    return _Done(checkpoint.job, checkpoint.trainer, progress.fence) if checkpoint.final else None
+
+
+def _is_known(done: _Done, control: ControlFeed) -> bool:
+    """Whether the job, in the trainer's run of it, was announced."""
+    command = control.latest(done.job)
+    return command is not None and done.fence <= command.fence
+
+
+def _failed(job: str, error: Exception) -> Failed:
+    return Failed(clip=ClipRef(job=job), stage=AGGREGATOR, reason=reason_of(error), kind=ERROR)
 
 
 def _metrics(model: FusedModel) -> dict[str, float]:

@@ -52,8 +52,6 @@ class Answers:
     videos: int
     failed: int
     """Videos of which nothing could be decoded."""
-    remove_parts: Callable[[], None]
-    """Removes the saved scores. Call it once nothing can need them any more."""
 
 
 class PredictionJob:
@@ -79,7 +77,7 @@ class PredictionJob:
     def run(self) -> Answers | None:
         """Score and save, fuse, write. Returns None if it left before that.
 
-        Raises `PermanentError` or `ConfigError` if the model cannot be used.
+        Raises `PermanentError` or `ConfigError` if the model cannot be used, or is not the one that the run began with.
         """
         spec = self._spec
         if spec.predictor is None:
@@ -88,6 +86,7 @@ class PredictionJob:
         fuse = fusion_of(model_store, model)
         output = self._adapters.stores.under(spec.output)
         partial_scores = PartialScores(output, spec, self._command.snapshot.plan_digest, model)
+        partial_scores.bind(run_of(self._command))
         device = device_of(self._settings.device)
         [clips] = [plan.clips for plan in self._command.snapshot.phases]
         streams: list[StreamPhase] = []
@@ -107,7 +106,7 @@ class PredictionJob:
         if spec.predictor.segments:
             write_segments(output, layout.SEGMENTS, answers.segments())
         failpoint("predictor.written")
-        return Answers(output.uri(layout.PREDICTIONS), answers.videos, answers.failed, partial_scores.remove)
+        return Answers(output.uri(layout.PREDICTIONS), answers.videos, answers.failed)
 
     def _intake(self, stream: str, scorer: StreamScorer, start: int) -> OrderedIntake:
         settings, described = self._settings, self._spec.streams[stream]

@@ -1,8 +1,11 @@
 """The predictor: runs predict jobs when the master starts them.
 
 Jobs come through `essp.control`, which the predictors read in one consumer group. The topic has one partition, so one
-instance works and the others stand by. The START of a job is committed when its answers are written; if the instance
-dies before that, the next one gets the same START and resumes the job.
+instance works and the others stand by. A run of a job begins with its START or, if it waited in the queue, its RESUME;
+what comes after that says nothing new of the run. The command that began it is committed when the job has ended; if the
+instance dies before that, the next one gets the same command and resumes the job.
+
+The scores of a job are kept until it is complete. Before that the master may start it again, though all is written.
 """
 
 from __future__ import annotations
@@ -10,14 +13,16 @@ from __future__ import annotations
 import logging
 import threading
 from contextlib import suppress
+from dataclasses import dataclass
 
 from essp_common import topics
+from essp_common.artifacts import partial_scores
 from essp_common.bus.port import Record, Subscription
 from essp_common.bus.reading import batches
-from essp_common.errors import ConfigError, DeviceLost, EsspError, TransientError
+from essp_common.errors import ConfigError, DeviceLost, EsspError
 from essp_common.failures import kind_of, reason_of
 from essp_common.job.spec import stored_spec
-from essp_common.messages.control import ControlFeed
+from essp_common.messages.control import ENDED, ControlFeed, run_of
 from essp_common.messages.parsing import BadMessage, parsed, refuse
 from essp_common.pb.v1.messages_pb2 import PREDICTOR, ClipRef, Control, Failed, Finished, Progress
 from essp_common.runtime import ids
@@ -30,6 +35,20 @@ log = logging.getLogger(__name__)
 
 _POLL_S = 0.2
 _POLL_RECORDS = 100
+_LAST_WORD_S = 1.0
+"""How long a predictor that is drained waits for the end of a job whose answers are written: a job that runs in one
+process ends, and with it all services."""
+_BEGINS = frozenset({Control.START, Control.RESUME})
+
+
+@dataclass(frozen=True, slots=True)
+class _InHand:
+    """A run of a job, and the thread that it runs in."""
+
+    run: int
+    offset: int
+    """Of the command that began it."""
+    thread: threading.Thread
 
 
 class Predictor:
@@ -42,7 +61,7 @@ class Predictor:
         self._settings = settings
         self._worker = worker
         self._draining = threading.Event()
-        self._jobs: dict[str, threading.Thread] = {}
+        self._jobs: dict[str, _InHand] = {}
         self._lost: DeviceLost | None = None
 
     def run(self) -> None:
@@ -55,8 +74,8 @@ class Predictor:
                     self._receive(record, subscription)
         finally:
             self._draining.set()
-            for thread in self._jobs.values():
-                thread.join()
+            for job in self._jobs.values():
+                job.thread.join()
             subscription.close()
             self._control.close()
         if self._lost is not None:
@@ -67,30 +86,36 @@ class Predictor:
         self._draining.set()
 
     def _receive(self, record: Record, subscription: Subscription) -> None:
-        command = _start_of_prediction(record)
+        command = _beginning_of_prediction(record)
         if command is None:
             subscription.done(record)
             return
-        self._jobs = {job: thread for job, thread in self._jobs.items() if thread.is_alive()}
-        self._jobs[command.job] = threading.Thread(
+        self._jobs = {job: known for job, known in self._jobs.items() if known.thread.is_alive()}
+        before = self._jobs.get(command.job)
+        if before is not None and before.run == run_of(command):
+            if record.offset != before.offset:  # that one is done when the job has ended
+                subscription.done(record)
+            return
+        thread = threading.Thread(
             target=self._work,
-            args=(command, record, subscription, self._jobs.get(command.job)),
+            args=(command, record, subscription, None if before is None else before.thread),
             name=f"essp-job-{command.job}",
             daemon=True,
         )
-        self._jobs[command.job].start()
+        self._jobs[command.job] = _InHand(run_of(command), record.offset, thread)
+        thread.start()
 
     def _work(
         self, command: Control, record: Record, subscription: Subscription, before: threading.Thread | None
     ) -> None:
-        """Run one job and report how it ended. If a drain interrupts it, its START is delivered again.
+        """Run one job, report how it ended, and be done with it. If a drain interrupts it, its command is delivered
+        again.
 
-        `before`: the thread of the same job, stopped but not ended yet, or started before by an earlier master.
+        `before`: the thread of the same job, stopped but not ended yet.
         """
         if before is not None:
             before.join()
         job = command.job
-        answers: Answers | None = None
         progress: Progress | None = None
         try:
             answers = self._run_job(command)
@@ -105,11 +130,26 @@ class Predictor:
             progress = Progress(failed=_failed(job, error))
         if progress is not None and not self._publish(progress, command):
             return
-        if progress is not None or not self._draining.is_set():
+        failed = progress is not None and progress.HasField("failed")
+        if progress is not None and not failed:
+            self._await_end(command)
+        if failed or self._is_over(command):
+            self._remove_parts_of_complete(command)
             subscription.done(record)
-        if answers is not None:
-            with suppress(TransientError):  # leftovers do no harm
-                answers.remove_parts()
+
+    def _await_end(self, command: Control) -> None:
+        """Wait until the job has ended whose answers are written; once drained, a moment longer at most."""
+        while not self._leave(command):
+            self._draining.wait(_POLL_S)
+        if not self._is_over(command):
+            self._control.wait(command.job, _LAST_WORD_S, ENDED)
+
+    def _remove_parts_of_complete(self, command: Control) -> None:
+        """Remove the saved scores of a job that is complete."""
+        if self._control.state(command.job) == Control.COMPLETE:
+            spec = stored_spec(command.snapshot.spec_json, f"job {command.job}")
+            with suppress(EsspError):  # leftovers do no harm
+                partial_scores.remove(self._adapters.stores.under(spec.output))
 
     def _run_job(self, command: Control) -> Answers | None:
         """Run one job, however long store, bus or cache are unavailable; saved scores are reused.
@@ -117,15 +157,20 @@ class Predictor:
         None if it is to leave.
         """
         outage = Outage(self.name, self._draining.wait)
-        while not self._leave(command.job):
+        while not self._leave(command):
             with outage:
                 return PredictionJob(
-                    self._adapters, self._settings, self._worker, command, lambda: self._leave(command.job)
+                    self._adapters, self._settings, self._worker, command, lambda: self._leave(command)
                 ).run()
         return None
 
-    def _leave(self, job: str) -> bool:
-        return self._draining.is_set() or self._control.ended(job)
+    def _leave(self, command: Control) -> bool:
+        return self._draining.is_set() or self._is_over(command)
+
+    def _is_over(self, command: Control) -> bool:
+        """The run that a command began: the job has ended since, and may have been started again."""
+        job, fence = command.job, command.fence
+        return self._control.ended(job, fence) or self._control.of_earlier_run(job, fence)
 
     def _publish(self, progress: Progress, command: Control) -> bool:
         """Publish, however long the bus is unavailable.
@@ -148,10 +193,10 @@ def build(adapters: Adapters, settings: PredictorSettings, worker: str) -> Predi
     return Predictor(adapters, settings, worker)
 
 
-def _start_of_prediction(record: Record) -> Control | None:
+def _beginning_of_prediction(record: Record) -> Control | None:
     try:
         command = parsed(Control, record)
-        if command.command != Control.START:
+        if command.command not in _BEGINS:
             return None
         spec = stored_spec(command.snapshot.spec_json, f"job {command.job}")
     except (BadMessage, ConfigError) as error:

@@ -10,6 +10,7 @@ from typing import Self
 
 from essp_common.artifacts.checkpoint import Manifest, ModelDescription, PhaseRecord
 from essp_common.artifacts.early_stop import EarlyStop, early_stop
+from essp_common.catalog.checks import LARGEST_COUNT
 from essp_common.errors import ConfigError
 from essp_common.features.sampling import seen_at_once
 from essp_common.job.clip_spec import StreamSpec
@@ -105,9 +106,12 @@ class Assignment:
         return self.spec.data.targets != "class"
 
     def fits(self, clip: ClipRef) -> bool:
-        """Whether a clip is of a class, or of labels, that the job has; anybody may write to the bus."""
-        targets = clip.labels if self.learns_labels else (clip.class_id,)
-        return all(target < len(self.classes) for target in targets)
+        """Whether a clip is of a class, or of labels, that the job has; anybody may write to the bus.
+
+        Where it learns labels, the classes are those of the catalog, which it does not count."""
+        if not self.learns_labels:
+            return clip.class_id < len(self.classes)
+        return clip.class_id < LARGEST_COUNT and all(label < len(self.classes) for label in clip.labels)
 
     @property
     def end(self) -> Position:

@@ -157,9 +157,10 @@ def _shown_in(video: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def spans(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Videos that are red for a third, and have bars for a third which begins in the middle of that."""
+    """Videos that are red for a third, and have bars for a third which begins in the middle of that. Their classes are
+    more than these labels."""
     folder = tmp_path_factory.mktemp("spans")
-    lines = ["path,frame_labels,split"]
+    lines = ["path,label,frame_labels,split"]
     for split, count in {"train": 6, "validation": 3, "test": 3}.items():
         for number in range(count):
             begin = (7 * number + 3) % 20
@@ -170,7 +171,7 @@ def spans(tmp_path_factory: pytest.TempPathFactory) -> str:
                 names.append("|".join(name for name, there in shown if there))
             write_video(folder / f"{split}{number}.mp4", frames, Encoding(gop=8))
             (folder / f"{split}{number}.txt").write_text("\n".join(names))
-            lines.append(f"{folder}/{split}{number}.mp4,{split}{number}.txt,{split}")
+            lines.append(f"{folder}/{split}{number}.mp4,{split} {number},{split}{number}.txt,{split}")
     (folder / "list.csv").write_text("\n".join(lines))
     built = f"file://{folder}/catalog.parquet"
     build(f"file://{folder}/list.csv", built, ("file:///",), BuildOptions("csv"))
@@ -197,7 +198,8 @@ def test_clips_have_the_labels_of_their_frames(spans: str, tmp_path: Path) -> No
     for name, labels in zip(table.video_id, table.labels, strict=True):
         video, _, first = name.partition(" frame ")
         wanted = reader.of([videos[video]], [int(first)]).frame_labels[0].any(dim=0)
-        assert dict(zip(table.classes, labels, strict=True)) == dict(zip(reader.names, wanted.tolist(), strict=True))
+        of_clip = dict(zip(reader.names, wanted.tolist(), strict=True))
+        assert dict(zip(table.classes, labels, strict=True)) == {name: of_clip[name] for name in table.classes}
     _, model = open_model(STORES, spec.output)
     assert model.test is not None
     assert model.test.videos == 36, "each clip stands for itself"

@@ -125,6 +125,7 @@ def test_a_predict_job_that_fails_half_way_goes_on_where_it_was(
             assert preflight(spec, STORES).resume.start == far
         assert state_of(spec) is JobState.COMPLETED
         answers[name] = STORES.under(output).get(layout.PREDICTIONS)
+        assert not list(STORES.under(output).list(layout.PARTS)), "nothing but results is left"
     assert answers["whole"] == answers["parts"]
 
 

@@ -161,9 +161,9 @@ def expected(index: int) -> NDArray[np.float64]:
 
 
 class PredictorBench:
-    """A bus with a predict job on it, and the upstream half of the pipeline."""
+    """A bus with a predict job on it, the upstream half of the pipeline, and what its master says."""
 
-    def __init__(self, root: Path, spec: JobSpec | None = None) -> None:
+    def __init__(self, root: Path, spec: JobSpec | None = None, begins: Control.Command = Control.START) -> None:
         self.spec = spec or job_spec(root)
         self.store = DirectoryStore.from_url(f"file://{root}/out")
         self.cache = MemoryCache()
@@ -171,12 +171,17 @@ class PredictorBench:
         self.adapters = Adapters(self.bus, self.cache, Stores(("file:///",)))
         self.bus.ensure_topics({t: topics.partitions(t) for t in (*topics.FIXED, topics.features("flow"))})
         self._reader = self.bus.subscribe([topics.PROGRESS], group=None)
-        self.control(Control.START)
+        self.completes = True
+        """Whether the master says that the job is complete once it is finished."""
+        self._fence = 2
+        self.control(begins)
 
-    def control(self, command: Control.Command) -> None:
+    def control(self, command: Control.Command, fence: int = 0, since: int = 0) -> None:
+        """A command of the job. `fence`: of a later start, or with `since` of another master; 0: as before."""
+        self._fence = fence or self._fence
         phases = [PhasePlan(purpose=PREDICT, epoch=0, clips=len(VIDEOS) * CLIPS_PER_VIDEO)]
         snapshot = JobSnapshot(spec_json=self.spec.model_dump_json(), classes=CLASSES, phases=phases)
-        control = Control(job=JOB, fence=2, command=command, snapshot=snapshot)
+        control = Control(job=JOB, fence=self._fence, since=since, command=command, snapshot=snapshot)
         self.bus.publish(topics.CONTROL, JOB.encode(), control.SerializeToString())
 
     def deliver(self, stream: str, index: int, skipped: str = "", damaged: bool = False) -> None:
@@ -214,12 +219,22 @@ class PredictorBench:
         """Its messages as they come; the test's time limit ends a wait in vain."""
         while True:
             for record in self._reader.poll(1, 1.0):
-                yield Progress.FromString(record.value)
+                progress = Progress.FromString(record.value)
+                if progress.HasField("finished") and self.completes:
+                    self.control(Control.COMPLETE)
+                yield progress
 
     def ending(self) -> Progress:
         return next(
             p for p in self.reports() if p.HasField("finished") or p.failed.kind not in (FAILURE_KIND_UNSPECIFIED, LOST)
         )
+
+    def finished(self) -> Progress:
+        """Its message that the job is finished; clips that it misses until then are delivered again."""
+        for progress in self.until_finished():
+            if progress.failed.kind == LOST:
+                self.deliver(progress.failed.stream, progress.failed.clip.index)
+        return progress
 
     def answers(self) -> list[Prediction]:
         rows, classes = read_predictions(self.store, layout.PREDICTIONS)

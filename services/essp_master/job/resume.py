@@ -44,10 +44,13 @@ class ResumePoints:
 
 
 def resume_points(
-    spec: JobSpec, phases: Phases, stores: Stores, verified: Mapping[str, Manifest] | None = None
+    spec: JobSpec, phases: Phases, stores: Stores, verified: Mapping[str, Manifest] | None = None, run: int = 0
 ) -> ResumePoints:
-    """Read where everybody resumes. `verified`: checkpoints that were read before, and are not read again if they are
-    still the newest. Raises `BadCheckpoint` for a trainer none of whose checkpoints is whole."""
+    """Read where everybody resumes. Raises `BadCheckpoint` for a trainer none of whose checkpoints is whole.
+
+    `verified`: checkpoints that were read before, and are not read again if they are still the newest. `run`: the fence
+    of a run that begins there; its predictor has to score with the model that is there now. 0: none does.
+    """
     output = stores.under(spec.output)
     known = verified or {}
     manifests = {
@@ -55,7 +58,7 @@ def resume_points(
     }
     start = {name: Position(0, 0) for name in spec.readers()}
     start |= {ids.trainer_consumer(name): _position(found, phases) for name, found in manifests.items()}
-    start |= _scored(spec, stores, phases)
+    start |= _scored(spec, stores, phases, run)
     stops = {
         name: stop
         for name, found in manifests.items()
@@ -75,7 +78,7 @@ def _position(manifest: Manifest, phases: Phases) -> Position:
     return Position(len(phases.plans), 0) if manifest.final else manifest.position
 
 
-def _scored(spec: JobSpec, stores: Stores, phases: Phases) -> dict[str, Position]:
+def _scored(spec: JobSpec, stores: Stores, phases: Phases, run: int) -> dict[str, Position]:
     """Where the consumers of a predict job resume."""
     if spec.predictor is None:
         return {}
@@ -84,6 +87,8 @@ def _scored(spec: JobSpec, stores: Stores, phases: Phases) -> dict[str, Position
     except (ConfigError, NotFound, PermanentError):
         return {}  # the predictor reports it; or the model lies where only the predictor can read
     scored = PartialScores(stores.under(spec.output), spec, phases.digest(), model)
+    if run:
+        scored.bind(run)
     [plan] = phases.plans
     return {
         consumer: Position(0, stop)

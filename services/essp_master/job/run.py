@@ -96,7 +96,7 @@ def claim_run(preflight: Preflight, stores: Stores, since: int = 0, changes: Seq
     failpoint("master.fence-taken")
     newest = history.newest()
     continued = newest if newest is not None and since and newest.since == since else None
-    resume = resume_points(spec, phases, stores, preflight.resume.manifests)
+    resume = resume_points(spec, phases, stores, preflight.resume.manifests, 0 if since else fence)
     snapshot = JobSnapshot(
         spec_json=spec.model_dump_json(),
         classes=preflight.classes,

@@ -72,9 +72,9 @@ class AggregatorBench:
         if announced:
             self.announce()
 
-    def announce(self) -> None:
+    def announce(self, fence: int = 4) -> None:
         """Let everybody know of the job."""
-        control = Control(job=JOB, fence=4, command=Control.START, snapshot=self._snapshot)
+        control = Control(job=JOB, fence=fence, command=Control.START, snapshot=self._snapshot)
         self.bus.publish(topics.CONTROL, JOB.encode(), control.SerializeToString())
 
     @contextmanager
@@ -87,8 +87,8 @@ class AggregatorBench:
         progress.job = JOB
         self.bus.publish(topics.PROGRESS, JOB.encode(), progress.SerializeToString())
 
-    def checkpoint_ready(self, trainer: str, final: bool = True) -> None:
-        self.send(Progress(checkpoint=CheckpointReady(job=JOB, trainer=trainer, final=final)))
+    def checkpoint_ready(self, trainer: str, final: bool = True, fence: int = 4) -> None:
+        self.send(Progress(fence=fence, checkpoint=CheckpointReady(job=JOB, trainer=trainer, final=final)))
 
     def answer(self) -> Progress:
         """The aggregator's next message; the test's time limit ends a wait in vain."""
@@ -188,6 +188,32 @@ def test_a_checkpoint_may_come_before_the_job_is_known(job: FinishedJob) -> None
         assert bench.answer().finished.job == JOB
 
 
+def test_a_checkpoint_may_come_before_its_run_is_known(job: FinishedJob) -> None:
+    """Else the run before would have the model, and the job would wait for ever."""
+    bench = AggregatorBench(job)
+    with bench.aggregator() as aggregator:
+        bench.checkpoint_ready("flow", fence=7)
+        until(lambda: len(aggregator._early) == 1)
+        bench.announce(fence=7)
+        assert bench.answer().fence == 7
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_becomes_of_a_checkpoint_is_said_of_its_run(
+    job: FinishedJob, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    """And of no run that has begun since."""
+    if fails:
+        monkeypatch.setattr("essp_aggregator.service.assemble", lambda *_: 1 / 0)
+    bench = AggregatorBench(job)
+    bench.announce(fence=7)
+    with bench.aggregator():
+        for fence, said in ((4, 4), (7, 7), (0, 7)):
+            bench.checkpoint_ready("flow", fence=fence)
+            progress = bench.answer()
+            assert (progress.HasField("failed"), progress.fence) == (fails, said)
+
+
 def test_what_does_not_fit_together_fails_the_job(job: FinishedJob) -> None:
     other = scores.read(job.store, layout.scores("flow", "validation", BEST_EPOCH))
     renamed = ScoreTable(
@@ -199,6 +225,7 @@ def test_what_does_not_fit_together_fails_the_job(job: FinishedJob) -> None:
         bench.checkpoint_ready("flow")
         progress = bench.answer()
         assert (progress.failed.stage, progress.failed.clip.job) == (AGGREGATOR, JOB)
+        assert progress.fence == 4
         assert "no video that all of rgb, flow scored" in progress.failed.reason
         bench.checkpoint_ready("flow")
         assert bench.answer().HasField("failed"), "it continues"

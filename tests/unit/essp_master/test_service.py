@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 
 from essp_common.artifacts import layout
+from essp_common.artifacts.fused_model import open_model
+from essp_common.artifacts.partial_scores import PartialScores
 from essp_common.cache.port import job_prefix
-from essp_common.errors import Conflict, Unavailable
+from essp_common.errors import Conflict, PermanentError, Unavailable
 from essp_common.job.spec import PredictorSpec
 from essp_common.job.status import JobState
-from essp_common.messages.control import ControlFeed
+from essp_common.messages.control import ControlFeed, run_of
 from essp_common.objects.numbered_log import numbered
 from essp_common.pb.v1.messages_pb2 import (
     AGGREGATOR,
@@ -350,6 +352,24 @@ def test_people_are_told_what_trainers_report(adapters: Adapters, fleet_of: Flee
     assert over == [*(f"{name}, epoch {n}: over" for n in (1, 2) for name in ("train", "validation")), "test: over"]
     assert "report" in kinds
     assert next(event.id for event in master.events("small", after=status.first_event)) == status.first_event + 1
+
+
+def test_a_prediction_is_of_the_model_that_was_there_when_it_began(
+    adapters: Adapters, fleet_of: FleetOf, tmp_path: Path
+) -> None:
+    """The predictor may read it much later, and where it resumes has to be where the master begins."""
+    job = make_job(tmp_path)
+    model = manifest_at(f"file://{tmp_path}/trained", job.clip, job.streams, {"rgb": 0.5, "diff": 0.5})
+    job = job.model_copy(update={"trainers": {}, "predictor": PredictorSpec(model=model)})
+    master, fleet = master_over(adapters), fleet_of(job)
+    master.start(job)
+    run_to_rest(master, fleet)
+    [command] = fleet.commands
+    _, found = open_model(adapters.stores, model)
+    digest, output = command.snapshot.plan_digest, adapters.stores.under(job.output)
+    with pytest.raises(PermanentError, match="another model than job small has begun with"):
+        PartialScores(output, job, digest, found.model_copy(update={"rule": "product"})).bind(run_of(command))
+    PartialScores(output, job, digest, found).bind(run_of(command))
 
 
 def test_a_prediction_is_done_when_the_predictor_says_so(adapters: Adapters, fleet_of: FleetOf, tmp_path: Path) -> None:

@@ -9,11 +9,14 @@ import pytest
 
 from essp_common import topics
 from essp_common.artifacts import layout, partial_scores
-from essp_common.artifacts.fused_model import open_model
+from essp_common.artifacts.fused_model import open_model, read_model, write_model
 from essp_common.artifacts.partial_scores import PartialScores, ScoredPart
 from essp_common.artifacts.scores import ScoreTable
 from essp_common.artifacts.segments import read_segments
+from essp_common.errors import PermanentError
 from essp_common.job.spec import JobSpec
+from essp_common.objects.directory import DirectoryStore
+from essp_common.pb.v1.messages_pb2 import ERROR, Control
 from essp_common.runtime.failpoints import Failpoints
 from tests.harness.predictor_bench import (
     CLASSES,
@@ -25,6 +28,7 @@ from tests.harness.predictor_bench import (
     PredictorBench,
     expected,
     job_spec,
+    model_at,
     of_first_clips,
 )
 from tests.harness.rounding import STORED, TOLERANCE
@@ -67,7 +71,65 @@ def test_a_predictor_that_dies_goes_on_with_the_part_it_was_in(bench: PredictorB
     for video, answer in enumerate(bench.answers()):
         mean = np.mean([expected(2 * video), expected(2 * video + 1)], axis=0)
         assert answer.scores == pytest.approx(mean, abs=ROUNDING)
-    assert not list(bench.store.list(layout.PARTS)), "answers are written: parts are of no more use"
+    assert not list(bench.store.list(layout.PARTS)), "the job is complete: parts are of no more use"
+
+
+@pytest.fixture
+def unheard(bench: PredictorBench, monkeypatch: pytest.MonkeyPatch) -> PredictorBench:
+    """A predict job whose master does not say that it is complete, and all clips of it."""
+    monkeypatch.setattr("essp_predictor.service._LAST_WORD_S", 0.0)
+    bench.completes = False
+    bench.deliver_all(CLIPS)
+    return bench
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_parts_are_kept_until_the_job_is_complete(unheard: PredictorBench) -> None:
+    """The next predictor writes the same answers from them, and clears up."""
+    with unheard.predictor():
+        first = unheard.ending().finished
+    answers = unheard.store.get(layout.PREDICTIONS)
+    assert kept(unheard) == 2 * len(VIDEOS)
+    with unheard.predictor():
+        assert unheard.ending().finished == first
+        assert kept(unheard) == 2 * len(VIDEOS)
+        unheard.control(Control.COMPLETE)
+        until(lambda: unheard.bus.backlog(topics.CONTROL, "predictor") == 0, "nothing is left to do")
+    assert not list(unheard.store.list(layout.PARTS))
+    assert unheard.store.get(layout.PREDICTIONS) == answers
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_a_predictor_that_dies_before_it_has_cleared_up_leaves_that_to_the_next(unheard: PredictorBench) -> None:
+    with unheard.predictor():
+        unheard.ending()
+    assert kept(unheard)
+    unheard.control(Control.COMPLETE)
+    with unheard.predictor():
+        until(lambda: unheard.bus.backlog(topics.CONTROL, "predictor") == 0, "nothing is left to do")
+    assert not list(unheard.store.list(layout.PARTS))
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_a_job_that_is_stopped_at_its_end_is_not_scored_again(unheard: PredictorBench) -> None:
+    with unheard.predictor():
+        assert unheard.ending().fence == 2
+        unheard.control(Control.STOP)
+        unheard.completes = True
+        unheard.control(Control.START, fence=3)
+        assert unheard.ending().fence == 3
+    assert not list(unheard.store.list(layout.PARTS))
+
+
+def test_what_is_left_of_a_removal_that_broke_off_is_no_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = DirectoryStore(str(tmp_path))
+    for stop in (2, 4):
+        for name in ("done.json", "aaa.parquet", "rgb.parquet"):
+            store.put(f"{layout.PARTS}0123/rgb/{stop:010d}/{name}", b"")
+    deleted: list[str] = []
+    monkeypatch.setattr(DirectoryStore, "delete", lambda self, key: deleted.append(key.rpartition("/")[2]))
+    partial_scores.remove(store)
+    assert deleted == ["done.json"] * 2 + ["aaa.parquet", "rgb.parquet"] * 2
 
 
 @pytest.mark.usefixtures("small_parts")
@@ -143,6 +205,41 @@ def test_what_another_model_scored_is_not_taken(bench: PredictorBench, tmp_path:
     same.save("rgb", 2, ScoredPart({}, {}, {}))
     assert same.stop("rgb", 6) == 4
     assert PartialScores(bench.store, bench.spec, 1, model).stop("rgb", 6) == 0, "another catalog"
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_a_model_that_is_replaced_fails_the_run_and_the_next_one_scores_anew(
+    bench: PredictorBench, tmp_path: Path
+) -> None:
+    """What was scored with the model before is committed: it would be waited for in vain."""
+    with bench.predictor():
+        bench.deliver("rgb", 0)
+        bench.deliver("rgb", 1)
+        until(lambda: kept(bench) == 1, "a part is kept")
+    _, model = open_model(bench.adapters.stores, f"file://{tmp_path}/model")
+    write_model(DirectoryStore.from_url(f"file://{tmp_path}"), model.model_copy(update={"rule": "product"}))
+    with bench.predictor():
+        failed = bench.ending().failed
+    assert f"file://{tmp_path}/model is another model than job {JOB} has begun with" in failed.reason
+    assert failed.kind == ERROR
+    bench.control(Control.FAIL)
+    bench.control(Control.START, fence=3)
+    with bench.predictor():
+        bench.deliver_all(CLIPS)
+        assert bench.finished().fence == 3
+
+
+def test_a_run_has_one_model(tmp_path: Path) -> None:
+    """Also one whose predictor begins long after its master has looked at what is kept: it waited in the queue."""
+    spec, store = job_spec(tmp_path, model_at(tmp_path)), DirectoryStore(str(tmp_path / "out"))
+    model = read_model(DirectoryStore(str(tmp_path / "model")))
+    now, later = (PartialScores(store, spec, 0, of) for of in (model, model.model_copy(update={"rule": "product"})))
+    now.bind(7)
+    now.bind(7)
+    with pytest.raises(PermanentError, match=f"{tmp_path}/model is another model than job {JOB} has begun with"):
+        later.bind(7)
+    later.bind(8)
+    now.bind(7)
 
 
 @pytest.mark.usefixtures("double_precision")

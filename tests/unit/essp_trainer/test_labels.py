@@ -23,6 +23,8 @@ from essp_common.learning.losses import Loss
 from essp_common.learning.mixing import blend_of
 from essp_common.learning.models import build
 from essp_common.learning.randomness import seed_of
+from essp_common.pb.v1.messages_pb2 import ClipRef, Control
+from essp_trainer.assignment import Assignment
 from tests.harness.rounding import TOLERANCE, distance
 from tests.harness.training_jobs import CLASSES, Stage, clip_frames, clip_ref, files_of, job_spec, phase_plans, train
 from tests.unit.essp_trainer.test_ranks import SKIPPED, apart
@@ -131,3 +133,21 @@ def test_a_loss_of_a_package_gives_one_number_a_clip(monkeypatch: pytest.MonkeyP
     assert float(named(squared)(logits, target)) == pytest.approx(0.25, abs=1e-3)
     with pytest.raises(ConfigError, match=r"gave \(2, 2\) for 2 clips"):
         named(torch.sub)(logits, target)
+
+
+@pytest.mark.parametrize("targets", ["class", "labels"])
+def test_clips_of_classes_or_labels_that_the_job_does_not_have_are_refused(tmp_path: Path, targets: str) -> None:
+    """Where labels are learned, the classes of the catalog are others; their numbers are stored in 32 bits."""
+    stage = labels_job(tmp_path)
+    spec = stage.spec.model_copy(update={"data": stage.spec.data.model_copy(update={"targets": targets})})
+    assignment = Assignment.of(Stage(spec, stage.plans).control(Control.START), "one")
+    few, many, most = len(CLASSES) - 1, len(CLASSES), 2**31
+    fits = {
+        (c, label): assignment.fits(ClipRef(class_id=c, labels=[label]))
+        for c in (few, many, most)
+        for label in (few, many)
+    }
+    if targets == "class":
+        assert fits == {(c, label): c == few for c, label in fits}
+    else:
+        assert fits == {(c, label): c < most and label == few for c, label in fits}

@@ -120,6 +120,20 @@ def test_by_video_is_the_mean_of_the_clips_in_any_order(rows: int, seed: int) ->
     assert np.array_equal(again.class_id, found.class_id)
 
 
+def test_class_ids_are_of_the_classes_or_beside_labels_of_the_catalog(store: DirectoryStore) -> None:
+    """A job that learns labels may have a catalog of more classes than these."""
+    strange = replace(table(4, 2, 0), class_id=np.array([-1, 0, 1, 7], np.int32))
+    scores.write(store, "strange", strange)
+    with pytest.raises(PermanentError, match="class_id is that of none of 2 classes"):
+        scores.read(store, "strange")
+    labelled = replace(strange, labels=np.zeros((4, 2), np.bool_))
+    scores.write(store, "labelled", labelled)
+    assert np.array_equal(scores.read(store, "labelled").class_id, labelled.class_id)
+    scores.write(store, "odd", replace(labelled, class_id=np.array([-2, 0, 1, 7], np.int32)))
+    with pytest.raises(PermanentError, match="class_id is that of none of 2 classes"):
+        scores.read(store, "odd")
+
+
 def of(videos: str, rows: list[list[float]]) -> VideoScores:
     return VideoScores(tuple(videos), np.zeros(len(videos), np.int32), np.array(rows), ("x", "y"))
 

@@ -70,3 +70,26 @@ def test_the_digest_tells_plans_apart_and_not_ranks() -> None:
     digests = [phases(found, {}, rank=rank, ranks=ranks).digest() for rank, ranks in ((0, 1), (0, 2), (1, 2))]
     assert len(set(digests)) == 1
     assert phases(found, {}, seed=1).digest() != digests[0]
+
+
+ROWS = tuple(row(f"c{n % 2}/{n:04}") for n in range(1000))
+"""Many, so that not every clip goes into the digest."""
+
+
+@pytest.mark.parametrize(
+    "change", [{"etag": "f"}, {"size_bytes": 2}, {"frame_count": 99}, {"last_frame": 98}, {"id": "c1/0077b"}]
+)
+def test_a_prediction_is_another_where_a_video_was_replaced(change: dict[str, Any]) -> None:
+    mended = (*ROWS[:77], replace(ROWS[77], **change), *ROWS[78:])
+    spec = JobSpec.model_validate({"name": "p", "output": "file:///out", "predictor": {"model": "file:///m"}})
+    before, again, after = (Phases(spec, Catalog(rows)).digest() for rows in (ROWS, ROWS, mended))
+    assert before == again
+    assert before != after
+
+
+def test_a_training_is_the_same_where_a_video_was_mended() -> None:
+    mended = [replace(found, etag="f", size_bytes=2) for found in ROWS]
+    assert (
+        phases(Catalog(mended), {"validation": "train"}).digest()
+        == phases(Catalog(ROWS), {"validation": "train"}).digest()
+    )
