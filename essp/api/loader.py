@@ -397,7 +397,8 @@ class Loader(Epochs):
 
     @property
     def clip(self) -> ClipSpec:
-        """Frames, stride and size: `essp.decode(row, first_frame, clip=loader.clip)` gives the frames of a clip."""
+        """Frames, stride and size: `essp.decode(row, first_frame - row.first_frame, clip=loader.clip)` gives the frames
+        of a clip. `Batch.meta` counts `first_frame` in the file, and `essp.decode` from the row's first."""
         return self._source.spec.clip
 
     # --- how it does that ---

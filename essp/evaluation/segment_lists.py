@@ -23,6 +23,7 @@ from math import isfinite
 from pathlib import PurePosixPath
 from typing import Any, Literal
 
+from essp.catalog.found import VIDEO_SUFFIXES
 from essp.evaluation.segments import Stretch
 from essp_common.artifacts import layout
 from essp_common.artifacts.segments import read_segments
@@ -88,14 +89,16 @@ def read_labelled(store: ObjectStore, key: str) -> SegmentList:
 def named_alike(found: SegmentList, labelled: SegmentList) -> SegmentList:
     """What was found, its videos called as in the labels; those that the labels do not have keep their names.
 
-    A video is the same if one of both names, without suffixes, ends with the other: `clips/a/7.mp4` is `a/7`, and
-    `v_7.mp4` is `7`, as the files of ActivityNet are called. Raises `ConfigError` for a name that fits several.
+    A video is the same if one of both names, without suffixes of video files, ends with the other: `clips/a/7.mp4` is
+    `a/7`, and `v_7.mp4` is `7`, as the files of ActivityNet are called. Raises `ConfigError` for a name that fits
+    several, in either file.
     """
     by_stem: dict[str, list[str]] = defaultdict(list)
     for video in sorted(labelled.videos):
         by_stem[_parts(video)[-1]].append(video)
     others = found.videos - labelled.videos
     names = {video: _same(video, by_stem, labelled.where) or video for video in others}
+    _check_different(found, names, labelled.where)
     stretches = tuple(replace(each, video=names.get(each.video, each.video)) for each in found.stretches)
     return replace(found, stretches=stretches, videos=(found.videos & labelled.videos) | frozenset(names.values()))
 
@@ -121,8 +124,20 @@ def _same(video: str, by_stem: Mapping[str, Sequence[str]], where: str) -> str |
     return fitting[0] if fitting else None
 
 
+def _check_different(found: SegmentList, names: Mapping[str, str], where: str) -> None:
+    """Raises `ConfigError` where two videos that were searched are called as the same one of the labels."""
+    called: dict[str, str] = {}
+    for video in sorted(found.videos):
+        name = names.get(video, video)
+        if (other := called.setdefault(name, video)) != video:
+            raise ConfigError(
+                f"{other} and {video} of {found.where} may both be {name} of {where}; name their folders in both files"
+            )
+
+
 def _parts(video: str) -> tuple[str, ...]:
-    return PurePosixPath(video).with_suffix("").parts or (video,)
+    path = PurePosixPath(video)
+    return (path.with_suffix("") if path.suffix.lower() in VIDEO_SUFFIXES else path).parts or (video,)
 
 
 def _predicted(videos: Iterable[Mapping[str, Any]]) -> Iterator[Stretch]:

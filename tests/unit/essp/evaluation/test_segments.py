@@ -120,11 +120,28 @@ def test_answers_of_predict_against_a_list(folder: Path) -> None:
 
 def test_names_that_are_the_same_need_no_likeness() -> None:
     """Though they are like others, too: in another folder, or with a dot in them."""
-    names = ("a.mp4", "day2/a.mp4", "clip.1", "clip.2")
-    stretches = tuple(Stretch(name, "run", 0.0, 1.0) for name in names)
-    listed = SegmentList("labels", "s", stretches, frozenset(names))
-    found = named_alike(listed, listed)
-    assert (found.stretches, found.videos) == (stretches, frozenset(names))
+    same = listed("labels", "a.mp4", "day2/a.mp4", "clip.1", "clip.2")
+    assert named_alike(same, same) == same
+
+
+def listed(where: str, *videos: str) -> SegmentList:
+    return SegmentList(where, "s", tuple(Stretch(name, "run", 0.0, 1.0) for name in videos), frozenset(videos))
+
+
+def test_names_are_told_apart_by_all_but_the_suffix_of_a_video_file() -> None:
+    """A dot belongs to many a name, of takes or of segments of a file."""
+    found = named_alike(
+        listed("found", "x/clip.1", "x/clip.2.MP4", "b.mp4#0-9"), listed("labels", "clip.1.mp4", "clip.2")
+    )
+    assert found.videos == {"clip.1.mp4", "clip.2", "b.mp4#0-9"}
+
+
+@pytest.mark.parametrize("pair", [("x/7.mp4", "y/7.mp4"), ("7.avi", "7.mp4"), ("7", "x/7.mp4"), ("7.mp4", "v_7.mp4")])
+def test_two_videos_are_not_taken_for_one(pair: tuple[str, str]) -> None:
+    """What was found in both would count for that one, even where one of them is called so."""
+    first, second = pair
+    with pytest.raises(ConfigError, match=f"{first} and {second} of found may both be 7 of labels; name their folders"):
+        named_alike(listed("found", *pair), listed("labels", "7"))
 
 
 def test_a_table_and_a_subset(folder: Path) -> None:
