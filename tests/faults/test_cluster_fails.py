@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -116,10 +117,10 @@ def test_a_primary_that_hangs_is_left_for_the_new_one(cluster: Cluster, cache: R
     with cluster.hangs():
         cluster.failed_over()
         for key in KEYS:
-            in_a_few(lambda key=key: others["put"].put(key, b"frames", ["trainer.a", "trainer.b"], 60.0))
+            in_a_few(partial(others["put"].put, key, b"frames", ["trainer.a", "trainer.b"], 60.0))
         for key in KEYS:
-            assert in_a_few(lambda key=key: bytes(others["get"].get(key))) == b"frames"
-            assert in_a_few(lambda key=key: bytes(others["parts"].get(key, [(1, 3)]))) == b"ra"
+            assert bytes(in_a_few(partial(others["get"].get, key))) == b"frames"
+            assert bytes(in_a_few(partial(others["parts"].get, key, [(1, 3)]))) == b"ra"
         in_a_few(lambda: others["ack_all"].ack_all(KEYS, "trainer.a"))
         assert others["ack_all"].ack_all(KEYS, "trainer.b") == len(KEYS)
         with pytest.raises(CacheMiss):
