@@ -177,17 +177,19 @@ def sentences(rows: Sequence[Row], cores: int) -> list[str]:
     found = []
     for store in dict.fromkeys(row.labels["store"] for row in rows):
         mine = [row for row in rows if row.labels["store"] == store]
-        best = min(mine, key=lambda row: row.values["seconds"].median)
-        found.append(f"{store}: {_binds(best, cores)}")
+        best = max(mine, key=lambda row: row.values["samples_per_s"].median)  # batches may differ, and so what is read
+        sizes = {row.labels["batch"] for row in mine}
+        found.append(f"{store}: {_binds(best, cores, len(sizes) > 1)}")
     if gained := _gained(rows):
         found.append(gained)
     return found
 
 
-def _binds(best: Row, cores: int) -> str:
+def _binds(best: Row, cores: int, sizes_differ: bool) -> str:
     values = {name: spread.median for name, spread in best.values.items()}
     threads, prefetch = best.labels["threads"], best.labels["prefetch"]
     with_ = f"with {threads} thread{'s' if threads != 1 else ''} and prefetch {prefetch}"
+    with_ += f", in batches of {best.labels['batch']}," if sizes_differ else ""
     au, wait, busy = values.get("utilisation"), values["data_wait"], values["cpu_cores"]
     if au is None:
         return f"{with_} there was one step, which says nothing of the accelerator's utilisation; give more --batches."

@@ -21,8 +21,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from essp.bench.io import Tell
+from essp.bench.places import remove
 from essp.bench.results import Column, Results, Row, Spread
-from essp.bench.saving import TRAINER, Background, Burst, Direct, Files, Mode, Nothing, Saver, remove
+from essp.bench.saving import TRAINER, Background, Burst, Direct, Files, Mode, Nothing, Saver
 from essp_common.artifacts.checkpoint import MODEL_FILE, OPTIMIZER_FILE, latest_name
 from essp_common.errors import PermanentError
 from essp_common.objects.port import ObjectStore
@@ -57,13 +58,12 @@ class Trainee:
 
 def random_files(size_bytes: int) -> Callable[[], Files]:
     """Checkpoints of so many bytes, a third of them weights, as with Adam; no two are alike, and none compresses."""
-    content = b""
+    content = os.urandom(size_bytes)  # here, and not while the first of them is saved
     weights = size_bytes // 3
     made = 0
 
     def files() -> Files:
-        nonlocal content, made
-        content = content or os.urandom(size_bytes)
+        nonlocal made
         made += 1
         mark = made.to_bytes(8, "little")
         parts = {MODEL_FILE: content[:weights], OPTIMIZER_FILE: content[weights:]}

@@ -6,11 +6,15 @@ is as slow as a disk, one that notes each access. So sources know places, and `W
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from essp_common.errors import EsspError
+from essp_common.objects.archive import Archive
 from essp_common.objects.port import ObjectStore
 
 Wrap = Callable[[ObjectStore], ObjectStore]
@@ -26,6 +30,11 @@ class Place(NamedTuple):
     def through(self, wrap: Wrap) -> Place:
         """The same key in another store."""
         return Place(wrap(self.store), self.key)
+
+    def file(self) -> str | None:
+        """The file of this machine that its bytes lie in, if there is one; of a member, its archive."""
+        store, key = self.store.whole(self.key) if isinstance(self.store, Archive) else self
+        return store.local_path(key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,3 +68,13 @@ def once_each(wrap: Wrap) -> Wrap:
 def distinct(places: Iterable[Place]) -> list[Place]:
     """Each place once, in the order of their first appearance."""
     return list({(id(place.store), place.key): place for place in places}.values())
+
+
+def remove(store: ObjectStore, folder: str) -> None:
+    """Everything in a folder, as far as the store lets that be done: what raised before is what matters."""
+    with suppress(EsspError):
+        for info in list(store.list(f"{folder}/")):
+            with suppress(EsspError):
+                store.delete(info.key)
+    if (uri := store.uri(folder)).startswith("file://"):  # a write that failed leaves its folder empty
+        shutil.rmtree(uri.removeprefix("file://"), ignore_errors=True)

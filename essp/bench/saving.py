@@ -12,18 +12,16 @@ newest `KEPT` checkpoints stay.
 
 from __future__ import annotations
 
-import shutil
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from typing import Literal, Protocol
 
 from essp_common.artifacts import checkpoint, staging
 from essp_common.artifacts.checkpoint import CheckpointWriter, Manifest, ModelDescription
 from essp_common.artifacts.checkpoint_files import Data, in_memory
-from essp_common.errors import EsspError, StorageFull
+from essp_common.errors import StorageFull
 from essp_common.job.feature_layout import COLOURS
 from essp_common.objects.port import ObjectStore
 from essp_common.planning.position import Position
@@ -165,16 +163,6 @@ class Burst(Saver):
 def room_for(checkpoint_bytes: int) -> int:
     """What a burst buffer needs for checkpoints of this size, with their manifests."""
     return STAGED * (checkpoint_bytes + 2**16)
-
-
-def remove(store: ObjectStore, folder: str) -> None:
-    """Everything in a folder, as far as the store lets that be done: what raised before is what matters."""
-    with suppress(EsspError):
-        for info in list(store.list(f"{folder}/")):
-            with suppress(EsspError):
-                store.delete(info.key)
-    if (uri := store.uri(folder)).startswith("file://"):  # a write that failed leaves its folder empty
-        shutil.rmtree(uri.removeprefix("file://"), ignore_errors=True)
 
 
 def _manifest(step: int) -> Manifest:

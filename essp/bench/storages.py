@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-from essp.bench.places import Place, once_each
+from essp.bench.places import once_each, remove
 from essp.bench.sources import Source
-from essp_common.errors import EsspError
 from essp_common.objects.port import ObjectStore
 from essp_common.objects.throttled import Device, Throttle, ThrottledStore
 from essp_common.wiring import Stores
@@ -32,7 +31,7 @@ class Storage:
     name: str
     source: Source
     files: tuple[str, ...]
-    """Paths of what is read, as far as it lies on this machine: what `--cold` evicts."""
+    """Paths of what is read, each once, as far as it lies on this machine: what `--cold` evicts."""
     network: bool
     """It is read from another machine."""
     throttle: Throttle | None = None
@@ -77,28 +76,24 @@ def _copy(source: Source, store: ObjectStore, copied: Copied) -> Iterator[Source
         folders[id(other)] = f"{root}/{len(folders)}"
         return store.below(folders[id(other)])
 
-    written: list[Place] = []
     objects = source.objects()
     try:
-        for place in objects:
-            copied(len(written), len(objects))
+        for done, place in enumerate(objects):
+            copied(done, len(objects))
             target = place.through(wrap)
-            written.append(Place(store, f"{folders[id(place.store)]}/{place.key}"))  # to be removed with its folders
             if path := place.store.local_path(place.key):
                 target.store.put_file(target.key, path)
             else:
                 target.store.put(target.key, place.store.get(place.key))
-        copied(len(written), len(objects))
+        copied(len(objects), len(objects))
         yield source.through(wrap)
     finally:
-        for target in written:
-            with suppress(EsspError):  # what raised before is what matters
-                target.store.delete(target.key)
+        remove(store, root)
 
 
 def _files(source: Source) -> tuple[str, ...]:
-    paths = (place.store.local_path(place.key) for place in source.objects())
-    return tuple(path for path in paths if path is not None)
+    paths = (place.file() for place in source.objects())
+    return tuple(dict.fromkeys(path for path in paths if path is not None))
 
 
 def _is_remote(source: Source) -> bool:

@@ -24,7 +24,7 @@ def traced(
     if path is None:
         yield None
         return
-    check_path(path)
+    check_trace(path)
     trace = Trace(interval_s, folders, accesses.totals if accesses else StoreCounters)
     try:
         with trace:
@@ -33,7 +33,15 @@ def traced(
         _write(trace, accesses, path)
 
 
-def check_path(path: Path, option: str = "--trace", suffix: str = ".csv") -> None:
+def check_trace(path: Path, plot: Path | None = None) -> None:
+    """Raises `ConfigError` for a path that a trace cannot be written to, or whose picture would be this plot."""
+    check_path(path, "--trace", ".csv")
+    picture = _picture(path)
+    if plot is not None and os.path.abspath(picture) == os.path.abspath(plot):
+        raise ConfigError(f"--plot {plot}: --trace {path} draws its picture there; give one of them another name")
+
+
+def check_path(path: Path, option: str, suffix: str) -> None:
     """Raises `ConfigError` for a path to which no such file can be written: before anything is measured for it."""
     if path.suffix.lower() != suffix:
         raise ConfigError(f"{option} {path}: give a name that ends with {suffix}")
@@ -47,6 +55,11 @@ def _write(trace: Trace, accesses: Accesses | None, path: Path) -> None:
     from essp.bench.trace_plot import picture  # needs an extra
 
     write_csv(trace.samples, path)
-    path.with_suffix(".png").write_bytes(picture(trace.samples, trace.marks))
+    _picture(path).write_bytes(picture(trace.samples, trace.marks))
     if accesses is not None:
         write_files_csv([*accesses.files(), accesses.total()], path.with_name(f"{path.stem}-files.csv"))
+
+
+def _picture(path: Path) -> Path:
+    """Of the trace in this CSV file."""
+    return path.with_suffix(".png")

@@ -68,7 +68,7 @@ class Setup:
 
 def on_machine(spec: JobSpec, costs: Costs, cores: int) -> Setup:
     """As `essp run` has it: as many decoders and lanes of extractors as cores, one loader a trainer."""
-    pools = _pools(spec, costs, lambda name: 1 if name == ids.MASTER or name.startswith("feed.") else cores)
+    pools = _pools(spec, costs, lambda name, _: 1 if name == ids.MASTER or name.startswith("feed.") else cores)
     consumers = tuple(
         Consumer(name, f"feed.{name}", trainer.batch_size, costs.seconds[f"trainer.{name}"])
         for name, trainer in spec.trainers.items()
@@ -77,19 +77,24 @@ def on_machine(spec: JobSpec, costs: Costs, cores: int) -> Setup:
 
 
 def in_cluster(spec: JobSpec, costs: Costs, rate: float) -> Setup:
-    """Pools that give each trainer `rate` clips a second, which is what its GPUs take."""
-    pools = _pools(spec, costs, lambda name: max(1, math.ceil(rate * costs.seconds.get(name, 0.0) / BUSY)))
+    """Pools that give each trainer `rate` clips a second, which is what its GPUs take; a job has one master."""
+    pools = _pools(
+        spec, costs, lambda name, seconds: 1 if name == ids.MASTER else max(1, math.ceil(rate * seconds / BUSY))
+    )
     consumers = tuple(
         Consumer(name, f"feed.{name}", spec.trainers[name].batch_size, 1 / rate) for name in spec.trainers
     )
     return Setup(pools, consumers, _credits(spec, costs))
 
 
-def _pools(spec: JobSpec, costs: Costs, workers: Callable[[str], int]) -> tuple[Pool, ...]:
+def _pools(spec: JobSpec, costs: Costs, workers: Callable[[str, float], int]) -> tuple[Pool, ...]:
+    """`workers`: of a pool of this name that takes so many seconds for a clip."""
+
     def pool(name: str, source: str | None, times: int = 1) -> Pool:
         if name not in costs.seconds:
             raise EsspError(f"nothing was measured of {name}; give it more time with --seconds")
-        return Pool(name, times * costs.seconds[name], workers(name), source)
+        seconds = times * costs.seconds[name]
+        return Pool(name, seconds, workers(name, seconds), source)
 
     streams = Counter(stream.feature for stream in spec.streams.values() if stream.feature != "rgb")
     extractors = {feature: ids.extractor_pool([feature]) for feature in streams} | {"rgb": ids.DECODER}

@@ -17,7 +17,7 @@ from essp.bench.checkpoint_plot import picture
 from essp.bench.learner import IMAGES, Pretended
 from essp.bench.pipeline import Batch
 from essp.bench.saving import KEPT, MODES, room_for
-from essp.bench.trace_files import check_path, traced
+from essp.bench.trace_files import check_trace, traced
 from essp.cli.bench_app import DEVICES, step_seconds
 from essp.cli.bench_options import (
     Clock,
@@ -93,7 +93,7 @@ def main(
     slowed = parse_throttle(throttle) if throttle else None
     asked_room = _size(buffer_size, "--buffer-size") if buffer_size else None
     if trace is not None:
-        check_path(trace)
+        check_trace(trace, plot)
     trainee, checkpoint_bytes = _trainee(size_text, step_time, model, batch, device)
     room = asked_room or room_for(checkpoint_bytes)
     options = CheckpointOptions(chosen, steps, every, runs, room)

@@ -14,7 +14,7 @@ from essp.bench.pipeline import Kind
 from essp.bench.plot import bars
 from essp.bench.sources import Shape, Source, open_source
 from essp.bench.storages import storages
-from essp.bench.trace_files import check_path, traced
+from essp.bench.trace_files import check_trace, traced
 from essp.cli.bench_options import (
     BatchesOption,
     BatchOption,
@@ -90,7 +90,7 @@ def main(
         seed,
     )
     if trace is not None:
-        check_path(trace)
+        check_trace(trace, plot)
     slowed = throttles(throttle)
     stores = Stores(Settings().stores)
     console = open_console(stderr=True)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from essp.deadletters.sink import DeadLetterSink
 from essp.deadletters.store import OutputEntryStore
@@ -75,6 +75,9 @@ class EmbeddedOptions:
     """The preflight of just this, if it was made before; None: the master makes it at the start."""
     serve: int = 0
     """Port of localhost for the REST API; 0: none."""
+    alone: bool = False
+    """Write to the job's output and nowhere else, whatever the environment says: no trackers, no traces, no burst
+    buffer."""
     decoders: int = 0
     """Child processes that decode; 0: as the settings say."""
     consumers: Consumers | None = None
@@ -86,7 +89,7 @@ class Embedded:
 
     def __init__(self, spec: JobSpec, settings: Settings, options: EmbeddedOptions = EmbeddedOptions()) -> None:
         """Build the services. Raises `ConfigError` for a job that cannot run."""
-        settings = embedded_settings(spec, settings)
+        settings = embedded_settings(spec, _alone(settings) if options.alone else settings)
         worker = worker_name(settings)
         self._tracing = tracing.exported(settings.traces, settings.trace_share, _POOL, worker)
         self.adapters = Adapters.from_settings(settings)
@@ -304,5 +307,21 @@ def _api(master: Master, settings: Settings, port: int) -> Service:
 
 
 def _settings(kind: type[S], settings: Settings) -> S:
-    """The settings of one service: what it has in common with the others as given, the rest from the environment."""
-    return kind(**{name: getattr(settings, name) for name in Settings.model_fields})
+    """The settings of one service: what is given, the rest from the environment."""
+    return kind(**_values(settings))
+
+
+def _values(settings: Settings) -> dict[str, Any]:
+    return {name: getattr(settings, name) for name in type(settings).model_fields}
+
+
+class _Alone(Settings):
+    """Gives also where single services would write beside the output of a job: nowhere."""
+
+    tensorboard: str
+    mlflow: str
+    burst: str
+
+
+def _alone(settings: Settings) -> Settings:
+    return _Alone(**_values(settings) | {"traces": "", "tensorboard": "", "mlflow": "", "burst": ""})

@@ -2,17 +2,20 @@
 
 What redis-py does around a command (a pool with checks and events, retries, telemetry) takes as long as the command
 itself, where that moves 150 kB to the next process. So `ask` tries once without all that; where that fails, the
-caller's other way is gone: redis-py's, with its retries, redirections and reconnects.
+caller's other way is gone: redis-py's, with its retries, redirections and reconnects. Only a server of a cluster that
+does not answer is left to nobody: who holds its slots is asked of the others, for the next command.
 """
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import redis
-from redis.cluster import RedisCluster
+from redis.cluster import RedisCluster, get_node_name
 from redis.connection import Connection, ConnectionPool
 from redis.exceptions import OutOfMemoryError, RedisClusterException, RedisError, ResponseError
 from redis.exceptions import TimeoutError as NoAnswer
@@ -29,8 +32,9 @@ class Direct:
 
     def __init__(self, client: redis.Redis | RedisCluster) -> None:
         self._client = client
-        self._clustered = isinstance(client, RedisCluster)
+        self._cluster = client if isinstance(client, RedisCluster) else None
         self._idle: dict[ConnectionPool, deque[Connection]] = {}
+        self._renewing = threading.Lock()
 
     def ask(self, key: str, command: tuple[object, ...], otherwise: Callable[[], Any]) -> Any:
         """What the server that holds `key` answers to `command`. A lack of memory is an answer, raised as such.
@@ -38,8 +42,12 @@ class Direct:
         A server that did not answer in time is not asked again: it would take as long once more, and longer to connect.
         """
         try:
-            return self._asked(self._pool(key), command)
-        except (OutOfMemoryError, NoAnswer):
+            pool = self._pool(key)
+            return self._asked(pool, command)
+        except OutOfMemoryError:
+            raise
+        except NoAnswer:
+            self._renew(pool)
             raise
         except (RedisError, RedisClusterException):
             return otherwise()
@@ -53,7 +61,10 @@ class Direct:
         answers: list[Any] = [None] * len(commands)
         pools: dict[ConnectionPool, list[int]] = {}
         for place, (key, _) in enumerate(commands):
-            pools.setdefault(self._pool(key), []).append(place)
+            try:
+                pools.setdefault(self._pool(key), []).append(place)
+            except RedisClusterException:
+                answers[place] = otherwise(place)
         for pool, places in pools.items():
             for begin in range(0, len(places), _TOGETHER):
                 some = places[begin : begin + _TOGETHER]
@@ -64,8 +75,14 @@ class Direct:
 
     def _asked_all(self, pool: ConnectionPool, commands: Sequence[tuple[object, ...]]) -> list[Any]:
         """An answer or an error for each."""
-        connection = self._taken(pool)
         answers: list[Any] = []
+        try:
+            connection = self._taken(pool)
+        except NoAnswer:
+            self._renew(pool)
+            raise
+        except RedisError as error:
+            return [error] * len(commands)
         try:
             packed = [piece for command in commands for piece in connection.pack_command(*command)]
             connection.send_packed_command([b"".join(packed)])
@@ -75,6 +92,7 @@ class Direct:
                 except ResponseError as error:
                     answers.append(error)
         except NoAnswer:
+            self._renew(pool)
             raise
         except (RedisError, RedisClusterException) as error:
             answers += [error] * (len(commands) - len(answers))
@@ -104,8 +122,21 @@ class Direct:
             self._idle[pool].append(connection)
 
     def _pool(self, key: str) -> ConnectionPool:
+        """Raises `RedisClusterException` where no server of the cluster is known to hold the key's slot."""
         client: Any = self._client
-        if self._clustered:
+        if self._cluster is not None:
             client = client.get_redis_connection(client.get_node_from_key(key))
         pool: ConnectionPool = client.connection_pool
         return pool
+
+    def _renew(self, silent: ConnectionPool) -> None:
+        """Learn who holds the slots of a cluster, this server the last to be asked; by one thread at a time."""
+        if self._cluster is None or not self._renewing.acquire(blocking=False):
+            return
+        try:
+            options = silent.connection_kwargs
+            name = get_node_name(options["host"], options["port"])
+            with suppress(RedisError, RedisClusterException):
+                self._cluster.nodes_manager.initialize(disconnect_startup_nodes_pools=False, last_failed_node_name=name)
+        finally:
+            self._renewing.release()

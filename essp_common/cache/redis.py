@@ -216,8 +216,9 @@ class RedisCache:
         self._client.close()
 
     def _nodes(self) -> list[redis.Redis]:
-        """A client of each server that holds keys."""
+        """A client of each server that holds keys; a cluster is asked which they are, since they change."""
         if isinstance(self._client, RedisCluster):
+            self._client.nodes_manager.initialize(disconnect_startup_nodes_pools=False)
             primaries = self._client.get_primaries()  # type: ignore[no-untyped-call]
             return [self._client.get_redis_connection(node) for node in primaries]
         return [self._client]

@@ -68,6 +68,10 @@ class Archive:
         """No member is a file of its own."""
         return None
 
+    def whole(self, key: str) -> tuple[ObjectStore, str]:
+        """The archive that a member lies in: its store and its key there."""
+        return self._store, _parts(key)[0]
+
     def put(self, key: str, data: bytes, *, if_absent: bool = False) -> NoReturn:
         """Refused."""
         raise ConfigError(f"{self.uri(key)} lies in an archive, and nothing is written there")

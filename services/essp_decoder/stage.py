@@ -4,13 +4,12 @@ For each seed of a `DecodeSeed`, the decoder puts the clip into the cache, publi
 reports to the master (`essp_common/worker/reports.py`). A seed that cannot be decoded is reported (`Failed`,
 `DeadLetter`) and does not affect the others of its message. Keys follow from the clip's identity, so handling a message
 twice is harmless. While the cache is full or a server does not answer, the decoder keeps what it decoded, and the next
-attempt continues where this one stopped.
+attempt continues where this one stopped; where messages were lost, all of them are published again.
 """
 
 from __future__ import annotations
 
 import time
-from collections import deque
 from dataclasses import dataclass
 
 from essp_common import topics
@@ -31,10 +30,10 @@ from essp_decoder.sandbox import Outcome, Sandbox
 
 @dataclass(slots=True)
 class _Held:
-    """A message whose clips are decoded, and those of them that are not delivered yet."""
+    """A message whose clips are decoded. They are kept until what was published of them is durable."""
 
     record: Record
-    waiting: deque[tuple[Seed, Outcome]]
+    outcomes: list[tuple[Seed, Outcome]]
     seconds: float
     """Mean decoding time of a clip."""
     consumers: list[str]
@@ -42,6 +41,8 @@ class _Held:
     ready: ClipReady
     """What is announced of a clip, written over what was of the one before: a message of its own for each would copy
     the recipe each time."""
+    published: int = 0
+    """How many of the outcomes were."""
 
 
 class DecodeStage:
@@ -71,15 +72,18 @@ class DecodeStage:
         if self._held is None or self._held.record != record:
             self._held = self._decoded(record, unit)
             failpoint("decoder.decoded")
-        waiting = self._held.waiting
-        while waiting:
-            seed, outcome = waiting[0]
+        held = self._held
+        for seed, outcome in held.outcomes[held.published :]:
             if isinstance(outcome, EsspError):
                 self._fail(record, unit, seed, outcome, attempts=1)
             else:
-                self._deliver(self._held, unit, seed, outcome)
-            waiting.popleft()
-        self._bus.flush()
+                self._deliver(held, unit, seed, outcome)
+            held.published += 1
+        try:
+            self._bus.flush()
+        except EsspError:
+            held.published = 0  # any of it may be lost
+            raise
         failpoint("decoder.flushed")
         self._held = None
 
@@ -104,9 +108,8 @@ class DecodeStage:
         started = time.monotonic()
         outcomes = self._sandbox.decode(unit)
         seconds = (time.monotonic() - started) / max(1, len(outcomes))
-        waiting = deque(zip(unit.seeds, outcomes, strict=True))
         ready = ClipReady(recipe=unit.recipe, fence=unit.fence)
-        return _Held(record, waiting, seconds, clip_consumers(unit.recipe), ready)
+        return _Held(record, list(zip(unit.seeds, outcomes, strict=True)), seconds, clip_consumers(unit.recipe), ready)
 
     def _deliver(self, held: _Held, unit: DecodeSeed, seed: Seed, value: Buffer) -> None:
         clip = _clip(unit, seed)

@@ -5,7 +5,7 @@ streams ask for, which share intermediate results. Then it puts each into the ca
 reports the feature; when the report is durable (`essp_common/worker/reports.py`), it acks the clip. An error in one
 stream does not affect the others: an impossible stream does not end the tries of another one, and each is reported with
 its own error. While the cache is full or a server does not answer, the extractor keeps what it computed of the clip,
-and the next attempt continues where this one stopped.
+and the next attempt continues where this one stopped; where messages were lost, all of them are published again.
 
 Keys follow from the clip's identity, so handling a message twice is harmless. If the clip's bytes are gone or damaged,
 it was either extracted before (a redelivery) or lost. The extractor reports it as lost; the master knows which it was,
@@ -70,9 +70,9 @@ class _Held:
 
     record: Record
     computed: dict[str, _Feature] = field(default_factory=dict)
-    """Streams that are not delivered yet."""
+    """Streams whose announcements are not durable yet."""
     made: set[str] = field(default_factory=set)
-    """The finished streams."""
+    """The stored and announced streams."""
     errors: dict[str, Exception] = field(default_factory=dict)
     """Why other streams could not be made."""
 
@@ -144,9 +144,14 @@ class ExtractStage:
             self._have_made_again(ready, streams, error)
             return
         for stream in streams:
-            if stream.stream in held.computed:
+            if stream.stream in held.computed and stream.stream not in held.made:
                 self._deliver(held, ready, stream)
-        self._bus.flush()
+        try:
+            self._bus.flush()
+        except EsspError:
+            held.made -= held.computed.keys()  # any of it may be lost
+            raise
+        held.computed.clear()
         failpoint("extractor.flushed")
         if held.errors:
             raise min(held.errors.values(), key=_is_final)  # first what is worth another try
@@ -212,9 +217,9 @@ class ExtractStage:
             raise
         except Exception as error:  # noqa: BLE001  raised after the other streams are done
             held.errors[stream.stream] = error
+            del held.computed[stream.stream]
         else:
             held.made.add(stream.stream)
-        del held.computed[stream.stream]
 
     def _publish(self, ready: ClipReady, stream: StreamRequest, value: Buffer, seconds: float) -> None:
         started = time.monotonic()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -65,6 +66,20 @@ class Cluster:
         first = self.primaries[0]
         os.kill(first.pid(), signal.SIGKILL)
         until("the primary is gone", lambda: not first.alive() or None)
+        self.failed_over()
+
+    @contextmanager
+    def hangs(self) -> Iterator[None]:
+        """The first primary takes connections, and answers nothing."""
+        process = self.primaries[0].pid()
+        os.kill(process, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(process, signal.SIGCONT)
+
+    def failed_over(self) -> None:
+        """Wait until the replica has taken the slots of the first primary."""
         until("the replica is a primary", lambda: "role:master" in self.replica.ask("INFO", "replication") or None)
         until("the cluster serves all slots", lambda: self._whole(self.primaries[1]))
 

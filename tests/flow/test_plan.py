@@ -3,15 +3,53 @@
 from __future__ import annotations
 
 import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from unittest.mock import Mock
 
+import pytest
 from typer.testing import CliRunner
 
 from essp.cli.main import app
+from tests.harness.http_server import ClosingHTTPServer
 from tests.harness.journeys import job_text
 
 
-def test_each_part_of_a_job_is_measured(catalog: Path, tmp_path: Path) -> None:
+@pytest.fixture
+def collector() -> Iterator[Mock]:
+    """Is called with the path of each request; `url` is where."""
+    asked = Mock()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            asked(self.path)
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    with ClosingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=[0.05])
+        thread.start()
+        asked.url = f"http://127.0.0.1:{server.server_port}"
+        yield asked
+        server.shutdown()
+        thread.join()
+
+
+def test_each_part_of_a_job_is_measured(
+    catalog: Path, tmp_path: Path, collector: Mock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = {name: tmp_path / name.lower() for name in ("TENSORBOARD", "MLFLOW", "BURST")}
+    monkeypatch.setenv("ESSP_TENSORBOARD", str(elsewhere["TENSORBOARD"]))
+    monkeypatch.setenv("ESSP_MLFLOW", f"file://{elsewhere['MLFLOW']}")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    monkeypatch.setenv("ESSP_BURST", f"file://{elsewhere['BURST']}?bytes=1GiB")
+    monkeypatch.setenv("ESSP_TRACES", collector.url)
+    monkeypatch.setenv("ESSP_TRACE_SHARE", "1")
     (tmp_path / "job.yaml").write_text(
         job_text("tiny", output=f"file://{tmp_path}/run", catalog=f"file://{catalog}", epochs=50)
     )
@@ -28,6 +66,8 @@ def test_each_part_of_a_job_is_measured(catalog: Path, tmp_path: Path) -> None:
     assert facts["simulated_clips_per_s"] > 0
     assert (tmp_path / "plan.png").read_bytes().startswith(b"\x89PNG")
     assert not (tmp_path / "run").exists()
+    assert [name for name, place in elsewhere.items() if place.exists()] == []
+    assert not collector.called
 
 
 def test_where_it_cannot_be_drawn_is_said_before_it_is_measured(tmp_path: Path) -> None:

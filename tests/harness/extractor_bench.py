@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from essp_common import topics
-from essp_common.bus.memory import MemoryBus
 from essp_common.cache.memory import MemoryCache
 from essp_common.cache.port import FrameCache, clip_key
 from essp_common.messages.recipe import clip_consumers
@@ -31,6 +30,7 @@ from essp_common.video import codec
 from essp_common.wiring import Adapters, Stores
 from essp_extractor.config import ExtractorSettings
 from essp_extractor.service import build
+from tests.harness.lossy_bus import LossyBus
 from tests.harness.running import running
 
 JOB = "job-1"
@@ -59,7 +59,7 @@ class ExtractorBench:
     def __init__(self, *streams: StreamRequest, cache: FrameCache | None = None) -> None:
         self.recipe = Recipe(codec=FrameCodec(name="raw"), streams=streams, ttl_s=60)
         self.cache = cache or MemoryCache()
-        self.bus = MemoryBus()
+        self.bus = LossyBus()
         self.adapters = Adapters(self.bus, self.cache, Stores(()))
         wanted = {s.feature for s in streams} - {"rgb"}
         self.features = [topics.features(feature) for feature in sorted(wanted)]

@@ -1,11 +1,14 @@
 """`ESSP_TENSORBOARD=/logs`: an event file for each training, in `/logs/<job>/<trainer>`, for `tensorboard --logdir`.
 
 Each process of a master writes a file of its own. Where points begin again, at the start of a process or when a
-training resumes, a mark tells TensorBoard to drop those from there on that it has read before (`SessionLog.START`).
+training resumes, a mark tells TensorBoard to drop those from there on that it has read before (`SessionLog.START`). A
+training whose folder cannot be written to is named in the log and passed over until it begins again; the others go on.
 """
 
 from __future__ import annotations
 
+import errno
+import logging
 import os
 import time
 from collections.abc import Sequence
@@ -16,8 +19,12 @@ from essp_common.distribution import require
 from essp_common.errors import ConfigError
 from essp_master.tracking.tracking import Item, Point, RunName, Tracker
 
+log = logging.getLogger(__name__)
+
 _VERSION = "brain.Event:2"
 """Of the format; the first event of each file."""
+_MAY_END = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.EMFILE, errno.ENFILE)
+"""Errors that are of the disk or this process, and not of one folder."""
 
 
 class TensorBoard(Tracker):
@@ -30,6 +37,7 @@ class TensorBoard(Tracker):
         require("ESSP_TENSORBOARD", "tensorboard")
         self._folder = folder
         self._files: dict[RunName, _EventFile] = {}
+        self._refused: set[RunName] = set()
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -41,11 +49,12 @@ class TensorBoard(Tracker):
         touched = set()
         for item in items:
             if isinstance(item, Point):
-                if item.run not in self._files:
-                    self._files[item.run] = _EventFile(self._folder / item.run.job / item.run.trainer)
-                self._files[item.run].add(item)
-                touched.add(item.run)
-            elif item.run in self._files:  # it is over, or begins once more
+                if self._opened(item.run):
+                    self._files[item.run].add(item)
+                    touched.add(item.run)
+                continue
+            self._refused.discard(item.run)
+            if item.run in self._files:  # it is over, or begins once more
                 self._files.pop(item.run).close()
                 touched.discard(item.run)
         for run in touched:
@@ -55,6 +64,20 @@ class TensorBoard(Tracker):
         for file in self._files.values():
             file.close()
         self._files.clear()
+
+    def _opened(self, run: RunName) -> bool:
+        """Whether a run has a file. Raises `OSError` where none can have one now."""
+        if run not in self._files and run not in self._refused:
+            try:
+                self._files[run] = _EventFile(self._folder / run.job / run.trainer)
+            except OSError as error:
+                if error.errno in _MAY_END:
+                    raise
+                log.warning(
+                    "tensorboard: trainer %s of job %s is not tracked any more: %s", run.trainer, run.job, error
+                )
+                self._refused.add(run)
+        return run in self._files
 
 
 class _EventFile:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from essp_common import topics
-from essp_common.bus.memory import MemoryBus
+from essp_common.bus.kafka_clients import Undelivered
 from essp_common.bus.port import Record
 from essp_common.cache.memory import MemoryCache
 from essp_common.cache.port import clip_key
@@ -35,6 +35,7 @@ from essp_decoder.sandbox import Outcome, Sandbox
 from essp_decoder.service import build
 from essp_decoder.stage import DecodeStage
 from tests.harness.decode_units import FRAMES, SIZE, numbers, unit
+from tests.harness.lossy_bus import LossyBus
 from tests.harness.waiting import LONGEST_S
 
 pytestmark = pytest.mark.processes
@@ -44,7 +45,7 @@ class DecoderBench:
     """A memory bus and cache, and what a decoder publishes."""
 
     def __init__(self, limit_bytes: int = 2**26) -> None:
-        self.bus = MemoryBus()
+        self.bus = LossyBus()
         self.bus.ensure_topics({topic: topics.partitions(topic) for topic in topics.FIXED})
         self.cache = MemoryCache(limit_bytes)
         self._seen = {t: self.bus.subscribe([t], None) for t in (topics.CLIPS, topics.PROGRESS, topics.DEADLETTER)}
@@ -175,6 +176,23 @@ def test_a_full_cache_does_not_decode_twice(sandbox: Sandbox, folder: Path, monk
         assert ClipReady.FromString(bench.published(topics.CLIPS, 1)[0].value).clip.index == 1
     assert len(decoded) == 1
     bench.close()
+
+
+def test_what_the_bus_lost_is_published_again(
+    bench: DecoderBench, sandbox: Sandbox, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = unit(folder, "a.mp4", 2, 38)
+    work.seeds[1].last_frame = 100  # which the file does not have
+    record = _record(work)
+    with _stage(bench, sandbox) as (stage, _):
+        bench.bus.loses = 3
+        with pytest.raises(Undelivered):
+            stage.handle(record)
+        monkeypatch.setattr(sandbox, "decode", None)  # done already
+        stage.handle(record)
+    assert ClipReady.FromString(bench.published(topics.CLIPS, 1)[0].value).clip.index == 0
+    assert bench.published(topics.DEADLETTER, 1)
+    assert "failed" in [progress.WhichOneof("event") for progress in bench.told()]
 
 
 def test_seeds_of_a_stopped_job_are_dropped(bench: DecoderBench, sandbox: Sandbox, folder: Path) -> None:

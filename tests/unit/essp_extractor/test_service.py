@@ -11,6 +11,7 @@ import pytest
 from prometheus_client import REGISTRY
 
 from essp_common import topics
+from essp_common.bus.kafka_clients import Undelivered
 from essp_common.bus.port import Subscription
 from essp_common.cache.memory import MemoryCache
 from essp_common.cache.port import Buffer, Part, stream_key
@@ -398,6 +399,32 @@ def test_a_feature_that_has_to_wait_holds_no_other_back(monkeypatch: pytest.Monk
         assert set(bench.ready(1)) == {(0, "change")}
         stage.handle(record)
         assert set(bench.ready(1)) == {(0, "stack")}
+
+
+def test_what_the_bus_lost_is_published_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = extractions(monkeypatch, FrameStack)
+    bench = ExtractorBench(stream("stack", "frame_stack", length=2), DIFF)
+    bench.decoded(0)
+    with lane(bench, "frame_stack", "frame_diff") as (stage, clips):
+        (record,) = clips.poll(1, 1.0)
+        bench.bus.loses = 2
+        with pytest.raises(Undelivered):
+            stage.handle(record)
+        stage.handle(record)
+    assert set(bench.ready(2)) == {(0, "change"), (0, "stack")}
+    assert len(made) == 1
+
+
+def test_what_the_bus_lost_is_reported_when_it_is_given_up() -> None:
+    bench = ExtractorBench(DIFF)
+    bench.decoded(0)
+    with lane(bench, "frame_diff") as (stage, clips):
+        (record,) = clips.poll(1, 1.0)
+        bench.bus.loses = 1
+        with pytest.raises(Undelivered) as caught:
+            stage.handle(record)
+        stage.reject(record, caught.value, 1)
+    assert [said.failed.stream for said in bench.said_so_far()] == ["change"]
 
 
 @contextmanager

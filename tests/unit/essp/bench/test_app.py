@@ -49,6 +49,7 @@ def test_the_pretended_accelerator_is_busy_for_its_step() -> None:
 
 def row(store: str, prefetch: int, threads: int, **values: float) -> Row:
     labels: dict[str, str | int] = {"store": store, "batch": 64, "prefetch": prefetch, "threads": threads}
+    values = {"samples_per_s": 1000 / values["seconds"]} | values
     return Row(labels, {name: Spread((value,)) for name, value in values.items()})
 
 
@@ -64,6 +65,20 @@ def test_sentences_say_what_binds() -> None:
         assert sentence.startswith(expected)
     assert "passes the 90%" in said[0]
     assert "below the 90%" in said[1]
+
+
+def test_the_best_row_makes_the_most_samples() -> None:
+    """So many batches of 8 are soon made, since they are few samples."""
+    common = {"data_wait": 0.4, "utilisation": 0.6, "cpu_cores": 1.0}
+    small, large = (
+        row("a", 0, 1, seconds=2, samples_per_s=40, **common),
+        row("a", 0, 1, seconds=9, samples_per_s=90, **common),
+    )
+    small = Row({**small.labels, "batch": 8}, small.values)
+    assert sentences([small, large], 4)[0].startswith(
+        "a: the input binds with 1 thread and prefetch 0, in batches of 64,"
+    )
+    assert sentences([small], 4)[0].startswith("a: the input binds with 1 thread and prefetch 0: ")
 
 
 def test_sentences_say_what_prefetch_hides() -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
+import tarfile
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -16,7 +20,8 @@ from essp.bench.pipeline import Plan
 from essp.bench.places import Extent, Place
 from essp.bench.sources import Shape, Source, open_source
 from essp.bench.storages import storages
-from essp_common.errors import Unavailable
+from essp_common.errors import StorageFull, Unavailable
+from essp_common.objects.archive import member_key
 from essp_common.objects.directory import DirectoryStore
 from essp_common.objects.throttled import Throttle
 from essp_common.wiring import Stores
@@ -68,6 +73,31 @@ def test_nothing_stays_behind_when_copying_ends_early(root: Path, tmp_path: Path
     with pytest.raises(type(error)), storages(opened(root, "images"), STORES, [f"file://{tmp_path}"], [], copied):
         pass
     assert left(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", ["images", "records"])
+def test_nothing_stays_behind_of_a_copy_that_the_store_has_no_room_for(
+    root: Path, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "copyfileobj", full)
+        with pytest.raises(StorageFull), storages(opened(root, name), STORES, [f"file://{tmp_path}"], []):
+            pass
+    assert full.called
+    assert left(tmp_path) == []
+
+
+def test_of_members_their_archive_is_evicted(root: Path, tmp_path: Path) -> None:
+    lines = ["path"]
+    with tarfile.open(tmp_path / "shard.tar", "w:") as shard:
+        for number in range(3):
+            shard.add(root / "images" / "one" / f"{number}.jpg", f"{number}.jpg")
+        lines += [member_key("shard.tar", m.offset_data, m.size, m.name) for m in shard.getmembers()]
+    (tmp_path / "list.csv").write_text("\n".join(lines))
+    with storages(opened(tmp_path, "list.csv"), STORES, [], []) as (storage,):
+        assert len(storage.source) == 3
+        assert storage.files == (f"{tmp_path}/shard.tar",)
 
 
 def test_evicted_files_are_read_again(tmp_path: Path) -> None:

@@ -70,6 +70,20 @@ def test_a_budget_that_is_too_small_is_named() -> None:
     assert found.facts["budget"]["enough"] > 96e6
 
 
+def test_a_job_has_one_master_however_many_clips_are_asked_for() -> None:
+    found = planned(rate=40_000.0, budget="200GB", servers=Servers(redis=1e13))
+    workers = {pool["name"]: pool["workers"] for pool in found.facts["pools"]}
+    assert workers["master"] == 1
+    assert found.facts["bottleneck"].startswith("master binds first, at 20,000 clips/s (fewer, longer clips")
+
+
+def test_a_pool_makes_all_streams_of_its_feature() -> None:
+    spec = job()
+    twice = spec.model_copy(update={"streams": {**spec.streams, "more": spec.streams["flow"]}})
+    pools = plan(twice, COSTS, 10_000, Wanted(rate=88.0)).facts["pools"]
+    assert {pool["name"]: pool["workers"] for pool in pools}["extractor.flow"] == 11
+
+
 def test_servers_and_links_are_limits_too() -> None:
     servers = Servers(redis=4e9, redis_servers=1, network=1e9)
     limits = {limit.name: limit.clips_per_s for limit in planned(rate=880.0, servers=servers).limits}

@@ -113,6 +113,16 @@ def test_a_folder_in_place_of_a_file_is_found_before_anything_is_measured(
         essp("bench", "io", "--source", str(images), *SMALL, option, str(tmp_path / name))
 
 
+@pytest.mark.parametrize("command", ["io", "app", "checkpoint"])
+def test_two_pictures_in_one_file_are_refused_before_anything_is_measured(
+    images: Path, tmp_path: Path, command: str
+) -> None:
+    source = () if command == "checkpoint" else ("--source", str(images))
+    with pytest.raises(ConfigError, match=r"--plot .*/io\.png: --trace .*/io\.csv draws its picture there"):
+        essp("bench", command, *source, "--trace", str(tmp_path / "io.csv"), "--plot", str(tmp_path / "io.png"))
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_source_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match=r"there are no files at .*nothing"):
         essp("bench", "io", "--source", str(tmp_path / "nothing"))

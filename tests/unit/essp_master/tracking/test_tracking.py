@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -103,6 +105,34 @@ def test_a_folder_that_may_not_be_written_to_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match=r"ESSP_TENSORBOARD=.*name a folder"):
         TensorBoard(tmp_path / "file" / "logs")
+
+
+def test_a_folder_that_cannot_be_written_to_is_named_once_and_stops_no_other_training(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "six").touch()  # where a folder would have to be
+    barred, other = (RunName(job, "rgb", f"file:///out/{job}") for job in ("six", "seven"))
+    tensorboard = TensorBoard(tmp_path)
+    for clips in (32, 64):
+        tensorboard.write([Point(run, "train/loss", clips, 0.5, 1.0) for run in (barred, other)])
+    assert [step for step, _ in scalars(tmp_path / "seven" / "rgb", "train/loss")] == [32, 64]
+    assert caplog.text.count("trainer rgb of job six is not tracked any more") == 1
+    (tmp_path / "six").unlink()
+    tensorboard.write([Begin(barred, {}, False), Point(barred, "train/loss", 96, 0.5, 1.0)])
+    assert [step for step, _ in scalars(tmp_path / "six" / "rgb", "train/loss")] == [96]
+    tensorboard.close()
+
+
+def test_a_full_disk_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tensorboard, training = TensorBoard(tmp_path), RunName("seven", "rgb", "file:///out/seven")
+    points = [Point(training, "train/loss", 32, 0.5, 1.0)]
+    with monkeypatch.context() as full:
+        full.setattr(Path, "mkdir", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
+        with pytest.raises(OSError, match="No space"):
+            tensorboard.write(points)
+    tensorboard.write(points)
+    assert scalars(tmp_path / "seven" / "rgb", "train/loss") == [(32, 0.5)]
+    tensorboard.close()
 
 
 def test_mlflow_has_one_run_for_a_training_that_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
