@@ -377,12 +377,14 @@ def claim(
         if staged is not None and last.entry is not None and last.entry.fence <= fence:
             newer = _taken_along(store, found, staged, last.entry.process)
         name = None if newer is None else newer.checkpoint
-        if (ownership := Ownership.take(latest, last, resumed, fence, writer, name)) is not None:
+        ownership = Ownership.take(latest, last, resumed, fence, writer, name)
+        if ownership is None:
+            if newer is not None:  # another process was first, and trains from an older one
+                remove(store, newer.prefix)
+        elif ownership.is_last:
             if newer is not None:
                 found = Found(newer, found.lost_until if found.lost_until > newer.step else 0)
             return CheckpointWriter(store, trainer, found, ownership, _ends(store, trainer))
-        if newer is not None:  # another process was first, and trains from an older one
-            remove(store, newer.prefix)
 
 
 def _base_file(manifest: Manifest, file: StoredFile, base: StoredBase) -> tuple[str, StoredFile]:

@@ -269,6 +269,32 @@ def test_who_is_overtaken_while_it_takes_up_what_is_staged_changes_nothing(
         other[0].check()
 
 
+@pytest.mark.parametrize("saves", [False, True])
+def test_who_is_overtaken_as_soon_as_it_owns_the_training_leaves_what_the_other_resumed_from(
+    node: Node, store: DirectoryStore, tmp_path: Path, saves: bool
+) -> None:
+    node.copy(node.stage(4))
+    node.stage(8, b"eight")
+    other: list[CheckpointWriter] = []
+
+    class Overtaken(DirectoryStore):
+        def put(self, key: str, data: bytes, *, if_absent: bool = False) -> ObjectInfo:
+            written = super().put(key, data, if_absent=if_absent)
+            if if_absent and not other:
+                other.append(checkpoint.claim(store, "rgb", 1, "other"))
+                if saves:
+                    other[0].save(manifest(12), in_memory({MODEL_FILE: b"twelve"}), 2)
+            return written
+
+    node.staging.close()
+    writer = Node(tmp_path / "nvme", Overtaken(str(tmp_path / "store"))).claim()
+    assert found_step(other[0]) == 8
+    assert checkpoint.load_files(store, checkpoint.read(store, "rgb", 8)) == {MODEL_FILE: b"eight"}
+    assert found_step(writer) == latest(store) == (12 if saves else 8)
+    with pytest.raises(Fenced):
+        other[0].check()
+
+
 def test_a_finished_training_takes_nothing_up(node: Node, store: DirectoryStore, tmp_path: Path) -> None:
     node.stage(4)
     node.writer.save(manifest(9, final=True), in_memory({MODEL_FILE: b"end"}), 2)
