@@ -769,6 +769,27 @@ def test_a_burst_buffer_that_cannot_be_used_costs_no_checkpoint(tmp_path: Path, 
     assert final_weights(stage) == final_weights(whole)
 
 
+def test_a_copy_that_failed_does_not_take_the_room_of_later_ones(tmp_path: Path, whole: Stage) -> None:
+    """The buffer has room for one checkpoint, and what was saved past it meanwhile is newer than what it holds."""
+    room = int(1.5 * max(sum(file.size_bytes for file in each.files) for each in manifests(whole)))
+    stores = Unreliable(Unavailable("no answer"))
+    stage = Stage(job_spec(tmp_path / "run", checkpoint={"every": 4}), phase_plans(2), stores=stores)
+    positions = stage.every_position()
+    stage.command(Control.START)
+    stage.feed(positions[:8])
+    staged = CHECKPOINTS.labels("staged")._value.get()
+    with Running(stage, save_retry_s=0, burst=burst(tmp_path / "nvme", str(room))) as running:
+        stage.wait_for("trouble")
+        stage.wait_for_trained(8)
+        assert CHECKPOINTS.labels("staged")._value.get() - staged == 1
+        stores.failing = False
+        stage.feed(positions[8:])
+        running.join()
+    assert running.error is None
+    assert CHECKPOINTS.labels("staged")._value.get() - staged > 1
+    assert final_weights(stage) == final_weights(whole)
+
+
 @pytest.mark.parametrize("node", ["same", "other"])
 def test_what_is_staged_is_resumed_from_where_it_lies(tmp_path: Path, whole: Stage, node: str) -> None:
     """The job's store refuses each checkpoint, and the process leaves. Then the store is well again."""
