@@ -124,7 +124,7 @@ class Ownership:
         writer: str,
         newer: CheckpointName | None = None,
     ) -> Ownership | None:
-        """Become the owner; None: another process has written since the end of the log was `after`, and nothing changed.
+        """Become the owner; None: another process has written since the end of the log was `after`, and this one not.
 
         The caller looks whether it still `is_last`: if not, another one has taken over, from what this entry says.
         `resumed`: the checkpoint to resume from; it is the latest now if the log did not say which is. `newer`: one
