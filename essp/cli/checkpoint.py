@@ -135,7 +135,7 @@ def diff_command(
 
     store = _store(output)
     name = _the(trainer, store)
-    found = difference(store, at(store, name, first), at(store, name, second))
+    found = difference(store, at(store, name, first), at(store, name, second), Settings().code)
     if as_json:
         typer.echo(json.dumps(asdict(found) | {"same": found.same}, indent=2))
         return
@@ -198,10 +198,11 @@ def export_command(
     from essp_common.artifacts.fused_model import open_model
 
     packing = Packing(bits, scope, not one_dimensional, codec)
-    stores = Stores(Settings().stores)
+    settings = Settings()
+    stores = Stores(settings.stores)
     source, found = open_model(stores, as_uri(model))
     target = as_uri(out)
-    exported = export(source, found, stores.under(target), packing)
+    exported = export(source, found, stores.under(target), packing, settings.code)
     answers = _compared(model, out, check) if check else None
     before, after = (sum(getattr(each, name) for each in exported) for name in ("before_bytes", "after_bytes"))
     if as_json:

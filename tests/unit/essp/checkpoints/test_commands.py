@@ -14,11 +14,12 @@ import torch
 
 import essp
 from essp.checkpoints.programs import export_programs
-from essp_common.artifacts import checkpoint
+from essp_common.artifacts import checkpoint, layout
+from essp_common.artifacts.checkpoint_files import BadCheckpoint
 from essp_common.artifacts.fused_model import open_model
 from essp_common.artifacts.sealed import sealed
 from essp_common.errors import ConfigError, Conflict, EsspError, NotFound, PermanentError
-from essp_common.learning.models import Classifier, as_tensors
+from essp_common.learning.models import Classifier, as_tensors, starting_weights
 from essp_common.objects.directory import DirectoryStore
 from essp_common.tensors.packed import described, pack
 from essp_common.wiring import Stores
@@ -216,6 +217,46 @@ def test_weights_that_are_none_are_named(tmp_path: Path) -> None:
         )
         with pytest.raises(PermanentError, match=words):
             essp.load_model(tmp_path)
+
+
+BOMB = pack({"zeros": np.zeros((2**12, 2**12), np.float32)})
+"""64 MiB in a few kilobytes."""
+OF_ANOTHER_SIZE = r"its arrays have 67,108,864 bytes, and [0-9,]+ are the most that can be in it"
+
+
+def with_bomb(output: Path, step: int) -> None:
+    """A checkpoint of somebody else's, whole as far as its hashes say."""
+    store = store_of(output)
+    manifest = checkpoint.read(store, "one", step)
+    files = [
+        file.model_copy(update={"size_bytes": len(BOMB), "sha256": hashlib.sha256(BOMB).hexdigest(), "base": None})
+        for file in manifest.files
+        if file.name == checkpoint.MODEL_FILE
+    ]
+    store.put(manifest.prefix + checkpoint.MODEL_FILE, BOMB)
+    store.put(manifest.key, sealed(manifest.model_copy(update={"files": tuple(files)})))
+
+
+def test_checkpoints_of_more_bytes_than_their_network_has_are_not_unpacked(output: Path) -> None:
+    assert len(BOMB) < 2**14
+    with_bomb(output, 8)
+    with pytest.raises(BadCheckpoint, match=OF_ANOTHER_SIZE):
+        command("checkpoint", "diff", str(output), "4", "8")
+    with_bomb(output, checkpoint.steps(store_of(output), "one")[-1])
+    store_of(output).put(layout.SPEC, job_spec(output).model_copy(update={"epochs": 2}).model_dump_json().encode())
+    with pytest.raises(BadCheckpoint, match=OF_ANOTHER_SIZE):
+        starting_weights(Stores(("file:///",)), f"file://{output}/trainers/one")
+
+
+def test_a_model_of_more_bytes_than_its_network_has_is_not_unpacked(tmp_path: Path) -> None:
+    model = model_at(tmp_path)
+    _, manifest = open_model(Stores(("file:///",)), model)
+    first = manifest.members[0].model_copy(update={"sha256": hashlib.sha256(BOMB).hexdigest()})
+    (tmp_path / "model" / first.file).write_bytes(BOMB)
+    hostile = manifest.model_copy(update={"members": (first, *manifest.members[1:])})
+    (tmp_path / "model/manifest.json").write_bytes(sealed(hostile))
+    with pytest.raises(PermanentError, match=f"{first.file}: {OF_ANOTHER_SIZE}"):
+        command("checkpoint", "export", model, "--out", str(tmp_path / "copy"))
 
 
 def checkpoint_bytes() -> bytes:
