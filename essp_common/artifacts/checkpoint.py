@@ -616,7 +616,7 @@ def _prune(store: ObjectStore, newest: Manifest, keep: int, ends: Collection[Che
         spared.update([name for name in complete if name.step == newest.best.step][-1:])
     spared |= {base for name in spared for base in _bases(store, newest, name)}
     superseded = {name for name, _ in found if name < newest.checkpoint}
-    for name in sorted(superseded - spared):
+    for name in sorted(superseded - spared, reverse=True):  # none goes after what it needs
         remove(store, layout.checkpoint(newest.trainer, *name))
 
 

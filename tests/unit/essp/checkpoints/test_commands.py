@@ -6,7 +6,7 @@ import hashlib
 import json
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import pytest
@@ -94,6 +94,47 @@ def test_a_whole_output_is_verified_and_a_damaged_one_named(output: Path) -> Non
     assert "its SHA-256 is not that of the manifest" in damaged["one 8"]
     assert "is missing" in damaged["one 10"]
     assert "unusable" in command("checkpoint", "ls", str(output)).stdout
+
+
+@pytest.mark.parametrize("when", ["as it is listed", "as its manifest is read", "as its files are read"])
+def test_what_a_running_job_removes_meanwhile_is_not_damaged(
+    output: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """Just before its manifest is read for the first or the second time, or its weights are."""
+    wanted = checkpoint.MODEL_FILE if when == "as its files are read" else "manifest.json"
+    asked = 2 if when == "as its manifest is read" else 1
+    [removed] = output.glob("trainers/one/checkpoints/0000000008-*")
+    times = [0]
+
+    class Running(DirectoryStore):
+        def open(self, key: str) -> BinaryIO:
+            times[0] += f"/{removed.name}/{wanted}" in key
+            if times[0] == asked and removed.exists():
+                shutil.rmtree(removed)
+            return super().open(key)
+
+    monkeypatch.setattr("essp.cli.checkpoint._store", lambda output: Running.from_url(f"file://{output}"))
+    found = as_json("checkpoint", "verify", str(output))
+    assert times[0] >= asked
+    assert found["damaged"] == {}
+    assert found["passed_over"] == ["one 8"]
+    assert found["checkpoints"] == len(checkpoint.steps(store_of(output), "one"))
+
+
+@pytest.mark.parametrize("newest", ["none", "an older one"])
+def test_what_a_running_job_is_writing_is_not_damaged(output: Path, newest: str) -> None:
+    """Its files come before its manifest, and that before it is said to be complete."""
+    store = store_of(output)
+    for info in list(store.list("trainers/one/")):
+        if "/checkpoints/0000000004-" not in info.key and (newest == "none" or "/checkpoints/" in info.key):
+            store.delete(info.key)
+    if newest == "an older one":
+        for info in list(store.list("trainers/one/latest/")):
+            store.put(info.key, json.dumps({"owner": 1, "step": 4, "incarnation": 1}).encode())
+    store.put("trainers/one/checkpoints/0000000008-0000000001/model.tensors", b"the first of its files")
+    found = as_json("checkpoint", "verify", str(output))
+    assert (found["checkpoints"], found["damaged"], found["passed_over"]) == (1, {}, ["one 8"])
+    assert "one 8: passed over, as it is being written" in command("checkpoint", "verify", str(output)).stdout
 
 
 def test_a_difference_is_that_of_the_weights(output: Path) -> None:
