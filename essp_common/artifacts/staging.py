@@ -104,18 +104,19 @@ class Staging:
             os.close(self._descriptor)
             self._descriptor = -1
 
-    def left_by(self, process: str) -> Manifest | None:
-        """The newest whole checkpoint, if this process has staged it; every byte of it is read."""
+    def left_by(self, process: str, incarnation: int) -> Manifest | None:
+        """The newest whole checkpoint, if this process has staged it; every byte of it is read. Those of another
+        incarnation lie here if the disk did not let them be removed (`clear`)."""
         try:
             if not process or self._fast.get(_OWNER).decode() != process:
                 return None
-            names = checkpoint.complete(self._fast, self._trainer)
+            complete = checkpoint.complete(self._fast, self._trainer)
         except NotFound:
             return None
         except (EsspError, ValueError) as error:
             _log.warning("%s: what is staged cannot be read: %s", self._fast.uri(_OWNER), error)
             return None
-        for name in reversed(names):
+        for name in reversed([name for name in complete if name.incarnation == incarnation]):
             try:
                 manifest = checkpoint.read_named(self._fast, self._trainer, name)
                 checkpoint.verify(self._fast, manifest)

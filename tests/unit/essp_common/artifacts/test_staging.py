@@ -143,6 +143,20 @@ def test_another_node_goes_on_from_the_store_and_what_the_first_has_staged_is_st
     assert back.staged == []
 
 
+def test_what_is_stale_and_could_not_be_removed_is_nobodys(
+    node: Node, store: DirectoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.copy(node.stage(4))
+    node.stage(8)
+    Node(tmp_path / "other", store).claim()
+    with monkeypatch.context() as disk:
+        disk.setattr("shutil.rmtree", lambda path, ignore_errors: None)
+        back = restarted(node, tmp_path / "nvme")
+        back.claim()
+    assert back.staged == [8]
+    assert found_step(restarted(back, tmp_path / "nvme").claim()) == 4
+
+
 @pytest.mark.parametrize("change", ["settings", "begun anew", "damaged", "lost log", "no manifest"])
 def test_what_is_staged_and_not_to_be_trusted_is_left_out(
     node: Node, store: DirectoryStore, tmp_path: Path, change: str
