@@ -560,6 +560,39 @@ def test_a_final_checkpoint_that_cannot_be_saved_fails_the_training(
     assert "No space left on device; make room" in failed.reason
 
 
+class Flipping(Stores):
+    """Stores on whose disk a bit of the final weights flips, the first time that they are written."""
+
+    def __init__(self) -> None:
+        super().__init__(("file:///",))
+        self.written = 0
+
+    def under(self, uri: str, videos: bool = False) -> ObjectStore:
+        stores = self
+
+        class Flips(DirectoryStore):
+            def put(self, key: str, data: bytes, *, if_absent: bool = False) -> ObjectInfo:
+                if "/0000000039-" in key and key.endswith(checkpoint.MODEL_FILE):
+                    stores.written += 1
+                    if stores.written == 1:
+                        data = data[:-1] + bytes([data[-1] ^ 1])
+                return super().put(key, data, if_absent=if_absent)
+
+        return Flips.from_url(uri)
+
+
+def test_a_final_checkpoint_that_reads_back_differently_is_written_again(
+    tmp_path: Path, whole: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("essp_trainer.checkpoints.checkpointer._wait", lambda seconds: None)
+    stores = Flipping()
+    stage = Stage(job_spec(tmp_path), phase_plans(2), stores=stores)
+    train(stage)
+    assert stores.written == 2
+    assert final_weights(stage) == final_weights(whole)
+    assert any("is damaged" in report.reason and report.unsaved for report in stage.reports("trouble"))
+
+
 def test_who_was_overtaken_by_a_later_run_leaves(tmp_path: Path) -> None:
     stage = Stage(job_spec(tmp_path), phase_plans(2))
     stage.command(Control.START)
