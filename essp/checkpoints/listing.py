@@ -13,6 +13,8 @@ from essp_common.artifacts.ownership import CheckpointName
 from essp_common.errors import NotFound
 from essp_common.objects.port import ObjectStore
 
+_UNFINISHED = "it is being written, or its writer was killed: it has no manifest yet, and does not count"
+
 
 @dataclass(frozen=True, slots=True)
 class Listed:
@@ -106,7 +108,10 @@ def _of(store: ObjectStore, trainer: str) -> Iterator[Listed]:
     sizes: dict[CheckpointName, int] = {}
     for name, size in _of_trainer(store, trainer):
         sizes[name] = sizes.get(name, 0) + size
-    manifests: dict[CheckpointName, Manifest | str] = {name: _manifest(store, trainer, name) for name in sizes}
+    begun = {name for name in sizes if newest is None or name > newest} - set(checkpoint.complete(store, trainer))
+    manifests: dict[CheckpointName, Manifest | str] = {
+        name: _UNFINISHED if name in begun else _manifest(store, trainer, name) for name in sizes
+    }
     latest = manifests.get(newest) if newest is not None else None
     best = latest.best.step if isinstance(latest, Manifest) and latest.best is not None else None
     for name in sorted(sizes):

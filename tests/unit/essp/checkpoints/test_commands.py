@@ -135,6 +135,7 @@ def test_what_a_running_job_is_writing_is_not_damaged(output: Path, newest: str)
     found = as_json("checkpoint", "verify", str(output))
     assert (found["checkpoints"], found["damaged"], found["passed_over"]) == (1, {}, ["one 8"])
     assert "one 8: passed over, as it is being written" in command("checkpoint", "verify", str(output)).stdout
+    assert "one 8: it is being written" in command("checkpoint", "ls", str(output)).stdout
 
 
 def test_a_difference_is_that_of_the_weights(output: Path) -> None:
