@@ -37,7 +37,7 @@ from urllib.parse import parse_qs
 
 from essp_common.artifacts import checkpoint, checkpoint_files, layout
 from essp_common.artifacts.checkpoint import Manifest
-from essp_common.artifacts.checkpoint_files import REMEDY, BadCheckpoint, Data, StoredFile
+from essp_common.artifacts.checkpoint_files import BadCheckpoint, Data, StoredFile
 from essp_common.artifacts.ownership import CheckpointName
 from essp_common.errors import ConfigError, Conflict, EsspError, NotFound, Unavailable
 from essp_common.objects.bounded import BoundedDirectory
@@ -156,9 +156,11 @@ class Staging:
         def copy(store: ObjectStore, prefix: str) -> tuple[StoredFile, ...]:
             for file in manifest.files:
                 if (path := self._fast.local_path(manifest.prefix + file.name)) is None:
-                    raise BadCheckpoint(f"{self._fast.uri(manifest.prefix + file.name)} is missing; {REMEDY}")
+                    raise BadCheckpoint(
+                        f"{self._fast.uri(manifest.prefix + file.name)} is gone; leave it to ESSP what lies there"
+                    )
                 store.put_file(prefix + file.name, path)
-            checkpoint_files.verify(store, prefix, manifest.files)
+            checkpoint_files.read_back(store, prefix, manifest.files)
             return manifest.files
 
         return copy

@@ -70,7 +70,7 @@ class PackingProcess(StatePacking):
             stored = self._packed(checkpoint, packings, alone)
             for file, output in zip(stored, self._outputs, strict=False):
                 store.put_file(prefix + file.name, f"/proc/self/fd/{output}")
-            checkpoint_files.verify(store, prefix, stored)
+            checkpoint_files.read_back(store, prefix, stored)
             return stored
 
         return write
