@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
-from essp_common.artifacts.checkpoint import MODEL_FILE, Manifest, load_arrays
-from essp_common.learning.models import as_tensors
+from essp_common.artifacts.checkpoint import Manifest
+from essp_common.learning.models import weights_of
 from essp_common.objects.port import ObjectStore
 
 
@@ -41,9 +42,10 @@ class Difference:
         return all(each.equal == 1 for each in self.moved) and not (self.missing or self.added or self.reshaped)
 
 
-def difference(store: ObjectStore, first: Manifest, second: Manifest) -> Difference:
-    """Of the weights to evaluate with. Raises `BadCheckpoint` for files that are not whole."""
-    one, other = (as_tensors(load_arrays(store, each, [MODEL_FILE])[MODEL_FILE]) for each in (first, second))
+def difference(store: ObjectStore, first: Manifest, second: Manifest, code: Sequence[str] = ()) -> Difference:
+    """Of the weights to evaluate with. `code`: packages of its network (`ESSP_CODE`). Raises `BadCheckpoint` for files
+    that are not whole, `ConfigError` where the network is not installed."""
+    one, other = (weights_of(store, each, code) for each in (first, second))
     both = [name for name in one if name in other]
     alike = [name for name in both if one[name].shape == other[name].shape]
     moved = [_moved(name, one[name], other[name]) for name in alike]

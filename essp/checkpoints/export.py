@@ -9,12 +9,14 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from essp_common.artifacts.fused_model import MANIFEST, FusedModel, Member, member_weights, strategy_state
+from essp_common.artifacts.fused_model import MANIFEST, FusedModel, strategy_state
 from essp_common.artifacts.sealed import sealed
 from essp_common.errors import Conflict, NotFound
-from essp_common.learning.models import arrays_of, tensors_of
+from essp_common.learning.models import arrays_of, member_tensors
+from essp_common.learning.networks import StateDict
 from essp_common.objects.port import ObjectStore
 from essp_common.tensors.packed import Packing, pack, unpack
 
@@ -30,8 +32,11 @@ class Exported:
     """The largest difference of a number, over the largest number of its tensor; 0: exact."""
 
 
-def export(source: ObjectStore, model: FusedModel, target: ObjectStore, packing: Packing) -> list[Exported]:
-    """Write a model into an empty folder. Raises `Conflict` if there is one, `PermanentError` for damaged weights."""
+def export(
+    source: ObjectStore, model: FusedModel, target: ObjectStore, packing: Packing, code: Sequence[str] = ()
+) -> list[Exported]:
+    """Write a model into an empty folder. `code`: packages of its networks (`ESSP_CODE`). Raises `Conflict` if there is
+    one, `PermanentError` for damaged weights, `ConfigError` where a network is not installed."""
     try:
         target.head(MANIFEST)
     except NotFound:
@@ -40,10 +45,10 @@ def export(source: ObjectStore, model: FusedModel, target: ObjectStore, packing:
         raise Conflict(f"{target.uri(MANIFEST)} is there already; name another folder, or remove it first")
     exported, members = [], []
     for member in model.members:
-        figures, packed = _packed(member, member_weights(source, member), packing)
+        packed, error = _packed(member_tensors(source, member, code), packing)
         name = f"{member.trainer}.tensors"
         target.put(name, packed)
-        exported.append(figures)
+        exported.append(Exported(member.trainer, source.head(member.file).size_bytes, len(packed), error))
         bits = packing.bits or member.bits
         members.append(
             member.model_copy(update={"file": name, "sha256": hashlib.sha256(packed).hexdigest(), "bits": bits})
@@ -55,8 +60,9 @@ def export(source: ObjectStore, model: FusedModel, target: ObjectStore, packing:
     return exported
 
 
-def _packed(member: Member, weights: bytes, packing: Packing) -> tuple[Exported, bytes]:
-    arrays = arrays_of(tensors_of(weights))
+def _packed(weights: StateDict, packing: Packing) -> tuple[bytes, float]:
+    """A file of these weights, and the largest error in it; see `Exported`."""
+    arrays = arrays_of(weights)
     packed = pack(arrays, packing)
     found = unpack(packed)
     worst = max(
@@ -67,4 +73,4 @@ def _packed(member: Member, weights: bytes, packing: Packing) -> tuple[Exported,
         ),
         default=0.0,
     )
-    return Exported(member.trainer, len(weights), len(packed), worst), packed
+    return packed, worst

@@ -13,6 +13,8 @@ from essp_common.artifacts.ownership import CheckpointName
 from essp_common.errors import NotFound
 from essp_common.objects.port import ObjectStore
 
+_UNFINISHED = "it is being written, or its writer was killed: it has no manifest yet, and does not count"
+
 
 @dataclass(frozen=True, slots=True)
 class Listed:
@@ -40,6 +42,11 @@ class Listed:
     """Of numbers that were rounded; 0: it is exact."""
     problem: str
     """Why it cannot be used; empty: nothing was seen without reading its files."""
+
+    @property
+    def name(self) -> CheckpointName:
+        """Which it is, among those of its trainer."""
+        return CheckpointName(self.step, self.incarnation)
 
 
 def listed(store: ObjectStore, trainer: str = "") -> list[Listed]:
@@ -72,24 +79,39 @@ def at(store: ObjectStore, trainer: str, step: int | None = None) -> Manifest:
     return checkpoint.read(store, trainer, step)
 
 
-def faults(store: ObjectStore, each: Listed) -> str:
-    """Read every byte of a checkpoint; why it is not whole, or nothing."""
-    if each.problem:
-        return each.problem
+def faults(store: ObjectStore, each: Listed) -> str | None:
+    """Read every byte of a checkpoint; why it is not whole, or nothing.
+
+    None: it is no checkpoint yet, or no more: a running job is writing it, or has removed it since it was listed.
+    """
+    if _is_changing(store, each):
+        return None
     try:
-        name = CheckpointName(each.step, each.incarnation)
-        checkpoint.verify(store, checkpoint.read_named(store, each.trainer, name))
+        checkpoint.verify(store, checkpoint.read_named(store, each.trainer, each.name))
     except BadCheckpoint as error:
-        return str(error)
+        return None if _is_changing(store, each) else str(error)
     return ""
 
 
+def _is_changing(store: ObjectStore, each: Listed) -> bool:
+    """Whether it has no manifest, and that is no damage: it was never said to be complete, or objects of it have gone
+    since it was listed, as when it is removed."""
+    newest = checkpoint.latest_name(store, each.trainer)  # first: what is said to be complete has a manifest by then
+    if each.name in checkpoint.complete(store, each.trainer) or each.name == newest:
+        return False
+    there = sum(size for name, size in _of_trainer(store, each.trainer) if name == each.name)
+    return newest is None or each.name > newest or there != each.bytes
+
+
 def _of(store: ObjectStore, trainer: str) -> Iterator[Listed]:
+    newest = checkpoint.latest_name(store, trainer)
     sizes: dict[CheckpointName, int] = {}
     for name, size in _of_trainer(store, trainer):
         sizes[name] = sizes.get(name, 0) + size
-    manifests: dict[CheckpointName, Manifest | str] = {name: _manifest(store, trainer, name) for name in sizes}
-    newest = checkpoint.latest_name(store, trainer)
+    begun = {name for name in sizes if newest is None or name > newest} - set(checkpoint.complete(store, trainer))
+    manifests: dict[CheckpointName, Manifest | str] = {
+        name: _UNFINISHED if name in begun else _manifest(store, trainer, name) for name in sizes
+    }
     latest = manifests.get(newest) if newest is not None else None
     best = latest.best.step if isinstance(latest, Manifest) and latest.best is not None else None
     for name in sorted(sizes):

@@ -101,25 +101,38 @@ def verify_command(
     trainer: Annotated[str, typer.Option(help="Only those of this trainer.")] = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Read every byte of the checkpoints and compare it with its hash; exit status 1 if something is damaged."""
+    """Read every byte of the checkpoints and compare it with its hash; exit status 1 if something is damaged.
+
+    What a running job is writing, or removes meanwhile, is passed over.
+    """
     store = _store(output)
     found = listed(store, trainer)
     console = open_console(stderr=True)
     bad: dict[str, str] = {}
+    whole: list[Listed] = []
+    passed: list[str] = []
     for number, each in enumerate(found, start=1):
         if console.is_terminal:
             console.print(f"reading {number} of {len(found)}: {size(each.bytes)}", end="\r", highlight=False)
-        if why := faults(store, each):
+        why = faults(store, each)
+        if why:
             bad[f"{each.trainer} {each.step}"] = why
+        elif why is None:
+            passed.append(f"{each.trainer} {each.step}")
+        else:
+            whole.append(each)
+    looked_at = len(bad) + len(whole)
     if as_json:
-        typer.echo(json.dumps({"checkpoints": len(found), "damaged": bad}, indent=2))
+        typer.echo(json.dumps({"checkpoints": looked_at, "damaged": bad, "passed_over": passed}, indent=2))
     for name, why in {} if as_json else bad.items():
         typer.echo(f"{name}: {why}")
+    for name in [] if as_json else passed:
+        typer.echo(f"{name}: passed over, as it is being written, or was removed meanwhile")
     if bad:
-        console.print(f"{len(bad)} of {counted(len(found), 'checkpoint')} cannot be used")
+        console.print(f"{len(bad)} of {counted(looked_at, 'checkpoint')} cannot be used")
         raise typer.Exit(1)
     if not as_json:
-        typer.echo(f"{counted(len(found), 'checkpoint')}: all whole, {size(sum(each.bytes for each in found))} read")
+        typer.echo(f"{counted(looked_at, 'checkpoint')}: all whole, {size(sum(each.bytes for each in whole))} read")
 
 
 @app.command("diff")
@@ -135,7 +148,7 @@ def diff_command(
 
     store = _store(output)
     name = _the(trainer, store)
-    found = difference(store, at(store, name, first), at(store, name, second))
+    found = difference(store, at(store, name, first), at(store, name, second), Settings().code)
     if as_json:
         typer.echo(json.dumps(asdict(found) | {"same": found.same}, indent=2))
         return
@@ -198,10 +211,11 @@ def export_command(
     from essp_common.artifacts.fused_model import open_model
 
     packing = Packing(bits, scope, not one_dimensional, codec)
-    stores = Stores(Settings().stores)
+    settings = Settings()
+    stores = Stores(settings.stores)
     source, found = open_model(stores, as_uri(model))
     target = as_uri(out)
-    exported = export(source, found, stores.under(target), packing)
+    exported = export(source, found, stores.under(target), packing, settings.code)
     answers = _compared(model, out, check) if check else None
     before, after = (sum(getattr(each, name) for each in exported) for name in ("before_bytes", "after_bytes"))
     if as_json:

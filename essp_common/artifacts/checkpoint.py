@@ -36,7 +36,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainSerializ
 
 from essp_common.artifacts import checkpoint_files, layout
 from essp_common.artifacts.checkpoint_files import REMEDY, BadCheckpoint, Data, StoredBase, StoredFile
-from essp_common.artifacts.ownership import CheckpointName, LatestLog, Number, Ownership
+from essp_common.artifacts.ownership import CheckpointName, Entry, LatestLog, Number, Ownership
 from essp_common.artifacts.sealed import sealed, unsealed
 from essp_common.errors import EsspError, Fenced, NotFound, PermanentError
 from essp_common.job.changes import Place
@@ -238,7 +238,7 @@ class Manifest(_Document):
 class Staged(Protocol):
     """Checkpoints that a process of this node has left on their way to the store; see `staging.py`."""
 
-    def left_by(self, process: str) -> Manifest | None:
+    def left_by(self, process: str, incarnation: int) -> Manifest | None:
         """The newest whole one that this process has staged, if that is the one which staged here."""
 
     def data(self, manifest: Manifest) -> Data:
@@ -375,14 +375,16 @@ def claim(
         resumed = None if end is None else end.checkpoint
         newer = None
         if staged is not None and last.entry is not None and last.entry.fence <= fence:
-            newer = _taken_along(store, found, staged, last.entry.process)
+            newer = _taken_along(store, found, staged, last.entry)
         name = None if newer is None else newer.checkpoint
-        if (ownership := Ownership.take(latest, last, resumed, fence, writer, name)) is not None:
+        ownership = Ownership.take(latest, last, resumed, fence, writer, name)
+        if ownership is None:
+            if newer is not None:  # another process was first, and trains from an older one
+                remove(store, newer.prefix)
+        elif ownership.is_last:
             if newer is not None:
                 found = Found(newer, found.lost_until if found.lost_until > newer.step else 0)
             return CheckpointWriter(store, trainer, found, ownership, _ends(store, trainer))
-        if newer is not None:  # another process was first, and trains from an older one
-            remove(store, newer.prefix)
 
 
 def _base_file(manifest: Manifest, file: StoredFile, base: StoredBase) -> tuple[str, StoredFile]:
@@ -391,12 +393,12 @@ def _base_file(manifest: Manifest, file: StoredFile, base: StoredBase) -> tuple[
     return layout.checkpoint(manifest.trainer, *base.checkpoint), stored
 
 
-def _taken_along(store: ObjectStore, found: Found, staged: Staged, process: str) -> Manifest | None:
+def _taken_along(store: ObjectStore, found: Found, staged: Staged, owner: Entry) -> Manifest | None:
     """The staged checkpoint from which to go on in place of `found`, written to the store; None: there is none.
 
     It may have the folder of the process that staged it: that one has ended, or `staged` could not be had.
     """
-    newest = staged.left_by(process)
+    newest = staged.left_by(owner.process, owner.owner)
     if newest is None or (found.manifest is not None and newest.step <= found.manifest.step):
         return None
     try:
@@ -614,7 +616,7 @@ def _prune(store: ObjectStore, newest: Manifest, keep: int, ends: Collection[Che
         spared.update([name for name in complete if name.step == newest.best.step][-1:])
     spared |= {base for name in spared for base in _bases(store, newest, name)}
     superseded = {name for name, _ in found if name < newest.checkpoint}
-    for name in sorted(superseded - spared):
+    for name in sorted(superseded - spared, reverse=True):  # none goes after what it needs
         remove(store, layout.checkpoint(newest.trainer, *name))
 
 

@@ -20,6 +20,7 @@ _CHUNK = 8 * 2**20
 _NAME = r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}$"
 
 REMEDY = "restore it from a backup, or remove the trainer's folder to train from the start"
+_OF_STORE = "it was written just now, so see that the store, its disk and the network to it are well"
 
 
 class BadCheckpoint(PermanentError):
@@ -64,7 +65,7 @@ class StoredFile(BaseModel):
 
 
 Data = Callable[[ObjectStore, str], tuple[StoredFile, ...]]
-"""Writes the files of a checkpoint below a prefix of a store, reads each back (`verify`), and says what they are.
+"""Writes the files of a checkpoint below a prefix of a store, reads each back (`read_back`), and says what they are.
 
 Raises `BadCheckpoint` when the store gives back other bytes than it was given, and what the store raises.
 """
@@ -80,25 +81,22 @@ def in_memory(files: Mapping[str, bytes]) -> Data:
         )
         for name, data in files.items():
             store.put(prefix + name, data)
-        verify(store, prefix, stored)
+        read_back(store, prefix, stored)
         return stored
 
     return write
 
 
 def verify(store: ObjectStore, prefix: str, files: Iterable[StoredFile]) -> None:
-    """Read these files back. Raises `BadCheckpoint` naming the first that is missing or differs."""
+    """Read these files. Raises `BadCheckpoint` naming the first that is missing or differs."""
     for file in files:
-        key = prefix + file.name
-        digest = hashlib.sha256()
-        try:
-            _check_size(store, key, file, store.head(key).size_bytes)
-            with store.open(key) as source:
-                while chunk := source.read(_CHUNK):
-                    digest.update(chunk)
-        except NotFound as error:
-            raise _missing(store, key) from error
-        _check_hash(store, key, file, digest.hexdigest())
+        _read(store, prefix + file.name, file, REMEDY)
+
+
+def read_back(store: ObjectStore, prefix: str, files: Iterable[StoredFile]) -> None:
+    """`verify` for files that were just written: nothing is lost with them, and they can be written again."""
+    for file in files:
+        _read(store, prefix + file.name, file, _OF_STORE)
 
 
 def load(store: ObjectStore, prefix: str, file: StoredFile) -> bytes:
@@ -107,21 +105,33 @@ def load(store: ObjectStore, prefix: str, file: StoredFile) -> bytes:
     try:
         data = store.get(key)
     except NotFound as error:
-        raise _missing(store, key) from error
-    _check_size(store, key, file, len(data))
-    _check_hash(store, key, file, hashlib.sha256(data).hexdigest())
+        raise _missing(store, key, REMEDY) from error
+    _check_size(store, key, file, len(data), REMEDY)
+    _check_hash(store, key, file, hashlib.sha256(data).hexdigest(), REMEDY)
     return data
 
 
-def _missing(store: ObjectStore, key: str) -> BadCheckpoint:
-    return BadCheckpoint(f"{store.uri(key)} is missing; {REMEDY}")
+def _read(store: ObjectStore, key: str, file: StoredFile, remedy: str) -> None:
+    digest = hashlib.sha256()
+    try:
+        _check_size(store, key, file, store.head(key).size_bytes, remedy)
+        with store.open(key) as source:
+            while chunk := source.read(_CHUNK):
+                digest.update(chunk)
+    except NotFound as error:
+        raise _missing(store, key, remedy) from error
+    _check_hash(store, key, file, digest.hexdigest(), remedy)
 
 
-def _check_size(store: ObjectStore, key: str, file: StoredFile, size_bytes: int) -> None:
+def _missing(store: ObjectStore, key: str, remedy: str) -> BadCheckpoint:
+    return BadCheckpoint(f"{store.uri(key)} is missing; {remedy}")
+
+
+def _check_size(store: ObjectStore, key: str, file: StoredFile, size_bytes: int, remedy: str) -> None:
     if size_bytes != file.size_bytes:
-        raise BadCheckpoint(f"{store.uri(key)} has {size_bytes} bytes instead of {file.size_bytes}; {REMEDY}")
+        raise BadCheckpoint(f"{store.uri(key)} has {size_bytes} bytes instead of {file.size_bytes}; {remedy}")
 
 
-def _check_hash(store: ObjectStore, key: str, file: StoredFile, sha256: str) -> None:
+def _check_hash(store: ObjectStore, key: str, file: StoredFile, sha256: str, remedy: str) -> None:
     if sha256 != file.sha256:
-        raise BadCheckpoint(f"{store.uri(key)} is damaged: its SHA-256 is not that of the manifest; {REMEDY}")
+        raise BadCheckpoint(f"{store.uri(key)} is damaged: its SHA-256 is not that of the manifest; {remedy}")

@@ -124,8 +124,9 @@ class Ownership:
         writer: str,
         newer: CheckpointName | None = None,
     ) -> Ownership | None:
-        """Become the owner, unless the log has changed since its end was `after`: then None, and the caller reads anew.
+        """Become the owner; None: another process has written since the end of the log was `after`, and this one not.
 
+        The caller looks whether it still `is_last`: if not, another one has taken over, from what this entry says.
         `resumed`: the checkpoint to resume from; it is the latest now if the log did not say which is. `newer`: one
         that its writer had no time to point to; it is the latest now. Raises `Fenced` if the present owner belongs to a
         later run of the job.
@@ -144,7 +145,7 @@ class Ownership:
             latest.entries.write(number, entry.model_dump_json().encode())
         except Conflict:
             return None
-        return cls(latest, number, entry) if latest.entries.newest() == number else None
+        return cls(latest, number, entry)
 
     @property
     def incarnation(self) -> int:
@@ -160,6 +161,11 @@ class Ownership:
     def pointed(self) -> CheckpointName | None:
         """The latest checkpoint."""
         return self._entry.checkpoint
+
+    @property
+    def is_last(self) -> bool:
+        """Whether nobody has written an entry since."""
+        return self._latest.entries.newest() == self._number
 
     def check(self) -> None:
         """Raises `Fenced` if another process owns the training now."""

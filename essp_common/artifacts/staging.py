@@ -37,7 +37,7 @@ from urllib.parse import parse_qs
 
 from essp_common.artifacts import checkpoint, checkpoint_files, layout
 from essp_common.artifacts.checkpoint import Manifest
-from essp_common.artifacts.checkpoint_files import REMEDY, BadCheckpoint, Data, StoredFile
+from essp_common.artifacts.checkpoint_files import BadCheckpoint, Data, StoredFile
 from essp_common.artifacts.ownership import CheckpointName
 from essp_common.errors import ConfigError, Conflict, EsspError, NotFound, Unavailable
 from essp_common.objects.bounded import BoundedDirectory
@@ -104,18 +104,19 @@ class Staging:
             os.close(self._descriptor)
             self._descriptor = -1
 
-    def left_by(self, process: str) -> Manifest | None:
-        """The newest whole checkpoint, if this process has staged it; every byte of it is read."""
+    def left_by(self, process: str, incarnation: int) -> Manifest | None:
+        """The newest whole checkpoint, if this process has staged it; every byte of it is read. Those of another
+        incarnation lie here if the disk did not let them be removed (`clear`)."""
         try:
             if not process or self._fast.get(_OWNER).decode() != process:
                 return None
-            names = checkpoint.complete(self._fast, self._trainer)
+            complete = checkpoint.complete(self._fast, self._trainer)
         except NotFound:
             return None
         except (EsspError, ValueError) as error:
             _log.warning("%s: what is staged cannot be read: %s", self._fast.uri(_OWNER), error)
             return None
-        for name in reversed(names):
+        for name in reversed([name for name in complete if name.incarnation == incarnation]):
             try:
                 manifest = checkpoint.read_named(self._fast, self._trainer, name)
                 checkpoint.verify(self._fast, manifest)
@@ -155,9 +156,11 @@ class Staging:
         def copy(store: ObjectStore, prefix: str) -> tuple[StoredFile, ...]:
             for file in manifest.files:
                 if (path := self._fast.local_path(manifest.prefix + file.name)) is None:
-                    raise BadCheckpoint(f"{self._fast.uri(manifest.prefix + file.name)} is missing; {REMEDY}")
+                    raise BadCheckpoint(
+                        f"{self._fast.uri(manifest.prefix + file.name)} is gone; leave it to ESSP what lies there"
+                    )
                 store.put_file(prefix + file.name, path)
-            checkpoint_files.verify(store, prefix, manifest.files)
+            checkpoint_files.read_back(store, prefix, manifest.files)
             return manifest.files
 
         return copy

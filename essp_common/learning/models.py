@@ -9,7 +9,8 @@ contains its random generator for dropout, so trainers in one process do not inf
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from hashlib import sha256
 from textwrap import shorten
 from typing import Any, NamedTuple, cast
@@ -194,17 +195,16 @@ class StartingWeights(NamedTuple):
     origin: Origin
 
 
-def starting_weights(stores: Stores, uri: str | None) -> StartingWeights | None:
+def starting_weights(stores: Stores, uri: str | None, code: Sequence[str] = ()) -> StartingWeights | None:
     """Load the weights that a trainer's `weights` names: `package:NAME`, the training of another job, or a file in a
-    configured store.
+    configured store. `code`: see `build`.
 
     Raises `ConfigError` if there are none, `BadCheckpoint` if those of a training are damaged.
     """
     if uri is None:
         return None
     if not uri.startswith(PACKAGE) and (other := trained(stores, uri)) is not None:
-        arrays = load_arrays(other.output, other.manifest, [MODEL_FILE])[MODEL_FILE]
-        return StartingWeights(as_tensors(arrays), other.origin)
+        return StartingWeights(weights_of(other.output, other.manifest, code), other.origin)
     if uri.startswith(PACKAGE):
         data, name = packaged_weights(uri.removeprefix(PACKAGE)), "weights.pth"
     else:
@@ -221,9 +221,20 @@ def restore(store: ObjectStore, manifest: Manifest, code: Sequence[str] = ()) ->
 
     Raises `BadCheckpoint` if its weights differ from those that were saved."""
     classifier = built(manifest.model, code)
-    held = load_arrays(store, manifest, [MODEL_FILE], _most_bytes(classifier))
-    load_tensors(classifier, as_tensors(held[MODEL_FILE]))
+    load_tensors(classifier, _weights_for(classifier, store, manifest))
     return classifier
+
+
+def weights_of(store: ObjectStore, manifest: Manifest, code: Sequence[str] = ()) -> StateDict:
+    """The weights of a checkpoint, without a network: as they are stored, and no more than its network has.
+
+    `code`: see `build`. Raises as `restore` does, also where that network is not installed."""
+    return _weights_for(built(manifest.model, code), store, manifest)
+
+
+def _weights_for(classifier: nn.Module, store: ObjectStore, manifest: Manifest) -> StateDict:
+    held = load_arrays(store, manifest, [MODEL_FILE], _most_bytes(classifier))
+    return as_tensors(held[MODEL_FILE])
 
 
 def state_bytes(classifier: nn.Module) -> bytes:
@@ -280,10 +291,26 @@ def load_member(classifier: nn.Module, store: ObjectStore, member: Member) -> No
     """Set parameters and buffers to those of a member of the model whose folder `store` is. Raises `NotFound`, and
     `PermanentError`, which names the file, for weights that were changed, or are those of another network."""
     data = member_weights(store, member)
-    try:
+    with _named(store.uri(member.file)):
         load_state(classifier, data)
+
+
+def member_tensors(store: ObjectStore, member: Member, code: Sequence[str] = ()) -> StateDict:
+    """The weights of such a member as they are stored, and no more than its network has. `code`: see `build`. Raises as
+    `load_member` does, and `ConfigError` where that network is not installed."""
+    most_bytes = _most_bytes(built(member.model, code))
+    data = member_weights(store, member)
+    with _named(store.uri(member.file)):
+        return tensors_of(data, most_bytes)
+
+
+@contextmanager
+def _named(uri: str) -> Iterator[None]:
+    """Errors with the name of the file."""
+    try:
+        yield
     except PermanentError as error:
-        raise PermanentError(f"{store.uri(member.file)}: {error}") from error
+        raise PermanentError(f"{uri}: {error}") from error
 
 
 def load_tensors(classifier: nn.Module, tensors: Mapping[str, Tensor]) -> None:

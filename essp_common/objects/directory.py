@@ -2,8 +2,9 @@
 
 A write goes to a temporary file beside its target (`.essp-*.tmp`, which `list` does not show), is flushed to disk,
 renamed, and the directory flushed: after a crash there is the old object or the new one, and what `put` has returned
-from stays. A temporary file that a crash left behind is removed, once it is an hour old, by the first write of a
-process to that folder.
+from stays. A temporary file that a crash left behind is removed, once it is an hour old, by a write to that folder.
+Below a folder with one writer (`below`) that of a new folder looks beside it, too: checkpoints have a folder each, to
+which nobody comes back. Each folder is looked through once an hour at most.
 
 Reading follows symbolic links, since data sets are often made of them; writing through one that leads out of the
 root is refused. `if_absent` needs hard links, which network and FUSE file systems may lack (`ConfigError`).
@@ -55,8 +56,8 @@ class DirectoryStore:
         """Folders that were not there before."""
         self._folders = threading.Lock()
         """Folders and what is known of them change together."""
-        self._tidied: set[str] = set()
-        """Folders without temporary files of processes that crashed."""
+        self._tidied: dict[str, float] = {}
+        """When each folder, and those in it (`/*`), were looked through for what crashed processes have left."""
 
     @classmethod
     def from_url(cls, url: str) -> DirectoryStore:
@@ -98,12 +99,7 @@ class DirectoryStore:
         with self._errors(key), suppress(FileNotFoundError, NotADirectoryError):
             path = self._writable_path(key)
             os.unlink(path)
-            folder = os.path.dirname(path)
-            with self._folders, suppress(OSError):  # not empty, or a link
-                while folder != self._root and (self._owned or folder in self._made):
-                    os.rmdir(folder)
-                    self._made.discard(folder)
-                    folder = os.path.dirname(folder)
+            self._remove_empty(os.path.dirname(path))
 
     def open(self, key: str) -> BinaryIO:
         """The file itself."""
@@ -188,6 +184,8 @@ class DirectoryStore:
                     if not os.path.isdir(folder):
                         with self._folders:
                             self._made.update(_make_durable_folder(folder))
+                        if self._owned:
+                            self._tidy_beside(folder)
                 except (FileExistsError, NotADirectoryError) as error:
                     raise Conflict(f"{key!r} cannot be written: part of its path is an object") from error
                 made = True
@@ -197,16 +195,45 @@ class DirectoryStore:
             raise ConfigError(f"the folder {folder} cannot be made; use another place")
         raise Unavailable(f"{folder} is removed each time it is made; see which other program deletes it")
 
-    def _tidy(self, folder: str) -> None:
-        """Remove what crashed writers have left in a folder, once for each folder."""
-        if folder in self._tidied:
-            return
-        self._tidied.add(folder)
+    def _tidy(self, folder: str) -> bool:
+        """Remove what crashed writers have left in a folder, if that is due; whether there was something."""
+        if not self._is_due(folder):
+            return False
+        found = False
         for entry in os.scandir(folder):
             if _is_temporary(entry.name):
                 with suppress(FileNotFoundError):
                     if time.time() - entry.stat(follow_symlinks=False).st_mtime > _STALE_S:
                         os.unlink(entry.path)
+                        found = True
+        return found
+
+    def _tidy_beside(self, made: str) -> None:
+        """Remove what crashed writers have left in the folders beside a new one, and the folders, if that was all."""
+        around = os.path.dirname(made)
+        if not self._is_due(f"{around}/*"):
+            return
+        for entry in os.scandir(around):
+            with suppress(OSError):  # what cannot be removed costs no write
+                if entry.is_dir(follow_symlinks=False) and self._tidy(entry.path):
+                    self._remove_empty(entry.path)
+
+    def _is_due(self, place: str) -> bool:
+        """Whether it was not looked through for long; it is now."""
+        now_s = time.time()
+        if now_s - self._tidied.get(place, 0.0) < _STALE_S:
+            return False
+        self._tidied[place] = now_s
+        return True
+
+    def _remove_empty(self, folder: str) -> None:
+        """Remove a folder and those around it, as far as they are empty and nobody else's."""
+        with self._folders, suppress(OSError):  # not empty, or a link
+            while folder != self._root and (self._owned or folder in self._made):
+                os.rmdir(folder)
+                self._made.discard(folder)
+                self._tidied.pop(folder, None)
+                folder = os.path.dirname(folder)
 
     def _walk(self, base: str, stem: str, above: tuple[str, ...]) -> Iterator[ObjectInfo]:
         """`base` is empty or ends with `/`; `above`: the real folders on the way to it, against circles of links."""

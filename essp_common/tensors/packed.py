@@ -37,6 +37,7 @@ Scope = Literal["channel", "tensor", "global"]
 Codec = Literal["none", "gzip", "zstd"]
 _Bytes = bytes | memoryview
 _Compress = Callable[[_Bytes], bytes]
+_Shared = Mapping[np.dtype[Any], Range]
 
 MAGIC = b"ESSPTNSR"
 VERSION = 1
@@ -71,7 +72,8 @@ class Packing:
     bits: int = 0
     """Of each number of a floating-point array; 0: exact."""
     scope: Scope = "channel"
-    """What has a range of its own: each output channel, each array, or all of them one together."""
+    """What has a range of its own: each output channel, each array, or all of them one together; those of float64,
+    whose ranges are written as such, then have another one."""
     exact_one_dimensional: bool = True
     """Arrays of one dimension keep all bits."""
     codec: Codec = "zstd"
@@ -177,7 +179,7 @@ def pack(arrays: Mapping[str, Array], packing: Packing = EXACT, base: Base | Non
     What is quantised is restored and compared before this returns. Raises `PermanentError`, which names the array, for
     infinities or NaN that are to be quantised, and for types that have no place here.
     """
-    shared = _shared_range(arrays, packing)
+    shared = _shared_ranges(arrays, packing)
     compress = _compressor(packing.codec)
     entries: list[_Entry] = []
     pieces: list[_Bytes] = []
@@ -226,14 +228,18 @@ def described(data: bytes | memoryview) -> list[Described]:
 # --- writing ---
 
 
-def _shared_range(arrays: Mapping[str, Array], packing: Packing) -> Range | None:
+def _shared_ranges(arrays: Mapping[str, Array], packing: Packing) -> _Shared:
+    """The range of all arrays together, where the packing has that: one for each type in which ranges are written.
+
+    In float32, one that comes from float64 numbers would be another range, or none at all."""
     if not packing.bits or packing.scope != "global":
-        return None
-    quantised = [array for array in arrays.values() if _is_quantised(array, packing)]
-    if not quantised:
-        return None
+        return {}
+    quantised: dict[np.dtype[Any], list[Array]] = {}
+    for array in arrays.values():
+        if _is_quantised(array, packing):
+            quantised.setdefault(range_type(array.dtype), []).append(array)
     try:
-        return range_of(quantised, packing.bits)
+        return {kind: range_of(own, packing.bits) for kind, own in quantised.items()}
     except NotFinite as error:
         raise _not_finite(next(n for n, a in arrays.items() if not np.isfinite(a).all())) from error
 
@@ -247,7 +253,7 @@ def _is_quantised(array: Array, packing: Packing) -> bool:
 
 
 def _written(
-    name: str, array: Array, packing: Packing, base: Base | None, shared: Range | None, compress: _Compress
+    name: str, array: Array, packing: Packing, base: Base | None, shared: _Shared, compress: _Compress
 ) -> tuple[_Entry, list[_Bytes]]:
     dtype = str(array.dtype.newbyteorder("="))
     if dtype not in DTYPES:
@@ -281,10 +287,10 @@ def _written(
     return entry, [ranges, *(piece for _, piece in written)]
 
 
-def _quantised(name: str, array: Array, packing: Packing, shared: Range | None) -> tuple[Codes, Range]:
+def _quantised(name: str, array: Array, packing: Packing, shared: _Shared) -> tuple[Codes, Range]:
     by_channel = packing.scope == "channel" and array.ndim > 1
     try:
-        found = range_of([array], packing.bits, by_channel) if shared is None else shared
+        found = shared.get(range_type(array.dtype)) or range_of([array], packing.bits, by_channel)
     except NotFinite as error:
         raise _not_finite(name) from error
     codes, beyond = quantize(array, packing.bits, found)

@@ -327,7 +327,8 @@ class Trainer:
         self._ranks.broadcast(b"")
 
     def _starting_weights(self, uri: str | None) -> StartingWeights | None:
-        return retry_transient(lambda: starting_weights(self._adapters.stores, uri), self._leaving)
+        code = self._config.settings.code
+        return retry_transient(lambda: starting_weights(self._adapters.stores, uri, code), self._leaving)
 
     def _claim(self, checkpoint_store: CheckpointStore) -> Found:
         """Own the training. Rank 0 does, and says from which checkpoint all ranks resume."""

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import unquote
 
 import fsspec
@@ -88,6 +89,40 @@ def test_directory_removes_what_a_crash_left_once_nobody_can_be_writing_it(tmp_p
         os.utime(tmp_path / f".essp-{name}.tmp", (time.time() - age_s,) * 2)
     DirectoryStore(str(tmp_path)).put("a", b"x")
     assert sorted(os.listdir(tmp_path)) == [".essp-written.tmp", "a"]
+
+
+def left_by_a_crash(path: Path, age_s: float) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"half")
+    os.utime(path, (time.time() - age_s,) * 2)
+    return path
+
+
+def test_directory_removes_what_a_crash_left_in_a_folder_to_which_nobody_writes_again(tmp_path: Path) -> None:
+    output = DirectoryStore(str(tmp_path)).below("output")
+    output.put("1/kept", b"x")
+    beside = [left_by_a_crash(tmp_path / "output" / name, 4000) for name in ("1/.essp-0.tmp", "2/.essp-0.tmp")]
+    written = left_by_a_crash(tmp_path / "output/3/.essp-0.tmp", 10)
+    others = left_by_a_crash(tmp_path / "elsewhere/.essp-0.tmp", 4000)
+    (tmp_path / "output/link").symlink_to(tmp_path / "elsewhere")
+    DirectoryStore(str(tmp_path)).below("output").put("4/a", b"x")  # another process
+    assert not any(path.exists() for path in beside)
+    assert written.exists()
+    assert others.exists(), "behind a link"
+    assert sorted(os.listdir(tmp_path / "output")) == ["1", "3", "4", "link"], "an empty folder goes"
+
+
+def test_directory_looks_again_for_what_was_too_young(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that takes the place of one that was killed begins within the hour, and writes for days."""
+    now_s = [time.time()]
+    monkeypatch.setattr("essp_common.objects.directory.time", SimpleNamespace(time=lambda: now_s[0]))
+    output = DirectoryStore(str(tmp_path)).below("output")
+    left = [left_by_a_crash(tmp_path / "output" / name, 10) for name in (".essp-0.tmp", "1/.essp-0.tmp")]
+    for number in (2, 3):
+        output.put(str(number), b"x")
+        output.put(f"of-{number}/a", b"x")
+        assert [path.exists() for path in left] == [number == 2] * 2
+        now_s[0] += 4000
 
 
 def test_directory_knows_its_own_link_when_it_is_told_that_there_is_one(

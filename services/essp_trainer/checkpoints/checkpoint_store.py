@@ -194,7 +194,7 @@ class CheckpointStore:
     def save(self, snapshot: Snapshot) -> Manifest:
         """Write scores that are kept, then a checkpoint, as `artifacts.checkpoint.CheckpointWriter` does."""
         saved = self._packed(snapshot, self._save)
-        if saved.final and self._staging is not None:
+        if self._staging is not None:  # whatever it still holds is older
             self._staging.clear()
         return saved
 

@@ -25,6 +25,7 @@ from dataclasses import dataclass, replace
 from pydantic import BaseModel, ConfigDict
 
 from essp_common.artifacts.checkpoint import Manifest
+from essp_common.artifacts.checkpoint_files import BadCheckpoint
 from essp_common.bus.port import Record
 from essp_common.errors import ConfigError, EsspError, Fenced, PermanentError, StorageFull, TransientError, Unavailable
 from essp_common.messages.ordered import Delivery
@@ -191,7 +192,11 @@ class Checkpointer:
 
         def attempt() -> Manifest:
             try:
-                return self._checkpoint_store.save(snapshot(state))
+                taken = snapshot(state)
+                try:
+                    return self._checkpoint_store.save(taken)
+                except BadCheckpoint as error:  # the store gave back other bytes than it was given
+                    raise Unavailable(str(error)) from error
             except TransientError as error:
                 self._failed(error)
                 raise

@@ -66,7 +66,7 @@ class PackingThread(StatePacking):
             for file in packed:
                 store.put(prefix + file.name, file.data)
             stored = tuple(described(file.name, len(file.data), file.sha256, file.base) for file in packed)
-            checkpoint_files.verify(store, prefix, stored)
+            checkpoint_files.read_back(store, prefix, stored)
             return stored
 
         return write

@@ -70,7 +70,7 @@ class PackingProcess(StatePacking):
             stored = self._packed(checkpoint, packings, alone)
             for file, output in zip(stored, self._outputs, strict=False):
                 store.put_file(prefix + file.name, f"/proc/self/fd/{output}")
-            checkpoint_files.verify(store, prefix, stored)
+            checkpoint_files.read_back(store, prefix, stored)
             return stored
 
         return write
@@ -103,9 +103,12 @@ class PackingProcess(StatePacking):
         )
 
     def _begin_child(self) -> _Child:
-        if not self._outputs:
-            self._outputs = [os.memfd_create("essp-packed", os.MFD_CLOEXEC) for _ in range(_MOST_FILES)]
-        return _Child(self._asked, self._memory.fd, self._outputs)
+        try:
+            while len(self._outputs) < _MOST_FILES:
+                self._outputs.append(os.memfd_create("essp-packed", os.MFD_CLOEXEC))
+            return _Child(self._asked, self._memory.fd, self._outputs)
+        except OSError as error:
+            raise TransientError(f"the process that packs checkpoints cannot be started: {error}", _RETRY_S) from error
 
     def _end_child(self) -> None:
         child, self._child = self._child, None
@@ -117,20 +120,18 @@ class _Child:
     """The other end. See `packing_child.py` for what is said."""
 
     def __init__(self, asked: CheckpointSpec, state: int, outputs: Sequence[int]) -> None:
+        """Raises `OSError` if it cannot be started."""
         words = [int(asked.delta), asked.exact_every, state, *outputs]
         self._told: Sequence[Place] | None = None
         """The places that it knows."""
-        try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", _MODULE, *map(str, words)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                pass_fds=[state, *outputs],
-                process_group=0,  # Ctrl-C is for the parent; of the same session, so that niceness counts
-                env=os.environ | _ONE_THREAD,
-            )
-        except OSError as error:
-            raise TransientError(f"the process that packs checkpoints cannot be started: {error}", _RETRY_S) from error
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", _MODULE, *map(str, words)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            pass_fds=[state, *outputs],
+            process_group=0,  # Ctrl-C is for the parent; of the same session, so that niceness counts
+            env=os.environ | _ONE_THREAD,
+        )
 
     def pack(
         self, checkpoint: str, packings: Mapping[str, Packing], alone: bool, memory: StateMemory

@@ -560,6 +560,42 @@ def test_a_final_checkpoint_that_cannot_be_saved_fails_the_training(
     assert "No space left on device; make room" in failed.reason
 
 
+class Flipping(Stores):
+    """Stores on whose disk a bit of the final weights flips, the first time that they are written."""
+
+    def __init__(self) -> None:
+        super().__init__(("file:///",))
+        self.written = 0
+
+    def under(self, uri: str, videos: bool = False) -> ObjectStore:
+        stores = self
+
+        class Flips(DirectoryStore):
+            def put(self, key: str, data: bytes, *, if_absent: bool = False) -> ObjectInfo:
+                if "/0000000039-" in key and key.endswith(checkpoint.MODEL_FILE):
+                    stores.written += 1
+                    if stores.written == 1:
+                        data = data[:-1] + bytes([data[-1] ^ 1])
+                return super().put(key, data, if_absent=if_absent)
+
+        return Flips.from_url(uri)
+
+
+def test_a_final_checkpoint_that_reads_back_differently_is_written_again(
+    tmp_path: Path, whole: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("essp_trainer.checkpoints.checkpointer._wait", lambda seconds: None)
+    stores = Flipping()
+    stage = Stage(job_spec(tmp_path), phase_plans(2), stores=stores)
+    train(stage)
+    assert stores.written == 2
+    assert final_weights(stage) == final_weights(whole)
+    [trouble] = stage.reports("trouble")
+    assert trouble.unsaved
+    assert "it was written just now, so see that the store" in trouble.reason
+    assert "backup" not in trouble.reason
+
+
 def test_who_was_overtaken_by_a_later_run_leaves(tmp_path: Path) -> None:
     stage = Stage(job_spec(tmp_path), phase_plans(2))
     stage.command(Control.START)
@@ -766,6 +802,27 @@ def test_a_burst_buffer_that_cannot_be_used_costs_no_checkpoint(tmp_path: Path, 
     assert not said.unsaved
     # Counted from 0 on: the increase of a counter that is born at 1 is not seen.
     assert REGISTRY.get_sample_value("essp_checkpoints_total", {"outcome": "failed"}) == 0
+    assert final_weights(stage) == final_weights(whole)
+
+
+def test_a_copy_that_failed_does_not_take_the_room_of_later_ones(tmp_path: Path, whole: Stage) -> None:
+    """The buffer has room for one checkpoint, and what was saved past it meanwhile is newer than what it holds."""
+    room = int(1.5 * max(sum(file.size_bytes for file in each.files) for each in manifests(whole)))
+    stores = Unreliable(Unavailable("no answer"))
+    stage = Stage(job_spec(tmp_path / "run", checkpoint={"every": 4}), phase_plans(2), stores=stores)
+    positions = stage.every_position()
+    stage.command(Control.START)
+    stage.feed(positions[:8])
+    staged = CHECKPOINTS.labels("staged")._value.get()
+    with Running(stage, save_retry_s=0, burst=burst(tmp_path / "nvme", str(room))) as running:
+        stage.wait_for("trouble")
+        stage.wait_for_trained(8)
+        assert CHECKPOINTS.labels("staged")._value.get() - staged == 1
+        stores.failing = False
+        stage.feed(positions[8:])
+        running.join()
+    assert running.error is None
+    assert CHECKPOINTS.labels("staged")._value.get() - staged > 1
     assert final_weights(stage) == final_weights(whole)
 
 

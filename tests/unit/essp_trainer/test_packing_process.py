@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import signal
@@ -125,6 +126,22 @@ def test_another_child_follows_one_that_was_killed(tmp_path: Path, child: Packin
     with pytest.raises(TransientError, match="the process that packs checkpoints was killed by signal 9"):
         save(child, store, 3, EXACTLY)
     assert save(child, store, 4, EXACTLY)[0].base is None
+
+
+@pytest.mark.parametrize("lacking", ["os.memfd_create", "subprocess.Popen"])
+def test_what_it_takes_to_begin_may_be_lacking_for_a_while(
+    tmp_path: Path, child: PackingProcess, monkeypatch: pytest.MonkeyPatch, lacking: str
+) -> None:
+    def refuse(*arguments: object, **options: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    store = DirectoryStore.from_url(tmp_path.as_uri())
+    child.take(state(1), ())
+    with monkeypatch.context() as machine:
+        machine.setattr(lacking, refuse)
+        with pytest.raises(TransientError, match=r"cannot be started: .*Too many open files"):
+            child.data(CheckpointName(1, 1), EXACTLY, alone=False)(store, "1/")
+    assert len(save(child, store, 2, EXACTLY)) == 2
 
 
 def test_what_the_store_refuses_is_packed_again(tmp_path: Path, child: PackingProcess) -> None:

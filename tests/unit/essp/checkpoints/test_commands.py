@@ -6,7 +6,7 @@ import hashlib
 import json
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import pytest
@@ -14,11 +14,12 @@ import torch
 
 import essp
 from essp.checkpoints.programs import export_programs
-from essp_common.artifacts import checkpoint
+from essp_common.artifacts import checkpoint, layout
+from essp_common.artifacts.checkpoint_files import BadCheckpoint
 from essp_common.artifacts.fused_model import open_model
 from essp_common.artifacts.sealed import sealed
 from essp_common.errors import ConfigError, Conflict, EsspError, NotFound, PermanentError
-from essp_common.learning.models import Classifier, as_tensors
+from essp_common.learning.models import Classifier, as_tensors, starting_weights
 from essp_common.objects.directory import DirectoryStore
 from essp_common.tensors.packed import described, pack
 from essp_common.wiring import Stores
@@ -93,6 +94,48 @@ def test_a_whole_output_is_verified_and_a_damaged_one_named(output: Path) -> Non
     assert "its SHA-256 is not that of the manifest" in damaged["one 8"]
     assert "is missing" in damaged["one 10"]
     assert "unusable" in command("checkpoint", "ls", str(output)).stdout
+
+
+@pytest.mark.parametrize("when", ["as it is listed", "as its manifest is read", "as its files are read"])
+def test_what_a_running_job_removes_meanwhile_is_not_damaged(
+    output: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """Just before its manifest is read for the first or the second time, or its weights are."""
+    wanted = checkpoint.MODEL_FILE if when == "as its files are read" else "manifest.json"
+    asked = 2 if when == "as its manifest is read" else 1
+    [removed] = output.glob("trainers/one/checkpoints/0000000008-*")
+    times = [0]
+
+    class Running(DirectoryStore):
+        def open(self, key: str) -> BinaryIO:
+            times[0] += f"/{removed.name}/{wanted}" in key
+            if times[0] == asked and removed.exists():
+                shutil.rmtree(removed)
+            return super().open(key)
+
+    monkeypatch.setattr("essp.cli.checkpoint._store", lambda output: Running.from_url(f"file://{output}"))
+    found = as_json("checkpoint", "verify", str(output))
+    assert times[0] >= asked
+    assert found["damaged"] == {}
+    assert found["passed_over"] == ["one 8"]
+    assert found["checkpoints"] == len(checkpoint.steps(store_of(output), "one"))
+
+
+@pytest.mark.parametrize("newest", ["none", "an older one"])
+def test_what_a_running_job_is_writing_is_not_damaged(output: Path, newest: str) -> None:
+    """Its files come before its manifest, and that before it is said to be complete."""
+    store = store_of(output)
+    for info in list(store.list("trainers/one/")):
+        if "/checkpoints/0000000004-" not in info.key and (newest == "none" or "/checkpoints/" in info.key):
+            store.delete(info.key)
+    if newest == "an older one":
+        for info in list(store.list("trainers/one/latest/")):
+            store.put(info.key, json.dumps({"owner": 1, "step": 4, "incarnation": 1}).encode())
+    store.put("trainers/one/checkpoints/0000000008-0000000001/model.tensors", b"the first of its files")
+    found = as_json("checkpoint", "verify", str(output))
+    assert (found["checkpoints"], found["damaged"], found["passed_over"]) == (1, {}, ["one 8"])
+    assert "one 8: passed over, as it is being written" in command("checkpoint", "verify", str(output)).stdout
+    assert "one 8: it is being written" in command("checkpoint", "ls", str(output)).stdout
 
 
 def test_a_difference_is_that_of_the_weights(output: Path) -> None:
@@ -216,6 +259,46 @@ def test_weights_that_are_none_are_named(tmp_path: Path) -> None:
         )
         with pytest.raises(PermanentError, match=words):
             essp.load_model(tmp_path)
+
+
+BOMB = pack({"zeros": np.zeros((2**12, 2**12), np.float32)})
+"""64 MiB in a few kilobytes."""
+OF_ANOTHER_SIZE = r"its arrays have 67,108,864 bytes, and [0-9,]+ are the most that can be in it"
+
+
+def with_bomb(output: Path, step: int) -> None:
+    """A checkpoint of somebody else's, whole as far as its hashes say."""
+    store = store_of(output)
+    manifest = checkpoint.read(store, "one", step)
+    files = [
+        file.model_copy(update={"size_bytes": len(BOMB), "sha256": hashlib.sha256(BOMB).hexdigest(), "base": None})
+        for file in manifest.files
+        if file.name == checkpoint.MODEL_FILE
+    ]
+    store.put(manifest.prefix + checkpoint.MODEL_FILE, BOMB)
+    store.put(manifest.key, sealed(manifest.model_copy(update={"files": tuple(files)})))
+
+
+def test_checkpoints_of_more_bytes_than_their_network_has_are_not_unpacked(output: Path) -> None:
+    assert len(BOMB) < 2**14
+    with_bomb(output, 8)
+    with pytest.raises(BadCheckpoint, match=OF_ANOTHER_SIZE):
+        command("checkpoint", "diff", str(output), "4", "8")
+    with_bomb(output, checkpoint.steps(store_of(output), "one")[-1])
+    store_of(output).put(layout.SPEC, job_spec(output).model_copy(update={"epochs": 2}).model_dump_json().encode())
+    with pytest.raises(BadCheckpoint, match=OF_ANOTHER_SIZE):
+        starting_weights(Stores(("file:///",)), f"file://{output}/trainers/one")
+
+
+def test_a_model_of_more_bytes_than_its_network_has_is_not_unpacked(tmp_path: Path) -> None:
+    model = model_at(tmp_path)
+    _, manifest = open_model(Stores(("file:///",)), model)
+    first = manifest.members[0].model_copy(update={"sha256": hashlib.sha256(BOMB).hexdigest()})
+    (tmp_path / "model" / first.file).write_bytes(BOMB)
+    hostile = manifest.model_copy(update={"members": (first, *manifest.members[1:])})
+    (tmp_path / "model/manifest.json").write_bytes(sealed(hostile))
+    with pytest.raises(PermanentError, match=f"{first.file}: {OF_ANOTHER_SIZE}"):
+        command("checkpoint", "export", model, "--out", str(tmp_path / "copy"))
 
 
 def checkpoint_bytes() -> bytes:

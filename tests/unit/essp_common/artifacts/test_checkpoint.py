@@ -16,6 +16,7 @@ from essp_common.artifacts.checkpoint import Best, Manifest, ModelDescription
 from essp_common.artifacts.checkpoint_files import BadCheckpoint, StoredBase, StoredFile, in_memory
 from essp_common.errors import Unavailable
 from essp_common.job.feature_layout import COLOURS
+from essp_common.objects.directory import DirectoryStore
 from essp_common.objects.numbered_log import NumberedLog
 from essp_common.objects.port import ObjectInfo, ObjectStore
 from essp_common.planning.position import Position
@@ -348,6 +349,24 @@ def test_what_others_are_differences_to_stays_until_they_go(tmp_path: Path) -> N
     assert latest is not None
     found = checkpoint.load_arrays(folder, latest)[checkpoint.MODEL_FILE]["w"]
     assert found.tobytes() == chain.weights[24].tobytes()
+
+
+def test_none_is_removed_after_what_it_needs(tmp_path: Path) -> None:
+    """Whoever reads checkpoints meanwhile, and whatever a crash leaves of them, finds none without its base."""
+    plain = DirectoryStore(str(tmp_path))
+
+    class Watched(DirectoryStore):
+        def delete(self, key: str) -> None:
+            super().delete(key)
+            for step in checkpoint.steps(plain, "rgb"):
+                checkpoint.verify(plain, checkpoint.read(plain, "rgb", step))
+
+    chain = Chain(Watched(str(tmp_path)))
+    base = chain.save(8, keep=9)
+    for step in (12, 16):
+        chain.save(step, base, keep=9)
+    chain.save(20)
+    assert checkpoint.steps(plain, "rgb") == [20]
 
 
 @pytest.mark.parametrize("damage", ["other bytes", "gone", "another length"])

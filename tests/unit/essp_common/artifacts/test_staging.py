@@ -143,6 +143,20 @@ def test_another_node_goes_on_from_the_store_and_what_the_first_has_staged_is_st
     assert back.staged == []
 
 
+def test_what_is_stale_and_could_not_be_removed_is_nobodys(
+    node: Node, store: DirectoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.copy(node.stage(4))
+    node.stage(8)
+    Node(tmp_path / "other", store).claim()
+    with monkeypatch.context() as disk:
+        disk.setattr("shutil.rmtree", lambda path, ignore_errors: None)
+        back = restarted(node, tmp_path / "nvme")
+        back.claim()
+    assert back.staged == [8]
+    assert found_step(restarted(back, tmp_path / "nvme").claim()) == 4
+
+
 @pytest.mark.parametrize("change", ["settings", "begun anew", "damaged", "lost log", "no manifest"])
 def test_what_is_staged_and_not_to_be_trusted_is_left_out(
     node: Node, store: DirectoryStore, tmp_path: Path, change: str
@@ -265,6 +279,32 @@ def test_who_is_overtaken_while_it_takes_up_what_is_staged_changes_nothing(
     writer = again.claim()
     assert found_step(writer) == latest(store) == (6 if saves else 4)
     assert 8 not in checkpoint.steps(store, "rgb")
+    with pytest.raises(Fenced):
+        other[0].check()
+
+
+@pytest.mark.parametrize("saves", [False, True])
+def test_who_is_overtaken_as_soon_as_it_owns_the_training_leaves_what_the_other_resumed_from(
+    node: Node, store: DirectoryStore, tmp_path: Path, saves: bool
+) -> None:
+    node.copy(node.stage(4))
+    node.stage(8, b"eight")
+    other: list[CheckpointWriter] = []
+
+    class Overtaken(DirectoryStore):
+        def put(self, key: str, data: bytes, *, if_absent: bool = False) -> ObjectInfo:
+            written = super().put(key, data, if_absent=if_absent)
+            if if_absent and not other:
+                other.append(checkpoint.claim(store, "rgb", 1, "other"))
+                if saves:
+                    other[0].save(manifest(12), in_memory({MODEL_FILE: b"twelve"}), 2)
+            return written
+
+    node.staging.close()
+    writer = Node(tmp_path / "nvme", Overtaken(str(tmp_path / "store"))).claim()
+    assert found_step(other[0]) == 8
+    assert checkpoint.load_files(store, checkpoint.read(store, "rgb", 8)) == {MODEL_FILE: b"eight"}
+    assert found_step(writer) == latest(store) == (12 if saves else 8)
     with pytest.raises(Fenced):
         other[0].check()
 

@@ -128,6 +128,22 @@ def test_every_number_is_restored_within_half_a_step(bits: int, scope: Scope, ke
         assert (apart <= limit + rounding).all()
 
 
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3, 1e300])
+@pytest.mark.parametrize("bits", [2, 8, 16])
+def test_one_range_for_arrays_of_several_types_is_kept_by_each(bits: int, scale: float) -> None:
+    arrays = {
+        "half": weights((40, 50), 0, np.float16),
+        "single": weights((40, 50), 1),
+        "double": weights((40, 50), 2, np.float64) * scale,
+    }
+    found = unpack(pack(arrays, Packing(bits=bits, scope="global")))
+    exact = {name: array.astype(np.float64) for name, array in arrays.items()}
+    step = (max(a.max() for a in exact.values()) - min(a.min() for a in exact.values())) / (2**bits - 1)
+    for name, array in arrays.items():
+        rounding = np.finfo(array.dtype).eps * np.abs(exact[name])
+        assert (np.abs(found[name].astype(np.float64) - exact[name]) <= step / 2 + rounding).all()
+
+
 def max_of(values: Any) -> Any:
     return np.max(values)
 
