@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from essp_aggregator.fusion import Fitted, Try, align, evaluate, in_turn, try_candidates
-from essp_aggregator.groups import NO_GROUPS, groups_of
+from essp_aggregator.fusion import NO_GROUPS, Fitted, Try, align, evaluate, in_turn, try_candidates
+from essp_aggregator.groups import groups_of
 from essp_common.aggregation import registry
 from essp_common.aggregation.candidates import candidates
 from essp_common.aggregation.means import stored

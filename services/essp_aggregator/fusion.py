@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
 
-from essp_aggregator.groups import NO_GROUPS, Groups
 from essp_common.aggregation import weights
 from essp_common.aggregation.candidates import Candidate
 from essp_common.aggregation.fused import Fuse
@@ -30,6 +30,9 @@ _SUM_ERROR = 1e-3
 """Of probabilities in single precision, however many classes there are."""
 
 Floats = NDArray[np.float64]
+Groups = Mapping[str, int]
+"""Video id -> a number that is equal for videos that are too alike. One that is not there stands for itself."""
+NO_GROUPS: Groups = MappingProxyType({})
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,11 @@ others, and about nothing else.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
-from types import MappingProxyType
+from collections.abc import Collection
 
 import numpy as np
 
+from essp_aggregator.fusion import NO_GROUPS, Groups
 from essp_common.errors import EsspError, TransientError
 from essp_common.job.spec import JobSpec
 from essp_common.planning.splits import together
@@ -21,9 +21,6 @@ from essp_common.wiring import Stores
 
 log = logging.getLogger(__name__)
 
-Groups = Mapping[str, int]
-"""Video id -> a number that is equal for videos that are too alike. One that is not there stands for itself."""
-NO_GROUPS: Groups = MappingProxyType({})
 _COLUMNS = ("group",)
 
 
