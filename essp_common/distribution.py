@@ -14,6 +14,8 @@ from importlib.util import find_spec
 from essp_common.errors import ConfigError
 
 NAME = "essp-video"
+VERSION_HEADER = "Essp-Version"
+"""Of a master's answers. One without it is no master's."""
 
 EXTRAS = {
     "aiohttp": "fsspec",

@@ -13,6 +13,7 @@ import httpx
 import typer
 
 from essp.uris import check_token, master_address
+from essp_common.distribution import VERSION_HEADER
 from essp_common.errors import (
     ConfigError,
     Conflict,
@@ -81,13 +82,16 @@ def pages(client: httpx.Client, path: str, field: str, params: dict[str, Any]) -
 
 
 def check(response: httpx.Response) -> None:
-    """Raise what a problem document means, or that the master is elsewhere: a token is not sent after a redirect."""
+    """Raise what a problem document means, that this is no master, or that the master is elsewhere: a token is not sent
+    after a redirect."""
     if response.has_redirect_location:
         where = response.headers["location"]
         raise ConfigError(
             f"{response.request.url} sends on to {where}; set --server or ESSP_SERVER to where the master is"
         )
     if not response.is_error:
+        if VERSION_HEADER not in response.headers:
+            raise not_a_master(response, "as no master does")
         return
     try:
         detail = str(response.json()["detail"])

@@ -23,6 +23,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from essp_common.distribution import VERSION_HEADER, version
 from essp_common.runtime.metrics import API_SECONDS
 from essp_master.api.page import OPEN_PARTS
 from essp_master.api.problems import problem
@@ -49,7 +50,12 @@ _JOBS = "/v1/jobs"
 _REGISTERED = ("/v1/extractors/", "/v1/trainers/", "/v1/pools/")
 _MOST_DIGITS = 20
 """Of a length; Python takes quadratic time for thousands."""
-_HEADERS = ((b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-referrer"))
+_HEADERS = {
+    b"x-content-type-options": b"nosniff",
+    b"referrer-policy": b"no-referrer",
+    VERSION_HEADER.lower().encode(): version().encode(),
+}
+"""Of each answer."""
 
 
 class Guard:
@@ -81,14 +87,14 @@ class Guard:
             return await self._app(scope, receive, send)
         if scope["type"] != "http":
             raise RuntimeError(f"the API speaks HTTP, not {scope['type']}")
-        send = _timed(scope, send)
+        send = _with_headers(_timed(scope, send))
         request = Request(scope)
         refusal = self._refusal(request)
         if refusal is not None:
             return await refusal(scope, receive, send)
         self._under_way += 1
         try:
-            await self._app(scope, _Limited(receive, self._body_bytes), _with_headers(send))
+            await self._app(scope, _Limited(receive, self._body_bytes), send)
         except ClientDisconnect:
             log.info("a caller left before its request had arrived")
         finally:
@@ -193,7 +199,8 @@ def _timed(scope: Scope, send: Send) -> Send:
 def _with_headers(send: Send) -> Send:
     async def sending(message: Message) -> None:
         if message["type"] == "http.response.start":
-            message["headers"] = [*message["headers"], *_HEADERS]
+            there = {name.lower() for name, _ in message["headers"]}
+            message["headers"] = [*message["headers"], *(each for each in _HEADERS.items() if each[0] not in there)]
         await send(message)
 
     return sending

@@ -271,7 +271,8 @@ def other_server() -> Iterator[str]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             moved = self.path.startswith("/moved")
-            page = b"" if self.path.startswith("/empty") else b"<html>Welcome</html>"
+            pages = {"empty": b"", "list": b"[1]", "table": b'{"jobs": 3}'}
+            page = pages.get(self.path.split("/")[1], b"<html>Welcome</html>")
             self.send_response(308 if moved else 200)
             if moved:
                 self.send_header("Location", "https://elsewhere/v1")
@@ -279,6 +280,9 @@ def other_server() -> Iterator[str]:
             self.send_header("Content-Length", str(len(page)))
             self.end_headers()
             self.wfile.write(page)
+
+        def do_POST(self) -> None:
+            self.do_GET()
 
         def log_message(self, format: str, *args: Any) -> None:
             """Says nothing."""
@@ -291,12 +295,15 @@ def other_server() -> Iterator[str]:
         serving.join()
 
 
-@pytest.mark.parametrize("place", ["", "/empty"])
-def test_a_web_server_that_is_no_master_is_named(other_server: str, place: str) -> None:
+@pytest.mark.parametrize("place", ["", "/empty", "/list", "/table"])
+def test_a_web_server_that_is_no_master_is_named(other_server: str, place: str, tmp_path: Path) -> None:
+    job = tmp_path / "job.json"
+    job.write_text(make_job(tmp_path).model_dump_json())
     for arguments, words in (
-        (["ls"], f"{place}/v1/jobs?page_token= answered no JSON; is that a master"),
-        (["get", "a"], f"{place}/v1/jobs/a answered no JSON; is that a master"),
-        (["events", "a"], f"{place}/v1/jobs/a/events?after=0 answered no events; is that a master"),
+        (["ls"], f"{place}/v1/jobs?page_token= answered as no master does; is that a master"),
+        (["get", "a"], f"{place}/v1/jobs/a answered as no master does; is that a master"),
+        (["events", "a"], f"{place}/v1/jobs/a/events?after=0 answered as no master does; is that a master"),
+        (["start", str(job)], f"{place}/v1/jobs?fresh=false answered as no master does; is that a master"),
     ):
         with pytest.raises(PermanentError, match=re.escape(f"{other_server}{words}")):
             essp("job", *arguments, "--server", other_server + place)
