@@ -176,6 +176,11 @@ class Epochs(IterableDataset[Batch]):
             yield item
         raise ConfigError(ONE_AT_A_TIME)
 
+    @property
+    def _ended_meanwhile(self) -> bool:
+        """The iteration that began last is over. Asked once that which `_end` ends is there: it was not, perhaps."""
+        return self._iteration != self._begun_last
+
     def _in_step(self, batches: Iterator[tuple[Batch | None, int]]) -> Iterator[tuple[Batch, int]]:
         """As many batches as the other ranks have, which wait at each step: where there is nothing to show, the batch
         before comes again, or the first one earlier."""

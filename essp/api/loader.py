@@ -454,10 +454,13 @@ class Loader(Epochs):
             if goes_on and feed.position.phase_index < self._source.spec.epochs:
                 return feed
             self._end()
-        self._feed = feed = Feed(self._clips_from(start), self._device, self._consumer)
+        feed = Feed(self._clips_from(start), self._device, self._consumer)
+        self._abandoned = closed_when_abandoned(self, feed.close)  # at the end of the process the feed closes itself
+        self._feed = feed
+        if self._ended_meanwhile:
+            raise EsspError("this loop was closed while it began")
         if self._late:
             self._epoch, self._late = feed.position.phase_index, False
-        self._abandoned = closed_when_abandoned(self, feed.close)  # at the end of the process the feed closes itself
         return feed
 
     def _clips_from(self, start: Position | None) -> Clips:

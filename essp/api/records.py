@@ -251,9 +251,9 @@ class Records(Epochs):
         self._end()
         draws = Draws(self._reader.version.records, self._seed, self._sample_size)
         pieces = Pieces(self._reader, draws, self._share, self._memory, self._batch_size, at, self._meter)
-        self._feed = feed = Feed(pieces, self._batch_size, self._clips, at)
-        self._pid = os.getpid()
+        feed = Feed(pieces, self._batch_size, self._clips, at)
         self._abandoned = closed_when_abandoned(self, feed.close)
+        self._feed, self._pid = feed, os.getpid()
         return feed
 
     def _with_frames(self, batches: Iterator[Taken]) -> Iterator[tuple[Taken, _Frames]]:

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from torch.utils.data import DataLoader
 
 import essp
+from essp.loops.feed import Feed
 from essp_common.planning import work_units
 from essp_master.job.message_builder import MessageBuilder
 from essp_master.ledger.instructions import IssueUnits
@@ -306,6 +307,26 @@ def test_a_loader_that_is_closed_while_it_starts_leaves_nothing(catalog: Path, m
         return started
 
     monkeypatch.setattr(essp.Loader, "_clips_from", closed_meanwhile)
+    with pytest.raises(essp.ConfigError, match="this iteration is over"):
+        next(iter(clips))
+    assert clips._feed is None
+
+
+def test_a_loader_that_is_closed_as_it_has_started_waits_for_nothing(
+    catalog: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread that closed it saw nothing to close, and the other one waited for a batch."""
+    clips = loader(catalog)
+
+    class Started(Feed):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            clips.close()
+
+        def next(self) -> Any:
+            pytest.fail("it waits")
+
+    monkeypatch.setattr("essp.api.loader.Feed", Started)
     with pytest.raises(essp.ConfigError, match="this iteration is over"):
         next(iter(clips))
     assert clips._feed is None
