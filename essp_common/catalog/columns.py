@@ -305,7 +305,7 @@ def _joined(parts: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
 def _numbers(pieces: Iterable[Any], kind: pa.DataType) -> Numbers:
     zero = False if pa.types.is_boolean(kind) else 0
     found = ((piece.fill_null(zero) if piece.null_count else piece).to_numpy(False) for piece in pieces)
-    return _grown(map(narrow, found) if pa.types.is_integer(kind) else found, kind.to_pandas_dtype())
+    return _grown(map(narrow, found) if pa.types.is_integer(kind) else found, pa.array([], kind).to_numpy(False).dtype)
 
 
 def _lists(pieces: Iterable[Any]) -> Lists:

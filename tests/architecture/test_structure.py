@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 import tomllib
@@ -106,6 +107,14 @@ def test_every_installed_import_name_begins_with_essp() -> None:
     rooms = {path.parent.name for path in ROOT.glob("services/*/__init__.py")} | {"essp", "essp_common"}
     assert {name.partition(".")[0] for name in found} == rooms
     assert all(name.startswith("essp") for name in rooms)
+
+
+def test_the_oldest_protobuf_that_may_be_installed_loads_the_generated_code() -> None:
+    """It refuses code of a generator that is newer than itself."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    (oldest,) = [re.findall(r"[0-9.]+", line)[0] for line in project["project"]["dependencies"] if "protobuf" in line]
+    generated = (ROOT / "essp_common/pb/v1/messages_pb2.py").read_text(encoding="utf-8")
+    assert f"# Protobuf Python Version: {oldest}\n" in generated
 
 
 def test_one_module_reads_and_writes_parquet() -> None:
