@@ -277,9 +277,8 @@ class Epochs(IterableDataset[Batch]):
                 "taken with"
             )
         ranks = self._ranks.world_size
-        if (
-            not 0 <= epoch < MOST_EPOCHS or not 0 <= clip < (self._clips + 1) * ranks
-        ):  # so many ranks may leave some out
+        most = (self._clips + 1) * ranks - 1  # so many ranks may leave some out
+        if not 0 <= epoch < MOST_EPOCHS or not 0 <= clip <= most:
             raise ConfigError(f"state: there is no clip {clip} of epoch {epoch}")
         if self._clips * ranks - clip < (self._batch_size if self._drop_last else 1) * ranks:
             epoch, clip = epoch + 1, 0
@@ -299,9 +298,9 @@ class _BatchSampler(NamedTuple):
 def state_of(epoch: int, clip: int, clips: int, plan: int) -> dict[str, int]:
     """Of a loop that is over with `clip` of the `clips` of an epoch. With all of them it is in the next one: another
     number of ranks may have more clips an epoch, or fewer."""
-    return (
-        {"epoch": epoch, "clip": clip, "plan": plan} if clip < clips else {"epoch": epoch + 1, "clip": 0, "plan": plan}
-    )
+    if clip >= clips:
+        epoch, clip = epoch + 1, 0
+    return {"epoch": epoch, "clip": clip, "plan": plan}
 
 
 def closed_when_abandoned(

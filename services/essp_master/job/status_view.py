@@ -167,7 +167,7 @@ def summary_of(job: Job, now_s: float) -> status.JobSummary:
 
 
 def summary_of_past(past: status.JobStatus) -> status.JobSummary:
-    """A job in a list that is past (`job_table.py`)."""
+    """A job in a list that is past (`lifecycle/job_table.py`)."""
     return status.JobSummary(
         name=past.name,
         kind=past.kind,

@@ -37,6 +37,7 @@ from tests.harness.finished_job import (
     BEST_EPOCH,
     CLASSES,
     JOB,
+    VIDEOS_PER_CLASS,
     FinishedJob,
     finished_job,
     save_final,
@@ -45,6 +46,7 @@ from tests.harness.finished_job import (
 )
 from tests.harness.running import running
 from tests.harness.waiting import until
+from tests.unit.essp_aggregator.test_groups import job_with, row
 
 STORES = Stores(("file:///",))
 
@@ -120,6 +122,18 @@ def test_the_last_trainer_sets_it_off(job: FinishedJob, tmp_path: Path) -> None:
     assert metrics["test.fused.top1"] == 1.0
     assert metrics["weight.rgb"] + metrics["weight.flow"] == pytest.approx(1)
     assert {f"{s}.{t}.top1" for s in ("validation", "test") for t in ("rgb", "flow", "fused")} <= set(metrics)
+
+
+def test_it_looks_up_which_videos_are_too_alike(tmp_path: Path) -> None:
+    """All of them here, so there is no evidence for any strategy."""
+    names = [f"validation/{name}/{take}.mp4" for name in CLASSES for take in range(VIDEOS_PER_CLASS)]
+    bench = AggregatorBench(job := job_with(tmp_path, *(row(name, "person01") for name in names)))
+    with bench.aggregator():
+        bench.checkpoint_ready("rgb")
+        assert bench.answer().HasField("finished")
+    model = read_model(job.store, layout.MODEL_MANIFEST)
+    assert model.strategies
+    assert all(one.held_out_log_loss is None for one in model.strategies)
 
 
 def test_trainers_that_end_at_once_are_fused_once(job: FinishedJob, monkeypatch: pytest.MonkeyPatch) -> None:
