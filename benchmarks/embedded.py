@@ -27,6 +27,7 @@ from essp_common.pb.v1.messages_pb2 import AGGREGATOR, Control, Finished, Progre
 from essp_common.planning.position import Position
 from essp_common.runtime import ids
 from essp_common.runtime.config import Settings
+from essp_common.runtime.garbage import collect_rarely
 from essp_common.runtime.process import run_all
 from essp_common.runtime.service import Service
 from essp_common.video import codec
@@ -92,6 +93,7 @@ class NullJob:
 
 def run(job: NullJob, clips: int) -> None:
     """Run the job to its end. Raises `RuntimeError` when it does not complete."""
+    collect_rarely()  # as `essp run` does
     os.environ["ESSP_DECODER_PROCESSES"] = str(job.processes)
     with tempfile.TemporaryDirectory(prefix="essp-benchmark-") as folder:
         run_spec(job.spec(clips, f"file://{folder}"), job.collate)

@@ -21,8 +21,9 @@ from essp_common.runtime.memory_file import memory_file
 
 _PAGE = 4096
 _CLASSES_PER_DOUBLING = 8
-_FIRST_SIZE = 1 << 28
-"""Address space, not memory: the pages of the file that nobody has touched do not exist."""
+_FIRST_SIZE = 1 << 32
+"""Address space, not memory: the pages of the file that nobody has touched do not exist. So much that a larger mapping
+is hardly ever needed: in it every page of every slot has to be found again, which takes longer than copying a clip."""
 _FULL_RETRY_S = 1.0
 
 
@@ -62,14 +63,19 @@ class SharedMemory:
         return slot
 
     def _grow(self, needed: int) -> None:
-        # Few mappings: after each, every page of every slot has to be found again, which takes longer than a copy.
-        size = max(_FIRST_SIZE, 1 << (needed - 1).bit_length())
+        doubled = 1 << (needed - 1).bit_length()
         try:
-            os.ftruncate(self.fd, size)
-            self._mapped = mmap.mmap(self.fd, size)  # views keep the previous mapping of the same pages alive
-        except OSError as error:
-            message = f"no shared memory for {size} bytes of clips: {error.strerror}; run fewer processes here"
-            raise Unavailable(message, _FULL_RETRY_S) from error
+            self._map(max(_FIRST_SIZE, doubled))
+        except OSError:  # the address space of a process may be limited (`ulimit -v`)
+            try:
+                self._map(doubled)
+            except OSError as error:
+                message = f"no shared memory for {doubled} bytes of clips: {error.strerror}; run fewer processes here"
+                raise Unavailable(message, _FULL_RETRY_S) from error
+
+    def _map(self, size: int) -> None:
+        os.ftruncate(self.fd, size)
+        self._mapped = mmap.mmap(self.fd, size)  # views keep the previous mapping of the same pages alive
         self.size = size
 
     def give_back(self, slot: Slot) -> None:

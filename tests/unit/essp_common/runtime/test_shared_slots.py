@@ -35,3 +35,29 @@ def test_no_room_is_waited_for() -> None:
         memory.view(second, 100)
     finally:
         memory.close()
+
+
+def test_where_little_can_be_mapped_no_more_is_asked_for_than_needed() -> None:
+    memory = SharedMemory()
+    try:
+        with no_larger_than(1 << 24):
+            slot = memory.take(1 << 20)
+            memory.view(slot, 100, writable=True)[:] = bytes(100)
+            with pytest.raises(Unavailable, match="no shared memory"):
+                memory.take(1 << 24)
+        assert memory.size >= slot.start + slot.size
+    finally:
+        memory.close()
+
+
+def test_a_mapping_is_not_replaced_while_clips_of_a_gigabyte_are_held() -> None:
+    """A new one would cost a page fault for each page of each slot, once more."""
+    memory = SharedMemory()
+    try:
+        memory.take(1 << 24)
+        mapped = memory.size
+        for _ in range(63):
+            memory.take(1 << 24)
+        assert memory.size == mapped
+    finally:
+        memory.close()
