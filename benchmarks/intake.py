@@ -47,6 +47,7 @@ from essp_common.pb.v1.messages_pb2 import (
 )
 from essp_common.planning.position import Position
 from essp_common.runtime import ids
+from essp_common.runtime.garbage import collect_rarely
 from essp_common.runtime.process import cpu_count
 from essp_common.video import codec
 from essp_common.wiring import open_cache
@@ -96,6 +97,7 @@ _SMALLEST = _Stream("intake_most", "rgb", (11, 64, 64, 3), FrameCodec(name="raw"
 def intake(scale: Scale) -> Iterator[Figure]:
     """Each stream in turns with the host's work on it."""
     torch.set_num_threads(1)
+    collect_rarely()  # as a trainer does
     clips = 2 * _BATCH if scale.quick else 8 * _BATCH
     with tempfile.TemporaryDirectory() as folder, RedisServer(folder, maxmemory_bytes=2**31) as server:
         for stream in _STREAMS:

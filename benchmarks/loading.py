@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 _AIM = Aim(most=1.05)
 _SHARED_AIM = Aim(most=1.3)
 _LEARNING = 0.04
+_LONGER = 4
+"""Runs of several loops, than those of one."""
 _BATCH = 8
 _READER = "pyav_open"
 """The peer that keeps as many files open as ESSP does."""
@@ -50,9 +52,10 @@ def shared(scale: Scale) -> Iterator[Figure]:
 
     Decoders make what the loops take and nothing beyond (`epochs=1`). Without that, decoders ran up to 250 clips ahead
     into an epoch that nobody took, the more the longer loops worked: what eight loops waited for was not their clips.
+    Runs are longer than elsewhere, since the memory of each loop's batches is new in the first of them.
     """
     job = NullJob(scale.catalog(LONG_GOP), processes=2)
-    clips = scale.clips // _BATCH * _BATCH or _BATCH
+    clips = _LONGER * scale.clips // _BATCH * _BATCH or _BATCH
     decode = per_clip(Work(stacked, (clips_of(job, 3 * clips), job.size), clips))
     learn_ms = _LEARNING * decode.cpu_ms
     works = {f"{loops}": Work(together, (job, loops, learn_ms), clips) for loops in (1, 2, 4, 8)}
