@@ -158,11 +158,14 @@ class MemoryBus:
             group.members.remove(subscription)
             self._deal(group)
 
-    def trim(self, slot: Slot) -> None:
-        """Drop what every group has committed and every group-less reader has read."""
+    def trim(self, slot: Slot, committed: int) -> None:
+        """Drop what every group has committed and every group-less reader has read. `committed`: by one of them."""
+        log = self.log(slot)
+        if committed - log.start <= self._retained:
+            return  # asking the others is not worth it: a log drops nothing before
         limits = [group.committed[slot] for group in self._groups.values() if slot in group.committed]
         limits += [r.position(slot) for r in self._readers[slot[0]] if r.group is None and slot in r.slots]
-        self.log(slot).trim(min(limits), self._retained)
+        log.trim(min(limits), self._retained)
 
     def _logs(self, topic: str) -> list[_Log]:
         try:
@@ -238,7 +241,7 @@ class MemorySubscription:
             if watermark is None or self.group is None or not watermark.done(record.offset):
                 return
             self.group.committed[slot] = max(watermark.committable, self.group.committed[slot])
-            self._bus.trim(slot)
+            self._bus.trim(slot, self.group.committed[slot])
 
     def pause(self) -> None:
         self._paused = True
