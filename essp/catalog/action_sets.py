@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from math import nan
 from pathlib import PurePosixPath
@@ -51,7 +51,7 @@ _CCV_CLASSES = (
 
 def is_kth(found: Found) -> str:
     named = sum(_KTH.fullmatch(PurePosixPath(info.key).stem) is not None for info in found.videos)
-    if not named or named < len(found.videos):
+    if 2 * named <= len(found.videos):
         return ""
     sequences = ", cut as 00sequences.txt says" if _sequences_of(found) else ", whole (there is no 00sequences.txt)"
     return f"{counted(named, 'video')} named personNN_ACTION_dN{sequences}; the split is that of the authors, by person"
@@ -114,14 +114,15 @@ def hmdb51(found: Found) -> Iterator[Entry]:
         there = ", ".join(map(str, numbers)) or "none"
         raise ConfigError(f"--split {found.split}: {found.uri} has no such lists of HMDB51; divisions found: {there}")
     lines = [(int(match[2]), key, line) for key, match in matches for line in _hmdb_lines(found, key, match[1])]
+    videos = _hmdb_videos(found, [line for _, _, line in lines])
     splits: defaultdict[str, dict[int, str]] = defaultdict(dict)
     for number, _, line in sorted(lines, key=lambda each: each[0]):
-        if (info := line.video(found)) is not None:
+        if (info := videos.get(line.name)) is not None:
             splits[info.key][number] = line.split
     for number, key, line in lines:
         if number != found.split:
             continue
-        info = line.video(found)
+        info = videos.get(line.name)
         if info is None:
             yield found.vanished(line.name, key, line.class_name, line.split)
             continue
@@ -140,9 +141,13 @@ class _Listed(NamedTuple):
     def name(self) -> str:
         return f"{self.class_name}/{self.file}"
 
-    def video(self, found: Found) -> ObjectInfo | None:
-        """What it names; None: it is not there."""
-        return found.ending(self.name) or found.ending(self.file)
+
+def _hmdb_videos(found: Found, lines: Sequence[_Listed]) -> dict[str, ObjectInfo]:
+    """What each line names: a video in the folder of its class, or else the only one of this name."""
+    there = found.matching(line.name for line in lines)
+    files = {line.name: line.file for line in lines if line.name not in there}
+    elsewhere = found.matching(files.values())
+    return there | {name: elsewhere[file] for name, file in files.items() if file in elsewhere}
 
 
 def _hmdb_lines(found: Found, key: str, class_name: str) -> Iterator[_Listed]:

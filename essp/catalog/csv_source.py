@@ -20,13 +20,15 @@ from __future__ import annotations
 
 import io
 import tokenize
+import unicodedata
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import groupby
 from math import isfinite
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,8 +37,10 @@ from essp.catalog.entry import Entry, Segment
 from essp.catalog.foreign_lists import refuse_lists_of_labels
 from essp.catalog.found import lines_of
 from essp.uris import listed_uri
+from essp_common.catalog.targets import Targets, pack
 from essp_common.errors import ConfigError, NotFound
 from essp_common.objects.documents import CsvFile, CsvRow
+from essp_common.objects.port import ObjectStore
 from essp_common.planning.splits import canonical_split
 from essp_common.wiring import Stores
 
@@ -48,7 +52,12 @@ _NO_ARRAY = (
     *(ValueError, TypeError, OverflowError, MemoryError, SyntaxError, RecursionError),  # of the header
     *(tokenize.TokenError, zipfile.BadZipFile, EOFError),
 )
+_FORMS: tuple[Literal["NFC", "NFD"], ...] = ("NFC", "NFD")
 _LOOKUPS = 16  # files asked for at once: over S3 each costs a round trip
+_AT_ONCE = 4096
+
+S = TypeVar("S")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +88,9 @@ def read_csv(uri: str, stores: Stores, group_column: str | None = None) -> list[
     columns = _columns(uri, file.columns, group_column)
     folder = uri.rpartition("/")[0]
     entries = [_entry(row, columns, folder) for row in file]
-    return with_sizes([_aimed(entry, folder, stores) for entry in entries], stores)
+    with ThreadPoolExecutor(_LOOKUPS, thread_name_prefix="catalog-lookup") as pool:
+        aimed = list(_each(pool, partial(_aimed, folder=folder, stores=stores), entries))
+        return _with_files(aimed, stores, pool)
 
 
 def _text(uri: str, stores: Stores) -> str:
@@ -161,11 +172,11 @@ def _aimed(entry: Entry, folder: str, stores: Stores) -> Entry:
     """The entry with what the files that its row names say of each frame."""
     if entry.error is not None or not entry.files:
         return entry
-    spans, series, frames = entry.spans, dict(entry.series), entry.frames
+    spans, frames = entry.spans, entry.frames
+    series: dict[str, NDArray[Any]] = {}
     for name, path in entry.files.items():
         try:
-            store, key = stores.resolve(listed_uri(path, folder), video=True)
-            data = store.get(key)
+            _, data = _asked(listed_uri(path, folder), stores, lambda store, key: store.get(key))
             if name:
                 series[name] = _array(data)
             else:
@@ -173,7 +184,10 @@ def _aimed(entry: Entry, folder: str, stores: Stores) -> Entry:
                 spans, frames = _stretches(lines), len(lines)
         except (NotFound, ValueError, EOFError) as error:
             return replace(entry, error=f"targets: {path}: {error}")
-    return replace(entry, spans=spans, series=series, frames=frames)
+    try:
+        return replace(entry, spans=spans, series=pack(Targets(series=series)), frames=frames)
+    except ConfigError as error:
+        return replace(entry, error=str(error))
 
 
 def _array(data: bytes) -> NDArray[Any]:
@@ -219,22 +233,67 @@ def _frame(text: str) -> int:
     return int(text.removesuffix(".0"))
 
 
-def with_sizes(entries: Sequence[Entry], stores: Stores) -> list[Entry]:
+class _File(NamedTuple):
+    """What a store says of a video."""
+
+    uri: str
+    size_bytes: int = 0
+    etag: str = ""
+    error: str | None = None
+
+
+def _with_files(entries: Sequence[Entry], stores: Stores, pool: ThreadPoolExecutor) -> list[Entry]:
     """The entries with size and etag of their files; a file that is not there is a problem of its rows."""
 
-    def look(uri: str) -> tuple[int, str, str | None]:
+    def look(uri: str) -> _File:
         try:
-            store, key = stores.resolve(uri, video=True)
-            info = store.head(key)
+            there, info = _asked(uri, stores, lambda store, key: store.head(key))
         except NotFound as error:
-            return 0, "", f"vanished: {error}"
-        return info.size_bytes, info.etag, None
+            return _File(uri, error=f"vanished: {error}")
+        return _File(there, info.size_bytes, info.etag)
 
     uris = sorted({entry.uri for entry in entries if entry.uri})
-    with ThreadPoolExecutor(_LOOKUPS, thread_name_prefix="catalog-lookup") as pool:
-        found = dict(zip(uris, pool.map(look, uris), strict=True))
+    found = dict(zip(uris, _each(pool, look, uris), strict=True))
     complete = []
     for entry in entries:
-        size_bytes, etag, error = found.get(entry.uri, (0, "", None))
-        complete.append(replace(entry, size_bytes=size_bytes, etag=etag, error=entry.error or error))
+        file = found.get(entry.uri, _File(entry.uri))
+        name = entry.id if file.uri == entry.uri else _form_of(file.uri, entry)
+        complete.append(
+            replace(
+                entry,
+                id=name,
+                uri=file.uri,
+                size_bytes=file.size_bytes,
+                etag=file.etag,
+                error=entry.error or file.error,
+            )
+        )
     return complete
+
+
+def _each(pool: ThreadPoolExecutor, function: Callable[[S], T], items: Sequence[S]) -> Iterator[T]:
+    """The function of each item, in their order. A list may have a million, and a pool takes all that it is given."""
+    for begin in range(0, len(items), _AT_ONCE):
+        yield from pool.map(function, items[begin : begin + _AT_ONCE])
+
+
+def _asked(uri: str, stores: Stores, ask: Callable[[ObjectStore, str], T]) -> tuple[str, T]:
+    """The URI of a file and what its store answers. Raises `NotFound`.
+
+    macOS takes letters apart that other systems keep as one, `é` as `e` and its accent: where there is no such file,
+    one whose name is written in the other way is meant.
+    """
+    missing: NotFound | None = None
+    for form in dict.fromkeys((uri, *(unicodedata.normalize(form, uri) for form in _FORMS))):
+        try:
+            return form, ask(*stores.resolve(form, video=True))
+        except NotFound as error:
+            missing = missing or error
+    raise missing or NotFound(uri)
+
+
+def _form_of(uri: str, entry: Entry) -> str:
+    """The id of an entry, written as the URI of its file is, so that none is listed twice."""
+    return next(
+        unicodedata.normalize(form, entry.id) for form in _FORMS if unicodedata.normalize(form, entry.uri) == uri
+    )

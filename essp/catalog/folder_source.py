@@ -89,13 +89,15 @@ def ucf101(found: Found, lists: Sequence[str]) -> Iterable[Entry]:
         raise ConfigError(f"--split {split}: no trainlist{split:02}.txt there; divisions found: {there}")
     divisions = {number: _division(found, lists, number) for number in numbers}
     names, missing = _class_names(found, lists), dict(divisions[split])
+    meant = found.matching(name for division in divisions.values() for name in division)
+    listed = {info.key: name for name, info in meant.items()}
     seen: dict[str, str] = {}
     for info in found.videos:
         parts = PurePosixPath(info.key).parts
         if len(parts) < 2:
             yield found.entry(info, error="unlabelled: lies in no class folder")
             continue
-        name = "/".join(parts[-2:])
+        name = listed.get(info.key) or "/".join(parts[-2:])
         assigned = missing.pop(name, None)
         error = _label_error(assigned, parts[-2], names) if assigned else None
         if name in seen and name in divisions[split]:

@@ -7,7 +7,8 @@ server, which cannot be listed.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator, Sequence
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import PurePosixPath
 from typing import Any
@@ -17,6 +18,7 @@ from essp_common.errors import ConfigError
 from essp_common.objects.documents import read_json
 from essp_common.objects.keys import escaped, is_key
 from essp_common.objects.port import ObjectInfo, ObjectStore
+from essp_common.quantities import counted
 
 VIDEO_SUFFIXES = frozenset(
     f".{name}"
@@ -28,11 +30,27 @@ VIDEO_SUFFIXES = frozenset(
 
 _MOST_LISTS = 64
 
+FrameCounts = Callable[[Sequence[Entry]], Sequence[int]]
+"""The number of frames of each of some files; 0: it cannot be told."""
+
+
+def unopened(entries: Sequence[Entry]) -> Sequence[int]:
+    """The numbers of frames of videos that nobody opens."""
+    return [0] * len(entries)
+
 
 class Found:
     """A folder, or a list and the folder in which it lies. Paths are keys below the folder."""
 
-    def __init__(self, uri: str, store: ObjectStore, split: int, given: str = "", camera: str = "") -> None:
+    def __init__(
+        self,
+        uri: str,
+        store: ObjectStore,
+        split: int,
+        given: str = "",
+        camera: str = "",
+        frame_counts: FrameCounts = unopened,
+    ) -> None:
         """`store`: of the folder. `split`: which of several divisions is meant. `given`: the list that was named as the
         source; empty: the folder was. `camera`: the one that is wanted; empty: all."""
         self.uri = uri
@@ -40,6 +58,10 @@ class Found:
         self.split = split
         self.given = given
         self.camera = camera
+        self.frame_counts = frame_counts
+        """Opens videos, for a list that is understood in no other way."""
+        self.notes: list[str] = []
+        """What a user should know of how lists were read."""
         self._documents: dict[str, Any] = {}
         self._doubtful: set[str] = set()
         """Videos of which one may be meant by a name."""
@@ -96,7 +118,7 @@ class Found:
     def _by_stem(self) -> dict[str, list[ObjectInfo]]:
         found: dict[str, list[ObjectInfo]] = {}
         for info in self.videos:
-            found.setdefault(PurePosixPath(info.key).stem, []).append(info)
+            found.setdefault(_composed(PurePosixPath(info.key).stem), []).append(info)
         return found
 
     @cached_property
@@ -107,19 +129,57 @@ class Found:
     def called(self, *names: str) -> ObjectInfo | None:
         """The one video with the first of these names, without its suffix, that any video has; None if none has one, or
         several have it."""
-        fitting = next((self._by_stem[name] for name in names if name in self._by_stem), [])
+        fitting = next((held for name in names if (held := self._called(name))), [])
         return fitting[0] if len(fitting) == 1 else None
 
-    def ending(self, path: str) -> ObjectInfo | None:
-        """The one video whose key is this path, or ends with it; None if there is none, or several."""
-        fitting = self._ending(path)
-        return fitting[0] if len(fitting) == 1 else None
+    def _called(self, name: str) -> list[ObjectInfo]:
+        near = self._by_stem.get(_composed(name), [])
+        return [info for info in near if PurePosixPath(info.key).stem == name] or near
 
-    def _ending(self, path: str) -> list[ObjectInfo]:
-        parts = PurePosixPath(path.removeprefix(self._folder).lstrip("/")).parts
-        near = self._by_stem.get(PurePosixPath(path).stem, [])
-        exact = [info for info in near if info.key == "/".join(parts)]
-        return exact or [info for info in near if PurePosixPath(info.key).parts[-len(parts) :] == parts]
+    def matching(self, paths: Iterable[str]) -> dict[str, ObjectInfo]:
+        """The one video that each of these paths of a list means, of those that mean one: its key is the path, or ends
+        with it.
+
+        Of a path that no video has, it is the only one that no other path means and that differs in its suffix alone:
+        sets are published as `.avi` and kept as `.mp4`. That is noted.
+        """
+        wanted = dict.fromkeys(paths)
+        fitting = {path: self._ending(path) for path in wanted}
+        found = {path: held[0] for path, held in fitting.items() if len(held) == 1}
+        taken = {info.key for held in fitting.values() for info in held}
+        others: dict[str, list[str]] = {}
+        for path in (path for path, held in fitting.items() if not held and is_video(path)):
+            near = [info for info in self._ending(path, suffixed=False) if info.key not in taken]
+            if len(near) == 1:
+                found[path] = near[0]
+                others.setdefault(near[0].key, []).append(path)
+        for path in (path for claimed in others.values() if len(claimed) > 1 for path in claimed):
+            del found[path]
+        if alone := [(claimed[0], key) for key, claimed in others.items() if len(claimed) == 1]:
+            self.notes.append(
+                f"{counted(len(alone), 'video')} listed under another suffix than the file has, such as {alone[0][0]}, "
+                f"for which {alone[0][1]} is taken: it is the only one of this name"
+            )
+        return found
+
+    def _ending(self, path: str, suffixed: bool = True) -> list[ObjectInfo]:
+        """The videos whose key is this path; if there is none, those whose key ends with it. Names that are written in
+        other forms of the same letters count where no other does, and without `suffixed`, those with another suffix."""
+
+        def parts_of(path: str) -> tuple[str, ...]:
+            return PurePosixPath(path if suffixed else PurePosixPath(path).with_suffix("")).parts
+
+        listed = path.removeprefix(self._folder).lstrip("/")
+        near = [(info, parts_of(info.key)) for info in self._by_stem.get(_composed(PurePosixPath(path).stem), ())]
+        for form in (str, _composed):
+            parts = tuple(map(form, parts_of(listed)))
+            ends = [(info, tuple(map(form, own))) for info, own in near]
+            fitting = [info for info, own in ends if own == parts] or [
+                info for info, own in ends if own[-len(parts) :] == parts
+            ]
+            if fitting:
+                return fitting
+        return []
 
     def entry(self, info: ObjectInfo, class_name: str = "", split: str = "", **more: Any) -> Entry:
         """Of a video that is there."""
@@ -132,7 +192,7 @@ class Found:
 
         `called`: the names without a suffix under which it was looked for; else by the end of its path.
         """
-        held = [info for stem in called for info in self._by_stem.get(stem, ())] or self._ending(name)
+        held = [info for stem in called for info in self._called(stem)] or self._ending(name)
         error = f"vanished: {list_key} names it, but there is no such file below {self._folder}"
         if held:
             self._doubtful.update(info.key for info in held)
@@ -172,6 +232,11 @@ def plain(entry: Entry) -> Entry:
     name, class_name, split = map(escaped, texts[:3])
     error = entry.error or f"name: {odd[:100]!r} has characters that nobody can read; use another name"
     return Entry(name, "", class_name, split, error=escaped(error))
+
+
+def _composed(name: str) -> str:
+    """The one form of a name: macOS takes letters apart that other systems keep as one, `é` as `e` and its accent."""
+    return unicodedata.normalize("NFC", name)
 
 
 def few(names: Sequence[str]) -> str:

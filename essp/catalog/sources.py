@@ -1,4 +1,4 @@
-"""Where a catalog's videos come from: what a source lists, before any video is opened.
+"""Where a catalog's videos come from: what a source lists, before its videos are opened.
 
 `LAYOUTS` has them all: by what each is recognised, and who lists it. A source that is not said to be of a kind is the
 first one in the table that it looks like, and `Listing.recognised` says which and why.
@@ -17,11 +17,11 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Literal, NamedTuple
 
-from essp.catalog import action_sets, foreign_lists, json_lists, lerobot, shards
+from essp.catalog import action_sets, foreign_lists, json_lists, lerobot, mmaction2, shards
 from essp.catalog.csv_source import read_csv
 from essp.catalog.entry import Entry, Segment
 from essp.catalog.folder_source import class_folders, is_list, split_below, ucf101
-from essp.catalog.found import VIDEO_SUFFIXES, Found, few, plain
+from essp.catalog.found import VIDEO_SUFFIXES, Found, FrameCounts, few, plain, unopened
 from essp.catalog.local_folder import left_out
 from essp.uris import as_uri
 from essp_common.errors import ConfigError, NotFound
@@ -65,7 +65,7 @@ LAYOUTS: Mapping[Kind, Layout] = {
     "hollywood2": Layout("lists CLASS_train.txt of clips", action_sets.is_hollywood2, action_sets.hollywood2),
     "ccv": Layout("trainVidID.txt and trainLabel.txt", action_sets.is_ccv, action_sets.ccv),
     "kth": Layout("videos named personNN_ACTION_dN", action_sets.is_kth, action_sets.kth),
-    "mmaction2": Layout("a text file with `path label` lines", foreign_lists.is_mmaction2, foreign_lists.mmaction2),
+    "mmaction2": Layout("a text file with `path label` lines", mmaction2.is_mmaction2, mmaction2.mmaction2),
     "two-level": Layout(
         "videos in GROUP/CLASS/, only if it is said", action_sets.is_two_level, action_sets.two_level
     ),
@@ -96,15 +96,17 @@ def read_source(
     group_column: str | None = None,
     whole: bool = False,
     camera: str | None = None,
+    frame_counts: FrameCounts = unopened,
 ) -> Listing:
     """List a source. `split`: which of several train/test divisions. `group_column`: of a CSV file. `whole`: one entry
-    a file, with the listed stretches of it as targets. `camera`: of LeRobot's.
+    a file, with the listed stretches of it as targets. `camera`: of LeRobot's. `frame_counts`: opens videos, for a list
+    that is understood in no other way.
 
     Raises `NotFound` when there is no such source or no video in it, `ConfigError` when it is not of its kind.
     """
     if uri.startswith(_LEROBOT):
         kind, uri = "lerobot", as_uri(uri.removeprefix(_LEROBOT))
-    found = _found(uri, stores, kind, split, camera or "")
+    found = _found(uri, stores, kind, split, camera or "", frame_counts)
     of_its_own = kind == "csv" or (kind == "auto" and found.given.lower().endswith((".csv", ".tsv")))
     if of_its_own and not (kind == "auto" and group_column is None and foreign_lists.is_kinetics(found)):
         if not found.given:
@@ -123,12 +125,12 @@ def read_source(
     entries = list(LAYOUTS[kind].read(found))
     if not (found.given or found.camera):  # else a part is wanted of what lies there
         entries += found.unlisted(entries)
-    notes = _notes(entries, found, missed.empty) if kind == "folders" else ()
+    notes = (*found.notes, *(_notes(entries, found, missed.empty) if kind == "folders" else ()))
     listed = [] if found.given else missed.entries
     return _complete(kind, [*entries, *listed], ignored, uri, why, notes, whole)
 
 
-def _found(uri: str, stores: Stores, kind: Kind, split: int, camera: str) -> Found:
+def _found(uri: str, stores: Stores, kind: Kind, split: int, camera: str, frame_counts: FrameCounts) -> Found:
     """What lies at the source: of a list, in its folder."""
     suffix = PurePosixPath(uri).suffix.lower()
     if suffix and _is_file(uri, stores):
@@ -142,12 +144,12 @@ def _found(uri: str, stores: Stores, kind: Kind, split: int, camera: str) -> Fou
             )
         folder, _, name = uri.rpartition("/")
         store = stores.under(folder, videos=True)
-        return Found(uri, store, split, name)
+        return Found(uri, store, split, name, frame_counts=frame_counts)
     if suffix in (".csv", ".tsv") or kind == "csv":
         store, key = stores.resolve(uri)
         store.head(key)  # raises
     store = stores.under(uri, videos=True)
-    return Found(uri, store, split, camera=camera)
+    return Found(uri, store, split, camera=camera, frame_counts=frame_counts)
 
 
 def _kind_of(found: Found, kind: Kind) -> tuple[Kind, str]:

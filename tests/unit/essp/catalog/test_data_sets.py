@@ -12,6 +12,7 @@ import pytest
 
 from essp.catalog.entry import Entry, Segment
 from essp.catalog.sources import LAYOUTS, Kind, Listing, read_source
+from essp_common.catalog.targets import unpack
 from essp_common.errors import ConfigError
 from essp_common.wiring import Stores
 from tests.unit.essp.catalog.test_sources import csv_of, labelled, listing, make, problems
@@ -305,7 +306,7 @@ def test_csv_targets_of_videos_and_frames(tmp_path: Path) -> None:
         (Segment(3, 3, "frame"), "run"),
         (Segment(4, 4, "frame"), "walk"),
     )
-    assert entry.series["gaze"].tolist() == np.arange(10).reshape(5, 2).tolist()
+    assert unpack(entry.series).series["gaze"].tolist() == np.arange(10).reshape(5, 2).tolist()
     assert problems(found) == {"2.mp4": "targets"}
 
 
