@@ -265,7 +265,7 @@ def two_level(found: Found) -> Iterator[Entry]:
     """Classes below groups of classes, below split folders where there are any. The upper level is in the meta data;
     classes of one name in two groups are told apart by the group."""
     parts = {info.key: info.key.split("/") for info in found.videos}
-    splits = split_folders(found.videos, levels=2)
+    splits = split_folders(parts, levels=2)
     above: defaultdict[str, set[str]] = defaultdict(set)
     places: dict[str, tuple[str, str]] = {}
     for key, each in parts.items():

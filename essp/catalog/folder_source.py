@@ -6,14 +6,14 @@ Both work on the listing of an object store, so a bucket serves as well as a dir
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
+from typing import NamedTuple
 
 from essp.catalog.entry import Entry
 from essp.catalog.found import Found
 from essp_common.errors import ConfigError
-from essp_common.objects.port import ObjectInfo, ObjectStore
 from essp_common.planning.splits import SPLIT_NAMES, canonical_split
 
 _LIST = re.compile(r"(train|test)list0*(\d+)\.txt$")
@@ -27,29 +27,46 @@ def is_list(key: str) -> bool:
     return _LIST.search(key) is not None or key.endswith(_INDEX)
 
 
-def class_folders(store: ObjectStore, videos: Sequence[ObjectInfo]) -> Iterable[Entry]:
-    """Class folders, below split folders where there are any.
+class Place(NamedTuple):
+    """What the folders of a video say of it."""
+
+    class_name: str
+    split: str
+    """Empty: nothing."""
+    error: str | None = None
+
+
+def class_folders(found: Found) -> Iterable[Entry]:
+    """Class folders, below split folders where there are any; otherwise all are for training.
 
     Videos without any folder are unlabelled; beside class folders they are a problem.
     """
-    splits = split_folders(videos, levels=1)
-    unlabelled = not any("/" in info.key for info in videos)
-    for info in videos:
-        top, *rest = info.key.split("/")
-        error = None
+    divided = bool(split_folders((info.key for info in found.videos), levels=1))
+    for info, place in zip(found.videos, places([info.key for info in found.videos]), strict=True):
+        split = place.split if divided or not place.class_name else "train"
+        yield found.entry(info, place.class_name, split, error=place.error)
+
+
+def places(keys: Sequence[str]) -> Iterator[Place]:
+    """What the folders of each of these videos say, if they are those of classes, below those of splits if there are
+    any."""
+    splits = split_folders(keys, levels=1)
+    unlabelled = not any("/" in key for key in keys)
+    for key in keys:
+        top, *rest = key.split("/")
         if not rest:
-            name, split = "", ""
-            error = None if unlabelled else "unlabelled: lies in no class folder"
-        elif top in splits:
-            name, split = rest[0] if len(rest) > 1 else "", canonical_split(top)
-            error = None if name else f"unlabelled: lies in {top}, but there in no class folder"
+            yield Place("", "", None if unlabelled else "unlabelled: lies in no class folder")
+        elif not splits:
+            yield Place(top, "")
+        elif top not in splits:
+            yield Place("", "", "unlabelled: lies beside the split folders, in none of them")
+        elif len(rest) > 1:
+            yield Place(rest[0], canonical_split(top))
         else:
-            name, split = ("", "") if splits else (top, "train")
-            error = "unlabelled: lies beside the split folders, in none of them" if splits else None
-        yield _entry(store, info, name, split, error)
+            yield Place("", canonical_split(top), f"unlabelled: lies in {top}, but there in no class folder")
 
 
-def split_folders(videos: Iterable[ObjectInfo], levels: int) -> frozenset[str]:
+def split_folders(keys: Iterable[str], levels: int) -> frozenset[str]:
     """The upmost folders that are splits. `levels`: of folders in which classes lie, the class itself included.
 
     A class may be called `train`. So folders that are named like splits are some if all videos in one of them lie as
@@ -58,8 +75,8 @@ def split_folders(videos: Iterable[ObjectInfo], levels: int) -> frozenset[str]:
     """
     deep: dict[str, set[bool]] = {}
     """Upmost folder -> whether its videos lie in class folders."""
-    for info in videos:
-        top, *rest = info.key.split("/")
+    for key in keys:
+        top, *rest = key.split("/")
         if rest:
             deep.setdefault(top, set()).add(len(rest) > levels)
     named = {top: found for top, found in deep.items() if top.lower() in SPLIT_NAMES}
@@ -113,10 +130,6 @@ def ucf101(found: Found, lists: Sequence[str]) -> Iterable[Entry]:
 def split_columns(splits: Mapping[int, str]) -> dict[str, str]:
     """The columns of a video that say its split in each division, by number; `data.split_column` reads them."""
     return {f"split_{number}": split for number, split in splits.items()}
-
-
-def _entry(store: ObjectStore, info: ObjectInfo, class_name: str, split: str, error: str | None = None) -> Entry:
-    return Entry(info.key, store.uri(info.key), class_name, split, info.size_bytes, info.etag, error=error)
 
 
 @dataclass(frozen=True, slots=True)

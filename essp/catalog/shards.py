@@ -5,6 +5,8 @@
     clip_01.txt   a caption
     clip_01.json  an object, whose further entries are handed through
 
+An archive of class folders, with nothing but videos, is read as such.
+
 Videos stay where they are: a catalog says at which bytes of which shard each lies. The split is told by the folders or
 the name of a shard (`train/000.tar`, `kinetics-val-000.tar`); otherwise all are for training.
 """
@@ -12,12 +14,13 @@ the name of a shard (`train/000.tar`, `kinetics-val-000.tar`); otherwise all are
 from __future__ import annotations
 
 import tarfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import Any
 
 from essp.catalog.entry import Entry
+from essp.catalog.folder_source import places, split_folders
 from essp.catalog.found import Found, few, is_hidden, is_video
 from essp.catalog.json_lists import name_in, split_named
 from essp_common.errors import ConfigError
@@ -38,8 +41,13 @@ def is_webdataset(found: Found) -> str:
 
 def webdataset(found: Found) -> Iterator[Entry]:
     """The videos of all shards; in a split in which any has a label, those without one are problems, and so are labels
-    of samples without a video. Raises `ConfigError` for an archive that is compressed or damaged."""
+    of samples without a video. Videos with nothing beside them have the classes of their folders.
+
+    Raises `ConfigError` for an archive that is compressed or damaged.
+    """
     entries: list[Entry] = []
+    names: list[str] = []
+    described = False
     labelled: set[str] = set()
     alone: list[Entry] = []
     for key in _shards(found):
@@ -48,17 +56,44 @@ def webdataset(found: Found) -> Iterator[Entry]:
         for sample in _samples(found, key):
             if sample.video is not None:
                 shown.add(sample.name)
+                names.append(sample.video[0])
                 entries.append(_entry(found, key, etag, split, sample))
+            described = described or bool(sample.texts)
             if label := _label(sample.texts)[0]:
                 labelled.add(split)
                 named[sample.name] = label
         error = f"vanished: {key} has a label for it, and no video"
         alone += (Entry(f"{key}/{name}", "", named[name], split, error=error) for name in named if name not in shown)
+    if not described and any("/" in name for name in names):
+        entries = list(_in_class_folders(found, entries, names))
     for entry in entries:
         unlabelled = entry.split in labelled and not entry.class_name and entry.error is None
         yield replace(entry, error="unlabelled: others have a label, and none lies beside it") if unlabelled else entry
     if entries:  # else these are no archives of videos
         yield from alone
+
+
+def _in_class_folders(found: Found, entries: Sequence[Entry], names: Sequence[str]) -> Iterator[Entry]:
+    """The videos of class folders that somebody has packed, with what these say. `names`: in the archive."""
+    names = _below_all(names)
+    divided = bool(split_folders(names, levels=1))
+    found.notes.append(
+        "no video in the archives has a label beside it, so the folders in them are taken for those of classes"
+        + (", below those of splits" if divided else "")
+    )
+    for entry, place in zip(entries, places(names), strict=True):
+        split = place.split if divided else entry.split
+        yield replace(entry, class_name=place.class_name, split=split, error=entry.error or place.error)
+
+
+def _below_all(names: Sequence[str]) -> Sequence[str]:
+    """The names without folders that hold all others, as `UCF-101/` of `UCF-101/Run/1.avi`."""
+    while all(name.count("/") > 1 for name in names):
+        above = {name.partition("/")[0] for name in names}
+        if len(above) > 1 or above.pop().lower() in SPLIT_NAMES:
+            break
+        names = [name.partition("/")[2] for name in names]
+    return names
 
 
 @dataclass(slots=True)

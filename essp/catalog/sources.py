@@ -59,7 +59,7 @@ LAYOUTS: Mapping[Kind, Layout] = {
         "JSON with a `database` of videos and their segments", json_lists.is_activitynet, json_lists.activitynet
     ),
     "something": Layout("JSON lists of id and template", json_lists.is_something, json_lists.something),
-    "webdataset": Layout("tar archives of videos", shards.is_webdataset, shards.webdataset),
+    "webdataset": Layout("tar archives of videos", shards.is_webdataset, lambda found: _webdataset(found)),
     "ucf101": Layout("trainlistNN.txt, testlistNN.txt", lambda found: _is_ucf101(found), lambda found: _ucf101(found)),
     "hmdb51": Layout("lists CLASS_test_splitN.txt", action_sets.is_hmdb51, action_sets.hmdb51),
     "hollywood2": Layout("lists CLASS_train.txt of clips", action_sets.is_hollywood2, action_sets.hollywood2),
@@ -125,7 +125,7 @@ def read_source(
     entries = list(LAYOUTS[kind].read(found))
     if not (found.given or found.camera):  # else a part is wanted of what lies there
         entries += found.unlisted(entries)
-    notes = (*found.notes, *(_notes(entries, found, missed.empty) if kind == "folders" else ()))
+    notes = (*found.notes, *_notes(kind, entries, found, missed.empty))
     listed = [] if found.given else missed.entries
     return _complete(kind, [*entries, *listed], ignored, uri, why, notes, whole)
 
@@ -206,7 +206,11 @@ def _is_folders(found: Found) -> str:
 
 
 def _folders(found: Found) -> Iterable[Entry]:
-    return map(_grouped, class_folders(found.store, found.videos))
+    return map(_grouped, class_folders(found))
+
+
+def _webdataset(found: Found) -> Iterable[Entry]:
+    return map(_grouped, shards.webdataset(found))
 
 
 def _grouped(entry: Entry) -> Entry:
@@ -215,8 +219,10 @@ def _grouped(entry: Entry) -> Entry:
     return replace(entry, group=match.group(1)) if match else entry
 
 
-def _notes(entries: Sequence[Entry], found: Found, empty: Sequence[str]) -> tuple[str, ...]:
-    """What is surely not meant, of class folders."""
+def _notes(kind: Kind, entries: Sequence[Entry], found: Found, empty: Sequence[str]) -> tuple[str, ...]:
+    """What is surely not meant, of class folders and archives."""
+    if kind not in ("folders", "webdataset"):
+        return ()
     notes = []
     usable = [entry for entry in entries if entry.error is None]
     if usable and not any(entry.class_name for entry in usable):
@@ -224,6 +230,8 @@ def _notes(entries: Sequence[Entry], found: Found, empty: Sequence[str]) -> tupl
             "the videos have no labels, so they can only be predicted on; to train, put videos in class folders "
             "(FOLDER/CLASS/video.mp4), or give a CSV file with the columns path and label"
         )
+    if kind == "webdataset":
+        return tuple(notes)
     keys = [*(info.key for info in found.videos), *found.others]
     with_video = {key.rpartition("/")[0] for key in (entry.id for entry in entries)}
     folders = {key.rpartition("/")[0] for key in keys} | set(empty)

@@ -198,7 +198,11 @@ def test_activitynet_segments_are_rows_with_what_overlaps_them(tmp_path: Path) -
         "videos/v_abc.mp4#8-20s": ("Run", "train"),
         "videos/v_abc.mp4#8-20s:Sing": ("Sing", "train"),
     }
-    assert problems(found) == {"videos/xyz.mkv": "segment", "videos/v_tst.mp4": "unlabelled", "gone": "vanished"}
+    assert problems(found) == {
+        "videos/xyz.mkv#annotation 1": "segment",
+        "videos/v_tst.mp4": "unlabelled",
+        "gone": "vanished",
+    }
     run = by_id(found)["videos/v_abc.mp4#8-20s"]
     assert [name for _, name in run.spans] == ["Jump", "Run", "Sing"]
     assert run.meta == {"duration": 30.5, "score": 1}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -287,7 +288,9 @@ def test_what_is_no_class_in_json_makes_none(tmp_path: Path, value: object) -> N
     assert one_error(listing(tmp_path, "s.json")) == "unlabelled: s.json has no template for it"
     annotations = [{"segment": [0, 1], "label": value}]
     write(tmp_path / "a.json", json.dumps({"database": {"abc": {"annotations": annotations}}}))
-    assert one_error(listing(tmp_path, "a.json")) == "segment: `segment` and `label` make no sense"
+    assert one_error(listing(tmp_path, "a.json")) == (
+        "segment: annotation 1 in a.json: `segment` and `label` make no sense"
+    )
     shard(tmp_path / "t.tar", a__mp4=b"1", a__json=json.dumps({"label": value}).encode(), b__mp4=b"2", b__cls=b"x")
     assert errors(listing(tmp_path, "t.tar")) == {
         "t.tar/a.mp4": "unlabelled: others have a label, and none lies beside it"
@@ -311,8 +314,27 @@ def test_videos_of_activitynet_that_make_no_sense_are_problems(tmp_path: Path, c
     good = {"subset": "training", "annotations": [{"segment": [0, 1], "label": "a"}]}
     write(tmp_path / "a.json", json.dumps({"database": {"abc": {**good, **change}, "xyz": good}}))
     found = listing(tmp_path, "a.json")
-    assert problems(found) == {"v_abc.mp4": kind}
+    assert list(problems(found).values()) == [kind]
     assert labelled(found) == {"v_xyz.mp4#0-1s": ("a", "train")}
+
+
+def test_an_annotation_that_makes_no_sense_costs_no_other_of_its_video(tmp_path: Path) -> None:
+    make(tmp_path, "v_abc.mp4")
+    annotations = [
+        {"segment": [0, 2], "label": "a"},
+        {"segment": [5, 1], "label": "b"},
+        {"label": "c"},
+        None,
+        {"segment": [1, 3], "label": "d"},
+    ]
+    write(tmp_path / "a.json", json.dumps({"database": {"abc": {"annotations": annotations}}}))
+    found = listing(tmp_path, "a.json")
+    assert labelled(found) == {"v_abc.mp4#0-2s": ("a", "train"), "v_abc.mp4#1-3s": ("d", "train")}
+    assert errors(found) == {
+        "v_abc.mp4#annotation 2": "segment: annotation 2 in a.json: 5 to 1 holds no frame",
+        "v_abc.mp4#annotation 3": "segment: annotation 3 in a.json: `segment` and `label` make no sense",
+        "v_abc.mp4#annotation 4": "segment: annotation 4 in a.json: `segment` and `label` make no sense",
+    }
 
 
 def test_a_video_that_is_there_twice_in_one_object_is_not_lost(tmp_path: Path) -> None:
@@ -454,6 +476,16 @@ def test_sequences_of_kth_without_a_video_are_problems(tmp_path: Path) -> None:
     assert problems(listing(tmp_path)) == {"person02_boxing_d1": "vanished"}
 
 
+def test_a_few_other_videos_leave_a_folder_of_kth_one(tmp_path: Path) -> None:
+    make(tmp_path, "intro.mp4", "boxing/person01_boxing_d1_uncomp.avi", "boxing/person11_boxing_d1_uncomp.avi")
+    found = listing(tmp_path)
+    assert found.kind == "kth"
+    assert {split for _, split in labelled(found).values()} == {"validation", "train"}
+    assert errors(found) == {"intro.mp4": "unlabelled: its name is not personNN_ACTION_dN"}
+    make(tmp_path, "more/1.mp4", "more/2.mp4")
+    assert listing(tmp_path).kind == "folders"
+
+
 def test_lists_of_ccv_without_labels_are_refused(tmp_path: Path) -> None:
     make(tmp_path, "1.mp4")
     for name, text in (("trainVidID", "1"), ("trainLabel", " ".join("1" * 20)), ("testVidID", "2")):
@@ -520,3 +552,56 @@ def test_a_shard_that_is_named_may_lie_beside_videos(tmp_path: Path) -> None:
     make(tmp_path, "1.mp4")
     shard(tmp_path / "t.tar", a__mp4=b"1", a__cls=b"x")
     assert labelled(listing(tmp_path, "t.tar")) == {"t.tar/a.mp4": ("x", "train")}
+
+
+def packed(root: Path, *names: str, archive: str = "videos.tar") -> None:
+    """An archive of these files."""
+    make(root / "unpacked", *names)
+    with tarfile.open(root / archive, "w") as file:
+        for name in names:
+            file.add(root / "unpacked" / name, name)
+            (root / "unpacked" / name).unlink()
+
+
+def test_an_archive_of_class_folders_is_read_as_such(tmp_path: Path) -> None:
+    packed(tmp_path, "UCF-101/Run/v_Run_g01_c01.avi", "UCF-101/Walk/v_Walk_g02_c01.avi", "UCF-101/readme.md")
+    found = listing(tmp_path, "videos.tar")
+    assert labelled(found) == {
+        "videos.tar/UCF-101/Run/v_Run_g01_c01.avi": ("Run", "train"),
+        "videos.tar/UCF-101/Walk/v_Walk_g02_c01.avi": ("Walk", "train"),
+    }
+    assert {entry.group for entry in found.entries} == {"Run_g01", "Walk_g02"}
+    assert found.notes[0].startswith("no video in the archives has a label beside it, so the folders in them are taken")
+
+
+def test_archives_of_class_folders_may_be_divided_inside_or_by_their_names(tmp_path: Path) -> None:
+    packed(tmp_path, "train/run/1.mp4", "val/run/2.mp4", "val/3.mp4")
+    found = listing(tmp_path)
+    assert labelled(found) == {
+        "videos.tar/train/run/1.mp4": ("run", "train"),
+        "videos.tar/val/run/2.mp4": ("run", "validation"),
+    }
+    assert problems(found) == {"videos.tar/val/3.mp4": "unlabelled"}
+    (tmp_path / "videos.tar").unlink()
+    packed(tmp_path, "run/1.mp4", archive="train.tar")
+    packed(tmp_path, "run/2.mp4", "walk/3.mp4", "4.mp4", archive="test.tar")
+    found = listing(tmp_path)
+    assert labelled(found) == {
+        "train.tar/run/1.mp4": ("run", "train"),
+        "test.tar/run/2.mp4": ("run", "test"),
+        "test.tar/walk/3.mp4": ("walk", "test"),
+    }
+    assert problems(found) == {"test.tar/4.mp4": "unlabelled"}
+
+
+def test_folders_in_archives_whose_samples_have_labels_are_no_classes(tmp_path: Path) -> None:
+    shard(tmp_path / "t.tar", **{"part1/a__mp4": b"1", "part1/a__cls": b"x", "part2/b__mp4": b"2"})
+    found = listing(tmp_path, "t.tar")
+    assert labelled(found) == {"t.tar/part1/a.mp4": ("x", "train")}
+    assert problems(found) == {"t.tar/part2/b.mp4": "unlabelled"}
+
+
+def test_archives_of_videos_without_labels_are_noted(tmp_path: Path) -> None:
+    shard(tmp_path / "t.tar", a__mp4=b"1", b__mp4=b"2")
+    (note,) = listing(tmp_path, "t.tar").notes
+    assert note.startswith("the videos have no labels, so they can only be predicted on")
