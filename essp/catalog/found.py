@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import io
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import PurePosixPath
 from typing import Any
@@ -63,6 +64,7 @@ class Found:
         self.notes: list[str] = []
         """What a user should know of how lists were read."""
         self._documents: dict[str, Any] = {}
+        self._by_ends: dict[tuple[int, bool], dict[str, list[ObjectInfo]]] = {}
         self._doubtful: set[str] = set()
         """Videos of which one may be meant by a name."""
 
@@ -165,21 +167,20 @@ class Found:
     def _ending(self, path: str, suffixed: bool = True) -> list[ObjectInfo]:
         """The videos whose key is this path; if there is none, those whose key ends with it. Names that are written in
         other forms of the same letters count where no other does, and without `suffixed`, those with another suffix."""
+        listed = _parts(path.removeprefix(self._folder).lstrip("/"), suffixed)
+        near = self._ends(len(listed), suffixed).get(_composed("/".join(listed)), ())
+        parts = [(info, _parts(info.key, suffixed)) for info in near]
+        same = [(info, own) for info, own in parts if own[-len(listed) :] == listed] or parts
+        return [info for info, own in same if len(own) == len(listed)] or [info for info, _ in same]
 
-        def parts_of(path: str) -> tuple[str, ...]:
-            return PurePosixPath(path if suffixed else PurePosixPath(path).with_suffix("")).parts
-
-        listed = path.removeprefix(self._folder).lstrip("/")
-        near = [(info, parts_of(info.key)) for info in self._by_stem.get(_composed(PurePosixPath(path).stem), ())]
-        for form in (str, _composed):
-            parts = tuple(map(form, parts_of(listed)))
-            ends = [(info, tuple(map(form, own))) for info, own in near]
-            fitting = [info for info, own in ends if own == parts] or [
-                info for info, own in ends if own[-len(parts) :] == parts
-            ]
-            if fitting:
-                return fitting
-        return []
+    def _ends(self, depth: int, suffixed: bool) -> Mapping[str, Sequence[ObjectInfo]]:
+        """The videos by so many last parts of their keys. In a large set all may be called `rgb.mp4`, each in a folder
+        of its own, so names alone would not do."""
+        if (depth, suffixed) not in self._by_ends:
+            found = self._by_ends[depth, suffixed] = defaultdict[str, list[ObjectInfo]](list)
+            for info in self.videos:
+                found[_composed("/".join(_parts(info.key, suffixed)[-depth:]))].append(info)
+        return self._by_ends[depth, suffixed]
 
     def entry(self, info: ObjectInfo, class_name: str = "", split: str = "", **more: Any) -> Entry:
         """Of a video that is there."""
@@ -232,6 +233,12 @@ def plain(entry: Entry) -> Entry:
     name, class_name, split = map(escaped, texts[:3])
     error = entry.error or f"name: {odd[:100]!r} has characters that nobody can read; use another name"
     return Entry(name, "", class_name, split, error=escaped(error))
+
+
+def _parts(path: str, suffixed: bool) -> tuple[str, ...]:
+    """Folders and name of a file, or without `suffixed` its stem."""
+    found = PurePosixPath(path)
+    return (found if suffixed or not found.name else found.with_suffix("")).parts
 
 
 def _composed(name: str) -> str:

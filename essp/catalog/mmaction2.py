@@ -153,10 +153,12 @@ def _class_names(found: Found, key: str) -> list[str]:
     """The class of each number. Raises `ConfigError` where a line is empty, which would shift all behind it, or twice
     there."""
     names = lines_of(found.text(key).rstrip())
+    before = set[str]()
     for number, name in enumerate(names, 1):
-        if not name or name in names[: number - 1]:
+        if not name or name in before:
             what = f"{name!r} is there twice" if name else "is empty"
             raise ConfigError(f"{found.store.uri(key)}, line {number}: {what}; write a line for each class")
+        before.add(name)
     return names
 
 
