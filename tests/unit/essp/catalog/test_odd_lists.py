@@ -601,6 +601,37 @@ def test_folders_in_archives_whose_samples_have_labels_are_no_classes(tmp_path: 
     assert problems(found) == {"t.tar/part2/b.mp4": "unlabelled"}
 
 
+def test_a_text_beside_the_class_folders_of_an_archive_makes_no_samples(tmp_path: Path) -> None:
+    packed(tmp_path, "UCF/Run/1.avi", "UCF/Walk/2.avi", "UCF/readme.txt")
+    assert {name for name, _ in labelled(listing(tmp_path)).values()} == {"Run", "Walk"}
+
+
+def test_names_of_samples_may_have_dots(tmp_path: Path) -> None:
+    files = {"a.720p.mp4": b"1", "a.720p.cls": b"x", "b.1.cls": b"y", "b.1.mp4": b"2", "b.2.cls": b"z", "b.2.mp4": b"3"}
+    shard(tmp_path / "t.tar", **files, **{"b.3.cls": b"w", "c.MP4": b"4", "c.Cls": b"\xef\xbb\xbfv\r\n"})
+    found = listing(tmp_path)
+    assert labelled(found) == {
+        "t.tar/a.720p.mp4": ("x", "train"),
+        "t.tar/b.1.mp4": ("y", "train"),
+        "t.tar/b.2.mp4": ("z", "train"),
+        "t.tar/c.MP4": ("v", "train"),
+    }
+    assert errors(found) == {"t.tar/b.3": "vanished: t.tar has a label for it, and no video"}
+
+
+def test_several_videos_of_a_sample_share_what_is_said_of_all(tmp_path: Path) -> None:
+    shard(tmp_path / "t.tar", **{"a.cls": b"x", "a.left.mp4": b"1", "a.right.mp4": b"2", "a.right.txt": b"seen"})
+    shard(tmp_path / "u.tar", **{"b.cls": b"y", "b.meta.json": b'{"label": "z"}', "b.mp4": b"3"})
+    found = listing(tmp_path)
+    assert labelled(found) == {
+        "t.tar/a.left.mp4": ("x", "train"),
+        "t.tar/a.right.mp4": ("x", "train"),
+        "u.tar/b.mp4": ("y", "train"),
+    }
+    assert [entry.meta for entry in found.entries] == [{}, {"caption": "seen"}, {}]
+    assert errors(found) == {}
+
+
 def test_archives_of_videos_without_labels_are_noted(tmp_path: Path) -> None:
     shard(tmp_path / "t.tar", a__mp4=b"1", b__mp4=b"2")
     (note,) = listing(tmp_path, "t.tar").notes
