@@ -35,11 +35,11 @@ from numpy.typing import NDArray
 
 from essp.catalog.entry import Entry, Segment
 from essp.catalog.foreign_lists import refuse_lists_of_labels
-from essp.catalog.found import lines_of
+from essp.catalog.found import is_video, lines_of
 from essp.uris import listed_uri
 from essp_common.catalog.targets import Targets, pack
 from essp_common.errors import ConfigError, NotFound
-from essp_common.objects.documents import CsvFile, CsvRow
+from essp_common.objects.documents import CsvFile, CsvRow, text_of
 from essp_common.objects.port import ObjectStore
 from essp_common.planning.splits import canonical_split
 from essp_common.wiring import Stores
@@ -52,7 +52,12 @@ _NO_ARRAY = (
     *(ValueError, TypeError, OverflowError, MemoryError, SyntaxError, RecursionError),  # of the header
     *(tokenize.TokenError, zipfile.BadZipFile, EOFError),
 )
-_FORMS: tuple[Literal["NFC", "NFD"], ...] = ("NFC", "NFD")
+_FORMS: Sequence[Callable[[str], str]] = (
+    partial(unicodedata.normalize, "NFC"),
+    partial(unicodedata.normalize, "NFD"),
+    lambda path: path.replace("\\", "/"),
+)
+"""Ways in which other systems write the name of a file: macOS takes letters apart, `é` as `e` and its accent."""
 _LOOKUPS = 16  # files asked for at once: over S3 each costs a round trip
 _AT_ONCE = 4096
 
@@ -96,7 +101,7 @@ def read_csv(uri: str, stores: Stores, group_column: str | None = None) -> list[
 def _text(uri: str, stores: Stores) -> str:
     store, key = stores.resolve(uri)
     try:
-        return store.get(key).decode("utf-8-sig")
+        return text_of(store.get(key))
     except UnicodeDecodeError as error:
         raise ConfigError(f"{uri} is not UTF-8 text (byte {error.start}); save it as UTF-8") from error
 
@@ -110,7 +115,9 @@ def _columns(uri: str, header: Sequence[str], group_column: str | None) -> _Colu
     path = find(_PATH)
     if path is None:
         there = ", ".join(header) or "none"
-        raise ConfigError(f"{uri} has no column for the videos (one of {', '.join(_PATH)}); its columns: {there}")
+        raise ConfigError(
+            f"{uri} has no column for the videos (one of {', '.join(_PATH)}); its columns: {there}{_cure(header)}"
+        )
     if without_unit := find(("start", "end")):
         raise ConfigError(
             f"{uri}: column {without_unit!r} has no unit; name it {without_unit}_s or {without_unit}_frame"
@@ -130,6 +137,15 @@ def _columns(uri: str, header: Sequence[str], group_column: str | None) -> _Colu
     return _Columns(path, label, split, start, end, unit, find([group]), labels, frame_labels, values, further)
 
 
+def _cure(header: Sequence[str]) -> str:
+    """What to do about a file without names of columns, where that can be told."""
+    if any("\t" in name for name in header):
+        return ". Its fields are separated by tabs: let its name end in .tsv"
+    if any(is_video(name) for name in header):
+        return ". Its first line is that of a video: write the names of the columns above it, such as path,label"
+    return ""
+
+
 def _entry(row: CsvRow, columns: _Columns, folder: str) -> Entry:
     def value(column: str | None) -> str:
         return row.values[column] if column else ""
@@ -139,7 +155,7 @@ def _entry(row: CsvRow, columns: _Columns, folder: str) -> Entry:
         return Entry(f"line {line}", "", label, "", error=f"unnamed: line {line} names no file")
     uri = listed_uri(path, folder)
     split = canonical_split(value(columns.split)) if columns.split else "train"
-    labels = tuple(name for name in map(str.strip, value(columns.labels).split(_BETWEEN)) if name)
+    labels = tuple(dict.fromkeys(name for name in map(str.strip, value(columns.labels).split(_BETWEEN)) if name))
     label = label or (labels[0] if labels else "")
     if labels and label not in labels:
         labels = label, *labels
@@ -180,7 +196,7 @@ def _aimed(entry: Entry, folder: str, stores: Stores) -> Entry:
             if name:
                 series[name] = _array(data)
             else:
-                lines = lines_of(data.decode("utf-8-sig"))
+                lines = lines_of(text_of(data))
                 spans, frames = _stretches(lines), len(lines)
         except (NotFound, ValueError, EOFError) as error:
             return replace(entry, error=f"targets: {path}: {error}")
@@ -280,11 +296,10 @@ def _each(pool: ThreadPoolExecutor, function: Callable[[S], T], items: Sequence[
 def _asked(uri: str, stores: Stores, ask: Callable[[ObjectStore, str], T]) -> tuple[str, T]:
     """The URI of a file and what its store answers. Raises `NotFound`.
 
-    macOS takes letters apart that other systems keep as one, `é` as `e` and its accent: where there is no such file,
-    one whose name is written in the other way is meant.
+    Where there is no such file, one whose name another system would write in this way is meant.
     """
     missing: NotFound | None = None
-    for form in dict.fromkeys((uri, *(unicodedata.normalize(form, uri) for form in _FORMS))):
+    for form in dict.fromkeys((uri, *(form(uri) for form in _FORMS))):
         try:
             return form, ask(*stores.resolve(form, video=True))
         except NotFound as error:
@@ -294,6 +309,4 @@ def _asked(uri: str, stores: Stores, ask: Callable[[ObjectStore, str], T]) -> tu
 
 def _form_of(uri: str, entry: Entry) -> str:
     """The id of an entry, written as the URI of its file is, so that none is listed twice."""
-    return next(
-        unicodedata.normalize(form, entry.id) for form in _FORMS if unicodedata.normalize(form, entry.uri) == uri
-    )
+    return next(form(entry.id) for form in _FORMS if form(entry.uri) == uri)

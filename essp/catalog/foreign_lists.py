@@ -17,7 +17,7 @@ from essp.catalog.entry import Entry, Segment
 from essp.catalog.found import Found, lines_of
 from essp.catalog.json_lists import split_named
 from essp_common.errors import ConfigError
-from essp_common.objects.documents import CsvFile, CsvRow
+from essp_common.objects.documents import CsvFile, CsvRow, text_of
 from essp_common.planning.splits import canonical_split
 from essp_common.quantities import counted
 
@@ -120,6 +120,6 @@ def _kinetics_lists(found: Found) -> list[str]:
 
 def _header(found: Found, key: str) -> frozenset[str]:
     """The columns of a CSV file, in small letters."""
-    start = found.store.get(key, 0, _HEADER_BYTES).decode("utf-8-sig", "replace")
+    start = text_of(found.store.get(key, 0, _HEADER_BYTES), "replace")
     line = next(iter(lines_of(start)), "")
     return frozenset(name.strip().lower() for name in next(csv.reader([line]), []))

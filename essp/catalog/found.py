@@ -16,7 +16,7 @@ from typing import Any
 
 from essp.catalog.entry import Entry
 from essp_common.errors import ConfigError
-from essp_common.objects.documents import read_json
+from essp_common.objects.documents import read_json, text_of
 from essp_common.objects.keys import escaped, is_key
 from essp_common.objects.port import ObjectInfo, ObjectStore
 from essp_common.quantities import counted
@@ -99,13 +99,13 @@ class Found:
     def text(self, key: str) -> str:
         """A text file. Raises `ConfigError` if it is none."""
         try:
-            return self.store.get(key).decode("utf-8-sig")
+            return text_of(self.store.get(key))
         except UnicodeDecodeError as error:
             raise ConfigError(f"{self.store.uri(key)} is not UTF-8 text (byte {error.start}); save it so") from error
 
     def lines(self, key: str) -> list[str]:
         """The lines of a text file that are not empty, whatever its letters are encoded in."""
-        return [line for line in lines_of(self.store.get(key).decode("utf-8-sig", errors="replace")) if line]
+        return [line for line in lines_of(text_of(self.store.get(key), "replace")) if line]
 
     def json(self, key: str) -> Any:
         """A JSON file, read once. Raises `ConfigError` if it is none."""
@@ -169,6 +169,8 @@ class Found:
         other forms of the same letters count where no other does, and without `suffixed`, those with another suffix."""
         listed = _parts(path.removeprefix(self._folder).lstrip("/"), suffixed)
         near = self._ends(len(listed), suffixed).get(_composed("/".join(listed)), ())
+        if not near and "\\" in path:  # of Windows
+            return self._ending(path.replace("\\", "/"), suffixed)
         parts = [(info, _parts(info.key, suffixed)) for info in near]
         same = [(info, own) for info, own in parts if own[-len(listed) :] == listed] or parts
         return [info for info, own in same if len(own) == len(listed)] or [info for info, _ in same]

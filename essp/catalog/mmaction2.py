@@ -1,4 +1,5 @@
-"""Lists of mmaction2 and TSN: a text file with a line for each video, labels as numbers.
+"""Lists of mmaction2 and TSN: a text file with a line for each video, labels as numbers. Those of SlowFast,
+PyTorchVideo and VideoMAE are called `.csv`, without any commas.
 
     path label                one label
     path label label ...      several
@@ -22,11 +23,13 @@ from essp.catalog.entry import Entry
 from essp.catalog.found import Found, few, is_video, lines_of
 from essp.catalog.json_lists import split_named
 from essp_common.errors import ConfigError
+from essp_common.objects.documents import text_of
 from essp_common.objects.port import ObjectInfo
 
 _HOW = "write a CSV file with the columns path, label, split"
 _LABEL = re.compile(r"-?[0-9]{1,9}")
 _LABEL_MAP = re.compile(r"label_map.*\.txt")
+_HEADER_BYTES = 4096
 _LOOKED_AT = 8
 """Videos that are opened to tell what the first number is."""
 _REGULAR = 0.95
@@ -34,11 +37,20 @@ _REGULAR = 0.95
 
 
 def is_mmaction2(found: Found) -> str:
-    if not found.given.endswith(".txt"):
+    if not (found.given.lower().endswith(".txt") or _without_header(found)):
         return ""
     map_key = _label_map(found)
     names = f"; the names of classes are those of {map_key}" if map_key else ""
     return f"a text file with `path label` lines{names}; split: {split_named(found.given) or 'train'}"
+
+
+def _without_header(found: Found) -> bool:
+    """Whether a CSV file is such a list: SlowFast, PyTorchVideo and VideoMAE call theirs so."""
+    if not found.given.lower().endswith(".csv"):
+        return False
+    start = text_of(found.store.get(found.given, 0, _HEADER_BYTES), "replace")
+    path, numbers = _path_and_numbers(next(filter(None, lines_of(start)), ""))
+    return bool(numbers) and is_video(path) and "," not in path
 
 
 def mmaction2(found: Found) -> Iterator[Entry]:
@@ -58,7 +70,7 @@ def mmaction2(found: Found) -> Iterator[Entry]:
             f"{lines[0].text[:80]!r}"
         )
     for line in lines:
-        labels = line.numbers[1:] if with_frames else line.numbers
+        labels = tuple(dict.fromkeys(line.numbers[1:] if with_frames else line.numbers))
         info = there.get(line.path)
         if not labels:
             what = f"unlabelled: line {line.place} has no label behind the number of frames"

@@ -65,7 +65,9 @@ LAYOUTS: Mapping[Kind, Layout] = {
     "hollywood2": Layout("lists CLASS_train.txt of clips", action_sets.is_hollywood2, action_sets.hollywood2),
     "ccv": Layout("trainVidID.txt and trainLabel.txt", action_sets.is_ccv, action_sets.ccv),
     "kth": Layout("videos named personNN_ACTION_dN", action_sets.is_kth, action_sets.kth),
-    "mmaction2": Layout("a text file with `path label` lines", mmaction2.is_mmaction2, mmaction2.mmaction2),
+    "mmaction2": Layout(
+        "a text file, or a .csv without commas, with `path label` lines", mmaction2.is_mmaction2, mmaction2.mmaction2
+    ),
     "two-level": Layout(
         "videos in GROUP/CLASS/, only if it is said", action_sets.is_two_level, action_sets.two_level
     ),
@@ -108,7 +110,7 @@ def read_source(
         kind, uri = "lerobot", as_uri(uri.removeprefix(_LEROBOT))
     found = _found(uri, stores, kind, split, camera or "", frame_counts)
     of_its_own = kind == "csv" or (kind == "auto" and found.given.lower().endswith((".csv", ".tsv")))
-    if of_its_own and not (kind == "auto" and group_column is None and foreign_lists.is_kinetics(found)):
+    if of_its_own and not (kind == "auto" and group_column is None and _is_foreign(found)):
         if not found.given:
             raise ConfigError(f"--source csv: {uri} is no file; give the CSV file itself")
         entries: Iterable[Entry] = read_csv(uri, stores, group_column)
@@ -128,6 +130,11 @@ def read_source(
     notes = (*found.notes, *_notes(kind, entries, found, missed.empty))
     listed = [] if found.given else missed.entries
     return _complete(kind, [*entries, *listed], ignored, uri, why, notes, whole)
+
+
+def _is_foreign(found: Found) -> bool:
+    """Whether a CSV file is one of those that others write."""
+    return bool(foreign_lists.is_kinetics(found) or mmaction2.is_mmaction2(found))
 
 
 def _found(uri: str, stores: Stores, kind: Kind, split: int, camera: str, frame_counts: FrameCounts) -> Found:

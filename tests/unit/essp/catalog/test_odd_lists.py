@@ -185,6 +185,46 @@ def test_rows_and_columns_that_do_not_fit_are_named(tmp_path: Path) -> None:
     }
 
 
+def test_quotes_may_follow_a_blank_and_are_no_part_of_a_class(tmp_path: Path) -> None:
+    make(tmp_path, "1.mp4", "2.mp4")
+    found = csv_of(tmp_path, 'path, label\n1.mp4, "run, fast"\n"2.mp4", "walk"\n')
+    assert labelled(found) == {"1.mp4": ("run, fast", "train"), "2.mp4": ("walk", "train")}
+
+
+@pytest.mark.parametrize(
+    ("text", "cure"),
+    [
+        ("1.mp4,run\n", "Its first line is that of a video: write the names of the columns above it"),
+        ("path\tlabel\n1.mp4\trun\n", r"let its name end in \.tsv"),
+    ],
+)
+def test_a_file_without_names_of_columns_is_refused_with_its_cure(tmp_path: Path, text: str, cure: str) -> None:
+    make(tmp_path, "1.mp4")
+    with pytest.raises(ConfigError, match=cure):
+        csv_of(tmp_path, text)
+
+
+@pytest.mark.parametrize("name", ["train.csv", "TRAIN.TXT"])
+def test_lists_without_commas_are_read_whatever_they_are_called(tmp_path: Path, name: str) -> None:
+    make(tmp_path, "v/1, 2.mp4", "v/3.mp4")
+    found = csv_of(tmp_path, "v/3.mp4 1\n", name)
+    assert (found.kind, labelled(found)) == ("mmaction2", {"v/3.mp4": ("1", "train")})
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("i.csv", "path,label\nv\\é.mp4,x\n"), ("train.txt", "v\\é.mp4 0\n"), ("trainlist01.txt", "v\\é.mp4\n")],
+)
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-be"])
+def test_lists_of_windows_are_read(tmp_path: Path, name: str, text: str, encoding: str) -> None:
+    make(tmp_path, "v/é.mp4")
+    mark = b"\xfe\xff" if encoding == "utf-16-be" else b""
+    (tmp_path / name).write_bytes(mark + text.replace("\n", "\r\n").encode(encoding))
+    found = listing(tmp_path, "" if name == "trainlist01.txt" else name)
+    assert (list(labelled(found)), errors(found)) == (["v/é.mp4"], {})
+    assert {split for _, split in labelled(found).values()} == {"train"}
+
+
 def test_numbers_of_frames_may_be_written_as_programs_do_where_others_are_empty(tmp_path: Path) -> None:
     make(tmp_path, "1.mp4")
     found = csv_of(tmp_path, "path,start_frame,end_frame\n1.mp4,0.0,9.0\n1.mp4,10.0,\n1.mp4,20.5,30\n")
@@ -194,7 +234,7 @@ def test_numbers_of_frames_may_be_written_as_programs_do_where_others_are_empty(
 
 def test_the_class_is_one_of_the_labels(tmp_path: Path) -> None:
     make(tmp_path, "1.mp4", "2.mp4")
-    found = csv_of(tmp_path, "path,label,labels\n1.mp4,run,jump|swim\n2.mp4,swim,jump|swim\n")
+    found = csv_of(tmp_path, "path,label,labels\n1.mp4,run,jump|swim|jump\n2.mp4,swim,jump|swim\n")
     assert [entry.labels for entry in found.entries] == [("run", "jump", "swim"), ("jump", "swim")]
 
 
