@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Literal, NamedTuple
@@ -287,14 +287,23 @@ def _complete(
     notes: tuple[str, ...] = (),
     whole: bool = False,
 ) -> Listing:
-    """The listing with ids made unique: what is listed twice stays, as a problem."""
+    """The listing with ids made unique: what is listed twice stays, as a problem; so does the first one, if they
+    contradict each other."""
+    listed = [plain(entry) for entry in (_whole(entries) if whole else entries)]
+    counts = Counter(entry.id for entry in listed)
+    said: defaultdict[str, set[tuple[str, str, tuple[str, ...]]]] = defaultdict(set)
+    for entry in listed:
+        if counts[entry.id] > 1 and entry.error is None:
+            said[entry.id].add((entry.class_name, entry.split, entry.labels))
     seen: dict[str, int] = {}
     unique: list[Entry] = []
-    for entry in map(plain, _whole(entries) if whole else entries):
+    for entry in listed:
         times = seen[entry.id] = seen.get(entry.id, 0) + 1
-        if times > 1:
-            entry = replace(entry, id=f"{entry.id}@{times}", error="doubled: the source lists it more than once")
-        unique.append(entry)
+        if entry.error is None and len(said.get(entry.id, ())) > 1:
+            entry = replace(entry, error=f"mislabelled: the source lists it with {_different(said[entry.id])}")
+        elif times > 1:
+            entry = replace(entry, error="doubled: the source lists it more than once")
+        unique.append(entry if times == 1 else replace(entry, id=f"{entry.id}@{times}"))
     if not unique:
         raise NotFound(f"{uri}: no video is listed there; give a folder of class folders or a CSV file")
     alike = (
@@ -303,6 +312,17 @@ def _complete(
         *_alike("groups", {entry.group for entry in unique}),
     )
     return Listing(kind, tuple(unique), ignored, f"{kind}: {why}", (*notes, *alike))
+
+
+def _different(said: Collection[tuple[str, str, tuple[str, ...]]]) -> str:
+    """What a source says of one video, and says otherwise elsewhere."""
+    for what, names in (
+        ("classes", {class_name for class_name, _, _ in said}),
+        ("splits", {split for _, split, _ in said}),
+    ):
+        if len(names) > 1:
+            return f"several {what}: {few(sorted(map(ascii, names)))}"
+    return "several sets of labels"
 
 
 def _alike(what: str, found: Iterable[str]) -> Iterator[str]:

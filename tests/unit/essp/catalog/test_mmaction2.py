@@ -137,7 +137,7 @@ def test_data_sets_may_be_kept_in_another_format(tmp_path: Path, lists: dict[str
         ("trainlist01.txt", "Café/né.avi\n"),
         ("Café_test_split1.txt", "né.avi 1\n"),
         ("train.json", '[{"id": "né", "template": "x"}]'),
-        ("index.csv", "path,label\nCafé/né.avi,x\nCafé/né.avi,y\nCafé/ö.avi,z\n"),
+        ("index.csv", "path,label\nCafé/né.avi,x\nCafé/né.avi,x\nCafé/ö.avi,z\n"),
     ],
 )
 def test_letters_with_accents_may_be_written_in_two_ways(

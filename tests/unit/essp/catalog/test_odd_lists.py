@@ -248,9 +248,24 @@ def test_a_file_is_not_listed_under_two_names(tmp_path: Path) -> None:
         f"file://{tmp_path}/1.mp4",
         f"FILE://{tmp_path}/1.mp4/",
     ]
-    found = csv_of(tmp_path, "path,label\n" + "".join(f"{name},{number}\n" for number, name in enumerate(names)))
-    assert labelled(found) == {"1.mp4": ("0", "train")}
+    found = csv_of(tmp_path, "path,label\n" + "".join(f"{name},run\n" for name in names))
+    assert labelled(found) == {"1.mp4": ("run", "train")}
     assert set(problems(found).values()) == {"doubled"}
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ("1.mp4,run,,\n1.mp4,walk,,\n1.mp4,run,,\n", "several classes: 'run', 'walk'"),
+        ("1.mp4,run,,train\n./1.mp4,run,,test\n", "several splits: 'test', 'train'"),
+        ("1.mp4,run,run|jump,\n1.mp4,run,run,\n", "several sets of labels"),
+    ],
+)
+def test_of_a_video_of_which_a_list_says_two_things_neither_is_taken(tmp_path: Path, rows: str, said: str) -> None:
+    make(tmp_path, "1.mp4", "2.mp4")
+    found = csv_of(tmp_path, f"path,label,labels,split\n{rows}2.mp4,walk,,train\n")
+    assert list(labelled(found)) == ["2.mp4"]
+    assert set(errors(found).values()) == {f"mislabelled: the source lists it with {said}"}
 
 
 def npz() -> bytes:
