@@ -258,6 +258,11 @@ def _notes(kind: Kind, entries: Sequence[Entry], found: Found, empty: Sequence[s
             f"classes are named like splits: {', '.join(like_splits)}; if they are splits, put their videos in class "
             "folders (SPLIT/CLASS/video.mp4)"
         )
+    if packed := [key for key in found.others if key.endswith(_ARCHIVES)]:
+        notes.append(
+            f"beside the videos lie archives that are not looked into: {few(packed)}; if they hold the videos that are "
+            "meant, say --source webdataset"
+        )
     if action_sets.looks_two_level(found.videos):
         notes.append(
             "all videos lie two folders deep, and the class is the upper one; if it is the lower one, say "

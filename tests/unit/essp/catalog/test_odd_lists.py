@@ -603,6 +603,15 @@ def test_a_shard_is_asked_for_once_however_many_videos_it_has(tmp_path: Path, mo
     assert counts[0] == counts[1]
 
 
+def test_archives_beside_videos_are_noted(tmp_path: Path) -> None:
+    make(tmp_path, "run/1.mp4")
+    shard(tmp_path / "t.tar", a__mp4=b"1", a__cls=b"x")
+    (note,) = listing(tmp_path).notes
+    assert note.startswith("beside the videos lie archives that are not looked into: t.tar; ")
+    said = listing(tmp_path, kind="webdataset")
+    assert (labelled(said), problems(said)) == ({"t.tar/a.mp4": ("x", "train")}, {"run/1.mp4": "unlisted"})
+
+
 def test_a_shard_that_is_named_may_lie_beside_videos(tmp_path: Path) -> None:
     make(tmp_path, "1.mp4")
     shard(tmp_path / "t.tar", a__mp4=b"1", a__cls=b"x")
