@@ -12,7 +12,7 @@ from pathlib import PurePosixPath
 from typing import NamedTuple
 
 from essp.catalog.entry import Entry
-from essp.catalog.found import Found
+from essp.catalog.found import Found, composed
 from essp_common.errors import ConfigError
 from essp_common.planning.splits import SPLIT_NAMES, canonical_split
 
@@ -174,6 +174,6 @@ def _label_error(assigned: _Assigned, folder: str, names: dict[int, str]) -> str
     if assigned.other:
         return f"split: {assigned.other} names it, and {assigned.list_key}, too"
     named = folder if assigned.label is None or not names else names.get(assigned.label, f"not in {_INDEX}")
-    if named == folder:
+    if composed(named) == composed(folder):
         return None
     return f"mislabelled: {assigned.list_key} gives it label {assigned.label} ({named}), but it lies in {folder}"

@@ -120,7 +120,7 @@ class Found:
     def _by_stem(self) -> dict[str, list[ObjectInfo]]:
         found: dict[str, list[ObjectInfo]] = {}
         for info in self.videos:
-            found.setdefault(_composed(PurePosixPath(info.key).stem), []).append(info)
+            found.setdefault(composed(PurePosixPath(info.key).stem), []).append(info)
         return found
 
     @cached_property
@@ -135,7 +135,7 @@ class Found:
         return fitting[0] if len(fitting) == 1 else None
 
     def _called(self, name: str) -> list[ObjectInfo]:
-        near = self._by_stem.get(_composed(name), [])
+        near = self._by_stem.get(composed(name), [])
         return [info for info in near if PurePosixPath(info.key).stem == name] or near
 
     def matching(self, paths: Iterable[str]) -> dict[str, ObjectInfo]:
@@ -168,7 +168,7 @@ class Found:
         """The videos whose key is this path; if there is none, those whose key ends with it. Names that are written in
         other forms of the same letters count where no other does, and without `suffixed`, those with another suffix."""
         listed = _parts(path.removeprefix(self._folder).lstrip("/"), suffixed)
-        near = self._ends(len(listed), suffixed).get(_composed("/".join(listed)), ())
+        near = self._ends(len(listed), suffixed).get(composed("/".join(listed)), ())
         if not near and "\\" in path:  # of Windows
             return self._ending(path.replace("\\", "/"), suffixed)
         parts = [(info, _parts(info.key, suffixed)) for info in near]
@@ -181,7 +181,7 @@ class Found:
         if (depth, suffixed) not in self._by_ends:
             found = self._by_ends[depth, suffixed] = defaultdict[str, list[ObjectInfo]](list)
             for info in self.videos:
-                found[_composed("/".join(_parts(info.key, suffixed)[-depth:]))].append(info)
+                found[composed("/".join(_parts(info.key, suffixed)[-depth:]))].append(info)
         return self._by_ends[depth, suffixed]
 
     def entry(self, info: ObjectInfo, class_name: str = "", split: str = "", **more: Any) -> Entry:
@@ -243,7 +243,7 @@ def _parts(path: str, suffixed: bool) -> tuple[str, ...]:
     return (found if suffixed or not found.name else found.with_suffix("")).parts
 
 
-def _composed(name: str) -> str:
+def composed(name: str) -> str:
     """The one form of a name: macOS takes letters apart that other systems keep as one, `é` as `e` and its accent."""
     return unicodedata.normalize("NFC", name)
 

@@ -134,7 +134,7 @@ def test_data_sets_may_be_kept_in_another_format(tmp_path: Path, lists: dict[str
     ("name", "text"),
     [
         ("train.txt", "Café/né.avi 0\n"),
-        ("trainlist01.txt", "Café/né.avi\n"),
+        ("trainlist01.txt", "Café/né.avi 1\n"),
         ("Café_test_split1.txt", "né.avi 1\n"),
         ("train.json", '[{"id": "né", "template": "x"}]'),
         ("index.csv", "path,label\nCafé/né.avi,x\nCafé/né.avi,x\nCafé/ö.avi,z\n"),
@@ -146,6 +146,8 @@ def test_letters_with_accents_may_be_written_in_two_ways(
     there = unicodedata.normalize(lying, "Café/né.avi")
     make(tmp_path, there)
     write(tmp_path / unicodedata.normalize(listed, name), unicodedata.normalize(listed, text))
+    if name == "trainlist01.txt":
+        write(tmp_path / "classInd.txt", unicodedata.normalize(listed, "1 Café\n"))
     source = "" if "list01" in name or "split" in name else name
     found = listing(tmp_path, source)
     assert list(labelled(found)) == [there]
