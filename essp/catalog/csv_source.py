@@ -38,7 +38,7 @@ from essp.catalog.foreign_lists import refuse_lists_of_labels
 from essp.catalog.found import is_video, lines_of
 from essp.uris import listed_uri
 from essp_common.catalog.targets import Targets, pack
-from essp_common.errors import ConfigError, NotFound
+from essp_common.errors import ConfigError, NotFound, PermanentError
 from essp_common.objects.documents import CsvFile, CsvRow, text_of
 from essp_common.objects.port import ObjectStore
 from essp_common.planning.splits import canonical_split
@@ -198,7 +198,7 @@ def _aimed(entry: Entry, folder: str, stores: Stores) -> Entry:
             else:
                 lines = lines_of(text_of(data))
                 spans, frames = _stretches(lines), len(lines)
-        except (NotFound, ValueError, EOFError) as error:
+        except (PermanentError, ValueError, EOFError) as error:
             return replace(entry, error=f"targets: {path}: {error}")
     try:
         return replace(entry, spans=spans, series=pack(Targets(series=series)), frames=frames)
@@ -264,8 +264,8 @@ def _with_files(entries: Sequence[Entry], stores: Stores, pool: ThreadPoolExecut
     def look(uri: str) -> _File:
         try:
             there, info = _asked(uri, stores, lambda store, key: store.head(key))
-        except NotFound as error:
-            return _File(uri, error=f"vanished: {error}")
+        except PermanentError as error:
+            return _File(uri, error=f"{error.kind}: {error}")
         return _File(there, info.size_bytes, info.etag)
 
     uris = sorted({entry.uri for entry in entries if entry.uri})

@@ -18,7 +18,7 @@ from essp.catalog.sources import Listing
 from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.file import row_problems
 from essp_common.catalog.rows import VideoRow
-from essp_common.errors import ConfigError
+from essp_common.errors import ConfigError, PermanentError
 from essp_common.objects.directory import DirectoryStore
 from essp_common.objects.port import ObjectInfo
 from tests.unit.essp.catalog.test_data_sets import ACTIVITIES, shard, write
@@ -230,6 +230,28 @@ def test_numbers_of_frames_may_be_written_as_programs_do_where_others_are_empty(
     found = csv_of(tmp_path, "path,start_frame,end_frame\n1.mp4,0.0,9.0\n1.mp4,10.0,\n1.mp4,20.5,30\n")
     assert [entry.id for entry in found.entries if entry.error is None] == ["1.mp4#0-9", "1.mp4#10-"]
     assert "'20.5' to '30' are not frame numbers" in one_error(found)
+
+
+def test_a_file_of_which_its_server_tells_nothing_costs_its_own_row_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one without a size, or with an address that a web server calls a bad request."""
+    make(tmp_path, "1.mp4", "2.mp4", "3.mp4", "2.npy")
+    np.save(tmp_path / "3.npy", np.zeros(3))
+
+    def refusing(answer: Callable[..., Any]) -> Callable[..., Any]:
+        def answered(store: DirectoryStore, key: str, *more: Any) -> Any:
+            if key.endswith(("1.mp4", "2.npy")):
+                raise PermanentError(f"{key}: 400, bad request")
+            return answer(store, key, *more)
+
+        return answered
+
+    for name in ("head", "get"):
+        monkeypatch.setattr(DirectoryStore, name, refusing(getattr(DirectoryStore, name)))
+    found = csv_of(tmp_path, "path,label,values:x\n1.mp4,a,\n2.mp4,a,2.npy\n3.mp4,a,3.npy\n")
+    assert list(labelled(found)) == ["3.mp4"]
+    assert problems(found) == {"1.mp4": "error", "2.mp4": "targets"}
 
 
 def test_the_class_is_one_of_the_labels(tmp_path: Path) -> None:
