@@ -198,7 +198,7 @@ def _aimed(entry: Entry, folder: str, stores: Stores) -> Entry:
             else:
                 lines = lines_of(text_of(data))
                 spans, frames = _stretches(lines), len(lines)
-        except (PermanentError, ValueError, EOFError) as error:
+        except (PermanentError, ConfigError, ValueError, EOFError) as error:
             return replace(entry, error=f"targets: {path}: {error}")
     try:
         return replace(entry, spans=spans, series=pack(Targets(series=series)), frames=frames)
@@ -256,20 +256,27 @@ class _File(NamedTuple):
     size_bytes: int = 0
     etag: str = ""
     error: str | None = None
+    refused: ConfigError | None = None
 
 
 def _with_files(entries: Sequence[Entry], stores: Stores, pool: ThreadPoolExecutor) -> list[Entry]:
-    """The entries with size and etag of their files; a file that is not there is a problem of its rows."""
+    """The entries with size and etag of their files; a file that is not there is a problem of its rows.
+
+    Raises `ConfigError` if no file at all may be read.
+    """
 
     def look(uri: str) -> _File:
         try:
             there, info = _asked(uri, stores, lambda store, key: store.head(key))
-        except PermanentError as error:
-            return _File(uri, error=f"{error.kind}: {error}")
+        except (PermanentError, ConfigError) as error:  # a server may refuse one file, and give the others
+            return _File(uri, error=f"{error.kind}: {error}", refused=error if isinstance(error, ConfigError) else None)
         return _File(there, info.size_bytes, info.etag)
 
     uris = sorted({entry.uri for entry in entries if entry.uri})
     found = dict(zip(uris, _each(pool, look, uris), strict=True))
+    refused = [file.refused for file in found.values() if file.refused is not None]
+    if refused and len(refused) == len(found):
+        raise refused[0]
     complete = []
     for entry in entries:
         file = found.get(entry.uri, _File(entry.uri))

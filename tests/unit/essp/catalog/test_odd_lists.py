@@ -232,17 +232,18 @@ def test_numbers_of_frames_may_be_written_as_programs_do_where_others_are_empty(
     assert "'20.5' to '30' are not frame numbers" in one_error(found)
 
 
+@pytest.mark.parametrize("refusal", [PermanentError, ConfigError])
 def test_a_file_of_which_its_server_tells_nothing_costs_its_own_row_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal: type[Exception]
 ) -> None:
-    """As one without a size, or with an address that a web server calls a bad request."""
+    """As one without a size, with an address that a web server calls a bad request, or with one it forbids."""
     make(tmp_path, "1.mp4", "2.mp4", "3.mp4", "2.npy")
     np.save(tmp_path / "3.npy", np.zeros(3))
 
     def refusing(answer: Callable[..., Any]) -> Callable[..., Any]:
         def answered(store: DirectoryStore, key: str, *more: Any) -> Any:
             if key.endswith(("1.mp4", "2.npy")):
-                raise PermanentError(f"{key}: 400, bad request")
+                raise refusal(f"{key}: 400, bad request")
             return answer(store, key, *more)
 
         return answered
@@ -252,6 +253,9 @@ def test_a_file_of_which_its_server_tells_nothing_costs_its_own_row_alone(
     found = csv_of(tmp_path, "path,label,values:x\n1.mp4,a,\n2.mp4,a,2.npy\n3.mp4,a,3.npy\n")
     assert list(labelled(found)) == ["3.mp4"]
     assert problems(found) == {"1.mp4": "error", "2.mp4": "targets"}
+    if refusal is ConfigError:
+        with pytest.raises(ConfigError, match="bad request"):
+            csv_of(tmp_path, "path,label\n1.mp4,a\n")
 
 
 def test_the_class_is_one_of_the_labels(tmp_path: Path) -> None:
