@@ -24,7 +24,7 @@ from essp.catalog.folder_source import split_columns, split_folders
 from essp.catalog.found import Found, few
 from essp_common.errors import ConfigError
 from essp_common.objects.port import ObjectInfo
-from essp_common.planning.splits import SPLIT_NAMES, canonical_split
+from essp_common.planning.splits import SPLIT_NAMES
 from essp_common.quantities import counted
 
 _KTH = re.compile(r"person(\d\d)_([a-z]+)_(d\d)(?:_uncomp)?")
@@ -275,7 +275,7 @@ def two_level(found: Found) -> Iterator[Entry]:
             places[key] = folders[0], folders[1]
     for info in found.videos:
         top = parts[info.key][0]
-        name = "train" if not splits else canonical_split(top) if top in splits else ""
+        name = splits.get(top, "") if splits else "train"
         if info.key not in places:
             yield found.entry(info, "", name, error="unlabelled: lies in no folder of a class below one of a group")
             continue
@@ -286,7 +286,10 @@ def two_level(found: Found) -> Iterator[Entry]:
 
 def looks_two_level(videos: Iterable[ObjectInfo]) -> bool:
     """Whether all videos lie two folders deep, in several folders below several others."""
-    parts = [info.key.split("/")[:-1] for info in videos]
+    keys = [info.key for info in videos]
+    parts = [key.split("/")[:-1] for key in keys]
     if not parts or any(len(each) != 2 or each[0].lower() in SPLIT_NAMES for each in parts):
+        return False
+    if split_folders(keys, levels=1):
         return False
     return len({each[0] for each in parts}) < len({tuple(each) for each in parts}) < len(parts)

@@ -12,7 +12,8 @@ from pathlib import PurePosixPath
 from typing import NamedTuple
 
 from essp.catalog.entry import Entry
-from essp.catalog.found import Found, composed
+from essp.catalog.found import Found, composed, few
+from essp.catalog.json_lists import split_named
 from essp_common.errors import ConfigError
 from essp_common.planning.splits import SPLIT_NAMES, canonical_split
 
@@ -41,16 +42,18 @@ def class_folders(found: Found) -> Iterable[Entry]:
 
     Videos without any folder are unlabelled; beside class folders they are a problem.
     """
-    divided = bool(split_folders((info.key for info in found.videos), levels=1))
-    for info, place in zip(found.videos, places([info.key for info in found.videos]), strict=True):
-        split = place.split if divided or not place.class_name else "train"
+    keys = [info.key for info in found.videos]
+    splits = split_folders(keys, levels=1)
+    if meant := {top: split for top, split in splits.items() if top.lower() not in SPLIT_NAMES}:
+        found.notes.append(f"upmost folders are taken for splits: {few([f'{t} for {s}' for t, s in meant.items()])}")
+    for info, place in zip(found.videos, places(keys, splits), strict=True):
+        split = place.split if splits or not place.class_name else "train"
         yield found.entry(info, place.class_name, split, error=place.error)
 
 
-def places(keys: Sequence[str]) -> Iterator[Place]:
+def places(keys: Sequence[str], splits: Mapping[str, str]) -> Iterator[Place]:
     """What the folders of each of these videos say, if they are those of classes, below those of splits if there are
     any."""
-    splits = split_folders(keys, levels=1)
     unlabelled = not any("/" in key for key in keys)
     for key in keys:
         top, *rest = key.split("/")
@@ -61,17 +64,19 @@ def places(keys: Sequence[str]) -> Iterator[Place]:
         elif top not in splits:
             yield Place("", "", "unlabelled: lies beside the split folders, in none of them")
         elif len(rest) > 1:
-            yield Place(rest[0], canonical_split(top))
+            yield Place(rest[0], splits[top])
         else:
-            yield Place("", canonical_split(top), f"unlabelled: lies in {top}, but there in no class folder")
+            yield Place("", splits[top], f"unlabelled: lies in {top}, but there in no class folder")
 
 
-def split_folders(keys: Iterable[str], levels: int) -> frozenset[str]:
-    """The upmost folders that are splits. `levels`: of folders in which classes lie, the class itself included.
+def split_folders(keys: Iterable[str], levels: int) -> Mapping[str, str]:
+    """The upmost folders that are splits, and which. `levels`: of folders in which classes lie, the class itself
+    included.
 
     A class may be called `train`. So folders that are named like splits are some if all videos in one of them lie as
     deep as classes are, or if there are no other folders and any video lies so deep: a file that somebody has left
-    beside the class folders makes no classes of splits.
+    beside the class folders makes no classes of splits. Folders such as `train_256` and `val_256` are some if there are
+    no others, and all videos lie so deep.
     """
     deep: dict[str, set[bool]] = {}
     """Upmost folder -> whether its videos lie in class folders."""
@@ -80,8 +85,11 @@ def split_folders(keys: Iterable[str], levels: int) -> frozenset[str]:
         if rest:
             deep.setdefault(top, set()).add(len(rest) > levels)
     named = {top: found for top, found in deep.items() if top.lower() in SPLIT_NAMES}
-    certain = {True} in named.values() or (len(named) == len(deep) and any(True in found for found in named.values()))
-    return frozenset(named) if certain else frozenset()
+    if {True} in named.values() or (len(named) == len(deep) and any(True in found for found in named.values())):
+        return {top: canonical_split(top) for top in named}
+    words = {top: split_named(top) for top in deep}
+    certain = all(words.values()) and len(set(words.values())) > 1 and all(found == {True} for found in deep.values())
+    return words if certain else {}
 
 
 def split_below(entry: Entry) -> str:

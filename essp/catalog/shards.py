@@ -83,13 +83,13 @@ def webdataset(found: Found) -> Iterator[Entry]:
 def _in_class_folders(found: Found, entries: Sequence[Entry], names: Sequence[str]) -> Iterator[Entry]:
     """The videos of class folders that somebody has packed, with what these say. `names`: in the archive."""
     names = _below_all(names)
-    divided = bool(split_folders(names, levels=1))
+    splits = split_folders(names, levels=1)
     found.notes.append(
         "no video in the archives has a label beside it, so the folders in them are taken for those of classes"
-        + (", below those of splits" if divided else "")
+        + (", below those of splits" if splits else "")
     )
-    for entry, place in zip(entries, places(names), strict=True):
-        split = place.split if divided else entry.split
+    for entry, place in zip(entries, places(names, splits), strict=True):
+        split = place.split if splits else entry.split
         yield replace(entry, class_name=place.class_name, split=split, error=entry.error or place.error)
 
 
