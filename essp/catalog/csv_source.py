@@ -94,8 +94,9 @@ def read_csv(uri: str, stores: Stores, group_column: str | None = None) -> list[
     folder = uri.rpartition("/")[0]
     entries = [_entry(row, columns, folder) for row in file]
     with ThreadPoolExecutor(_LOOKUPS, thread_name_prefix="catalog-lookup") as pool:
-        aimed = list(_each(pool, partial(_aimed, folder=folder, stores=stores), entries))
-        return _with_files(aimed, stores, pool)
+        aimed = _each(pool, partial(_aimed, folder=folder, stores=stores), [entry for entry in entries if entry.files])
+        entries = [next(aimed) if entry.files else entry for entry in entries]
+        return _with_files(entries, stores, pool)
 
 
 def _text(uri: str, stores: Stores) -> str:
