@@ -118,8 +118,15 @@ def _kinetics_lists(found: Found) -> list[str]:
     return [key for key in found.with_suffix(".csv") if _header(found, key) >= _KINETICS]
 
 
+def lists_of_paths(found: Found) -> list[str]:
+    """The files in a folder that have columns as one's own lists of videos have, which no folder is read by."""
+    keys = [*found.with_suffix(".csv"), *found.with_suffix(".tsv")]
+    return [key for key in keys if _header(found, key) & {"path", "file", "video"}]
+
+
 def _header(found: Found, key: str) -> frozenset[str]:
     """The columns of a CSV file, in small letters."""
     start = text_of(found.store.get(key, 0, _HEADER_BYTES), "replace")
     line = next(iter(lines_of(start)), "")
-    return frozenset(name.strip().lower() for name in next(csv.reader([line]), []))
+    delimiter = "\t" if key.lower().endswith(".tsv") else ","
+    return frozenset(name.strip().lower() for name in next(csv.reader([line], delimiter=delimiter), []))

@@ -8,7 +8,8 @@ PyTorchVideo and VideoMAE are called `.csv`, without any commas.
 Nothing in a line tells the last two from each other. So of lines with several numbers, some videos are opened: if most
 of them have as many frames as the first number says, it is no label. A list that may still be either is refused.
 
-The split is told by the list's name. A `label_map*.txt` beside the list has the names of the classes.
+The split is told by the list's name; of a folder, all lists are read if that is said. A `label_map*.txt` beside the
+list has the names of the classes.
 """
 
 from __future__ import annotations
@@ -37,33 +38,45 @@ _REGULAR = 0.95
 
 
 def is_mmaction2(found: Found) -> str:
-    if not (found.given.lower().endswith(".txt") or _without_header(found)):
+    """A folder is none by itself: class folders may have lists of their own beside them."""
+    if not found.given or not (found.given.lower().endswith(".txt") or _is_list(found, found.given)):
         return ""
-    map_key = _label_map(found)
+    map_key = _label_map(found, found.given)
     names = f"; the names of classes are those of {map_key}" if map_key else ""
     return f"a text file with `path label` lines{names}; split: {split_named(found.given) or 'train'}"
 
 
-def _without_header(found: Found) -> bool:
-    """Whether a CSV file is such a list: SlowFast, PyTorchVideo and VideoMAE call theirs so."""
-    if not found.given.lower().endswith(".csv"):
-        return False
-    start = text_of(found.store.get(found.given, 0, _HEADER_BYTES), "replace")
+def lists_in(found: Found) -> list[str]:
+    """The lists in a folder."""
+    keys = [*found.with_suffix(".txt"), *found.with_suffix(".csv")]
+    return sorted(key for key in keys if _is_list(found, key))
+
+
+def mmaction2(found: Found) -> Iterator[Entry]:
+    """The videos of a list, or of all in a folder, wherever they lie below the folder.
+
+    Raises `ConfigError` for lines of another form, and for numbers that may be frames or labels.
+    """
+    lists = [found.given] if found.given else lists_in(found)
+    if not lists:
+        raise ConfigError(f"--source mmaction2: {found.uri} has no text file with `path label` lines")
+    for key in lists:
+        yield from _videos(found, key)
+
+
+def _is_list(found: Found, key: str) -> bool:
+    """Whether a file begins like a list; a CSV file does not."""
+    start = text_of(found.store.get(key, 0, _HEADER_BYTES), "replace")
     path, numbers = _path_and_numbers(next(filter(None, lines_of(start)), ""))
     return bool(numbers) and is_video(path) and "," not in path
 
 
-def mmaction2(found: Found) -> Iterator[Entry]:
-    """The videos of a list, wherever they lie below its folder.
-
-    Raises `ConfigError` for lines of another form, and for numbers that may be frames or labels.
-    """
-    split = split_named(found.given) or "train"
-    map_key = _label_map(found)
+def _videos(found: Found, key: str) -> Iterator[Entry]:
+    split, map_key = split_named(key) or "train", _label_map(found, key)
     names = _class_names(found, map_key) if map_key else []
-    lines = list(_lines(found))
+    lines = list(_lines(found, key))
     there = found.matching(line.path for line in lines)
-    with_frames = _first_is_frames(found, lines, there, names)
+    with_frames = _first_is_frames(found, key, lines, there, names)
     if with_frames:
         found.notes.append(
             f"the first number of a line is taken for the number of frames of its video, not for a label, as in "
@@ -74,16 +87,12 @@ def mmaction2(found: Found) -> Iterator[Entry]:
         info = there.get(line.path)
         if not labels:
             what = f"unlabelled: line {line.place} has no label behind the number of frames"
-            yield (
-                Entry(line.path, "", "", split, error=what)
-                if info is None
-                else found.entry(info, "", split, error=what)
-            )
+            yield Entry(line.path, "", "", split, error=what) if info is None else found.entry(info, error=what)
             continue
         none = next((label for label in labels if label < 0 or (names and label >= len(names))), None)
         classes = ("",) if none is not None else tuple(names[label] if names else str(label) for label in labels)
         if info is None:
-            yield found.vanished(line.path, found.given, classes[0], split)
+            yield found.vanished(line.path, key, classes[0], split)
         elif none is not None:
             yield found.entry(info, "", split, error=f"unlabelled: line {line.place}: there is no class {none}")
         else:
@@ -98,9 +107,9 @@ class _Line(NamedTuple):
     """Behind the path: at least one."""
 
 
-def _lines(found: Found) -> Iterator[_Line]:
-    uri = found.store.uri(found.given)
-    for place, text in enumerate(lines_of(found.text(found.given)), 1):
+def _lines(found: Found, key: str) -> Iterator[_Line]:
+    uri = found.store.uri(key)
+    for place, text in enumerate(lines_of(found.text(key)), 1):
         if not text:
             continue
         path, numbers = _path_and_numbers(text)
@@ -127,7 +136,7 @@ def _path_and_numbers(line: str) -> tuple[str, list[int]]:
 
 
 def _first_is_frames(
-    found: Found, lines: Sequence[_Line], there: Mapping[str, ObjectInfo], names: Sequence[str]
+    found: Found, key: str, lines: Sequence[_Line], there: Mapping[str, ObjectInfo], names: Sequence[str]
 ) -> bool:
     """Whether the first of several numbers is that of frames. Raises `ConfigError` where it may be a label as well."""
     several = [line for line in lines if len(line.numbers) > 1 and line.path in there]
@@ -145,9 +154,10 @@ def _first_is_frames(
     if not any(fits) and (length == 1 or alike < _REGULAR * len(lines) or (fits and ascending)):
         return False
     raise ConfigError(
-        f"{found.uri}: lines have {length} numbers, as {several[0].text[:80]!r}, of which the first one may be the "
-        f"number of frames or a label: {sum(fits)} of {len(fits)} videos that could be opened have as many frames. "
-        "Write `path label` in each line, or a CSV file with the columns path, labels (with `|` between them), split"
+        f"{found.store.uri(key)}: lines have {length} numbers, as {several[0].text[:80]!r}, of which the first one may "
+        f"be the number of frames or a label: {sum(fits)} of {len(fits)} videos that could be opened have as many "
+        "frames. Write `path label` in each line, or a CSV file with the columns path, labels (with `|` between them), "
+        "split"
     )
 
 
@@ -174,14 +184,14 @@ def _class_names(found: Found, key: str) -> list[str]:
     return names
 
 
-def _label_map(found: Found) -> str | None:
-    """The names of the classes. Raises `ConfigError` if it may be one of several files."""
-    folder = PurePosixPath(found.given).parent
-    near = [key for key in found.others if _LABEL_MAP.fullmatch(PurePosixPath(key).name.lower())]
-    beside = [key for key in near if PurePosixPath(key).parent == folder]
+def _label_map(found: Found, key: str) -> str | None:
+    """The names of the classes of a list. Raises `ConfigError` if they may be those of several files."""
+    folder = PurePosixPath(key).parent
+    near = [other for other in found.others if _LABEL_MAP.fullmatch(PurePosixPath(other).name.lower())]
+    beside = [other for other in near if PurePosixPath(other).parent == folder]
     if len(beside) > 1:
         raise ConfigError(
-            f"{found.uri}: the names of its classes may be those of {few(beside)}; leave the one that is meant beside "
-            "the list, and put the others elsewhere"
+            f"{found.store.uri(key)}: the names of its classes may be those of {few(beside)}; leave the one that is "
+            "meant beside the list, and put the others elsewhere"
         )
     return beside[0] if beside else None

@@ -152,7 +152,7 @@ def _found(uri: str, stores: Stores, kind: Kind, split: int, camera: str, frame_
         folder, _, name = uri.rpartition("/")
         store = stores.under(folder, videos=True)
         return Found(uri, store, split, name, frame_counts=frame_counts)
-    if suffix in (".csv", ".tsv") or kind == "csv":
+    if suffix in (".csv", ".tsv"):
         store, key = stores.resolve(uri)
         store.head(key)  # raises
     store = stores.under(uri, videos=True)
@@ -257,6 +257,12 @@ def _notes(kind: Kind, entries: Sequence[Entry], found: Found, empty: Sequence[s
         notes.append(
             f"classes are named like splits: {', '.join(like_splits)}; if they are splits, put their videos in class "
             "folders (SPLIT/CLASS/video.mp4)"
+        )
+    lists = [*mmaction2.lists_in(found), *foreign_lists.lists_of_paths(found)]
+    if lists:
+        notes.append(
+            f"lists that are not read lie there: {few(lists)}; if they name the classes, give one of them as the "
+            "source, or say --source mmaction2 for all with `path label` lines"
         )
     if packed := [key for key in found.others if key.endswith(_ARCHIVES)]:
         notes.append(

@@ -98,6 +98,37 @@ def test_several_maps_of_labels_are_refused_and_none_is_taken(tmp_path: Path) ->
         read(tmp_path, "1.mp4 0\n", FRAMES)
 
 
+def test_all_lists_of_a_folder_are_read_where_it_is_said(tmp_path: Path) -> None:
+    make(tmp_path, "v/1.mp4", "v/2.mp4", "v/3.mp4")
+    for name, text in {"train_list.txt": "1.mp4 0\n", "val.csv": "v/2.mp4 1\n", "label_map.txt": "run\nwalk\n"}.items():
+        write(tmp_path / name, text)
+    write(tmp_path / "readme.txt", "Two classes.\n")
+    found = listing(tmp_path, kind="mmaction2")
+    assert labelled(found) == {"v/1.mp4": ("run", "train"), "v/2.mp4": ("walk", "validation")}
+    assert problems(found) == {"v/3.mp4": "unlisted"}
+    with pytest.raises(ConfigError, match="has no text file with `path label` lines"):
+        listing(tmp_path / "v", kind="mmaction2")
+
+
+def test_lists_beside_class_folders_are_noted(tmp_path: Path) -> None:
+    """Else all videos are of the one class `v`, and nothing says that somebody has named others."""
+    make(tmp_path, "v/1.mp4", "v/2.mp4")
+    write(tmp_path / "notes.txt", "1.mp4 is dark\n")
+    write(tmp_path / "scores.csv", "name,label\n1.mp4,2\n")
+    assert listing(tmp_path).notes == ()
+    write(tmp_path / "train.txt", "v/1.mp4 0\n")
+    write(tmp_path / "val.tsv", "path\tlabel\nv/2.mp4\tx\n")
+    (note,) = listing(tmp_path).notes
+    assert note.startswith("lists that are not read lie there: train.txt, val.tsv; if they name the classes, give one")
+
+
+def test_a_folder_is_no_csv_file(tmp_path: Path) -> None:
+    make(tmp_path, "v/1.mp4")
+    for folder in (tmp_path, tmp_path / "v"):
+        with pytest.raises(ConfigError, match="is no file; give the CSV file itself"):
+            read_source(f"file://{folder}", Stores([f"file://{tmp_path}"]), "csv")
+
+
 # --- names of files, in any list ---
 
 
