@@ -31,7 +31,7 @@ from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.file import read_catalog
 from essp_common.catalog.rows import VideoRow
 from essp_common.errors import ConfigError, EsspError, NotFound, PermanentError
-from essp_common.objects.documents import CsvFile
+from essp_common.objects.documents import CsvFile, text_of
 from essp_common.objects.port import ObjectStore
 from essp_common.records.reader import RecordReader, runs
 from essp_common.records.versions import DataSet
@@ -237,7 +237,7 @@ def _folder(uri: str, store: ObjectStore, shape: Shape) -> Images:
 def _listed(uri: str, stores: Stores, shape: Shape) -> Images:
     store, key = stores.resolve(uri)
     try:
-        rows = list(CsvFile(uri, store.get(key).decode("utf-8-sig")))
+        rows = list(CsvFile(uri, text_of(store.get(key))))
     except UnicodeDecodeError as error:
         raise ConfigError(f"{uri} is no CSV file in UTF-8: {error}") from error
     if rows and "path" not in rows[0].values:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from math import nan
 from pathlib import PurePosixPath
@@ -24,7 +24,7 @@ from essp.catalog.folder_source import split_columns, split_folders
 from essp.catalog.found import Found, few
 from essp_common.errors import ConfigError
 from essp_common.objects.port import ObjectInfo
-from essp_common.planning.splits import SPLIT_NAMES, canonical_split
+from essp_common.planning.splits import SPLIT_NAMES
 from essp_common.quantities import counted
 
 _KTH = re.compile(r"person(\d\d)_([a-z]+)_(d\d)(?:_uncomp)?")
@@ -51,7 +51,7 @@ _CCV_CLASSES = (
 
 def is_kth(found: Found) -> str:
     named = sum(_KTH.fullmatch(PurePosixPath(info.key).stem) is not None for info in found.videos)
-    if not named or named < len(found.videos):
+    if 2 * named <= len(found.videos):
         return ""
     sequences = ", cut as 00sequences.txt says" if _sequences_of(found) else ", whole (there is no 00sequences.txt)"
     return f"{counted(named, 'video')} named personNN_ACTION_dN{sequences}; the split is that of the authors, by person"
@@ -114,14 +114,15 @@ def hmdb51(found: Found) -> Iterator[Entry]:
         there = ", ".join(map(str, numbers)) or "none"
         raise ConfigError(f"--split {found.split}: {found.uri} has no such lists of HMDB51; divisions found: {there}")
     lines = [(int(match[2]), key, line) for key, match in matches for line in _hmdb_lines(found, key, match[1])]
+    videos = _hmdb_videos(found, [line for _, _, line in lines])
     splits: defaultdict[str, dict[int, str]] = defaultdict(dict)
     for number, _, line in sorted(lines, key=lambda each: each[0]):
-        if (info := line.video(found)) is not None:
+        if (info := videos.get(line.name)) is not None:
             splits[info.key][number] = line.split
     for number, key, line in lines:
         if number != found.split:
             continue
-        info = line.video(found)
+        info = videos.get(line.name)
         if info is None:
             yield found.vanished(line.name, key, line.class_name, line.split)
             continue
@@ -140,9 +141,13 @@ class _Listed(NamedTuple):
     def name(self) -> str:
         return f"{self.class_name}/{self.file}"
 
-    def video(self, found: Found) -> ObjectInfo | None:
-        """What it names; None: it is not there."""
-        return found.ending(self.name) or found.ending(self.file)
+
+def _hmdb_videos(found: Found, lines: Sequence[_Listed]) -> dict[str, ObjectInfo]:
+    """What each line names: a video in the folder of its class, or else the only one of this name."""
+    there = found.matching(line.name for line in lines)
+    files = {line.name: line.file for line in lines if line.name not in there}
+    elsewhere = found.matching(files.values())
+    return there | {name: elsewhere[file] for name, file in files.items() if file in elsewhere}
 
 
 def _hmdb_lines(found: Found, key: str, class_name: str) -> Iterator[_Listed]:
@@ -260,7 +265,7 @@ def two_level(found: Found) -> Iterator[Entry]:
     """Classes below groups of classes, below split folders where there are any. The upper level is in the meta data;
     classes of one name in two groups are told apart by the group."""
     parts = {info.key: info.key.split("/") for info in found.videos}
-    splits = split_folders(found.videos, levels=2)
+    splits = split_folders(parts, levels=2)
     above: defaultdict[str, set[str]] = defaultdict(set)
     places: dict[str, tuple[str, str]] = {}
     for key, each in parts.items():
@@ -270,7 +275,7 @@ def two_level(found: Found) -> Iterator[Entry]:
             places[key] = folders[0], folders[1]
     for info in found.videos:
         top = parts[info.key][0]
-        name = "train" if not splits else canonical_split(top) if top in splits else ""
+        name = splits.get(top, "") if splits else "train"
         if info.key not in places:
             yield found.entry(info, "", name, error="unlabelled: lies in no folder of a class below one of a group")
             continue
@@ -281,7 +286,10 @@ def two_level(found: Found) -> Iterator[Entry]:
 
 def looks_two_level(videos: Iterable[ObjectInfo]) -> bool:
     """Whether all videos lie two folders deep, in several folders below several others."""
-    parts = [info.key.split("/")[:-1] for info in videos]
+    keys = [info.key for info in videos]
+    parts = [key.split("/")[:-1] for key in keys]
     if not parts or any(len(each) != 2 or each[0].lower() in SPLIT_NAMES for each in parts):
+        return False
+    if split_folders(keys, levels=1):
         return False
     return len({each[0] for each in parts}) < len({tuple(each) for each in parts}) < len(parts)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -26,7 +26,7 @@ from essp.catalog.sources import Kind, Listing, read_source
 from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.file import read_catalog, row_problems, write_catalog
 from essp_common.catalog.rows import VideoRow
-from essp_common.catalog.targets import Span, Targets, pack
+from essp_common.catalog.targets import Span, Targets, pack, unpack
 from essp_common.catalog.timing import Timing
 from essp_common.errors import ConfigError, Conflict, NotFound, PermanentError
 from essp_common.objects.port import ObjectStore
@@ -100,23 +100,30 @@ def build(
     _check_writable(store, key)
     journal = Journal(store, key)
     known = _known(options.probe.timeout_s, _previous(store, key), journal)
+    before = len(known)
+
+    def frame_counts(entries: Sequence[Entry]) -> list[int]:
+        files = [VideoRow(entry.uri, entry.uri, "", "", entry.size_bytes, entry.etag) for entry in entries]
+        new = {file.uri: file for file in files if _version(file) not in known}
+        known.update(_known(options.probe.timeout_s, _read(new, roots, options.probe, journal)))
+        return [known.get(_version(file), file).frame_count for file in files]
+
     listing = read_source(
-        source, stores, options.kind, options.split, options.group_column, options.whole, options.camera
+        source, stores, options.kind, options.split, options.group_column, options.whole, options.camera, frame_counts
     )
     if recognised is not None:
         recognised(listing.recognised)
     _check_names(listing)
     files = _files(listing)
     wanted = {uri: row for uri, row in files.items() if _version(row) not in known}
+    reused = len(files) - len(wanted) - (len(known) - before)
     size_bytes = sum(row.size_bytes for row in wanted.values())
     tally = Tally(len(wanted), size_bytes, len(files) - len(wanted), started, progress)
     read: dict[str, VideoRow] = {}
     try:
-        with Prober(roots, replace(options.probe, workers=max(1, min(options.probe.workers, len(wanted))))) as prober:
-            for outcome in prober.read(wanted):
-                row = read[outcome.uri] = file_row(wanted[outcome.uri], outcome)
-                journal.add(row)
-                tally.count(row.size_bytes, row.error is not None)
+        for row in _read(wanted, roots, options.probe, journal):
+            read[row.uri] = row
+            tally.count(row.size_bytes, row.error is not None)
         rows = [_row(entry, read.get(entry.uri) or known.get(_version(entry))) for entry in listing.entries]
         if options.background is not None:
             rows += background_rows(rows, options.background)
@@ -127,10 +134,27 @@ def build(
         raise
     journal.clear()
     elapsed_s = time.monotonic() - started
-    reused = len(files) - len(wanted)
     return Built(
-        catalog, listing.kind, listing.recognised, len(wanted), reused, listing.ignored, listing.notes, elapsed_s
+        catalog,
+        listing.kind,
+        listing.recognised,
+        len(files) - reused,
+        reused,
+        listing.ignored,
+        listing.notes,
+        elapsed_s,
     )
+
+
+def _read(
+    files: Mapping[str, VideoRow], roots: Sequence[str], options: ProbeOptions, journal: Journal
+) -> Iterator[VideoRow]:
+    """The row of each file, in the order in which they are done; the journal has it as well."""
+    with Prober(roots, replace(options, workers=max(1, min(options.workers, len(files))))) as prober:
+        for outcome in prober.read(files):
+            row = file_row(files[outcome.uri], outcome)
+            journal.add(row)
+            yield row
 
 
 def _version(file: VideoRow | Entry) -> tuple[str, int, str]:
@@ -261,7 +285,8 @@ def _extra(meta: Mapping[str, Any]) -> str:
 def _aimed(row: VideoRow, entry: Entry) -> VideoRow:
     """The row with what there is to learn from it beside its class, in frames of the file."""
     frames = row.last_frame - row.first_frame + 1
-    for name, values in entry.series.items():
+    series = unpack(entry.series).series
+    for name, values in series.items():
         if len(values) != frames:
             return replace(row, error=f"targets: {name} has {len(values)} values, but there are {frames} frames")
     if entry.frames is not None and abs(entry.frames - row.frame_count) > 1:  # the last line may be an empty one
@@ -274,9 +299,10 @@ def _aimed(row: VideoRow, entry: Entry) -> VideoRow:
             return replace(row, error=cut.error.replace("segment:", f"targets: {name}:", 1))
         spans.append(Span(cut.first_frame, cut.last_frame, name))
     try:
-        return replace(row, targets=pack(Targets(entry.labels, tuple(spans), entry.series)))
+        more = pack(Targets(entry.labels, tuple(spans), series)) if entry.labels or spans else entry.series
+        return replace(row, targets=more)
     except ConfigError as error:
-        return replace(row, error=f"targets: {error}")
+        return replace(row, error=str(error))
 
 
 def _mostly_beyond(start: float, end: float, of_file: float) -> bool:

@@ -20,23 +20,27 @@ from __future__ import annotations
 
 import io
 import tokenize
+import unicodedata
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import groupby
 from math import isfinite
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from essp.catalog.entry import Entry, Segment
 from essp.catalog.foreign_lists import refuse_lists_of_labels
-from essp.catalog.found import lines_of
+from essp.catalog.found import is_video, lines_of
 from essp.uris import listed_uri
-from essp_common.errors import ConfigError, NotFound
-from essp_common.objects.documents import CsvFile, CsvRow
+from essp_common.catalog.targets import Targets, pack
+from essp_common.errors import ConfigError, NotFound, PermanentError
+from essp_common.objects.documents import CsvFile, CsvRow, text_of
+from essp_common.objects.port import ObjectStore
 from essp_common.planning.splits import canonical_split
 from essp_common.wiring import Stores
 
@@ -48,7 +52,17 @@ _NO_ARRAY = (
     *(ValueError, TypeError, OverflowError, MemoryError, SyntaxError, RecursionError),  # of the header
     *(tokenize.TokenError, zipfile.BadZipFile, EOFError),
 )
+_FORMS: Sequence[Callable[[str], str]] = (
+    partial(unicodedata.normalize, "NFC"),
+    partial(unicodedata.normalize, "NFD"),
+    lambda path: path.replace("\\", "/"),
+)
+"""Ways in which other systems write the name of a file: macOS takes letters apart, `é` as `e` and its accent."""
 _LOOKUPS = 16  # files asked for at once: over S3 each costs a round trip
+_AT_ONCE = 4096
+
+S = TypeVar("S")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +93,16 @@ def read_csv(uri: str, stores: Stores, group_column: str | None = None) -> list[
     columns = _columns(uri, file.columns, group_column)
     folder = uri.rpartition("/")[0]
     entries = [_entry(row, columns, folder) for row in file]
-    return with_sizes([_aimed(entry, folder, stores) for entry in entries], stores)
+    with ThreadPoolExecutor(_LOOKUPS, thread_name_prefix="catalog-lookup") as pool:
+        aimed = _each(pool, partial(_aimed, folder=folder, stores=stores), [entry for entry in entries if entry.files])
+        entries = [next(aimed) if entry.files else entry for entry in entries]
+        return _with_files(entries, stores, pool)
 
 
 def _text(uri: str, stores: Stores) -> str:
     store, key = stores.resolve(uri)
     try:
-        return store.get(key).decode("utf-8-sig")
+        return text_of(store.get(key))
     except UnicodeDecodeError as error:
         raise ConfigError(f"{uri} is not UTF-8 text (byte {error.start}); save it as UTF-8") from error
 
@@ -99,7 +116,9 @@ def _columns(uri: str, header: Sequence[str], group_column: str | None) -> _Colu
     path = find(_PATH)
     if path is None:
         there = ", ".join(header) or "none"
-        raise ConfigError(f"{uri} has no column for the videos (one of {', '.join(_PATH)}); its columns: {there}")
+        raise ConfigError(
+            f"{uri} has no column for the videos (one of {', '.join(_PATH)}); its columns: {there}{_cure(header)}"
+        )
     if without_unit := find(("start", "end")):
         raise ConfigError(
             f"{uri}: column {without_unit!r} has no unit; name it {without_unit}_s or {without_unit}_frame"
@@ -119,6 +138,15 @@ def _columns(uri: str, header: Sequence[str], group_column: str | None) -> _Colu
     return _Columns(path, label, split, start, end, unit, find([group]), labels, frame_labels, values, further)
 
 
+def _cure(header: Sequence[str]) -> str:
+    """What to do about a file without names of columns, where that can be told."""
+    if any("\t" in name for name in header):
+        return ". Its fields are separated by tabs: let its name end in .tsv"
+    if any(is_video(name) for name in header):
+        return ". Its first line is that of a video: write the names of the columns above it, such as path,label"
+    return ""
+
+
 def _entry(row: CsvRow, columns: _Columns, folder: str) -> Entry:
     def value(column: str | None) -> str:
         return row.values[column] if column else ""
@@ -128,7 +156,7 @@ def _entry(row: CsvRow, columns: _Columns, folder: str) -> Entry:
         return Entry(f"line {line}", "", label, "", error=f"unnamed: line {line} names no file")
     uri = listed_uri(path, folder)
     split = canonical_split(value(columns.split)) if columns.split else "train"
-    labels = tuple(name for name in map(str.strip, value(columns.labels).split(_BETWEEN)) if name)
+    labels = tuple(dict.fromkeys(name for name in map(str.strip, value(columns.labels).split(_BETWEEN)) if name))
     label = label or (labels[0] if labels else "")
     if labels and label not in labels:
         labels = label, *labels
@@ -161,19 +189,22 @@ def _aimed(entry: Entry, folder: str, stores: Stores) -> Entry:
     """The entry with what the files that its row names say of each frame."""
     if entry.error is not None or not entry.files:
         return entry
-    spans, series, frames = entry.spans, dict(entry.series), entry.frames
+    spans, frames = entry.spans, entry.frames
+    series: dict[str, NDArray[Any]] = {}
     for name, path in entry.files.items():
         try:
-            store, key = stores.resolve(listed_uri(path, folder), video=True)
-            data = store.get(key)
+            _, data = _asked(listed_uri(path, folder), stores, lambda store, key: store.get(key))
             if name:
                 series[name] = _array(data)
             else:
-                lines = lines_of(data.decode("utf-8-sig"))
+                lines = lines_of(text_of(data))
                 spans, frames = _stretches(lines), len(lines)
-        except (NotFound, ValueError, EOFError) as error:
+        except (PermanentError, ConfigError, ValueError, EOFError) as error:
             return replace(entry, error=f"targets: {path}: {error}")
-    return replace(entry, spans=spans, series=series, frames=frames)
+    try:
+        return replace(entry, spans=spans, series=pack(Targets(series=series)), frames=frames)
+    except ConfigError as error:
+        return replace(entry, error=str(error))
 
 
 def _array(data: bytes) -> NDArray[Any]:
@@ -219,22 +250,71 @@ def _frame(text: str) -> int:
     return int(text.removesuffix(".0"))
 
 
-def with_sizes(entries: Sequence[Entry], stores: Stores) -> list[Entry]:
-    """The entries with size and etag of their files; a file that is not there is a problem of its rows."""
+class _File(NamedTuple):
+    """What a store says of a video."""
 
-    def look(uri: str) -> tuple[int, str, str | None]:
+    uri: str
+    size_bytes: int = 0
+    etag: str = ""
+    error: str | None = None
+    refused: ConfigError | None = None
+
+
+def _with_files(entries: Sequence[Entry], stores: Stores, pool: ThreadPoolExecutor) -> list[Entry]:
+    """The entries with size and etag of their files; a file that is not there is a problem of its rows.
+
+    Raises `ConfigError` if no file at all may be read.
+    """
+
+    def look(uri: str) -> _File:
         try:
-            store, key = stores.resolve(uri, video=True)
-            info = store.head(key)
-        except NotFound as error:
-            return 0, "", f"vanished: {error}"
-        return info.size_bytes, info.etag, None
+            there, info = _asked(uri, stores, lambda store, key: store.head(key))
+        except (PermanentError, ConfigError) as error:  # a server may refuse one file, and give the others
+            return _File(uri, error=f"{error.kind}: {error}", refused=error if isinstance(error, ConfigError) else None)
+        return _File(there, info.size_bytes, info.etag)
 
     uris = sorted({entry.uri for entry in entries if entry.uri})
-    with ThreadPoolExecutor(_LOOKUPS, thread_name_prefix="catalog-lookup") as pool:
-        found = dict(zip(uris, pool.map(look, uris), strict=True))
+    found = dict(zip(uris, _each(pool, look, uris), strict=True))
+    refused = [file.refused for file in found.values() if file.refused is not None]
+    if refused and len(refused) == len(found):
+        raise refused[0]
     complete = []
     for entry in entries:
-        size_bytes, etag, error = found.get(entry.uri, (0, "", None))
-        complete.append(replace(entry, size_bytes=size_bytes, etag=etag, error=entry.error or error))
+        file = found.get(entry.uri, _File(entry.uri))
+        name = entry.id if file.uri == entry.uri else _form_of(file.uri, entry)
+        complete.append(
+            replace(
+                entry,
+                id=name,
+                uri=file.uri,
+                size_bytes=file.size_bytes,
+                etag=file.etag,
+                error=entry.error or file.error,
+            )
+        )
     return complete
+
+
+def _each(pool: ThreadPoolExecutor, function: Callable[[S], T], items: Sequence[S]) -> Iterator[T]:
+    """The function of each item, in their order. A list may have a million, and a pool takes all that it is given."""
+    for begin in range(0, len(items), _AT_ONCE):
+        yield from pool.map(function, items[begin : begin + _AT_ONCE])
+
+
+def _asked(uri: str, stores: Stores, ask: Callable[[ObjectStore, str], T]) -> tuple[str, T]:
+    """The URI of a file and what its store answers. Raises `NotFound`.
+
+    Where there is no such file, one whose name another system would write in this way is meant.
+    """
+    missing: NotFound | None = None
+    for form in dict.fromkeys((uri, *(form(uri) for form in _FORMS))):
+        try:
+            return form, ask(*stores.resolve(form, video=True))
+        except NotFound as error:
+            missing = missing or error
+    raise missing or NotFound(uri)
+
+
+def _form_of(uri: str, entry: Entry) -> str:
+    """The id of an entry, written as the URI of its file is, so that none is listed twice."""
+    return next(form(entry.id) for form in _FORMS if form(entry.uri) == uri)

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from numpy.typing import NDArray
-
 
 @dataclass(frozen=True, slots=True)
 class Segment:
@@ -47,10 +45,11 @@ class Entry:
     """Stretches of the file and what each shows."""
     frames: int | None = None
     """How many frames the file has to have, since the spans are made of a name for each, to within one."""
-    series: Mapping[str, NDArray[Any]] = field(default_factory=dict)
-    """Name -> a value for each frame of the video, or of its segment, along the first axis."""
+    series: bytes = b""
+    """`Targets` of nothing but series, packed: values for each frame of the video, or of its segment. A source may have
+    a million."""
     files: Mapping[str, str] = field(default_factory=dict)
-    """Of `series` that are yet to be read: name -> file; the empty name: what each frame shows."""
+    """Of the series: name -> file; the empty name: what each frame shows."""
     meta: Mapping[str, Any] = field(default_factory=dict)
     """What else the source says of it, by the name of the column."""
     error: str | None = None

@@ -6,14 +6,15 @@ Both work on the listing of an object store, so a bucket serves as well as a dir
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
+from typing import NamedTuple
 
 from essp.catalog.entry import Entry
-from essp.catalog.found import Found
+from essp.catalog.found import Found, composed, few
+from essp.catalog.json_lists import split_named
 from essp_common.errors import ConfigError
-from essp_common.objects.port import ObjectInfo, ObjectStore
 from essp_common.planning.splits import SPLIT_NAMES, canonical_split
 
 _LIST = re.compile(r"(train|test)list0*(\d+)\.txt$")
@@ -27,44 +28,68 @@ def is_list(key: str) -> bool:
     return _LIST.search(key) is not None or key.endswith(_INDEX)
 
 
-def class_folders(store: ObjectStore, videos: Sequence[ObjectInfo]) -> Iterable[Entry]:
-    """Class folders, below split folders where there are any.
+class Place(NamedTuple):
+    """What the folders of a video say of it."""
+
+    class_name: str
+    split: str
+    """Empty: nothing."""
+    error: str | None = None
+
+
+def class_folders(found: Found) -> Iterable[Entry]:
+    """Class folders, below split folders where there are any; otherwise all are for training.
 
     Videos without any folder are unlabelled; beside class folders they are a problem.
     """
-    splits = split_folders(videos, levels=1)
-    unlabelled = not any("/" in info.key for info in videos)
-    for info in videos:
-        top, *rest = info.key.split("/")
-        error = None
+    keys = [info.key for info in found.videos]
+    splits = split_folders(keys, levels=1)
+    if meant := {top: split for top, split in splits.items() if top.lower() not in SPLIT_NAMES}:
+        found.notes.append(f"upmost folders are taken for splits: {few([f'{t} for {s}' for t, s in meant.items()])}")
+    for info, place in zip(found.videos, places(keys, splits), strict=True):
+        split = place.split if splits or not place.class_name else "train"
+        yield found.entry(info, place.class_name, split, error=place.error)
+
+
+def places(keys: Sequence[str], splits: Mapping[str, str]) -> Iterator[Place]:
+    """What the folders of each of these videos say, if they are those of classes, below those of splits if there are
+    any."""
+    unlabelled = not any("/" in key for key in keys)
+    for key in keys:
+        top, *rest = key.split("/")
         if not rest:
-            name, split = "", ""
-            error = None if unlabelled else "unlabelled: lies in no class folder"
-        elif top in splits:
-            name, split = rest[0] if len(rest) > 1 else "", canonical_split(top)
-            error = None if name else f"unlabelled: lies in {top}, but there in no class folder"
+            yield Place("", "", None if unlabelled else "unlabelled: lies in no class folder")
+        elif not splits:
+            yield Place(top, "")
+        elif top not in splits:
+            yield Place("", "", "unlabelled: lies beside the split folders, in none of them")
+        elif len(rest) > 1:
+            yield Place(rest[0], splits[top])
         else:
-            name, split = ("", "") if splits else (top, "train")
-            error = "unlabelled: lies beside the split folders, in none of them" if splits else None
-        yield _entry(store, info, name, split, error)
+            yield Place("", splits[top], f"unlabelled: lies in {top}, but there in no class folder")
 
 
-def split_folders(videos: Iterable[ObjectInfo], levels: int) -> frozenset[str]:
-    """The upmost folders that are splits. `levels`: of folders in which classes lie, the class itself included.
+def split_folders(keys: Iterable[str], levels: int) -> Mapping[str, str]:
+    """The upmost folders that are splits, and which. `levels`: of folders in which classes lie, the class itself
+    included.
 
     A class may be called `train`. So folders that are named like splits are some if all videos in one of them lie as
     deep as classes are, or if there are no other folders and any video lies so deep: a file that somebody has left
-    beside the class folders makes no classes of splits.
+    beside the class folders makes no classes of splits. Folders such as `train_256` and `val_256` are some if there are
+    no others, and all videos lie so deep.
     """
     deep: dict[str, set[bool]] = {}
     """Upmost folder -> whether its videos lie in class folders."""
-    for info in videos:
-        top, *rest = info.key.split("/")
+    for key in keys:
+        top, *rest = key.split("/")
         if rest:
             deep.setdefault(top, set()).add(len(rest) > levels)
     named = {top: found for top, found in deep.items() if top.lower() in SPLIT_NAMES}
-    certain = {True} in named.values() or (len(named) == len(deep) and any(True in found for found in named.values()))
-    return frozenset(named) if certain else frozenset()
+    if {True} in named.values() or (len(named) == len(deep) and any(True in found for found in named.values())):
+        return {top: canonical_split(top) for top in named}
+    words = {top: split_named(top) for top in deep}
+    certain = all(words.values()) and len(set(words.values())) > 1 and all(found == {True} for found in deep.values())
+    return words if certain else {}
 
 
 def split_below(entry: Entry) -> str:
@@ -89,13 +114,15 @@ def ucf101(found: Found, lists: Sequence[str]) -> Iterable[Entry]:
         raise ConfigError(f"--split {split}: no trainlist{split:02}.txt there; divisions found: {there}")
     divisions = {number: _division(found, lists, number) for number in numbers}
     names, missing = _class_names(found, lists), dict(divisions[split])
+    meant = found.matching(name for division in divisions.values() for name in division)
+    listed = {info.key: name for name, info in meant.items()}
     seen: dict[str, str] = {}
     for info in found.videos:
         parts = PurePosixPath(info.key).parts
         if len(parts) < 2:
             yield found.entry(info, error="unlabelled: lies in no class folder")
             continue
-        name = "/".join(parts[-2:])
+        name = listed.get(info.key) or "/".join(parts[-2:])
         assigned = missing.pop(name, None)
         error = _label_error(assigned, parts[-2], names) if assigned else None
         if name in seen and name in divisions[split]:
@@ -111,10 +138,6 @@ def ucf101(found: Found, lists: Sequence[str]) -> Iterable[Entry]:
 def split_columns(splits: Mapping[int, str]) -> dict[str, str]:
     """The columns of a video that say its split in each division, by number; `data.split_column` reads them."""
     return {f"split_{number}": split for number, split in splits.items()}
-
-
-def _entry(store: ObjectStore, info: ObjectInfo, class_name: str, split: str, error: str | None = None) -> Entry:
-    return Entry(info.key, store.uri(info.key), class_name, split, info.size_bytes, info.etag, error=error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +182,6 @@ def _label_error(assigned: _Assigned, folder: str, names: dict[int, str]) -> str
     if assigned.other:
         return f"split: {assigned.other} names it, and {assigned.list_key}, too"
     named = folder if assigned.label is None or not names else names.get(assigned.label, f"not in {_INDEX}")
-    if named == folder:
+    if composed(named) == composed(folder):
         return None
     return f"mislabelled: {assigned.list_key} gives it label {assigned.label} ({named}), but it lies in {folder}"

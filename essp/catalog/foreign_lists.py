@@ -1,6 +1,5 @@
 """Lists of videos as other projects write them: each is read, or refused by its name with what to do instead.
 
-mmaction2       a text file with `path label` lines, labels as numbers; several are several labels (also of TSN)
 Kinetics        a CSV file with label, youtube_id, time_start, time_end, split
 """
 
@@ -15,10 +14,10 @@ from math import isfinite
 from pathlib import PurePosixPath
 
 from essp.catalog.entry import Entry, Segment
-from essp.catalog.found import Found, is_video, lines_of
+from essp.catalog.found import Found, lines_of
 from essp.catalog.json_lists import split_named
 from essp_common.errors import ConfigError
-from essp_common.objects.documents import CsvFile, CsvRow
+from essp_common.objects.documents import CsvFile, CsvRow, text_of
 from essp_common.planning.splits import canonical_split
 from essp_common.quantities import counted
 
@@ -26,8 +25,6 @@ _HOW = "write a CSV file with the columns path, label, split"
 _UCF101 = re.compile(r"(trainlist|testlist)0[1-3]\.txt|classind\.txt")
 _KINETICS = frozenset({"youtube_id", "time_start", "time_end"})
 _HEADER_BYTES = 4096
-_LABEL = re.compile(r"-?[0-9]{1,9}")
-_LABEL_MAP = re.compile(r"label_map.*\.txt")
 
 
 def refuse_file(uri: str) -> None:
@@ -73,77 +70,6 @@ def refuse_lists_of_labels(uri: str, text: str) -> None:
         except ValueError:
             return
         raise ConfigError(f"{uri}: this is JSON, not CSV; {_HOW}")
-
-
-# --- mmaction2 ---
-
-
-def is_mmaction2(found: Found) -> str:
-    if not found.given.endswith(".txt"):
-        return ""
-    map_key = _label_map(found)
-    names = f"; the names of classes are those of {map_key}" if map_key else ""
-    return f"a text file with `path label` lines{names}; split: {split_named(found.given) or 'train'}"
-
-
-def mmaction2(found: Found) -> Iterator[Entry]:
-    """The videos of a list, wherever they lie below its folder. Raises `ConfigError` for lines of another form.
-
-    The split is told by the list's name. A `label_map*.txt` beside the list has the names of the classes.
-    """
-    uri, split = found.store.uri(found.given), split_named(found.given) or "train"
-    map_key = _label_map(found)
-    names = _class_names(found, map_key) if map_key else []
-    for number, line in enumerate(lines_of(found.text(found.given)), 1):
-        if not line:
-            continue
-        path, labels = _path_and_labels(line)
-        if not path or not labels:
-            raise ConfigError(
-                f"{uri}, line {number}: {line[:80]!r} is not `path label` with a number as label (mmaction2); {_HOW}"
-            )
-        if not is_video(path):
-            raise ConfigError(
-                f"{uri}, line {number}: {path[:80]!r} is no video by its name (lists of folders of pictures are "
-                f"`folder frames label`); give the list of videos (`path label`), or {_HOW}"
-            )
-        info = found.ending(path)
-        none = next((label for label in labels if label < 0 or (names and label >= len(names))), None)
-        classes = ("",) if none is not None else tuple(names[label] if names else str(label) for label in labels)
-        if info is None:
-            yield found.vanished(path, found.given, classes[0], split)
-        elif none is not None:
-            yield found.entry(info, "", split, error=f"unlabelled: line {number}: there is no class {none}")
-        else:
-            yield found.entry(info, classes[0], split, labels=classes if len(classes) > 1 else ())
-
-
-def _path_and_labels(line: str) -> tuple[str, list[int]]:
-    """The numbers at the end are labels, as long as something is left that may be a path."""
-    path, labels = line, list[int]()
-    while True:
-        before, _, last = path.rpartition(" ")
-        if not before.strip() or not _LABEL.fullmatch(last):
-            return path, labels
-        path, labels = before.strip(), [int(last), *labels]
-
-
-def _class_names(found: Found, key: str) -> list[str]:
-    """The class of each number. Raises `ConfigError` where a line is empty, which would shift all behind it, or twice
-    there."""
-    names = lines_of(found.text(key).rstrip())
-    for number, name in enumerate(names, 1):
-        if not name or name in names[: number - 1]:
-            what = f"{name!r} is there twice" if name else "is empty"
-            raise ConfigError(f"{found.store.uri(key)}, line {number}: {what}; write a line for each class")
-    return names
-
-
-def _label_map(found: Found) -> str | None:
-    folder = PurePosixPath(found.given).parent
-    near = [key for key in found.others if _LABEL_MAP.fullmatch(PurePosixPath(key).name.lower())]
-    beside = [key for key in near if PurePosixPath(key).parent == folder]
-    return beside[0] if len(beside) == 1 else None
 
 
 # --- Kinetics ---
@@ -192,8 +118,15 @@ def _kinetics_lists(found: Found) -> list[str]:
     return [key for key in found.with_suffix(".csv") if _header(found, key) >= _KINETICS]
 
 
+def lists_of_paths(found: Found) -> list[str]:
+    """The files in a folder that have columns as one's own lists of videos have, which no folder is read by."""
+    keys = [*found.with_suffix(".csv"), *found.with_suffix(".tsv")]
+    return [key for key in keys if _header(found, key) & {"path", "file", "video"}]
+
+
 def _header(found: Found, key: str) -> frozenset[str]:
     """The columns of a CSV file, in small letters."""
-    start = found.store.get(key, 0, _HEADER_BYTES).decode("utf-8-sig", "replace")
+    start = text_of(found.store.get(key, 0, _HEADER_BYTES), "replace")
     line = next(iter(lines_of(start)), "")
-    return frozenset(name.strip().lower() for name in next(csv.reader([line]), []))
+    delimiter = "\t" if key.lower().endswith(".tsv") else ","
+    return frozenset(name.strip().lower() for name in next(csv.reader([line], delimiter=delimiter), []))

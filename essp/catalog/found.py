@@ -7,16 +7,19 @@ server, which cannot be listed.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator, Sequence
+import unicodedata
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import PurePosixPath
 from typing import Any
 
 from essp.catalog.entry import Entry
 from essp_common.errors import ConfigError
-from essp_common.objects.documents import read_json
+from essp_common.objects.documents import read_json, text_of
 from essp_common.objects.keys import escaped, is_key
 from essp_common.objects.port import ObjectInfo, ObjectStore
+from essp_common.quantities import counted
 
 VIDEO_SUFFIXES = frozenset(
     f".{name}"
@@ -28,11 +31,27 @@ VIDEO_SUFFIXES = frozenset(
 
 _MOST_LISTS = 64
 
+FrameCounts = Callable[[Sequence[Entry]], Sequence[int]]
+"""The number of frames of each of some files; 0: it cannot be told."""
+
+
+def unopened(entries: Sequence[Entry]) -> Sequence[int]:
+    """The numbers of frames of videos that nobody opens."""
+    return [0] * len(entries)
+
 
 class Found:
     """A folder, or a list and the folder in which it lies. Paths are keys below the folder."""
 
-    def __init__(self, uri: str, store: ObjectStore, split: int, given: str = "", camera: str = "") -> None:
+    def __init__(
+        self,
+        uri: str,
+        store: ObjectStore,
+        split: int,
+        given: str = "",
+        camera: str = "",
+        frame_counts: FrameCounts = unopened,
+    ) -> None:
         """`store`: of the folder. `split`: which of several divisions is meant. `given`: the list that was named as the
         source; empty: the folder was. `camera`: the one that is wanted; empty: all."""
         self.uri = uri
@@ -40,7 +59,12 @@ class Found:
         self.split = split
         self.given = given
         self.camera = camera
+        self.frame_counts = frame_counts
+        """Opens videos, for a list that is understood in no other way."""
+        self.notes: list[str] = []
+        """What a user should know of how lists were read."""
         self._documents: dict[str, Any] = {}
+        self._by_ends: dict[tuple[int, bool], dict[str, list[ObjectInfo]]] = {}
         self._doubtful: set[str] = set()
         """Videos of which one may be meant by a name."""
 
@@ -75,13 +99,13 @@ class Found:
     def text(self, key: str) -> str:
         """A text file. Raises `ConfigError` if it is none."""
         try:
-            return self.store.get(key).decode("utf-8-sig")
+            return text_of(self.store.get(key))
         except UnicodeDecodeError as error:
             raise ConfigError(f"{self.store.uri(key)} is not UTF-8 text (byte {error.start}); save it so") from error
 
     def lines(self, key: str) -> list[str]:
         """The lines of a text file that are not empty, whatever its letters are encoded in."""
-        return [line for line in lines_of(self.store.get(key).decode("utf-8-sig", errors="replace")) if line]
+        return [line for line in lines_of(text_of(self.store.get(key), "replace")) if line]
 
     def json(self, key: str) -> Any:
         """A JSON file, read once. Raises `ConfigError` if it is none."""
@@ -96,7 +120,7 @@ class Found:
     def _by_stem(self) -> dict[str, list[ObjectInfo]]:
         found: dict[str, list[ObjectInfo]] = {}
         for info in self.videos:
-            found.setdefault(PurePosixPath(info.key).stem, []).append(info)
+            found.setdefault(composed(PurePosixPath(info.key).stem), []).append(info)
         return found
 
     @cached_property
@@ -107,19 +131,58 @@ class Found:
     def called(self, *names: str) -> ObjectInfo | None:
         """The one video with the first of these names, without its suffix, that any video has; None if none has one, or
         several have it."""
-        fitting = next((self._by_stem[name] for name in names if name in self._by_stem), [])
+        fitting = next((held for name in names if (held := self._called(name))), [])
         return fitting[0] if len(fitting) == 1 else None
 
-    def ending(self, path: str) -> ObjectInfo | None:
-        """The one video whose key is this path, or ends with it; None if there is none, or several."""
-        fitting = self._ending(path)
-        return fitting[0] if len(fitting) == 1 else None
+    def _called(self, name: str) -> list[ObjectInfo]:
+        near = self._by_stem.get(composed(name), [])
+        return [info for info in near if PurePosixPath(info.key).stem == name] or near
 
-    def _ending(self, path: str) -> list[ObjectInfo]:
-        parts = PurePosixPath(path.removeprefix(self._folder).lstrip("/")).parts
-        near = self._by_stem.get(PurePosixPath(path).stem, [])
-        exact = [info for info in near if info.key == "/".join(parts)]
-        return exact or [info for info in near if PurePosixPath(info.key).parts[-len(parts) :] == parts]
+    def matching(self, paths: Iterable[str]) -> dict[str, ObjectInfo]:
+        """The one video that each of these paths of a list means, of those that mean one: its key is the path, or ends
+        with it.
+
+        Of a path that no video has, it is the only one that no other path means and that differs in its suffix alone:
+        sets are published as `.avi` and kept as `.mp4`. That is noted.
+        """
+        wanted = dict.fromkeys(paths)
+        fitting = {path: self._ending(path) for path in wanted}
+        found = {path: held[0] for path, held in fitting.items() if len(held) == 1}
+        taken = {info.key for held in fitting.values() for info in held}
+        others: dict[str, list[str]] = {}
+        for path in (path for path, held in fitting.items() if not held and is_video(path)):
+            near = [info for info in self._ending(path, suffixed=False) if info.key not in taken]
+            if len(near) == 1:
+                found[path] = near[0]
+                others.setdefault(near[0].key, []).append(path)
+        for path in (path for claimed in others.values() if len(claimed) > 1 for path in claimed):
+            del found[path]
+        if alone := [(claimed[0], key) for key, claimed in others.items() if len(claimed) == 1]:
+            self.notes.append(
+                f"{counted(len(alone), 'video')} listed under another suffix than the file has, such as {alone[0][0]}, "
+                f"for which {alone[0][1]} is taken: it is the only one of this name"
+            )
+        return found
+
+    def _ending(self, path: str, suffixed: bool = True) -> list[ObjectInfo]:
+        """The videos whose key is this path; if there is none, those whose key ends with it. Names that are written in
+        other forms of the same letters count where no other does, and without `suffixed`, those with another suffix."""
+        listed = _parts(path.removeprefix(self._folder).lstrip("/"), suffixed)
+        near = self._ends(len(listed), suffixed).get(composed("/".join(listed)), ())
+        if not near and "\\" in path:  # of Windows
+            return self._ending(path.replace("\\", "/"), suffixed)
+        parts = [(info, _parts(info.key, suffixed)) for info in near]
+        same = [(info, own) for info, own in parts if own[-len(listed) :] == listed] or parts
+        return [info for info, own in same if len(own) == len(listed)] or [info for info, _ in same]
+
+    def _ends(self, depth: int, suffixed: bool) -> Mapping[str, Sequence[ObjectInfo]]:
+        """The videos by so many last parts of their keys. In a large set all may be called `rgb.mp4`, each in a folder
+        of its own, so names alone would not do."""
+        if (depth, suffixed) not in self._by_ends:
+            found = self._by_ends[depth, suffixed] = defaultdict[str, list[ObjectInfo]](list)
+            for info in self.videos:
+                found[composed("/".join(_parts(info.key, suffixed)[-depth:]))].append(info)
+        return self._by_ends[depth, suffixed]
 
     def entry(self, info: ObjectInfo, class_name: str = "", split: str = "", **more: Any) -> Entry:
         """Of a video that is there."""
@@ -132,7 +195,7 @@ class Found:
 
         `called`: the names without a suffix under which it was looked for; else by the end of its path.
         """
-        held = [info for stem in called for info in self._by_stem.get(stem, ())] or self._ending(name)
+        held = [info for stem in called for info in self._called(stem)] or self._ending(name)
         error = f"vanished: {list_key} names it, but there is no such file below {self._folder}"
         if held:
             self._doubtful.update(info.key for info in held)
@@ -172,6 +235,17 @@ def plain(entry: Entry) -> Entry:
     name, class_name, split = map(escaped, texts[:3])
     error = entry.error or f"name: {odd[:100]!r} has characters that nobody can read; use another name"
     return Entry(name, "", class_name, split, error=escaped(error))
+
+
+def _parts(path: str, suffixed: bool) -> tuple[str, ...]:
+    """Folders and name of a file, or without `suffixed` its stem."""
+    found = PurePosixPath(path)
+    return (found if suffixed or not found.name else found.with_suffix("")).parts
+
+
+def composed(name: str) -> str:
+    """The one form of a name: macOS takes letters apart that other systems keep as one, `é` as `e` and its accent."""
+    return unicodedata.normalize("NFC", name)
 
 
 def few(names: Sequence[str]) -> str:

@@ -119,26 +119,34 @@ def _video(found: Found, key: str, name: str, video: Mapping[str, Any]) -> Itera
         yield found.entry(info, "", split, meta=meta, error=error)
         return
     spans = []
-    for annotation in annotations:
+    for place, annotation in enumerate(annotations, 1):
         try:
-            start, end = map(_seconds, annotation["segment"])
-            label = name_in(annotation["label"])
-        except (KeyError, TypeError, ValueError, OverflowError):
-            label = ""
-        if not label:
-            yield found.entry(info, "", split, meta=meta, error="segment: `segment` and `label` make no sense")
-            return
-        span = Segment(start, end, "s"), label
-        if not (0 <= start < end and isfinite(end)):
-            yield found.entry(info, span[1], split, meta=meta, error=f"segment: {start:g} to {end:g} holds no frame")
-            return
-        spans.append(span)
-    for number, (segment, label) in enumerate(spans):
-        more = {k: v for k, v in annotations[number].items() if k not in ("segment", "label")}
-        near = _near(segment, spans)
+            spans.append((annotation, *_span(annotation)))
+        except ValueError as wrong:
+            label = name_in(annotation.get("label")) if isinstance(annotation, dict) else ""
+            entry = found.entry(info, label, split, meta=meta, error=f"segment: annotation {place} in {key}: {wrong}")
+            yield replace(entry, id=f"{entry.id}#annotation {place}")
+    shown = [(segment, label) for _, segment, label in spans]
+    for number, (annotation, segment, label) in enumerate(spans):
+        more = {k: v for k, v in annotation.items() if k not in ("segment", "label")}
+        near = _near(segment, shown)
         entry = found.entry(info, label, split, segment=segment, spans=near, meta={**meta, **more})
-        twice = "doubled: the list has it more than once" if (segment, label) in spans[:number] else None
-        yield replace(_renamed(entry, spans[:number]), error=twice)
+        twice = "doubled: the list has it more than once" if (segment, label) in shown[:number] else None
+        yield replace(_renamed(entry, shown[:number]), error=twice)
+
+
+def _span(annotation: Any) -> tuple[Segment, str]:
+    """What an annotation says is seen where. Raises `ValueError`."""
+    try:
+        start, end = map(_seconds, annotation["segment"])
+        label = name_in(annotation["label"])
+    except (KeyError, TypeError, ValueError, OverflowError):
+        label = ""
+    if not label:
+        raise ValueError("`segment` and `label` make no sense")
+    if not (0 <= start < end and isfinite(end)):
+        raise ValueError(f"{start:g} to {end:g} holds no frame")
+    return Segment(start, end, "s"), label
 
 
 def _seconds(value: Any) -> float:

@@ -26,6 +26,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from essp.catalog.entry import Entry, Segment
 from essp.catalog.found import Found
+from essp_common.catalog.targets import Targets, pack
 from essp_common.errors import ConfigError, NotFound
 from essp_common.objects import tables
 from essp_common.planning.splits import canonical_split
@@ -82,7 +83,8 @@ def lerobot(found: Found) -> Iterator[Entry]:
     episodes = _episodes(found, cameras)
     splits = _splits(info)
     files = {item.key: item for item in found.videos}
-    for episode, series in _with_series(found, info, episodes):
+    for episode, values in _with_series(found, info, episodes):
+        series, error = _packed(values)
         number, length = episode["episode_index"], episode["length"]
         tasks = tuple(str(task) for task in episode.get("tasks") or ())
         name = f"episode_{number:06d}"
@@ -106,7 +108,16 @@ def lerobot(found: Found) -> Iterator[Entry]:
                 labels=tasks if len(tasks) > 1 else (),
                 series=series,
                 meta={"episode_index": number, "camera": camera, "robot_type": info.robot_type},
+                error=error,
             )
+
+
+def _packed(series: Mapping[str, NDArray[Any]]) -> tuple[bytes, str | None]:
+    """The values of an episode as an entry has them, or why it has none."""
+    try:
+        return pack(Targets(series=series)), None
+    except ConfigError as error:
+        return b"", str(error)
 
 
 def _info(found: Found) -> Info:

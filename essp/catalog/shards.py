@@ -5,6 +5,11 @@
     clip_01.txt   a caption
     clip_01.json  an object, whose further entries are handed through
 
+Several videos may be one sample; what bears the whole name of one (`clip_01.720p.cls` beside `clip_01.720p.mp4`) is
+about that one alone.
+
+An archive of class folders, with nothing but videos, is read as such.
+
 Videos stay where they are: a catalog says at which bytes of which shard each lies. The split is told by the folders or
 the name of a shard (`train/000.tar`, `kinetics-val-000.tar`); otherwise all are for training.
 """
@@ -12,12 +17,13 @@ the name of a shard (`train/000.tar`, `kinetics-val-000.tar`); otherwise all are
 from __future__ import annotations
 
 import tarfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, NamedTuple
 
 from essp.catalog.entry import Entry
+from essp.catalog.folder_source import places, split_folders
 from essp.catalog.found import Found, few, is_hidden, is_video
 from essp.catalog.json_lists import name_in, split_named
 from essp_common.errors import ConfigError
@@ -27,6 +33,7 @@ from essp_common.objects.keys import is_key
 from essp_common.planning.splits import SPLIT_NAMES, canonical_split
 
 _LABELS = ("label", "class", "class_name", "category")
+_TEXTS = ("cls", "txt", "json")
 _SMALL_BYTES = 2**20
 """Files beside videos that are read: at most so large."""
 
@@ -38,22 +45,34 @@ def is_webdataset(found: Found) -> str:
 
 def webdataset(found: Found) -> Iterator[Entry]:
     """The videos of all shards; in a split in which any has a label, those without one are problems, and so are labels
-    of samples without a video. Raises `ConfigError` for an archive that is compressed or damaged."""
+    of samples without a video. Videos with nothing beside them have the classes of their folders.
+
+    Raises `ConfigError` for an archive that is compressed or damaged.
+    """
     entries: list[Entry] = []
+    names: list[str] = []
+    described = False
     labelled: set[str] = set()
     alone: list[Entry] = []
     for key in _shards(found):
         split, etag = _split(key), found.store.head(key).etag  # once: it may take longer than reading a sample
         shown, named = set[str](), dict[str, str]()
         for sample in _samples(found, key):
-            if sample.video is not None:
-                shown.add(sample.name)
-                entries.append(_entry(found, key, etag, split, sample))
-            if label := _label(sample.texts)[0]:
-                labelled.add(split)
-                named[sample.name] = label
+            described = described or bool(sample.texts and sample.videos)
+            for video in sample.videos:
+                entry = _entry(found, key, etag, split, video, sample.beside(video.part))
+                entries.append(entry)
+                names.append(video.name)
+                shown.update((sample.name, sample.of(video.part)))
+                labelled.update((split,) if entry.class_name else ())
+            for part in sample.lone_parts:
+                if label := _label(sample.beside(part))[0]:
+                    labelled.add(split)
+                    named[sample.of(part)] = label
         error = f"vanished: {key} has a label for it, and no video"
         alone += (Entry(f"{key}/{name}", "", named[name], split, error=error) for name in named if name not in shown)
+    if not (described or alone) and any("/" in name for name in names):
+        entries = list(_in_class_folders(found, entries, names))
     for entry in entries:
         unlabelled = entry.split in labelled and not entry.class_name and entry.error is None
         yield replace(entry, error="unlabelled: others have a label, and none lies beside it") if unlabelled else entry
@@ -61,15 +80,62 @@ def webdataset(found: Found) -> Iterator[Entry]:
         yield from alone
 
 
+def _in_class_folders(found: Found, entries: Sequence[Entry], names: Sequence[str]) -> Iterator[Entry]:
+    """The videos of class folders that somebody has packed, with what these say. `names`: in the archive."""
+    names = _below_all(names)
+    splits = split_folders(names, levels=1)
+    found.notes.append(
+        "no video in the archives has a label beside it, so the folders in them are taken for those of classes"
+        + (", below those of splits" if splits else "")
+    )
+    for entry, place in zip(entries, places(names, splits), strict=True):
+        split = place.split if splits else entry.split
+        yield replace(entry, class_name=place.class_name, split=split, error=entry.error or place.error)
+
+
+def _below_all(names: Sequence[str]) -> Sequence[str]:
+    """The names without folders that hold all others, as `UCF-101/` of `UCF-101/Run/1.avi`."""
+    while all(name.count("/") > 1 for name in names):
+        above = {name.partition("/")[0] for name in names}
+        if len(above) > 1 or above.pop().lower() in SPLIT_NAMES:
+            break
+        names = [name.partition("/")[2] for name in names]
+    return names
+
+
+class _Video(NamedTuple):
+    name: str
+    part: str
+    """What stands between the sample and the suffix, as `720p` in `clip_01.720p.mp4`; empty: nothing."""
+    offset: int
+    size_bytes: int
+    whole: bool
+    """The bytes are those of the video: it is neither a link nor stored with holes."""
+
+
 @dataclass(slots=True)
 class _Sample:
     name: str
-    video: tuple[str, int, int] | None = None
-    """Name, offset and bytes."""
-    whole: bool = True
-    """The bytes are those of the video: it is neither a link nor stored with holes."""
-    texts: dict[str, bytes] = field(default_factory=dict)
-    """Suffix -> content of what lies beside it."""
+    videos: list[_Video] = field(default_factory=list)
+    texts: dict[tuple[str, str], bytes] = field(default_factory=dict)
+    """Part and suffix -> content of what lies beside them."""
+
+    @property
+    def lone_parts(self) -> list[str]:
+        """Those that texts are about and no video is. Beside a video without parts, `a.meta.json` is about none."""
+        shown = {video.part for video in self.videos}
+        if shown == {""}:
+            return []
+        return sorted({part for part, _ in self.texts if part or not shown} - shown)
+
+    def of(self, part: str) -> str:
+        """The name of a part."""
+        return f"{self.name}.{part}" if part else self.name
+
+    def beside(self, part: str) -> dict[str, bytes]:
+        """Suffix -> content of what is about a part: what bears its name, or else the sample's."""
+        found = {suffix: text for (own, suffix), text in self.texts.items() if not own}
+        return found | {suffix: text for (own, suffix), text in self.texts.items() if own == part}
 
 
 def _shards(found: Found) -> list[str]:
@@ -94,34 +160,33 @@ def _samples(found: Found, key: str) -> Iterator[_Sample]:
                 if member.isdir() or is_hidden(path):
                     continue
                 folder, _, name = path.rpartition("/")
-                stem, _, suffix = name.partition(".")
+                stem, _, end = name.partition(".")
+                part, _, suffix = end.rpartition(".")
                 stem = f"{folder}/{stem}" if folder else stem
-                second = sample is not None and sample.video is not None and is_video(name)
-                if sample is None or sample.name != stem or second:
+                if sample is None or sample.name != stem:
                     if sample is not None:
                         yield sample
                     sample = _Sample(stem)
                 if is_video(name):
-                    sample.video = path, member.offset_data, member.size
-                    sample.whole = member.isfile() and not member.issparse()
-                elif member.isfile() and member.size <= _SMALL_BYTES and suffix in ("cls", "txt", "json"):
+                    whole = member.isfile() and not member.issparse()
+                    sample.videos.append(_Video(path, part, member.offset_data, member.size, whole))
+                elif member.isfile() and member.size <= _SMALL_BYTES and suffix.lower() in _TEXTS:
                     content = archive.extractfile(member)
-                    sample.texts[suffix] = content.read() if content is not None else b""
+                    sample.texts[part, suffix.lower()] = content.read() if content is not None else b""
     except tarfile.TarError as error:
         raise ConfigError(f"{uri} cannot be read as a tar archive: {error}") from error
     if sample is not None:
         yield sample
 
 
-def _entry(found: Found, shard: str, etag: str, split: str, sample: _Sample) -> Entry:
-    name, offset, size = sample.video or ("", 0, 0)
+def _entry(found: Found, shard: str, etag: str, split: str, video: _Video, texts: Mapping[str, bytes]) -> Entry:
+    name, _, offset, size, whole = video
     if not is_key(name):
         return Entry(f"{shard}/{name!r}", "", "", split, error="name: it leaves the archive, or cannot be printed")
-    label, meta, error = _label(sample.texts)
-    if not sample.whole:
+    label, meta, error = _label(texts)
+    if not whole:
         error = "format: it is a link, or has holes; pack the file itself"
-    key = member_key(shard, offset, size, name)
-    uri = found.store.uri(key)
+    uri = found.store.uri(member_key(shard, offset, size, name))
     return Entry(f"{shard}/{name}", uri, label, split, size, f"{etag}@{offset}", meta=meta, error=error)
 
 
@@ -135,10 +200,10 @@ def _label(texts: Mapping[str, bytes]) -> tuple[str, dict[str, Any], str | None]
             return "", {}, f"unlabelled: its .json cannot be read ({error})"
         meta = found if isinstance(found, dict) else {"json": found}
     if "txt" in texts:
-        meta.setdefault("caption", texts["txt"].decode("utf-8", "replace").strip())
+        meta.setdefault("caption", texts["txt"].decode("utf-8-sig", "replace").strip())
     if "cls" in texts:
         try:
-            return texts["cls"].decode("utf-8").strip(), meta, None
+            return texts["cls"].decode("utf-8-sig").strip(), meta, None
         except UnicodeDecodeError:
             return "", meta, "unlabelled: its .cls is not UTF-8 text"
     named = next((name for name in _LABELS if name_in(meta.get(name))), None)

@@ -1,4 +1,4 @@
-"""Where a catalog's videos come from: what a source lists, before any video is opened.
+"""Where a catalog's videos come from: what a source lists, before its videos are opened.
 
 `LAYOUTS` has them all: by what each is recognised, and who lists it. A source that is not said to be of a kind is the
 first one in the table that it looks like, and `Listing.recognised` says which and why.
@@ -12,16 +12,16 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Literal, NamedTuple
 
-from essp.catalog import action_sets, foreign_lists, json_lists, lerobot, shards
+from essp.catalog import action_sets, foreign_lists, json_lists, lerobot, mmaction2, shards
 from essp.catalog.csv_source import read_csv
 from essp.catalog.entry import Entry, Segment
 from essp.catalog.folder_source import class_folders, is_list, split_below, ucf101
-from essp.catalog.found import VIDEO_SUFFIXES, Found, few, plain
+from essp.catalog.found import VIDEO_SUFFIXES, Found, FrameCounts, few, plain, unopened
 from essp.catalog.local_folder import left_out
 from essp.uris import as_uri
 from essp_common.errors import ConfigError, NotFound
@@ -59,13 +59,15 @@ LAYOUTS: Mapping[Kind, Layout] = {
         "JSON with a `database` of videos and their segments", json_lists.is_activitynet, json_lists.activitynet
     ),
     "something": Layout("JSON lists of id and template", json_lists.is_something, json_lists.something),
-    "webdataset": Layout("tar archives of videos", shards.is_webdataset, shards.webdataset),
+    "webdataset": Layout("tar archives of videos", shards.is_webdataset, lambda found: _webdataset(found)),
     "ucf101": Layout("trainlistNN.txt, testlistNN.txt", lambda found: _is_ucf101(found), lambda found: _ucf101(found)),
     "hmdb51": Layout("lists CLASS_test_splitN.txt", action_sets.is_hmdb51, action_sets.hmdb51),
     "hollywood2": Layout("lists CLASS_train.txt of clips", action_sets.is_hollywood2, action_sets.hollywood2),
     "ccv": Layout("trainVidID.txt and trainLabel.txt", action_sets.is_ccv, action_sets.ccv),
     "kth": Layout("videos named personNN_ACTION_dN", action_sets.is_kth, action_sets.kth),
-    "mmaction2": Layout("a text file with `path label` lines", foreign_lists.is_mmaction2, foreign_lists.mmaction2),
+    "mmaction2": Layout(
+        "a text file, or a .csv without commas, with `path label` lines", mmaction2.is_mmaction2, mmaction2.mmaction2
+    ),
     "two-level": Layout(
         "videos in GROUP/CLASS/, only if it is said", action_sets.is_two_level, action_sets.two_level
     ),
@@ -96,17 +98,19 @@ def read_source(
     group_column: str | None = None,
     whole: bool = False,
     camera: str | None = None,
+    frame_counts: FrameCounts = unopened,
 ) -> Listing:
     """List a source. `split`: which of several train/test divisions. `group_column`: of a CSV file. `whole`: one entry
-    a file, with the listed stretches of it as targets. `camera`: of LeRobot's.
+    a file, with the listed stretches of it as targets. `camera`: of LeRobot's. `frame_counts`: opens videos, for a list
+    that is understood in no other way.
 
     Raises `NotFound` when there is no such source or no video in it, `ConfigError` when it is not of its kind.
     """
     if uri.startswith(_LEROBOT):
         kind, uri = "lerobot", as_uri(uri.removeprefix(_LEROBOT))
-    found = _found(uri, stores, kind, split, camera or "")
+    found = _found(uri, stores, kind, split, camera or "", frame_counts)
     of_its_own = kind == "csv" or (kind == "auto" and found.given.lower().endswith((".csv", ".tsv")))
-    if of_its_own and not (kind == "auto" and group_column is None and foreign_lists.is_kinetics(found)):
+    if of_its_own and not (kind == "auto" and group_column is None and _is_foreign(found)):
         if not found.given:
             raise ConfigError(f"--source csv: {uri} is no file; give the CSV file itself")
         entries: Iterable[Entry] = read_csv(uri, stores, group_column)
@@ -123,12 +127,17 @@ def read_source(
     entries = list(LAYOUTS[kind].read(found))
     if not (found.given or found.camera):  # else a part is wanted of what lies there
         entries += found.unlisted(entries)
-    notes = _notes(entries, found, missed.empty) if kind == "folders" else ()
+    notes = (*found.notes, *_notes(kind, entries, found, missed.empty))
     listed = [] if found.given else missed.entries
     return _complete(kind, [*entries, *listed], ignored, uri, why, notes, whole)
 
 
-def _found(uri: str, stores: Stores, kind: Kind, split: int, camera: str) -> Found:
+def _is_foreign(found: Found) -> bool:
+    """Whether a CSV file is one of those that others write."""
+    return bool(foreign_lists.is_kinetics(found) or mmaction2.is_mmaction2(found))
+
+
+def _found(uri: str, stores: Stores, kind: Kind, split: int, camera: str, frame_counts: FrameCounts) -> Found:
     """What lies at the source: of a list, in its folder."""
     suffix = PurePosixPath(uri).suffix.lower()
     if suffix and _is_file(uri, stores):
@@ -142,12 +151,12 @@ def _found(uri: str, stores: Stores, kind: Kind, split: int, camera: str) -> Fou
             )
         folder, _, name = uri.rpartition("/")
         store = stores.under(folder, videos=True)
-        return Found(uri, store, split, name)
-    if suffix in (".csv", ".tsv") or kind == "csv":
+        return Found(uri, store, split, name, frame_counts=frame_counts)
+    if suffix in (".csv", ".tsv"):
         store, key = stores.resolve(uri)
         store.head(key)  # raises
     store = stores.under(uri, videos=True)
-    return Found(uri, store, split, camera=camera)
+    return Found(uri, store, split, camera=camera, frame_counts=frame_counts)
 
 
 def _kind_of(found: Found, kind: Kind) -> tuple[Kind, str]:
@@ -204,7 +213,11 @@ def _is_folders(found: Found) -> str:
 
 
 def _folders(found: Found) -> Iterable[Entry]:
-    return map(_grouped, class_folders(found.store, found.videos))
+    return map(_grouped, class_folders(found))
+
+
+def _webdataset(found: Found) -> Iterable[Entry]:
+    return map(_grouped, shards.webdataset(found))
 
 
 def _grouped(entry: Entry) -> Entry:
@@ -213,8 +226,10 @@ def _grouped(entry: Entry) -> Entry:
     return replace(entry, group=match.group(1)) if match else entry
 
 
-def _notes(entries: Sequence[Entry], found: Found, empty: Sequence[str]) -> tuple[str, ...]:
-    """What is surely not meant, of class folders."""
+def _notes(kind: Kind, entries: Sequence[Entry], found: Found, empty: Sequence[str]) -> tuple[str, ...]:
+    """What is surely not meant, of class folders and archives."""
+    if kind not in ("folders", "webdataset"):
+        return ()
     notes = []
     usable = [entry for entry in entries if entry.error is None]
     if usable and not any(entry.class_name for entry in usable):
@@ -222,6 +237,8 @@ def _notes(entries: Sequence[Entry], found: Found, empty: Sequence[str]) -> tupl
             "the videos have no labels, so they can only be predicted on; to train, put videos in class folders "
             "(FOLDER/CLASS/video.mp4), or give a CSV file with the columns path and label"
         )
+    if kind == "webdataset":
+        return tuple(notes)
     keys = [*(info.key for info in found.videos), *found.others]
     with_video = {key.rpartition("/")[0] for key in (entry.id for entry in entries)}
     folders = {key.rpartition("/")[0] for key in keys} | set(empty)
@@ -240,6 +257,17 @@ def _notes(entries: Sequence[Entry], found: Found, empty: Sequence[str]) -> tupl
         notes.append(
             f"classes are named like splits: {', '.join(like_splits)}; if they are splits, put their videos in class "
             "folders (SPLIT/CLASS/video.mp4)"
+        )
+    lists = [*mmaction2.lists_in(found), *foreign_lists.lists_of_paths(found)]
+    if lists:
+        notes.append(
+            f"lists that are not read lie there: {few(lists)}; if they name the classes, give one of them as the "
+            "source, or say --source mmaction2 for all with `path label` lines"
+        )
+    if packed := [key for key in found.others if key.endswith(_ARCHIVES)]:
+        notes.append(
+            f"beside the videos lie archives that are not looked into: {few(packed)}; if they hold the videos that are "
+            "meant, say --source webdataset"
         )
     if action_sets.looks_two_level(found.videos):
         notes.append(
@@ -270,14 +298,23 @@ def _complete(
     notes: tuple[str, ...] = (),
     whole: bool = False,
 ) -> Listing:
-    """The listing with ids made unique: what is listed twice stays, as a problem."""
+    """The listing with ids made unique: what is listed twice stays, as a problem; so does the first one, if they
+    contradict each other."""
+    listed = [plain(entry) for entry in (_whole(entries) if whole else entries)]
+    counts = Counter(entry.id for entry in listed)
+    said: defaultdict[str, set[tuple[str, str, tuple[str, ...]]]] = defaultdict(set)
+    for entry in listed:
+        if counts[entry.id] > 1 and entry.error is None:
+            said[entry.id].add((entry.class_name, entry.split, entry.labels))
     seen: dict[str, int] = {}
     unique: list[Entry] = []
-    for entry in map(plain, _whole(entries) if whole else entries):
+    for entry in listed:
         times = seen[entry.id] = seen.get(entry.id, 0) + 1
-        if times > 1:
-            entry = replace(entry, id=f"{entry.id}@{times}", error="doubled: the source lists it more than once")
-        unique.append(entry)
+        if entry.error is None and len(said.get(entry.id, ())) > 1:
+            entry = replace(entry, error=f"mislabelled: the source lists it with {_different(said[entry.id])}")
+        elif times > 1:
+            entry = replace(entry, error="doubled: the source lists it more than once")
+        unique.append(entry if times == 1 else replace(entry, id=f"{entry.id}@{times}"))
     if not unique:
         raise NotFound(f"{uri}: no video is listed there; give a folder of class folders or a CSV file")
     alike = (
@@ -286,6 +323,17 @@ def _complete(
         *_alike("groups", {entry.group for entry in unique}),
     )
     return Listing(kind, tuple(unique), ignored, f"{kind}: {why}", (*notes, *alike))
+
+
+def _different(said: Collection[tuple[str, str, tuple[str, ...]]]) -> str:
+    """What a source says of one video, and says otherwise elsewhere."""
+    for what, names in (
+        ("classes", {class_name for class_name, _, _ in said}),
+        ("splits", {split for _, split, _ in said}),
+    ):
+        if len(names) > 1:
+            return f"several {what}: {few(sorted(map(ascii, names)))}"
+    return "several sets of labels"
 
 
 def _alike(what: str, found: Iterable[str]) -> Iterator[str]:

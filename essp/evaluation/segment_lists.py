@@ -28,7 +28,7 @@ from essp.evaluation.segments import Stretch
 from essp_common.artifacts import layout
 from essp_common.artifacts.segments import read_segments
 from essp_common.errors import ConfigError
-from essp_common.objects.documents import CsvFile, read_json
+from essp_common.objects.documents import CsvFile, read_json, text_of
 from essp_common.objects.port import ObjectStore
 
 Unit = Literal["s", "frames"]
@@ -156,7 +156,7 @@ def _activitynet(videos: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[
 
 def _csv(where: str, data: bytes, separator: str) -> SegmentList:
     try:
-        file = CsvFile(where, data.decode("utf-8-sig"), separator)
+        file = CsvFile(where, text_of(data), separator)
     except UnicodeDecodeError as error:
         raise ConfigError(f"{where} cannot be read: {error}; it has to be a CSV file in UTF-8") from error
     rows = list(file)

@@ -20,7 +20,7 @@ from essp.records.coco import coco
 from essp.records.items import Item, Source
 from essp.uris import listed_uri
 from essp_common.errors import BadFrames, ConfigError, NotFound
-from essp_common.objects.documents import CsvFile
+from essp_common.objects.documents import CsvFile, text_of
 from essp_common.objects.keys import escaped
 from essp_common.wiring import Stores
 
@@ -132,7 +132,7 @@ def _folder(uri: str, stores: Stores) -> Source:
 def _csv(uri: str, stores: Stores) -> Source:
     store, key = stores.resolve(uri)
     try:
-        rows = CsvFile(uri, store.get(key).decode("utf-8-sig"))
+        rows = CsvFile(uri, text_of(store.get(key)))
     except UnicodeDecodeError as error:
         raise ConfigError(f"{uri} is no CSV file in UTF-8: {error}") from error
     if missing := {"path", "label"} - {name.lower() for name in rows.columns}:

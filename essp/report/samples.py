@@ -1,6 +1,7 @@
 """A few videos of the evaluated split, as the models see them: frames of a clip, and the features made of it.
 
-The clip is the middle one of the video, or of the part of it that clips are from (`clip.part`). It is read and resized
+The clip is the middle one of the video, or of the part of it that clips are from (`clip.part`); where clips stand for
+themselves (`data.targets: spans`), it is the one that was judged. It is read and resized
 as the job says, and handed to the very extractors that the job's streams name. A video that can no longer be read is
 left out: a report never fails for its pictures.
 """
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 
 from essp.report.facts import Run
 from essp.report.plots import Theme, png
+from essp_common.artifacts.scores import clip_named
 from essp_common.catalog.rows import VideoRow
 from essp_common.errors import ConfigError, EsspError
 from essp_common.features import registry
@@ -47,7 +49,7 @@ _DPI = 80
 
 @dataclass(frozen=True)
 class Sample:
-    """One video, read and judged."""
+    """One video, or clip that stands for itself, read and judged."""
 
     video_id: str
     label: str
@@ -79,19 +81,21 @@ def read_samples(run: Run, stores: Stores, positions: Sequence[int]) -> list[Sam
     """Decode the chosen videos and compute their features."""
     samples = []
     for position in positions:
-        row = run.videos.get(run.fused.video_id[position])
-        if row is None:
-            continue
+        shown = run.fused.video_id[position]
         try:
-            read = _read(run.spec, row, stores)
+            video, first_frame = clip_named(shown) if run.spec.data.targets == "spans" else (shown, None)
+            row = run.videos.get(video)
+            if row is None:
+                continue
+            read = _read(run.spec, row, stores, first_frame)
             made = {name: _made(stream, read) for name, stream in run.model.streams.items() if stream.feature != "rgb"}
         except EsspError as error:
-            log.warning("no sample of %s: %s", row.id, error)
+            log.warning("no sample of %s: %s", shown, error)
             continue
         predicted = int(run.predicted[position])
         samples.append(
             Sample(
-                video_id=row.id,
+                video_id=shown,
                 label=run.answer(position),
                 predicted=run.model.classes[predicted],
                 right=bool(run.fused.right[position]),
@@ -110,8 +114,8 @@ def read_clip(spec: JobSpec, row: VideoRow, stores: Stores) -> NDArray[np.uint8]
     return _read(spec, row, stores).clip
 
 
-def _read(spec: JobSpec, row: VideoRow, stores: Stores) -> Intermediates:
-    """The same in the colours of the job's clips."""
+def _read(spec: JobSpec, row: VideoRow, stores: Stores, first_frame: int | None = None) -> Intermediates:
+    """The same in the colours of the job's clips. `first_frame`: of another clip than that in the middle."""
     resize = recipe_of(spec).resize
     if spec.data.records:
         data, shape = record_at(row.uri, stores)
@@ -121,7 +125,8 @@ def _read(spec: JobSpec, row: VideoRow, stores: Stores) -> Intermediates:
     store, key = stores.resolve(row.uri, video=True)
     frames, stride = spec.clip.snippet_frames, spec.clip.stride
     [begin], [places] = places_in_part(np.array([row.last_frame - row.first_frame + 1]), spec.clip)
-    first = row.first_frame + int(begin) + (int(places) - 1) // 2
+    middle = row.first_frame + int(begin) + (int(places) - 1) // 2
+    first = middle if first_frame is None else first_frame
     seed = Seed(first_frame=first, frame_count=frames, stride=stride, last_frame=row.last_frame)
     clip = np.zeros((frames, *frame_shape(resize, row.height, row.width)), np.uint8)
     path = store.local_path(key)

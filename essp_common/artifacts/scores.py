@@ -10,12 +10,15 @@ Of a job that learns labels each by itself (`data.targets: labels`, `spans`) sco
 list of int32, the ids of all labels of the clip's video, or of the clip. Its `class_id` counts the classes of the
 catalog, which may be others than the labels.
 
+With `spans`, clips of one video have labels of their own, so each stands for itself: its `video_id` is `VIDEO frame N`.
+
 Clips that were skipped have no row. Rows are written in index order, so equal phases give equal files.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -43,6 +46,22 @@ _FEATURES = "features"
 _LABELS = "labels"
 _MOST = 1.001
 """A score may be a little more than 1, by rounding."""
+
+
+_OF_CLIP = re.compile(r"(.*) frame ([0-9]{1,18})", re.DOTALL)
+
+
+def name_of_clip(video: str, first_frame: int) -> str:
+    """The `video_id` of a clip that stands for itself."""
+    return f"{video} frame {first_frame}"
+
+
+def clip_named(name: str) -> tuple[str, int]:
+    """The video of such a clip and its first frame. Raises `PermanentError` for another name."""
+    match = _OF_CLIP.fullmatch(name)
+    if match is None:
+        raise PermanentError(f"{name!r:.200} names no clip; a job with `targets: spans` scores each clip for itself")
+    return match[1], int(match[2])
 
 
 @dataclass(frozen=True)

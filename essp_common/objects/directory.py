@@ -2,9 +2,10 @@
 
 A write goes to a temporary file beside its target (`.essp-*.tmp`, which `list` does not show), is flushed to disk,
 renamed, and the directory flushed: after a crash there is the old object or the new one, and what `put` has returned
-from stays. A temporary file that a crash left behind is removed, once it is an hour old, by a write to that folder.
-Below a folder with one writer (`below`) that of a new folder looks beside it, too: checkpoints have a folder each, to
-which nobody comes back. Each folder is looked through once an hour at most.
+from stays. Folders that were made for a write that fails go again. A temporary file that a crash left behind is
+removed, once it is an hour old, by a write to that folder. Below a folder with one writer (`below`) that of a new
+folder looks beside it, too: checkpoints have a folder each, to which nobody comes back. Each folder is looked through
+once an hour at most.
 
 Reading follows symbolic links, since data sets are often made of them; writing through one that leads out of the
 root is refused. `if_absent` needs hard links, which network and FUSE file systems may lack (`ConfigError`).
@@ -160,17 +161,21 @@ class DirectoryStore:
             path = self._writable_path(key)
             folder = os.path.dirname(path)
             temporary = os.path.join(folder, uuid.uuid4().hex.join(_TEMPORARY))
-            begun = self._begun(key, folder, temporary)
             try:
-                with begun as file:
-                    fill(file)
-                    file.flush()
-                    os.fsync(file.fileno())
-                    info = self._info(key, os.fstat(file.fileno()))
-                _publish(temporary, path, if_absent)
-            finally:
-                with suppress(FileNotFoundError, NotADirectoryError):
-                    os.unlink(temporary)
+                begun = self._begun(key, folder, temporary)
+                try:
+                    with begun as file:
+                        fill(file)
+                        file.flush()
+                        os.fsync(file.fileno())
+                        info = self._info(key, os.fstat(file.fileno()))
+                    _publish(temporary, path, if_absent)
+                finally:
+                    with suppress(FileNotFoundError, NotADirectoryError):
+                        os.unlink(temporary)
+            except BaseException:
+                self._remove_empty(folder)
+                raise
             with suppress(FileNotFoundError):  # deleted meanwhile, and its folder with it
                 _flush_folder(folder)
             return info
@@ -183,7 +188,7 @@ class DirectoryStore:
                 try:
                     if not os.path.isdir(folder):
                         with self._folders:
-                            self._made.update(_make_durable_folder(folder))
+                            _make_durable_folder(folder, self._made)
                         if self._owned:
                             self._tidy_beside(folder)
                 except (FileExistsError, NotADirectoryError) as error:
@@ -228,6 +233,8 @@ class DirectoryStore:
 
     def _remove_empty(self, folder: str) -> None:
         """Remove a folder and those around it, as far as they are empty and nobody else's."""
+        while folder != self._root and not os.path.lexists(folder):  # it could not be made, or others were first
+            folder = os.path.dirname(folder)
         with self._folders, suppress(OSError):  # not empty, or a link
             while folder != self._root and (self._owned or folder in self._made):
                 os.rmdir(folder)
@@ -307,15 +314,16 @@ def _publish(temporary: str, path: str, if_absent: bool) -> None:
         raise Conflict(f"{path} is a folder") from error
 
 
-def _make_durable_folder(folder: str) -> list[str]:
-    """Create a folder and those above it, so that each survives a crash; which ones were not there."""
+def _make_durable_folder(folder: str, made: set[str]) -> None:
+    """Create a folder and those above it, so that each survives a crash; `made` has those that were not there, also
+    where a deeper one cannot be made."""
     if os.path.isdir(folder):
-        return []
+        return
     parent = os.path.dirname(folder)
-    made = _make_durable_folder(parent)
+    _make_durable_folder(parent, made)
     with suppress(FileExistsError):
         os.mkdir(folder)
-        made.append(folder)
+        made.add(folder)
     try:
         is_folder = stat.S_ISDIR(os.stat(folder).st_mode)  # one look, as others may remove it and make it again
     except FileNotFoundError:
@@ -325,7 +333,6 @@ def _make_durable_folder(folder: str) -> list[str]:
     if not is_folder:
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), folder)
     _flush_folder(parent)
-    return made
 
 
 def _flush_folder(folder: str) -> None:

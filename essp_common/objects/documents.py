@@ -7,6 +7,7 @@ tar    a damaged header or a missing end, behind which all members are lost; siz
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 import json
@@ -15,6 +16,11 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from essp_common.errors import ConfigError
+
+
+def text_of(data: bytes, errors: str = "strict") -> str:
+    """A text in UTF-8, or in UTF-16 if it begins with the mark that Windows writes. Raises `UnicodeDecodeError`."""
+    return data.decode("utf-16" if data[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8-sig", errors)
 
 
 class CsvRow(NamedTuple):
@@ -34,7 +40,9 @@ class CsvFile:
     def __init__(self, uri: str, text: str, delimiter: str = ",") -> None:
         """Raises `ConfigError`, as iterating does, for what is none."""
         self._uri = uri
-        self._reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+        self._reader = csv.reader(
+            io.StringIO(text, newline=""), delimiter=delimiter, strict=True, skipinitialspace=True
+        )
         self.columns = [name.strip() for name in next(self._lines(), [])]
         """As they are written."""
         self._names = [name.lower() for name in self.columns]

@@ -6,7 +6,7 @@ servers do not know. Large objects are written in parts, and appear only when th
 
 Requests are tried four times. `if_absent` is a conditional write, and of several writers one succeeds. If the
 answer to a writer gets lost, its second request finds an object; the writer recognises its own by the mark that each
-such write leaves in the object's metadata.
+such write leaves in the object's metadata. If a gateway keeps no metadata, nobody knows: `Unavailable`.
 
     NotFound     no such object                 Unavailable  no answer, 5xx, throttling, expired credentials
     Conflict     there is one, or it changed    ConfigError  bucket, region, credentials or rights: says what to do
@@ -131,7 +131,13 @@ class S3Store:
             present = self._present(target)
             if present is None:  # another write is under way, or it was deleted again
                 raise Unavailable(f"s3://{target['Bucket']}/{target['Key']}: {error}") from error
-            if present["Metadata"].get(_MARK) != mark:
+            found = present["Metadata"].get(_MARK)
+            if found is None and error.response.get("ResponseMetadata", {}).get("RetryAttempts"):
+                raise Unavailable(
+                    f"s3://{target['Bucket']}/{target['Key']}: the answer to a write was lost, and nothing tells whose "
+                    f"object is there, since it has no metadata; let gateways pass x-amz-meta-{_MARK}"
+                ) from error
+            if found != mark:
                 raise
             answer = present
         etag: str = answer["ETag"]

@@ -30,8 +30,8 @@ _SUM_ERROR = 1e-3
 """Of probabilities in single precision, however many classes there are."""
 
 Floats = NDArray[np.float64]
-Groups = Mapping[str, int]
-"""Video id -> a number that is equal for videos that are too alike. One that is not there stands for itself."""
+Groups = Mapping[str, int | str]
+"""Video id -> what is equal for videos that are too alike. One that is not there stands for itself."""
 NO_GROUPS: Groups = MappingProxyType({})
 
 

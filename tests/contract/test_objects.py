@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import sys
@@ -18,7 +19,7 @@ from fsspec.asyn import get_loop
 
 from essp.bench.accesses import Accesses, NotedStore
 from essp.bench.trace import s3_requests
-from essp_common.errors import ConfigError, Conflict, NotFound, Unavailable
+from essp_common.errors import ConfigError, Conflict, NotFound, StorageFull, Unavailable
 from essp_common.objects import s3
 from essp_common.objects.directory import DirectoryStore
 from essp_common.objects.port import ObjectStore
@@ -338,6 +339,31 @@ def test_a_folder_of_other_people_stays_although_it_is_empty(tmp_path: Path) -> 
     (theirs / "output" / "empty" / "old").write_bytes(b"x")
     store.below(f"{theirs}/output".lstrip("/")).delete("empty/old")
     assert list((theirs / "output").iterdir()) == [], "a job's output is its own"
+
+
+def test_a_write_that_fails_leaves_no_folder_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = DirectoryStore(str(tmp_path))
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "source").write_bytes(b"x")
+    store.put("kept/1", b"x")
+    with pytest.raises(NotFound):
+        store.put(f"new/deeper/{'x' * 300}/2", b"x")
+    with pytest.raises(NotFound):
+        store.put(f"new/deeper/{'x' * 300}", b"x")
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("essp_common.objects.directory.shutil.copyfileobj", full)
+    for key in ("new/deeper/3", "theirs/4", "kept/5"):
+        with pytest.raises(StorageFull):
+            store.put_file(key, str(tmp_path / "source"))
+    assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")) == [
+        "kept",
+        "kept/1",
+        "source",
+        "theirs",
+    ]
 
 
 def test_a_write_succeeds_while_others_empty_its_folder(tmp_path: Path) -> None:

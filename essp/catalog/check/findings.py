@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import log
 from typing import Literal
 
 import numpy as np
@@ -114,6 +115,12 @@ KINDS = {
         "a container that declares another number of frames",
         "ESSP counts for itself; tools that trust the header take wrong frames.",
     ),
+    "pixel_aspect": Kind(
+        "note",
+        "pixels that are not square",
+        "Players stretch these pictures; clips have the pixels as they are stored (so with PyAV, decord and "
+        "torchvision). Beside other videos, encode anew: ffmpeg -vf scale=iw*sar:ih,setsar=1.",
+    ),
     "odd_size": Kind("note", "an unusual size", "Far smaller or larger than most: look whether it belongs here."),
     "odd_shape": Kind(
         "note",
@@ -129,6 +136,8 @@ _UNEVEN = 10.0
 """The largest class has so many times as many videos as the smallest."""
 _ODD_AREA = 6.0
 _ODD_RATIO = 1.6
+_SQUARE = 0.02
+"""So far a pixel's sides may differ: encoders round sizes to whole blocks."""
 _EVALUATION = frozenset({"validation", "val", "test"})
 
 
@@ -238,6 +247,10 @@ def _of_reading(uri: str, row: VideoRow, seen: Measures) -> Iterator[Finding]:
         what = f"declares {seen.declared} frames, {row.frame_count} are shown"
         weight = abs(seen.declared - row.frame_count)
         yield Finding("declared_frames", row.id, what, (row.id,), weight=weight)
+    aspect = 1 / seen.pixel_aspect if row.rotation % 180 else seen.pixel_aspect
+    if abs(log(aspect)) > _SQUARE:
+        what = f"{row.width} x {row.height}, to be shown as {round(row.width * aspect)} x {row.height}"
+        yield Finding("pixel_aspect", row.id, what, (row.id,), weight=abs(log(aspect)), shows=show)
     if seen.damaged:
         what = f"{seen.damaged} packets or frames, the first at frame {seen.first_damaged}"
         yield Finding("damaged", row.id, what, (row.id,), (seen.first_damaged,) * 2, seen.damaged, show)

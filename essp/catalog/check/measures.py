@@ -42,6 +42,8 @@ class Measures:
     """Packets that the decoder rejects, and frames that it flags as corrupt."""
     first_damaged: int = -1
     """Number of the first of these frames."""
+    pixel_aspect: float = 1.0
+    """Width to height of a stored pixel, as players show it."""
     digest: str = ""
     """Of the encoded video: equal for copies, also in another container."""
     shown: tuple[int, ...] = ()

@@ -14,6 +14,7 @@ from array import array
 from base64 import b64encode
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from hashlib import blake2b
 from typing import Any, cast
 
@@ -86,7 +87,10 @@ def _read(file: VideoFile, decode: bool) -> Measures:
             raise BadVideo(f"the file cannot be read to its end: {reason(error)}") from error
         if not (look.frames if decode else packets.count):
             raise BadVideo("no frame in the file", "empty")
-        found = Measures(decode, packets.count, look.frames, stream.frames, digest=packets.digest.hexdigest())
+        aspect = float(stream.sample_aspect_ratio or 1)
+        found = Measures(
+            decode, packets.count, look.frames, stream.frames, pixel_aspect=aspect, digest=packets.digest.hexdigest()
+        )
         return look.measures(found) if decode else found
 
 
@@ -214,19 +218,16 @@ class _Look:
         kept += [Stretch("cut", cut - 1, cut, beside.get(cut, ())) for cut in told_cuts]
         left_out |= {"cut": len(changes) - len(told_cuts)} if len(changes) > len(told_cuts) else {}
         shown, moved = hashes(np.array(self._pictures.all))
-        return Measures(
-            found.decoded,
-            found.packets,
-            self.frames,
-            found.declared,
-            self._damaged,
-            self._first_damaged,
-            found.digest,
-            tuple(shown),
-            tuple(moved),
-            tuple(kept),
-            left_out,
-            tuple(self._strip.spread(_STRIP, self.frames)),
+        return replace(
+            found,
+            frames=self.frames,
+            damaged=self._damaged,
+            first_damaged=self._first_damaged,
+            shown=tuple(shown),
+            moved=tuple(moved),
+            stretches=tuple(kept),
+            left_out=left_out,
+            strip=tuple(self._strip.spread(_STRIP, self.frames)),
         )
 
     def _of(self, kind: str, first: int, last: int) -> tuple[str, ...]:
@@ -251,7 +252,7 @@ class _Thumbnails:
         self._pictures = Pictures()
 
     def of(self, frame: VideoFrame) -> str:
-        """A frame as displayed, in its aspect ratio."""
+        """A frame as clips have it: turned, and with square pixels."""
         turned = quarter_turns(frame) % 2
         height, width = (frame.width, frame.height) if turned else (frame.height, frame.width)
         scale = _THUMBNAIL / max(height, width)

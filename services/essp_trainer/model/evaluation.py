@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from essp_common.artifacts.figures import Labels, figures, log_losses, top_k
-from essp_common.artifacts.scores import ScoreTable, by_video
+from essp_common.artifacts.scores import ScoreTable, by_video, name_of_clip
 from essp_common.errors import PermanentError
 from essp_common.learning.head_inputs import HeadInputs
 from essp_common.learning.models import AnyClassifier, Classifier
@@ -86,7 +86,7 @@ class Evaluation:
         )
 
     def _name(self, clip: ClipRef) -> str:
-        return f"{clip.video_id} frame {clip.first_frame}" if self._each_alone else clip.video_id
+        return name_of_clip(clip.video_id, clip.first_frame) if self._each_alone else clip.video_id
 
 
 def clip_and_video_figures(table: ScoreTable) -> dict[str, float]:

@@ -9,11 +9,13 @@ import pytest
 from essp_aggregator.assembly import assemble, final_checkpoints
 from essp_aggregator.groups import groups_of
 from essp_common.artifacts.fused_model import FusedModel
+from essp_common.artifacts.scores import name_of_clip
 from essp_common.cache.memory import MemoryCache
 from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.file import write_catalog
 from essp_common.catalog.rows import VideoRow
 from essp_common.errors import Unavailable
+from essp_common.job.spec import JobSpec
 from essp_common.wiring import Stores
 from tests.harness.finished_job import CLASSES, JOB, VIDEOS_PER_CLASS, FinishedJob, finished_job
 
@@ -49,6 +51,24 @@ def test_videos_of_a_group_and_segments_of_a_file_are_alike(tmp_path: Path) -> N
     assert found.keys() == {"a0.mp4", "a1.mp4", "a2.mp4", "b.mp4#0", "b.mp4#1"}
     assert len({found[f"a{number}.mp4"] for number in range(3)}) == 1
     assert found["b.mp4#0"] == found["b.mp4#1"] != found["a0.mp4"]
+
+
+def of_spans(job: FinishedJob) -> JobSpec:
+    return job.spec.model_copy(update={"data": job.spec.data.model_copy(update={"targets": "spans"})})
+
+
+def test_clips_of_one_video_are_alike_where_they_stand_for_themselves(tmp_path: Path) -> None:
+    rows = (row("a frame 1.mp4", "person01"), row("b.mp4", "person01"), row("c.mp4"), row("d.mp4"))
+    names = [name_of_clip(own.id, place) for own in rows for place in (0, 8)]
+    found = groups_of(of_spans(job_with(tmp_path, *rows)), STORES, names)
+    assert [found[name] == found[names[0]] for name in names] == [True] * 4 + [False] * 4
+    assert found[names[4]] == found[names[5]] != found[names[6]] == found[names[7]]
+
+
+def test_clips_of_one_video_are_alike_without_a_catalog(tmp_path: Path) -> None:
+    names = [name_of_clip(video, place) for video in ("a", "b") for place in (0, 8)]
+    found = groups_of(of_spans(finished_job(tmp_path)), STORES, names)
+    assert found[names[0]] == found[names[1]] != found[names[2]] == found[names[3]]
 
 
 def test_a_catalog_that_is_gone_has_no_groups_and_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -437,3 +437,17 @@ def test_files_of_other_people_beside_the_output_are_neither_read_nor_removed(vi
     built(videos)
     assert notes.read_text() == "mine"
     assert stored(videos).classes == ("class0", "class1")
+
+
+def test_numbers_of_frames_in_a_list_are_told_by_the_videos_each_of_which_is_read_once(videos: Path) -> None:
+    lines = [f"class{number % 2}/{number}.mp4 {30 + number} {number % 2}" for number in range(8)]
+    write(videos / "train.txt", "\n".join(lines[:7]))
+    found = build(f"file://{videos}/train.txt", f"file://{videos.parent}/c.parquet", [f"file://{videos.parent}"], FAKE)
+    assert {row.id: row.class_name for row in found.catalog.rows} == {
+        f"class{number % 2}/{number}.mp4": str(number % 2) for number in range(7)
+    }
+    assert (found.read, found.reused) == (7, 0)
+    assert set(readings(videos).values()) == {1}
+    write(videos / "train.txt", "\n".join(lines))
+    again = build(f"file://{videos}/train.txt", f"file://{videos.parent}/c.parquet", [f"file://{videos.parent}"], FAKE)
+    assert (again.read, again.reused) == (1, 7)

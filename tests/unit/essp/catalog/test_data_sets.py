@@ -12,6 +12,7 @@ import pytest
 
 from essp.catalog.entry import Entry, Segment
 from essp.catalog.sources import LAYOUTS, Kind, Listing, read_source
+from essp_common.catalog.targets import unpack
 from essp_common.errors import ConfigError
 from essp_common.wiring import Stores
 from tests.unit.essp.catalog.test_sources import csv_of, labelled, listing, make, problems
@@ -197,7 +198,11 @@ def test_activitynet_segments_are_rows_with_what_overlaps_them(tmp_path: Path) -
         "videos/v_abc.mp4#8-20s": ("Run", "train"),
         "videos/v_abc.mp4#8-20s:Sing": ("Sing", "train"),
     }
-    assert problems(found) == {"videos/xyz.mkv": "segment", "videos/v_tst.mp4": "unlabelled", "gone": "vanished"}
+    assert problems(found) == {
+        "videos/xyz.mkv#annotation 1": "segment",
+        "videos/v_tst.mp4": "unlabelled",
+        "gone": "vanished",
+    }
     run = by_id(found)["videos/v_abc.mp4#8-20s"]
     assert [name for _, name in run.spans] == ["Jump", "Run", "Sing"]
     assert run.meta == {"duration": 30.5, "score": 1}
@@ -305,7 +310,7 @@ def test_csv_targets_of_videos_and_frames(tmp_path: Path) -> None:
         (Segment(3, 3, "frame"), "run"),
         (Segment(4, 4, "frame"), "walk"),
     )
-    assert entry.series["gaze"].tolist() == np.arange(10).reshape(5, 2).tolist()
+    assert unpack(entry.series).series["gaze"].tolist() == np.arange(10).reshape(5, 2).tolist()
     assert problems(found) == {"2.mp4": "targets"}
 
 

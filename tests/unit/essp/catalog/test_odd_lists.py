@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from essp.catalog.sources import Listing
 from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.file import row_problems
 from essp_common.catalog.rows import VideoRow
-from essp_common.errors import ConfigError
+from essp_common.errors import ConfigError, PermanentError
 from essp_common.objects.directory import DirectoryStore
 from essp_common.objects.port import ObjectInfo
 from tests.unit.essp.catalog.test_data_sets import ACTIVITIES, shard, write
@@ -184,6 +185,46 @@ def test_rows_and_columns_that_do_not_fit_are_named(tmp_path: Path) -> None:
     }
 
 
+def test_quotes_may_follow_a_blank_and_are_no_part_of_a_class(tmp_path: Path) -> None:
+    make(tmp_path, "1.mp4", "2.mp4")
+    found = csv_of(tmp_path, 'path, label\n1.mp4, "run, fast"\n"2.mp4", "walk"\n')
+    assert labelled(found) == {"1.mp4": ("run, fast", "train"), "2.mp4": ("walk", "train")}
+
+
+@pytest.mark.parametrize(
+    ("text", "cure"),
+    [
+        ("1.mp4,run\n", "Its first line is that of a video: write the names of the columns above it"),
+        ("path\tlabel\n1.mp4\trun\n", r"let its name end in \.tsv"),
+    ],
+)
+def test_a_file_without_names_of_columns_is_refused_with_its_cure(tmp_path: Path, text: str, cure: str) -> None:
+    make(tmp_path, "1.mp4")
+    with pytest.raises(ConfigError, match=cure):
+        csv_of(tmp_path, text)
+
+
+@pytest.mark.parametrize("name", ["train.csv", "TRAIN.TXT"])
+def test_lists_without_commas_are_read_whatever_they_are_called(tmp_path: Path, name: str) -> None:
+    make(tmp_path, "v/1, 2.mp4", "v/3.mp4")
+    found = csv_of(tmp_path, "v/3.mp4 1\n", name)
+    assert (found.kind, labelled(found)) == ("mmaction2", {"v/3.mp4": ("1", "train")})
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("i.csv", "path,label\nv\\é.mp4,x\n"), ("train.txt", "v\\é.mp4 0\n"), ("trainlist01.txt", "v\\é.mp4\n")],
+)
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-be"])
+def test_lists_of_windows_are_read(tmp_path: Path, name: str, text: str, encoding: str) -> None:
+    make(tmp_path, "v/é.mp4")
+    mark = b"\xfe\xff" if encoding == "utf-16-be" else b""
+    (tmp_path / name).write_bytes(mark + text.replace("\n", "\r\n").encode(encoding))
+    found = listing(tmp_path, "" if name == "trainlist01.txt" else name)
+    assert (list(labelled(found)), errors(found)) == (["v/é.mp4"], {})
+    assert {split for _, split in labelled(found).values()} == {"train"}
+
+
 def test_numbers_of_frames_may_be_written_as_programs_do_where_others_are_empty(tmp_path: Path) -> None:
     make(tmp_path, "1.mp4")
     found = csv_of(tmp_path, "path,start_frame,end_frame\n1.mp4,0.0,9.0\n1.mp4,10.0,\n1.mp4,20.5,30\n")
@@ -191,9 +232,35 @@ def test_numbers_of_frames_may_be_written_as_programs_do_where_others_are_empty(
     assert "'20.5' to '30' are not frame numbers" in one_error(found)
 
 
+@pytest.mark.parametrize("refusal", [PermanentError, ConfigError])
+def test_a_file_of_which_its_server_tells_nothing_costs_its_own_row_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal: type[Exception]
+) -> None:
+    """As one without a size, with an address that a web server calls a bad request, or with one it forbids."""
+    make(tmp_path, "1.mp4", "2.mp4", "3.mp4", "2.npy")
+    np.save(tmp_path / "3.npy", np.zeros(3))
+
+    def refusing(answer: Callable[..., Any]) -> Callable[..., Any]:
+        def answered(store: DirectoryStore, key: str, *more: Any) -> Any:
+            if key.endswith(("1.mp4", "2.npy")):
+                raise refusal(f"{key}: 400, bad request")
+            return answer(store, key, *more)
+
+        return answered
+
+    for name in ("head", "get"):
+        monkeypatch.setattr(DirectoryStore, name, refusing(getattr(DirectoryStore, name)))
+    found = csv_of(tmp_path, "path,label,values:x\n1.mp4,a,\n2.mp4,a,2.npy\n3.mp4,a,3.npy\n")
+    assert list(labelled(found)) == ["3.mp4"]
+    assert problems(found) == {"1.mp4": "error", "2.mp4": "targets"}
+    if refusal is ConfigError:
+        with pytest.raises(ConfigError, match="bad request"):
+            csv_of(tmp_path, "path,label\n1.mp4,a\n")
+
+
 def test_the_class_is_one_of_the_labels(tmp_path: Path) -> None:
     make(tmp_path, "1.mp4", "2.mp4")
-    found = csv_of(tmp_path, "path,label,labels\n1.mp4,run,jump|swim\n2.mp4,swim,jump|swim\n")
+    found = csv_of(tmp_path, "path,label,labels\n1.mp4,run,jump|swim|jump\n2.mp4,swim,jump|swim\n")
     assert [entry.labels for entry in found.entries] == [("run", "jump", "swim"), ("jump", "swim")]
 
 
@@ -207,9 +274,24 @@ def test_a_file_is_not_listed_under_two_names(tmp_path: Path) -> None:
         f"file://{tmp_path}/1.mp4",
         f"FILE://{tmp_path}/1.mp4/",
     ]
-    found = csv_of(tmp_path, "path,label\n" + "".join(f"{name},{number}\n" for number, name in enumerate(names)))
-    assert labelled(found) == {"1.mp4": ("0", "train")}
+    found = csv_of(tmp_path, "path,label\n" + "".join(f"{name},run\n" for name in names))
+    assert labelled(found) == {"1.mp4": ("run", "train")}
     assert set(problems(found).values()) == {"doubled"}
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ("1.mp4,run,,\n1.mp4,walk,,\n1.mp4,run,,\n", "several classes: 'run', 'walk'"),
+        ("1.mp4,run,,train\n./1.mp4,run,,test\n", "several splits: 'test', 'train'"),
+        ("1.mp4,run,run|jump,\n1.mp4,run,run,\n", "several sets of labels"),
+    ],
+)
+def test_of_a_video_of_which_a_list_says_two_things_neither_is_taken(tmp_path: Path, rows: str, said: str) -> None:
+    make(tmp_path, "1.mp4", "2.mp4")
+    found = csv_of(tmp_path, f"path,label,labels,split\n{rows}2.mp4,walk,,train\n")
+    assert list(labelled(found)) == ["2.mp4"]
+    assert set(errors(found).values()) == {f"mislabelled: the source lists it with {said}"}
 
 
 def npz() -> bytes:
@@ -287,7 +369,9 @@ def test_what_is_no_class_in_json_makes_none(tmp_path: Path, value: object) -> N
     assert one_error(listing(tmp_path, "s.json")) == "unlabelled: s.json has no template for it"
     annotations = [{"segment": [0, 1], "label": value}]
     write(tmp_path / "a.json", json.dumps({"database": {"abc": {"annotations": annotations}}}))
-    assert one_error(listing(tmp_path, "a.json")) == "segment: `segment` and `label` make no sense"
+    assert one_error(listing(tmp_path, "a.json")) == (
+        "segment: annotation 1 in a.json: `segment` and `label` make no sense"
+    )
     shard(tmp_path / "t.tar", a__mp4=b"1", a__json=json.dumps({"label": value}).encode(), b__mp4=b"2", b__cls=b"x")
     assert errors(listing(tmp_path, "t.tar")) == {
         "t.tar/a.mp4": "unlabelled: others have a label, and none lies beside it"
@@ -311,8 +395,27 @@ def test_videos_of_activitynet_that_make_no_sense_are_problems(tmp_path: Path, c
     good = {"subset": "training", "annotations": [{"segment": [0, 1], "label": "a"}]}
     write(tmp_path / "a.json", json.dumps({"database": {"abc": {**good, **change}, "xyz": good}}))
     found = listing(tmp_path, "a.json")
-    assert problems(found) == {"v_abc.mp4": kind}
+    assert list(problems(found).values()) == [kind]
     assert labelled(found) == {"v_xyz.mp4#0-1s": ("a", "train")}
+
+
+def test_an_annotation_that_makes_no_sense_costs_no_other_of_its_video(tmp_path: Path) -> None:
+    make(tmp_path, "v_abc.mp4")
+    annotations = [
+        {"segment": [0, 2], "label": "a"},
+        {"segment": [5, 1], "label": "b"},
+        {"label": "c"},
+        None,
+        {"segment": [1, 3], "label": "d"},
+    ]
+    write(tmp_path / "a.json", json.dumps({"database": {"abc": {"annotations": annotations}}}))
+    found = listing(tmp_path, "a.json")
+    assert labelled(found) == {"v_abc.mp4#0-2s": ("a", "train"), "v_abc.mp4#1-3s": ("d", "train")}
+    assert errors(found) == {
+        "v_abc.mp4#annotation 2": "segment: annotation 2 in a.json: 5 to 1 holds no frame",
+        "v_abc.mp4#annotation 3": "segment: annotation 3 in a.json: `segment` and `label` make no sense",
+        "v_abc.mp4#annotation 4": "segment: annotation 4 in a.json: `segment` and `label` make no sense",
+    }
 
 
 def test_a_video_that_is_there_twice_in_one_object_is_not_lost(tmp_path: Path) -> None:
@@ -454,6 +557,16 @@ def test_sequences_of_kth_without_a_video_are_problems(tmp_path: Path) -> None:
     assert problems(listing(tmp_path)) == {"person02_boxing_d1": "vanished"}
 
 
+def test_a_few_other_videos_leave_a_folder_of_kth_one(tmp_path: Path) -> None:
+    make(tmp_path, "intro.mp4", "boxing/person01_boxing_d1_uncomp.avi", "boxing/person11_boxing_d1_uncomp.avi")
+    found = listing(tmp_path)
+    assert found.kind == "kth"
+    assert {split for _, split in labelled(found).values()} == {"validation", "train"}
+    assert errors(found) == {"intro.mp4": "unlabelled: its name is not personNN_ACTION_dN"}
+    make(tmp_path, "more/1.mp4", "more/2.mp4")
+    assert listing(tmp_path).kind == "folders"
+
+
 def test_lists_of_ccv_without_labels_are_refused(tmp_path: Path) -> None:
     make(tmp_path, "1.mp4")
     for name, text in (("trainVidID", "1"), ("trainLabel", " ".join("1" * 20)), ("testVidID", "2")):
@@ -516,7 +629,100 @@ def test_a_shard_is_asked_for_once_however_many_videos_it_has(tmp_path: Path, mo
     assert counts[0] == counts[1]
 
 
+def test_archives_beside_videos_are_noted(tmp_path: Path) -> None:
+    make(tmp_path, "run/1.mp4")
+    shard(tmp_path / "t.tar", a__mp4=b"1", a__cls=b"x")
+    (note,) = listing(tmp_path).notes
+    assert note.startswith("beside the videos lie archives that are not looked into: t.tar; ")
+    said = listing(tmp_path, kind="webdataset")
+    assert (labelled(said), problems(said)) == ({"t.tar/a.mp4": ("x", "train")}, {"run/1.mp4": "unlisted"})
+
+
 def test_a_shard_that_is_named_may_lie_beside_videos(tmp_path: Path) -> None:
     make(tmp_path, "1.mp4")
     shard(tmp_path / "t.tar", a__mp4=b"1", a__cls=b"x")
     assert labelled(listing(tmp_path, "t.tar")) == {"t.tar/a.mp4": ("x", "train")}
+
+
+def packed(root: Path, *names: str, archive: str = "videos.tar") -> None:
+    """An archive of these files."""
+    make(root / "unpacked", *names)
+    with tarfile.open(root / archive, "w") as file:
+        for name in names:
+            file.add(root / "unpacked" / name, name)
+            (root / "unpacked" / name).unlink()
+
+
+def test_an_archive_of_class_folders_is_read_as_such(tmp_path: Path) -> None:
+    packed(tmp_path, "UCF-101/Run/v_Run_g01_c01.avi", "UCF-101/Walk/v_Walk_g02_c01.avi", "UCF-101/readme.md")
+    found = listing(tmp_path, "videos.tar")
+    assert labelled(found) == {
+        "videos.tar/UCF-101/Run/v_Run_g01_c01.avi": ("Run", "train"),
+        "videos.tar/UCF-101/Walk/v_Walk_g02_c01.avi": ("Walk", "train"),
+    }
+    assert {entry.group for entry in found.entries} == {"Run_g01", "Walk_g02"}
+    assert found.notes[0].startswith("no video in the archives has a label beside it, so the folders in them are taken")
+
+
+def test_archives_of_class_folders_may_be_divided_inside_or_by_their_names(tmp_path: Path) -> None:
+    packed(tmp_path, "train/run/1.mp4", "val/run/2.mp4", "val/3.mp4")
+    found = listing(tmp_path)
+    assert labelled(found) == {
+        "videos.tar/train/run/1.mp4": ("run", "train"),
+        "videos.tar/val/run/2.mp4": ("run", "validation"),
+    }
+    assert problems(found) == {"videos.tar/val/3.mp4": "unlabelled"}
+    (tmp_path / "videos.tar").unlink()
+    packed(tmp_path, "run/1.mp4", archive="train.tar")
+    packed(tmp_path, "run/2.mp4", "walk/3.mp4", "4.mp4", archive="test.tar")
+    found = listing(tmp_path)
+    assert labelled(found) == {
+        "train.tar/run/1.mp4": ("run", "train"),
+        "test.tar/run/2.mp4": ("run", "test"),
+        "test.tar/walk/3.mp4": ("walk", "test"),
+    }
+    assert problems(found) == {"test.tar/4.mp4": "unlabelled"}
+
+
+def test_folders_in_archives_whose_samples_have_labels_are_no_classes(tmp_path: Path) -> None:
+    shard(tmp_path / "t.tar", **{"part1/a__mp4": b"1", "part1/a__cls": b"x", "part2/b__mp4": b"2"})
+    found = listing(tmp_path, "t.tar")
+    assert labelled(found) == {"t.tar/part1/a.mp4": ("x", "train")}
+    assert problems(found) == {"t.tar/part2/b.mp4": "unlabelled"}
+
+
+def test_a_text_beside_the_class_folders_of_an_archive_makes_no_samples(tmp_path: Path) -> None:
+    packed(tmp_path, "UCF/Run/1.avi", "UCF/Walk/2.avi", "UCF/readme.txt")
+    assert {name for name, _ in labelled(listing(tmp_path)).values()} == {"Run", "Walk"}
+
+
+def test_names_of_samples_may_have_dots(tmp_path: Path) -> None:
+    files = {"a.720p.mp4": b"1", "a.720p.cls": b"x", "b.1.cls": b"y", "b.1.mp4": b"2", "b.2.cls": b"z", "b.2.mp4": b"3"}
+    shard(tmp_path / "t.tar", **files, **{"b.3.cls": b"w", "c.MP4": b"4", "c.Cls": b"\xef\xbb\xbfv\r\n"})
+    found = listing(tmp_path)
+    assert labelled(found) == {
+        "t.tar/a.720p.mp4": ("x", "train"),
+        "t.tar/b.1.mp4": ("y", "train"),
+        "t.tar/b.2.mp4": ("z", "train"),
+        "t.tar/c.MP4": ("v", "train"),
+    }
+    assert errors(found) == {"t.tar/b.3": "vanished: t.tar has a label for it, and no video"}
+
+
+def test_several_videos_of_a_sample_share_what_is_said_of_all(tmp_path: Path) -> None:
+    shard(tmp_path / "t.tar", **{"a.cls": b"x", "a.left.mp4": b"1", "a.right.mp4": b"2", "a.right.txt": b"seen"})
+    shard(tmp_path / "u.tar", **{"b.cls": b"y", "b.meta.json": b'{"label": "z"}', "b.mp4": b"3"})
+    found = listing(tmp_path)
+    assert labelled(found) == {
+        "t.tar/a.left.mp4": ("x", "train"),
+        "t.tar/a.right.mp4": ("x", "train"),
+        "u.tar/b.mp4": ("y", "train"),
+    }
+    assert [entry.meta for entry in found.entries] == [{}, {"caption": "seen"}, {}]
+    assert errors(found) == {}
+
+
+def test_archives_of_videos_without_labels_are_noted(tmp_path: Path) -> None:
+    shard(tmp_path / "t.tar", a__mp4=b"1", b__mp4=b"2")
+    (note,) = listing(tmp_path, "t.tar").notes
+    assert note.startswith("the videos have no labels, so they can only be predicted on")

@@ -63,6 +63,35 @@ def test_split_folders_are_recognised_by_name(tmp_path: Path) -> None:
     }
 
 
+def test_folders_whose_names_hold_that_of_a_split_are_splits_if_all_do(tmp_path: Path) -> None:
+    """Kinetics is often kept so; all its videos were for training, in the classes train_256 and val_256."""
+    make(tmp_path, "train_256/run/1.mp4", "train_256/walk/2.mp4", "val_256/run/3.mp4", "val_256/walk/4.mp4")
+    found = listing(tmp_path)
+    assert labelled(found) == {
+        "train_256/run/1.mp4": ("run", "train"),
+        "train_256/walk/2.mp4": ("walk", "train"),
+        "val_256/run/3.mp4": ("run", "validation"),
+        "val_256/walk/4.mp4": ("walk", "validation"),
+    }
+    assert found.notes == ("upmost folders are taken for splits: train_256 for train, val_256 for validation",)
+    make(tmp_path / "groups", *(f"{name}_256/g/{what}/{name}.mp4" for name in ("train", "val") for what in "ab"))
+    below = listing(tmp_path / "groups", kind="two-level")
+    assert labelled(below)["val_256/g/a/val.mp4"] == ("a", "validation")
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("crash test/a/1.mp4", "crash test/b/2.mp4", "train ride/a/3.mp4", "waves/b/4.mp4"),  # one has no such name
+        ("crash test/a/1.mp4", "test drive/b/2.mp4"),  # all are of one split
+        ("crash test/1.mp4", "train ride/2.mp4"),  # nothing lies below
+    ],
+)
+def test_classes_may_have_a_word_that_is_a_split(tmp_path: Path, names: tuple[str, ...]) -> None:
+    make(tmp_path, *names)
+    assert labelled(listing(tmp_path)) == {name: (name.partition("/")[0], "train") for name in names}
+
+
 def test_a_class_may_be_called_train(tmp_path: Path) -> None:
     make(tmp_path, "bus/1.mp4", "train/2.mp4")
     assert labelled(listing(tmp_path)) == {"bus/1.mp4": ("bus", "train"), "train/2.mp4": ("train", "train")}
@@ -349,7 +378,7 @@ def test_csv_segments_that_hold_no_frame_are_problems(tmp_path: Path, bounds: st
 
 def test_csv_rows_that_make_no_sense_are_problems_with_their_line(tmp_path: Path) -> None:
     make(tmp_path, "1.mp4")
-    text = "path,label\n1.mp4,a\nmissing.mp4,a\n,a\n1.mp4,\n1.mp4,b\n/etc/passwd,a\n"
+    text = "path,label\n1.mp4,a\nmissing.mp4,a\n,a\n1.mp4,\n1.mp4,a\n/etc/passwd,a\n"
     found = csv_of(tmp_path, text)
     assert labelled(found) == {"1.mp4": ("a", "train")}
     assert problems(found) == {

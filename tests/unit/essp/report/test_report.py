@@ -311,6 +311,21 @@ def test_samples_that_cannot_be_read_are_left_out(run: Run) -> None:
     assert len(read_samples(Run(**{**vars(run), "videos": broken}), STORES, positions)) == len(samples) - 1
 
 
+def test_samples_of_clips_that_stand_for_themselves_are_those_that_were_judged(run: Run) -> None:
+    position = choose(run)[0]
+    video = run.fused.video_id[position]
+    names = tuple(f"{video} frame {place}" for place in range(len(run.fused)))
+    spans = run.spec.model_copy(update={"data": run.spec.data.model_copy(update={"targets": "spans"})})
+    facts = {**vars(run), "spec": spans, "fused": replace(run.fused, video_id=names)}
+    first, second = read_samples(Run(**facts), STORES, [0, 5])
+    assert (first.video_id, second.video_id) == (names[0], names[5])
+    whole = run.spec.model_copy(update={"clip": run.spec.clip.model_copy(update={"frames": 11})})
+    row = replace(run.videos[video], first_frame=0, last_frame=10)
+    frames = read_clip(whole, row, STORES)
+    np.testing.assert_array_equal(first.clip, frames[:6])
+    np.testing.assert_array_equal(second.clip, frames[5:])
+
+
 def pixels(png: bytes) -> np.ndarray:
     return np.asarray(imread(io.BytesIO(png)))[..., :3]
 

@@ -66,10 +66,24 @@ def test_what_the_catalog_knows_is_told(kind: str, facts: dict[str, object]) -> 
 
 
 @pytest.mark.parametrize(
+    ("rotation", "aspect", "shown"),
+    [(0, 16 / 11, "320 x 240, to be shown as 465 x 240"), (90, 2.0, "320 x 240, to be shown as 160 x 240")],
+)
+def test_anamorphic_videos_are_told_with_the_size_that_players_give_them(
+    rotation: int, aspect: float, shown: str
+) -> None:
+    rows = [replace(one, rotation=rotation) for one in ROWS]
+    (one,) = all_of(rows, train0=seen("train0", pixel_aspect=aspect))
+    assert (one.kind, one.what) == ("pixel_aspect", shown)
+    assert found(rows, train0=seen("train0", pixel_aspect=1.01)) == []
+
+
+@pytest.mark.parametrize(
     ("kind", "values"),
     [
         ("frame_count", {"frames": 98}),
         ("declared_frames", {"declared": 103}),
+        ("pixel_aspect", {"pixel_aspect": 16 / 11}),
         ("damaged", {"damaged": 2, "first_damaged": 7}),
         ("unreadable", {"error": "crashed: the process reading it died"}),
         ("frame_count", {"decoded": False, "frames": 0, "packets": 90}),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 from base64 import b64decode
+from collections.abc import Callable
 from dataclasses import asdict
+from fractions import Fraction
 from itertools import chain, islice
 from pathlib import Path
 
@@ -48,6 +50,23 @@ def test_a_sound_video_has_no_fault(tmp_path: Path, codec: str) -> None:
     found = measured(tmp_path, moving(80), Encoding(codec=codec, gop=25), "a.mkv")
     assert (found.frames, found.packets, found.damaged, found.stretches) == (80, 80, 0, ())
     assert len(found.strip) == 4
+
+
+@pytest.mark.parametrize("read", [decoded, packets_only])
+@pytest.mark.parametrize(("aspect", "name"), [(Fraction(16, 11), "a.mp4"), (Fraction(1), "b.mkv"), (None, "c.avi")])
+def test_the_shape_of_pixels_is_that_of_the_container(
+    tmp_path: Path, read: Callable[[str], Measures], aspect: Fraction | None, name: str
+) -> None:
+    path = str(tmp_path / name)
+    with av.open(path, "w") as container:
+        stream = container.add_stream("mpeg4", rate=25)
+        stream.width, stream.height, stream.pix_fmt = WIDTH, HEIGHT, "yuv420p"
+        if aspect is not None:
+            stream.codec_context.sample_aspect_ratio = aspect
+        for picture in moving(6):
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(picture)))
+        container.mux(stream.encode())
+    assert read(path).pixel_aspect == pytest.approx(float(aspect or 1), rel=1e-6)
 
 
 def test_cuts_are_found_with_the_frames_on_both_sides(tmp_path: Path) -> None:

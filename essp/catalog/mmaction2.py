@@ -1,0 +1,197 @@
+"""Lists of mmaction2 and TSN: a text file with a line for each video, labels as numbers. Those of SlowFast,
+PyTorchVideo and VideoMAE are called `.csv`, without any commas.
+
+    path label                one label
+    path label label ...      several
+    path frames label ...     the number of frames of the video, and then its labels
+
+Nothing in a line tells the last two from each other. So of lines with several numbers, some videos are opened: if most
+of them have as many frames as the first number says, it is no label. A list that may still be either is refused.
+
+The split is told by the list's name; of a folder, all lists are read if that is said. A `label_map*.txt` beside the
+list has the names of the classes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import PurePosixPath
+from typing import NamedTuple
+
+from essp.catalog.entry import Entry
+from essp.catalog.found import Found, few, is_video, lines_of
+from essp.catalog.json_lists import split_named
+from essp_common.errors import ConfigError
+from essp_common.objects.documents import text_of
+from essp_common.objects.port import ObjectInfo
+
+_HOW = "write a CSV file with the columns path, label, split"
+_LABEL = re.compile(r"-?[0-9]{1,9}")
+_LABEL_MAP = re.compile(r"label_map.*\.txt")
+_HEADER_BYTES = 4096
+_LOOKED_AT = 8
+"""Videos that are opened to tell what the first number is."""
+_REGULAR = 0.95
+"""The share of lines of one length from which on the others are taken for slips: several labels are seldom as many."""
+
+
+def is_mmaction2(found: Found) -> str:
+    """A folder is none by itself: class folders may have lists of their own beside them."""
+    if not found.given or not (found.given.lower().endswith(".txt") or _is_list(found, found.given)):
+        return ""
+    map_key = _label_map(found, found.given)
+    names = f"; the names of classes are those of {map_key}" if map_key else ""
+    return f"a text file with `path label` lines{names}; split: {split_named(found.given) or 'train'}"
+
+
+def lists_in(found: Found) -> list[str]:
+    """The lists in a folder."""
+    keys = [*found.with_suffix(".txt"), *found.with_suffix(".csv")]
+    return sorted(key for key in keys if _is_list(found, key))
+
+
+def mmaction2(found: Found) -> Iterator[Entry]:
+    """The videos of a list, or of all in a folder, wherever they lie below the folder.
+
+    Raises `ConfigError` for lines of another form, and for numbers that may be frames or labels.
+    """
+    lists = [found.given] if found.given else lists_in(found)
+    if not lists:
+        raise ConfigError(f"--source mmaction2: {found.uri} has no text file with `path label` lines")
+    for key in lists:
+        yield from _videos(found, key)
+
+
+def _is_list(found: Found, key: str) -> bool:
+    """Whether a file begins like a list; a CSV file does not."""
+    start = text_of(found.store.get(key, 0, _HEADER_BYTES), "replace")
+    path, numbers = _path_and_numbers(next(filter(None, lines_of(start)), ""))
+    return bool(numbers) and is_video(path) and "," not in path
+
+
+def _videos(found: Found, key: str) -> Iterator[Entry]:
+    split, map_key = split_named(key) or "train", _label_map(found, key)
+    names = _class_names(found, map_key) if map_key else []
+    lines = list(_lines(found, key))
+    there = found.matching(line.path for line in lines)
+    with_frames = _first_is_frames(found, key, lines, there, names)
+    if with_frames:
+        found.notes.append(
+            f"the first number of a line is taken for the number of frames of its video, not for a label, as in "
+            f"{lines[0].text[:80]!r}"
+        )
+    for line in lines:
+        labels = tuple(dict.fromkeys(line.numbers[1:] if with_frames else line.numbers))
+        info = there.get(line.path)
+        if not labels:
+            what = f"unlabelled: line {line.place} has no label behind the number of frames"
+            yield Entry(line.path, "", "", split, error=what) if info is None else found.entry(info, error=what)
+            continue
+        none = next((label for label in labels if label < 0 or (names and label >= len(names))), None)
+        classes = ("",) if none is not None else tuple(names[label] if names else str(label) for label in labels)
+        if info is None:
+            yield found.vanished(line.path, key, classes[0], split)
+        elif none is not None:
+            yield found.entry(info, "", split, error=f"unlabelled: line {line.place}: there is no class {none}")
+        else:
+            yield found.entry(info, classes[0], split, labels=classes if len(classes) > 1 else ())
+
+
+class _Line(NamedTuple):
+    place: int
+    text: str
+    path: str
+    numbers: Sequence[int]
+    """Behind the path: at least one."""
+
+
+def _lines(found: Found, key: str) -> Iterator[_Line]:
+    uri = found.store.uri(key)
+    for place, text in enumerate(lines_of(found.text(key)), 1):
+        if not text:
+            continue
+        path, numbers = _path_and_numbers(text)
+        if not path or not numbers:
+            raise ConfigError(
+                f"{uri}, line {place}: {text[:80]!r} is not `path label` with a number as label (mmaction2); {_HOW}"
+            )
+        if not is_video(path):
+            raise ConfigError(
+                f"{uri}, line {place}: {path[:80]!r} is no video by its name (lists of folders of pictures are "
+                f"`folder frames label`); give the list of videos (`path label`), or {_HOW}"
+            )
+        yield _Line(place, text, path, numbers)
+
+
+def _path_and_numbers(line: str) -> tuple[str, list[int]]:
+    """What stands before the numbers at the end of a line, as long as it may be a path."""
+    path, numbers = line, list[int]()
+    while True:
+        before, *last = path.rsplit(maxsplit=1)
+        if not last or not _LABEL.fullmatch(last[0]):
+            return path, numbers
+        path, numbers = before, [int(last[0]), *numbers]
+
+
+def _first_is_frames(
+    found: Found, key: str, lines: Sequence[_Line], there: Mapping[str, ObjectInfo], names: Sequence[str]
+) -> bool:
+    """Whether the first of several numbers is that of frames. Raises `ConfigError` where it may be a label as well."""
+    several = [line for line in lines if len(line.numbers) > 1 and line.path in there]
+    if not several:
+        return False
+    looked_at = several[:: -(-len(several) // _LOOKED_AT)]
+    counts = found.frame_counts([found.entry(there[line.path]) for line in looked_at])
+    fits = [_about(line.numbers[0], count) for line, count in zip(looked_at, counts, strict=True) if count]
+    if _mostly(fits):
+        return True
+    if names and _mostly(line.numbers[0] >= len(names) > max(line.numbers[1:]) for line in several):
+        return True  # of files that were made anew, at another rate
+    (length, alike), *_ = Counter(len(line.numbers) for line in lines).most_common(1)
+    ascending = all(line.numbers == sorted(set(line.numbers)) for line in several)
+    if not any(fits) and (length == 1 or alike < _REGULAR * len(lines) or (fits and ascending)):
+        return False
+    raise ConfigError(
+        f"{found.store.uri(key)}: lines have {length} numbers, as {several[0].text[:80]!r}, of which the first one may "
+        f"be the number of frames or a label: {sum(fits)} of {len(fits)} videos that could be opened have as many "
+        "frames. Write `path label` in each line, or a CSV file with the columns path, labels (with `|` between them), "
+        "split"
+    )
+
+
+def _mostly(answers: Iterable[bool]) -> bool:
+    given = list(answers)
+    return sum(given) > len(given) / 2
+
+
+def _about(listed: int, frames: int) -> bool:
+    """Whether a list means this number of frames: programs count the last ones of a file differently."""
+    return abs(listed - frames) <= max(2, frames // 50)
+
+
+def _class_names(found: Found, key: str) -> list[str]:
+    """The class of each number. Raises `ConfigError` where a line is empty, which would shift all behind it, or twice
+    there."""
+    names = lines_of(found.text(key).rstrip())
+    before = set[str]()
+    for number, name in enumerate(names, 1):
+        if not name or name in before:
+            what = f"{name!r} is there twice" if name else "is empty"
+            raise ConfigError(f"{found.store.uri(key)}, line {number}: {what}; write a line for each class")
+        before.add(name)
+    return names
+
+
+def _label_map(found: Found, key: str) -> str | None:
+    """The names of the classes of a list. Raises `ConfigError` if they may be those of several files."""
+    folder = PurePosixPath(key).parent
+    near = [other for other in found.others if _LABEL_MAP.fullmatch(PurePosixPath(other).name.lower())]
+    beside = [other for other in near if PurePosixPath(other).parent == folder]
+    if len(beside) > 1:
+        raise ConfigError(
+            f"{found.store.uri(key)}: the names of its classes may be those of {few(beside)}; leave the one that is "
+            "meant beside the list, and put the others elsewhere"
+        )
+    return beside[0] if beside else None
