@@ -86,7 +86,7 @@ def render(run: Run, pictures: Pictures, notes: Mapping[str, str], past: Sequenc
 def _head(run: Run, time: str | None) -> str:
     names = ", ".join(run.spec.trainers)
     evaluation = run.evaluation
-    shown = [("labels" if run.model.independent else "classes", str(len(run.model.classes)))]
+    shown = [("labels" if run.model.independent else "classes", f"{len(run.model.classes):,}")]
     if evaluation is not None:
         first = judged_by(evaluation.fused)
         second = "mAP" if first == "top1" else "top1"
@@ -96,7 +96,7 @@ def _head(run: Run, time: str | None) -> str:
             (f"fused {NAMES[first]}, {run.split}{_doubt(first, evaluation)}", percent(evaluation.fused[first])),
             *([alone] if len(evaluation.members) > 1 else []),
             (f"fused {NAMES[second]}", percent(evaluation.fused[second])),
-            (f"{run.split} videos", str(evaluation.videos)),
+            (f"{run.split} videos", f"{evaluation.videos:,}"),
             *shown,
         ]
     if time:
@@ -250,7 +250,7 @@ def _classes(run: Run) -> str:
     for c in sorted(np.flatnonzero(totals), key=lambda c: (found[-1][c], run.model.classes[c])):
         shares = [each[c] for each in found]
         bar = f'<span><i style="width:{100 * shares[-1]:.1f}%"></i></span>'
-        rows.append(([run.model.classes[c], str(totals[c]), *map(percent, shares), Raw(bar)], False))
+        rows.append(([run.model.classes[c], f"{totals[c]:,}", *map(percent, shares), Raw(bar)], False))
     content = _long(head, rows, word, wrap=(0,), bar=len(head) - 1)
     return section(f"{figure} on the {run.split} split", f'<p class="quiet">The hardest first.</p>{content}')
 
@@ -275,7 +275,7 @@ def _mistakes(run: Run) -> str:
     if not len(run.fused):
         return ""
     if not len(wrong):
-        return section("Misclassified", f"<p>None of {len(run.fused)} {run.split} videos.</p>")
+        return section("Misclassified", f"<p>None of {len(run.fused):,} {run.split} videos.</p>")
     certain_first = sorted(wrong, key=lambda v: (-run.fused.probabilities[v, predicted[v]], run.fused.video_id[v]))
     rows = []
     for v in certain_first[:_MISTAKES]:
@@ -296,7 +296,7 @@ def _mistakes(run: Run) -> str:
     of_label = "best score<br>of a label" if run.model.independent else "score of<br>the label"
     head = ["video", "label", "predicted", "its score", of_label]
     more = f", the {len(rows)} with the highest score are listed" if len(wrong) > len(rows) else ""
-    sentence = f'<p class="quiet">{len(wrong)} of {len(run.fused)} {run.split} videos{more}.</p>'
+    sentence = f'<p class="quiet">{len(wrong):,} of {len(run.fused):,} {run.split} videos{more}.</p>'
     return section("Misclassified", sentence + _long(head, rows, "video", left=(1, 2), wrap=(0, 1, 2)))
 
 
