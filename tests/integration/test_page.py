@@ -115,6 +115,12 @@ def test_a_running_training_is_changed(tmp_path: Path, page: Browser) -> None:
         )
         page.wait("document.querySelector('.events').innerText.includes('lr 0.5 in place of 0.01')")
         assert [change.fields for change in served.master.status(name).changes] == [{"trainers.rgb.optimizer.lr": 0.5}]
+        page.look(718, 900, "light")  # what Chromium prints on A4
+        page.call("Emulation.setEmulatedMedia", media="print")
+        inner = "[...document.querySelectorAll('table, .events')].map(it => it.getBoundingClientRect().right)"
+        assert page.evaluate(f"Math.max(...{inner})") <= 718
+        assert page.evaluate("document.querySelector('.course input').checkVisibility()") is False
+        page.call("Emulation.setEmulatedMedia", media="")
         assert page.troubles == []
 
 
@@ -204,10 +210,13 @@ def test_what_is_read_aloud_and_has_the_focus_stays_as_it_is(tmp_path: Path, pag
         page.wait("document.querySelectorAll('.pick input').length === 2")
         assert page.evaluate("most") == 1, "one look at a time"
         assert page.evaluate("document.querySelectorAll('#conditions p').length") == 2
-        assert page.evaluate(
-            "[...document.querySelectorAll('#conditions p'), document.querySelector('#state').firstChild]"
-            ".filter(part => kept.includes(part)).length"
-        ) == 2
+        assert (
+            page.evaluate(
+                "[...document.querySelectorAll('#conditions p'), document.querySelector('#state').firstChild]"
+                ".filter(part => kept.includes(part)).length"
+            )
+            == 2
+        )
         assert page.evaluate("document.activeElement.dataset.name") == served.job.name
         page.evaluate("document.querySelector('nav a[href=\"#/pools\"]').focus(); location.hash = '#/pools'")
         page.wait("document.activeElement === document.querySelector('main')")
