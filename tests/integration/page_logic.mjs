@@ -110,6 +110,7 @@ assert.deepEqual(chosen(events, new Set(), "MOOV").map(event => event.kind), ["f
 assert.deepEqual(resultRows({ "test.fused.top1": 0.5, "validation.fused.top1": 0.75, "validation.rgb.top1": 0.25, "seconds": 1 }),
   { columns: ["validation top-1", "test top-1"], rows: [["rgb", "25.0 %", "–"], ["fused", "75.0 %", "50.0 %"]] });
 assert.match(commands({ ...job, state: "completed" })[0][1], /^essp predict VIDEO --model s3:/);
+assert.equal(commands({ ...job, state: "completed", output: "file:///a b; it's $(x)" })[1][1], "essp report 'file:///a b; it'\\''s $(x)'");
 assert.deepEqual(narrowed([{ name: "Abc", state: "paused" }, { name: "abd", state: "failed" }], "under way", "AB").map(it => it.name), ["Abc"]);
 assert.deepEqual(narrowed([{ name: "a", state: "queued" }, { name: "b", state: "running" }], "queued", "").map(it => it.name), ["a"]);
 assert.equal(why({ reason: "it made room for b", awaits: [], queue: { position: 2, reason: "b comes first" } }), "b comes first");

@@ -186,6 +186,32 @@ def test_a_master_that_goes_away_and_comes_back(tmp_path: Path, page: Browser) -
 
 
 @needs_chromium
+def test_an_answer_that_comes_after_the_token_was_forgotten_is_not_shown(tmp_path: Path, page: Browser) -> None:
+    with Served(tmp_path, api_token=TOKEN) as served:
+        served.client.headers["Authorization"] = f"Bearer {TOKEN}"
+        served.start()
+        give_token(page, served.url, TOKEN)
+        page.open(f"{served.url}/#/")
+        page.wait("document.querySelector('.pick')")
+        page.evaluate(
+            "{ const real = fetch; window.fetch = async (path, how) => { const answer = await real(path, how);"
+            f" if (path === 'v1/jobs/{served.job.name}') window.asked = true;"
+            " if (path === 'v1/conditions') await new Promise(go => window.letGo = go); return answer; }; }"
+        )
+        page.evaluate(LOOK)
+        page.wait("window.letGo && window.asked")
+        page.evaluate(
+            "{ document.querySelector('#leave').click(); window.told = '';"
+            " new MutationObserver(() => told += document.querySelector('main').innerText)"
+            ".observe(document.querySelector('main'), { childList: true, subtree: true }); letGo(); }"
+        )
+        page.wait("!document.querySelector('#login').hidden")
+        assert served.job.name not in page.evaluate("told")
+        assert page.evaluate("document.querySelectorAll('.pick').length") == 0
+        assert page.evaluate("document.title") == "ESSP"
+
+
+@needs_chromium
 def test_what_is_read_aloud_and_has_the_focus_stays_as_it_is(tmp_path: Path, page: Browser) -> None:
     with Served(tmp_path) as served:
         page.troubles.clear()

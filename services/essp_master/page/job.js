@@ -177,10 +177,13 @@ function address(uri) {
   return /^https?:\/\//.test(uri) ? el("a", { href: uri }, uri) : el("code", { title: "one click marks it" }, uri);
 }
 
+/** A word of a command as a shell takes it, whatever is in it: people copy commands. */
+const shellWord = word => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);
+
 /** What people may want to do next, as commands. */
 export function commands(job) {
   if (job.kind === "train" && job.state === "completed")
-    return [["classify a video", `essp predict VIDEO --model ${job.output}`], ["make the report", `essp report ${job.output}`]];
+    return [["classify a video", `essp predict VIDEO --model ${shellWord(job.output)}`], ["make the report", `essp report ${shellWord(job.output)}`]];
   if (job.state === "stopped" || job.state === "failed") return [[job.trainers.some(trainer => trainer.checkpoint) ? "go on from the checkpoints" : "start it again", "essp job start job.yaml"]];
   return [];
 }
