@@ -26,6 +26,14 @@ def counted(count: int, thing: str) -> str:
     return f"{count:,} {thing}" + ("" if count == 1 else "es" if thing.endswith(("x", "s")) else "s")
 
 
+def duration(seconds: float) -> str:
+    """`3.2 s`, `4 min 05 s`, `1 h 02 min`."""
+    if round(seconds, 1) < 60:
+        return f"{seconds:.1f} s"
+    minutes, left = divmod(round(seconds), 60)
+    return f"{minutes // 60} h {minutes % 60:02} min" if minutes >= 60 else f"{minutes} min {left:02} s"
+
+
 def parse_seconds(text: str) -> float:
     """`"50ms"`, `"1.5s"`, `"200us"` as seconds. Raises `ValueError`."""
     found = _DURATION.fullmatch(text.strip().replace(" ", ""))

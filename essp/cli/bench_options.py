@@ -21,10 +21,9 @@ from essp.bench.sources import Damaged, Source
 from essp.bench.storages import Storage
 from essp.bench.trace_files import check_path
 from essp.cli.console import open_console
-from essp.cli.reading_progress import duration
 from essp_common.errors import ConfigError
 from essp_common.objects.throttled import Throttle, parse_throttle
-from essp_common.quantities import counted
+from essp_common.quantities import counted, duration
 
 _LINE_EVERY_S = 5.0
 _MOST_LINES = 5

@@ -19,10 +19,10 @@ from essp.catalog.sources import Kind, others
 from essp.catalog.summary import COLUMNS, Amount, Summary, summarize
 from essp.cli.catalog_check import check_command
 from essp.cli.console import open_console
-from essp.cli.reading_progress import duration, reading_progress
+from essp.cli.reading_progress import reading_progress
 from essp.uris import as_uri
 from essp_common.catalog.file import read_catalog
-from essp_common.quantities import size
+from essp_common.quantities import duration, size
 from essp_common.runtime.config import Settings
 from essp_common.runtime.process import cpu_count
 from essp_common.wiring import Stores

@@ -16,8 +16,9 @@ from essp.catalog.check.page import render
 from essp.catalog.check.run import TIMEOUT_S, Check, CheckOptions, Report
 from essp.catalog.probing import ProbeOptions
 from essp.cli.console import open_console
-from essp.cli.reading_progress import duration, reading_progress
+from essp.cli.reading_progress import reading_progress
 from essp.uris import as_uri
+from essp_common.quantities import duration
 from essp_common.runtime.config import Settings
 from essp_common.runtime.process import cpu_count
 

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as Bar
 
 from essp.catalog.progress import Progress, Tell
-from essp_common.quantities import size
+from essp_common.quantities import duration, size
 
 _LINE_EVERY_S = 5.0
 
@@ -51,11 +51,3 @@ def _note(now: Progress) -> str:
     if now.problems:
         parts.append(f"{now.problems} unusable")
     return ", ".join(parts)
-
-
-def duration(seconds: float) -> str:
-    """A length of time, in words."""
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, left = divmod(round(seconds), 60)
-    return f"{minutes // 60} h {minutes % 60:02} min" if minutes >= 60 else f"{minutes} min {left:02} s"

@@ -50,7 +50,7 @@ def _table(found: Outcomes, columns: tuple[str, ...], figure: str) -> str:
         (
             [
                 Raw(_link(one.name, one.label)),
-                str(one.videos),
+                f"{one.videos:,}",
                 *(_shown(figure, one.figures[name]) for name in columns),
             ],
             False,

@@ -16,8 +16,11 @@ from essp.account import Account, Run
 from essp_common.failures import kind_word, stage_word
 from essp_common.job.changes import Place, in_words
 from essp_common.pb.v1.messages_pb2 import Change, FailureKind, Stage
+from essp_common.quantities import duration
 
 _EXAMPLES = 3
+TIME = "time"
+"""What the note is called that says how long it took."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +55,8 @@ def notes(account: Account) -> dict[str, str]:
     counts: Counter[str] = sum((run.counts for run in runs), Counter())
     seconds = sum(run.last_ms - run.began_ms for run in runs) / 1000
     found = {
-        "time": f"{seconds:.0f} s" + (f" in {len(runs)} runs" if len(runs) > 1 else ""),
+        "began": in_utc(past_runs(account)[0].began),
+        TIME: duration(seconds) + (f" in {len(runs)} runs" if len(runs) > 1 else ""),
         "clips decoded": f"{counts['decoded']:,}",
         "features extracted": f"{counts['extracted']:,}",
         "intermediate files": "none: clips and features lived in the frame cache",
@@ -66,6 +70,11 @@ def notes(account: Account) -> dict[str, str]:
         | {f"change {number}": _words(change) for number, change in sorted(account.changes.items())}
         | (_failures(runs))
     )
+
+
+def in_utc(moment: datetime) -> str:
+    """A moment as reports have it, which are read anywhere."""
+    return f"{moment:%Y-%m-%d %H:%M} UTC"
 
 
 def _words(change: Change) -> str:

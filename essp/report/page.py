@@ -7,6 +7,7 @@ videos come from file names.
 from __future__ import annotations
 
 import base64
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from html import escape
 
@@ -14,16 +15,28 @@ import numpy as np
 
 from essp.pages.elements import Raw, document, percent, section, table, tiles
 from essp.report.facts import Run
-from essp.report.notes import PastRun
+from essp.report.notes import TIME, PastRun, in_utc
 from essp.report.sweeps import standings
 from essp_common.artifacts import layout
-from essp_common.artifacts.figures import NAMES, Figures, average_precisions, confusion, judged_by, relevance
+from essp_common.artifacts.figures import (
+    NAMES,
+    Figures,
+    average_precisions,
+    confusion,
+    judged_by,
+    relevance,
+    share_interval,
+)
+from essp_common.artifacts.fused_model import Evaluation
+from essp_common.quantities import counted, duration
 
 PAGE = layout.REPORT + "report.html"
 _MISTAKES = 100
 """Misclassified videos listed; there is always a sentence with their number."""
-_OPEN_CLASSES = 30
-"""With more classes their table is folded."""
+_OPEN_ROWS = 30
+"""Of a longer list those below are folded."""
+_PAIRS = 10
+"""Classes taken for others that are listed."""
 
 Pictures = Mapping[str, tuple[bytes, bytes]]
 """Name -> PNG for a light page, and for a dark one."""
@@ -56,7 +69,7 @@ def render(run: Run, pictures: Pictures, notes: Mapping[str, str], past: Sequenc
             pictures,
             ("loss", "accuracy"),
         ),
-        _pictures(f"Confusion on the {run.split} split", "Fused model, by video.", pictures, ("confusion",)),
+        _confusion(run, pictures),
         _classes(run),
         _pictures(
             "Samples", f"Videos of the {run.split} split, with what the streams see of them.", pictures, ("samples",)
@@ -66,31 +79,42 @@ def render(run: Run, pictures: Pictures, notes: Mapping[str, str], past: Sequenc
         _runs(past),
         _reproduction(run),
     ]
-    parts = [_head(run), *(made for made in sections if made)]
+    parts = [_head(run, notes.get(TIME)), *(made for made in sections if made)]
     return document(f"{run.spec.name} · ESSP report", parts, facts={RUNS: str(len(past))})
 
 
-def _head(run: Run) -> str:
+def _head(run: Run, time: str | None) -> str:
     names = ", ".join(run.spec.trainers)
     evaluation = run.evaluation
-    shown = [("labels" if run.model.independent else "classes", str(len(run.model.classes)))]
+    shown = [("labels" if run.model.independent else "classes", f"{len(run.model.classes):,}")]
     if evaluation is not None:
         first = judged_by(evaluation.fused)
         second = "mAP" if first == "top1" else "top1"
-        best = max(figures[first] for figures in evaluation.members.values())
+        best = max(evaluation.members, key=lambda name: evaluation.members[name][first])
+        alone = (f"{best}, the best by itself", percent(evaluation.members[best][first]))
         shown = [
-            (f"fused {NAMES[first]}, {run.split}", percent(evaluation.fused[first])),
-            ("best single stream", percent(best)),
+            (f"fused {NAMES[first]}, {run.split}{_doubt(first, evaluation)}", percent(evaluation.fused[first])),
+            *([alone] if len(evaluation.members) > 1 else []),
             (f"fused {NAMES[second]}", percent(evaluation.fused[second])),
-            (f"{run.split} videos", str(evaluation.videos)),
+            (f"{run.split} videos", f"{evaluation.videos:,}"),
             *shown,
         ]
+    if time:
+        shown.append(("taken by the run", time))
     return (
         f"<h1>{escape(run.spec.name)}</h1>"
         f'<p class="quiet">Trained: {escape(names)}. All figures are by video; those of a trainer are of its '
         "clips' mean.</p>"
         f"{tiles(shown)}"
     )
+
+
+def _doubt(figure: str, evaluation: Evaluation) -> str:
+    """How far a share of so few videos may be from that of others like them; nothing of a figure that is no share."""
+    if figure != "top1":
+        return ""
+    low, high = share_interval(evaluation.fused[figure], evaluation.videos)
+    return f" (95 % interval: {100 * low:.1f} to {percent(high)})"
 
 
 def _results(run: Run) -> str:
@@ -190,6 +214,23 @@ def _optional(value: float | None) -> str:
     return "" if value is None else f"{value:.4f}"
 
 
+def _confusion(run: Run, pictures: Pictures) -> str:
+    """The picture, and by name which class is taken for which more than once, the most often first."""
+    if not len(run.fused) or run.model.independent:
+        return ""
+    names, wrong = run.model.classes, ~run.fused.right
+    taken = Counter(zip(run.fused.class_id[wrong].tolist(), run.predicted[wrong].tolist(), strict=True))
+    videos = Counter(run.fused.class_id.tolist())
+    pairs = sorted((-count, videos[pair[0]], pair) for pair, count in taken.items() if count > 1)
+    rows = [
+        ([names[label], names[other], str(-count), percent(-count / of_label)], False)
+        for count, of_label, (label, other) in pairs[:_PAIRS]
+    ]
+    head = ["label", "taken for", "videos", "of the<br>label's"]
+    listed = f"<h3>Most often taken for another</h3>{table(head, rows, left=(1,), wrap=(0, 1))}" if rows else ""
+    return _pictures(f"Confusion on the {run.split} split", "Fused model, by video.", pictures, ("confusion",), listed)
+
+
 def _classes(run: Run) -> str:
     """How good each trainer is at each class, the hardest first; of labels, which are learned each by itself, by their
     average precision."""
@@ -198,10 +239,10 @@ def _classes(run: Run) -> str:
     parts = [*run.scores.values(), run.fused]
     totals = relevance(run.fused.truth, len(run.model.classes)).sum(axis=0)
     if run.model.independent:
-        word, words, figure = "label", "labels", "Average precision by label"
+        word, figure = "label", "Average precision by label"
         found = [average_precisions(part.truth, part.probabilities) for part in parts]
     else:
-        word, words, figure = "class", "classes", "Accuracy by class"
+        word, figure = "class", "Accuracy by class"
         right = [confusion(part.class_id, part.probabilities).diagonal() for part in parts]
         found = [counts / np.maximum(totals, 1) for counts in right]
     head = [word, "videos", *(escape(name) for name in run.scores), "fused", ""]
@@ -209,11 +250,23 @@ def _classes(run: Run) -> str:
     for c in sorted(np.flatnonzero(totals), key=lambda c: (found[-1][c], run.model.classes[c])):
         shares = [each[c] for each in found]
         bar = f'<span><i style="width:{100 * shares[-1]:.1f}%"></i></span>'
-        rows.append(([run.model.classes[c], str(totals[c]), *map(percent, shares), Raw(bar)], False))
-    content = table(head, rows, bar=len(head) - 1)
-    if len(rows) > _OPEN_CLASSES:
-        content = f"<details><summary>{len(rows)} {words}, the hardest first</summary>{content}</details>"
-    return section(f"{figure} on the {run.split} split", content)
+        rows.append(([run.model.classes[c], f"{totals[c]:,}", *map(percent, shares), Raw(bar)], False))
+    content = _long(head, rows, word, wrap=(0,), bar=len(head) - 1)
+    return section(f"{figure} on the {run.split} split", f'<p class="quiet">The hardest first.</p>{content}')
+
+
+def _long(
+    head: Sequence[str],
+    rows: Sequence[tuple[Sequence[str], bool]],
+    thing: str,
+    left: Sequence[int] = (),
+    wrap: Sequence[int] = (),
+    bar: int = -1,
+) -> str:
+    """A table of which the first rows are seen at once, and the others when they are unfolded."""
+    first, rest = (table(head, part, left, wrap, bar) for part in (rows[:_OPEN_ROWS], rows[_OPEN_ROWS:]))
+    more = len(rows) - _OPEN_ROWS
+    return first + (f"<details><summary>{counted(more, thing)} more</summary>{rest}</details>" if more > 0 else "")
 
 
 def _mistakes(run: Run) -> str:
@@ -222,7 +275,7 @@ def _mistakes(run: Run) -> str:
     if not len(run.fused):
         return ""
     if not len(wrong):
-        return section("Misclassified", f"<p>None of {len(run.fused)} {run.split} videos.</p>")
+        return section("Misclassified", f"<p>None of {len(run.fused):,} {run.split} videos.</p>")
     certain_first = sorted(wrong, key=lambda v: (-run.fused.probabilities[v, predicted[v]], run.fused.video_id[v]))
     rows = []
     for v in certain_first[:_MISTAKES]:
@@ -243,8 +296,8 @@ def _mistakes(run: Run) -> str:
     of_label = "best score<br>of a label" if run.model.independent else "score of<br>the label"
     head = ["video", "label", "predicted", "its score", of_label]
     more = f", the {len(rows)} with the highest score are listed" if len(wrong) > len(rows) else ""
-    sentence = f'<p class="quiet">{len(wrong)} of {len(run.fused)} {run.split} videos{more}.</p>'
-    return section("Misclassified", sentence + table(head, rows, left=(1, 2), wrap=(0,)))
+    sentence = f'<p class="quiet">{len(wrong):,} of {len(run.fused):,} {run.split} videos{more}.</p>'
+    return section("Misclassified", sentence + _long(head, rows, "video", left=(1, 2), wrap=(0, 1, 2)))
 
 
 def _notes(notes: Mapping[str, str]) -> str:
@@ -264,8 +317,7 @@ def _runs(past: Sequence[PastRun]) -> str:
         report = (
             "this one" if number == len(past) else one.report and Raw(f'<a href="{escape(one.report)}">as it was</a>')
         )
-        began = f"{one.began:%Y-%m-%d %H:%M} UTC"
-        rows.append(([str(number), began, f"{one.seconds:,.0f} s", f"{one.decoded:,}", report], False))
+        rows.append(([str(number), in_utc(one.began), duration(one.seconds), f"{one.decoded:,}", report], False))
     return section("Runs of this job", table(["run", "began", "took", "clips decoded", "report"], rows, left=(1, 4)))
 
 
@@ -296,14 +348,14 @@ def _approximate(trainer: str, steps: Sequence[int]) -> str:
     )
 
 
-def _pictures(title: str, caption: str, pictures: Pictures, names: Sequence[str]) -> str:
+def _pictures(title: str, caption: str, pictures: Pictures, names: Sequence[str], below: str = "") -> str:
     """Those of these pictures that there are, beside each other where there is room."""
     found = [
         _picture(f"{title}: {name}" if len(names) > 1 else title, *pictures[name]) for name in names if name in pictures
     ]
     if not found:
-        return ""
-    return section(title, f'<div class="beside">{"".join(found)}</div><p class="quiet">{escape(caption)}</p>')
+        return section(title, below) if below else ""
+    return section(title, f'<div class="beside">{"".join(found)}</div><p class="quiet">{escape(caption)}</p>{below}')
 
 
 def _picture(words: str, *themes: bytes) -> str:

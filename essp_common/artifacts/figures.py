@@ -7,6 +7,7 @@ scikit-learn's.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -97,6 +98,13 @@ def mean_class_accuracy(labels: Classes, scores: Scores) -> float:
     counts = confusion(labels, scores)
     rows = counts.sum(axis=1)
     return float(np.mean(counts.diagonal()[rows > 0] / rows[rows > 0]))
+
+
+def share_interval(share: float, count: int) -> tuple[float, float]:
+    """Between what a share of so many lies with 95 % confidence, were each drawn by itself (Wilson, 1927)."""
+    z2 = 1.959964**2 / count
+    middle, half = share + z2 / 2, math.sqrt(z2 * (share * (1 - share) + z2 / 4))
+    return max(0.0, (middle - half) / (1 + z2)), min(1.0, (middle + half) / (1 + z2))
 
 
 def confusion(labels: Classes, scores: Scores) -> NDArray[np.int64]:

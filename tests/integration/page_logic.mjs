@@ -1,17 +1,18 @@
 // What the page computes, without a browser: run beside copies of its modules (see test_page.py).
 
 import assert from "node:assert/strict";
+import { ask, decoded } from "./api.js";
 import { changeMarks, lines, nearest, range, ticks } from "./chart.js";
 import { lineOf } from "./create.js";
 import { compared, comparison, joined, resultsOf } from "./compare.js";
 import { chosen, eventWords, groupOf } from "./events.js";
 import { DEFAULTS, jobText, quoted } from "./fields.js";
 import { flowOf, marks } from "./flow.js";
-import { asChange, commands, courseWords, resultRows, why } from "./job.js";
-import { narrowed } from "./jobs.js";
-import { chosenLines, levelGroup } from "./logs.js";
+import { asChange, commands, courseWords, resultRows, watchJob, why } from "./job.js";
+import { loadJobs, narrowed } from "./jobs.js";
+import { chosenLines, levelGroup, watchLogs } from "./logs.js";
 import { previewWords } from "./previews.js";
-import { consumerTitle, duration, size } from "./words.js";
+import { consumerTitle, duration, fullMoment, judgedBy, size } from "./words.js";
 
 // Axes have round values that enclose what is drawn.
 assert.deepEqual(ticks(0, 1), [0, 0.2, 0.4, 0.6, 0.8, 1]);
@@ -46,6 +47,12 @@ assert.deepEqual(lines(job, curves, "loss"), [
   { trainer: "one", purpose: "train", colour: 0, points: [{ x: 1, y: 2 }, { x: 1.25, y: 1.5 }, { x: 1.5, y: 1 }] },
   { trainer: "one", purpose: "validation", colour: 0, points: [{ x: 1, y: 3 }] },
 ]);
+// Of labels mAP is compared, which validation alone has.
+const labels = { ...job, trainers: [{ name: "one", reports: [report("train", 0, { loss: 2, top1: 0.25 }), report("validation", 0, { loss: 3, mAP: 0.5, top1: 1 })] }] };
+assert.deepEqual([labels, job].map(each => judgedBy(each.trainers)), ["mAP", "top1"]);
+assert.equal(judgedBy([{ reports: [report("validation", 0, { mAP: 1, mean_class: 0.5 })] }]), "top1");
+assert.deepEqual(lines(labels, curves, "mAP"), [{ trainer: "one", purpose: "validation", colour: 0, points: [{ x: 1, y: 0.5 }] }]);
+assert.deepEqual(Object.keys(joined([{ job: labels, curves }]).all), ["loss", "mAP"]);
 const changes = [{ number: 1, fields: { "trainers.two.optimizer.lr": 0.5 }, places: { two: { epoch: 1, clip: 10 } } }, { number: 2, fields: {}, places: {} }];
 assert.deepEqual(changeMarks({ ...job, changes }), [{ trainer: "two", colour: 1, x: 1.25, words: "change 1: trainers.two.optimizer.lr 0.5" }]);
 assert.deepEqual(asChange(" trainers.one.optimizer.lr = 1e-3 "), { trainers: { one: { optimizer: { lr: 0.001 } } } });
@@ -77,6 +84,10 @@ assert.deepEqual(joined(both).all.loss.map(line => [line.trainer, line.colour]),
 assert.deepEqual(joined(both).trainers.map(trainer => trainer.name), ["one rgb", "one flow", "two rgb"]);
 assert.deepEqual(resultsOf(both), { columns: ["test top-1", "test top-5"], rows: [["one", "fused", "50.0 %", "–"], ["two", "rgb", "25.0 %", "100.0 %"]] });
 
+// An address that was not made by this page names what it says, and does not keep the page from being shown.
+assert.deepEqual(["a%20b", "100%", "%zz"].map(decoded), ["a b", "100%", "%zz"]);
+assert.deepEqual(compared("#/compare/a%+b%20c"), ["a%", "b c"]);
+
 // What a stream carries, in words.
 const preview = { purpose: "train", epoch: 1, index: 1199, video: "a/b.mp4", class_name: "run", first_frame: 30, height: 112, width: 112, pictures: 10, shown: 6 };
 assert.equal(previewWords(preview), "train, epoch 2, clip 1,200: a/b.mp4 (run), from frame 30 on; 6 of 10 pictures of 112 x 112 pixels");
@@ -99,6 +110,7 @@ assert.deepEqual(chosen(events, new Set(), "MOOV").map(event => event.kind), ["f
 assert.deepEqual(resultRows({ "test.fused.top1": 0.5, "validation.fused.top1": 0.75, "validation.rgb.top1": 0.25, "seconds": 1 }),
   { columns: ["validation top-1", "test top-1"], rows: [["rgb", "25.0 %", "–"], ["fused", "75.0 %", "50.0 %"]] });
 assert.match(commands({ ...job, state: "completed" })[0][1], /^essp predict VIDEO --model s3:/);
+assert.equal(commands({ ...job, state: "completed", output: "file:///a b; it's $(x)" })[1][1], "essp report 'file:///a b; it'\\''s $(x)'");
 assert.deepEqual(narrowed([{ name: "Abc", state: "paused" }, { name: "abd", state: "failed" }], "under way", "AB").map(it => it.name), ["Abc"]);
 assert.deepEqual(narrowed([{ name: "a", state: "queued" }, { name: "b", state: "running" }], "queued", "").map(it => it.name), ["a"]);
 assert.equal(why({ reason: "it made room for b", awaits: [], queue: { position: 2, reason: "b comes first" } }), "b comes first");
@@ -132,3 +144,53 @@ assert.match(flowOnly, /length: 16/);
 assert.match(flowOnly, /height: 256, width: 256/);
 assert.doesNotMatch(flowOnly, /rgb/);
 assert.match(jobText({ ...DEFAULTS, model: "r3d_18", frames: 16 }), /rgb: \{feature: rgb, params: \{frames: 16\}\}/);
+
+// A moment with its day and time zone.
+assert.match(fullMoment("2026-01-02T12:00:00Z"), /^2026-01-02 \d\d:00:00 \S+/);
+
+// From here on the API is played: each question waits until it is answered.
+globalThis.sessionStorage = { getItem: () => null };
+const open = new Map();
+globalThis.fetch = path => new Promise(done => open.set(path, found => done({ ok: true, json: async () => found })));
+const settled = () => new Promise(done => setImmediate(done));
+async function answer(path, found) {
+  await settled();
+  assert(open.has(path), `${path} is not among ${[...open.keys()]}`);
+  open.get(path)(found);
+  open.delete(path);
+  await settled();
+}
+
+// What is known of one job never comes to another, though the answer about the one is late.
+const known = (name, last_event) => ({ name, last_event, trainers: [{ purpose: "train", epoch: 0, clips_done: last_event }] });
+const first = watchJob("a")();
+const second = watchJob("b")();
+await answer("v1/jobs/b", known("b", 2));
+await answer("v1/jobs/a", known("a", 9));
+await answer("v1/jobs/a/log?after=0", [{ id: 9 }]);
+await answer("v1/jobs/a/curves", ["of a"]);
+await answer("v1/jobs/b/log?after=0", [{ id: 2 }]);
+await answer("v1/jobs/b/curves", ["of b"]);
+assert.deepEqual(await first, { job: known("a", 9), events: [{ id: 9 }], curves: ["of a"] });
+assert.deepEqual(await second, { job: known("b", 2), events: [{ id: 2 }], curves: ["of b"] });
+const ofA = watchLogs("a")(), ofAll = watchLogs("")();
+await answer("v1/logs?after=0&most=1000", [{ id: 1 }, { id: 2 }]);
+await answer("v1/logs?after=0&most=1000&job=a", [{ id: 2 }]);
+assert.deepEqual([(await ofA).lines, (await ofAll).lines], [[{ id: 2 }], [{ id: 1 }, { id: 2 }]]);
+
+// Of more jobs than are asked for, those under way are there all the same; what runs comes before what waits.
+const listed = (name, state) => ({ name, state });
+const loading = loadJobs();
+await answer("v1/jobs?page_size=200", { jobs: [listed("new", "completed"), listed("waits", "queued")], next_page_token: "x" });
+await answer("v1/jobs?page_size=200&state=running&state=pending&state=paused&state=queued", { jobs: [listed("waits", "queued"), listed("old", "running")], next_page_token: null });
+for (const name of ["old", "waits"]) await answer(`v1/jobs/${name}`, { name });
+assert.deepEqual(await loading, { jobs: [listed("new", "completed"), listed("waits", "queued"), listed("old", "running")], shown: [{ name: "old" }, { name: "waits" }], more: true });
+
+// A master that takes a question and never answers it is not waited for; what it is told to do is.
+AbortSignal.timeout = () => AbortSignal.abort();
+globalThis.fetch = async (path, { signal }) => {
+  signal?.throwIfAborted();
+  return { ok: true, json: async () => "done" };
+};
+await assert.rejects(ask("v1/jobs"), { status: 0 });
+assert.equal(await ask("v1/jobs/a:stop", { method: "POST" }), "done");

@@ -27,6 +27,9 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "services" / "essp_master" / "page"
 LIMIT_S = 60
 TOKEN = "swordfish"
+TYPE = "{{ const t = document.querySelector('textarea'); t.value = {}; t.dispatchEvent(new Event('input')); }}"
+LOOK = "document.dispatchEvent(new Event('visibilitychange'))"
+"""Has the page ask the master at once."""
 needs_chromium = pytest.mark.skipif(chromium() is None, reason=f"none of {', '.join(PROGRAMS)} is installed")
 
 
@@ -112,6 +115,12 @@ def test_a_running_training_is_changed(tmp_path: Path, page: Browser) -> None:
         )
         page.wait("document.querySelector('.events').innerText.includes('lr 0.5 in place of 0.01')")
         assert [change.fields for change in served.master.status(name).changes] == [{"trainers.rgb.optimizer.lr": 0.5}]
+        page.look(718, 900, "light")  # what Chromium prints on A4
+        page.call("Emulation.setEmulatedMedia", media="print")
+        inner = "[...document.querySelectorAll('table, .events')].map(it => it.getBoundingClientRect().right)"
+        assert page.evaluate(f"Math.max(...{inner})") <= 718
+        assert page.evaluate("document.querySelector('.course input').checkVisibility()") is False
+        page.call("Emulation.setEmulatedMedia", media="")
         assert page.troubles == []
 
 
@@ -147,10 +156,103 @@ def test_a_priority_is_set_and_what_workers_say_is_read(tmp_path: Path, page: Br
 
 
 @needs_chromium
+def test_a_master_that_goes_away_and_comes_back(tmp_path: Path, page: Browser) -> None:
+    with Served(tmp_path) as served:
+        page.troubles.clear()
+        page.look(1280, 900, "light")
+        page.open(f"{served.url}/#/jobs/100%")
+        page.wait("document.querySelector('main h2')?.innerText === 'Not known'")
+        served.start()
+        page.open(f"{served.url}/#/")
+        page.wait("document.querySelector('#state').textContent === 'live'")
+        _offline(page, True)
+        page.evaluate(LOOK)
+        page.wait("/^not live: as of [0-9:]+$/.test(document.querySelector('#state').textContent)")
+        assert "Trying again" in page.evaluate("document.querySelector('#trouble').innerText")
+        assert served.job.name in page.evaluate("document.querySelector('main').innerText"), "what was told stays"
+        _offline(page, False)
+        page.evaluate(LOOK)
+        page.wait("document.querySelector('#state').textContent === 'live'")
+        assert page.evaluate("document.querySelector('#trouble').hidden")
+
+        page.open(f"{served.url}/#/new")
+        page.evaluate("{ const real = setTimeout; window.setTimeout = (then, ms) => real(then, ms / 50); }")
+        _offline(page, True)
+        page.evaluate(TYPE.format(json.dumps(served.job.model_dump_json())))
+        page.wait("document.querySelector('#verdict').innerText.includes('does not answer')")
+        _offline(page, False)
+        page.wait("!document.querySelector('button[type=submit]').disabled")
+        assert page.troubles == []
+
+
+@needs_chromium
+def test_an_answer_that_comes_after_the_token_was_forgotten_is_not_shown(tmp_path: Path, page: Browser) -> None:
+    with Served(tmp_path, api_token=TOKEN) as served:
+        served.client.headers["Authorization"] = f"Bearer {TOKEN}"
+        served.start()
+        give_token(page, served.url, TOKEN)
+        page.open(f"{served.url}/#/")
+        page.wait("document.querySelector('.pick')")
+        page.evaluate(
+            "{ const real = fetch; window.fetch = async (path, how) => { const answer = await real(path, how);"
+            f" if (path === 'v1/jobs/{served.job.name}') window.asked = true;"
+            " if (path === 'v1/conditions') await new Promise(go => window.letGo = go); return answer; }; }"
+        )
+        page.evaluate(LOOK)
+        page.wait("window.letGo && window.asked")
+        page.evaluate(
+            "{ document.querySelector('#leave').click(); window.told = '';"
+            " new MutationObserver(() => told += document.querySelector('main').innerText)"
+            ".observe(document.querySelector('main'), { childList: true, subtree: true }); letGo(); }"
+        )
+        page.wait("!document.querySelector('#login').hidden")
+        assert served.job.name not in page.evaluate("told")
+        assert page.evaluate("document.querySelectorAll('.pick').length") == 0
+        assert page.evaluate("document.title") == "ESSP"
+
+
+@needs_chromium
+def test_what_is_read_aloud_and_has_the_focus_stays_as_it_is(tmp_path: Path, page: Browser) -> None:
+    with Served(tmp_path) as served:
+        page.troubles.clear()
+        page.look(1280, 900, "light")
+        served.start()
+        troubles = {(Kind.STORAGE_FULL, "pool"): "is full"}
+        served.master.conditions.add(lambda: troubles)
+        served.master.look()
+        page.open(f"{served.url}/#/")
+        page.wait("document.querySelector('#conditions p') && document.querySelector('.pick input')")
+        page.evaluate(
+            "{ window.kept = [document.querySelector('#conditions p'), document.querySelector('#state').firstChild];"
+            " document.querySelector('.pick input').focus(); window.most = window.now = 0;"
+            " const real = fetch; window.fetch = async (path, how) => {"
+            " if (path === 'v1/conditions') most = Math.max(most, ++now);"
+            " try { return await real(path, how); } finally { if (path === 'v1/conditions') now--; } }; }"
+        )
+        troubles[(Kind.STORAGE_FULL, "other")] = "is full, too"
+        served.master.look()
+        served.master.start(served.job.model_copy(update={"name": "second", "output": f"{served.job.output}-2"}))
+        page.evaluate(f"{LOOK}; {LOOK}; {LOOK}")
+        page.wait("document.querySelectorAll('.pick input').length === 2")
+        assert page.evaluate("most") == 1, "one look at a time"
+        assert page.evaluate("document.querySelectorAll('#conditions p').length") == 2
+        assert (
+            page.evaluate(
+                "[...document.querySelectorAll('#conditions p'), document.querySelector('#state').firstChild]"
+                ".filter(part => kept.includes(part)).length"
+            )
+            == 2
+        )
+        assert page.evaluate("document.activeElement.dataset.name") == served.job.name
+        page.evaluate("document.querySelector('nav a[href=\"#/pools\"]').focus(); location.hash = '#/pools'")
+        page.wait("document.activeElement === document.querySelector('main')")
+        assert page.troubles == []
+
+
+@needs_chromium
 def test_a_job_is_checked_as_one_types(tmp_path: Path, page: Browser) -> None:
     with Served(tmp_path) as served:
         page.open(f"{served.url}/#/new")
-        typed = "const t = document.querySelector('textarea'); t.value = {}; t.dispatchEvent(new Event('input')); 0"
         spec = served.job.model_dump_json()
         page.evaluate("document.querySelector('.fields').open = true; sessionStorage.clear()")
         page.open(f"{served.url}/#/new")
@@ -160,17 +262,23 @@ def test_a_job_is_checked_as_one_types(tmp_path: Path, page: Browser) -> None:
         page.evaluate("{" + filled.format("Name", "'night'") + "}")
         assert page.evaluate("document.querySelector('textarea').value").startswith("name: night\n")
         page.wait("document.querySelector('#verdict').innerText.includes('catalog')")
-        page.evaluate("{" + typed.format("'name: mine'") + "}")
+        page.evaluate(TYPE.format("'name: mine'"))
         page.evaluate("{" + filled.format("Epochs", "7") + "}")
         assert page.evaluate("document.querySelector('textarea').value") == "name: mine", "what people wrote stays"
         page.evaluate("document.querySelector('form p.note button').click()")
         assert "\nepochs: 7\n" in page.evaluate("document.querySelector('textarea').value")
-        page.evaluate("{" + typed.format(json.dumps("name: x\nepochs: many")) + "}")
+        page.evaluate(TYPE.format(json.dumps("name: x\nepochs: many")))
         page.wait("document.querySelector('#verdict').innerText.includes('epochs has to be a whole number')")
         assert "line 2" in page.evaluate("document.querySelector('#verdict').innerText")
         assert page.evaluate("document.querySelector('button[type=submit]').disabled")
-        page.evaluate("{" + typed.format(json.dumps(spec)) + "}")
+        page.evaluate(TYPE.format(json.dumps(spec)))
         page.wait("!document.querySelector('button[type=submit]').disabled")
         page.evaluate("document.querySelector('button[type=submit]').click()")
         page.wait("location.hash.startsWith('#/jobs/') && document.querySelector('.flow')")
         assert served.master.status(served.job.name).state is JobState.RUNNING
+
+
+def _offline(page: Browser, away: bool) -> None:
+    """Have the master be out of reach, or in reach again."""
+    page.call("Network.enable")
+    page.call("Network.emulateNetworkConditions", offline=away, latency=0, downloadThroughput=-1, uploadThroughput=-1)

@@ -41,12 +41,12 @@ def _head(report: Report) -> str:
         counts[finding.gravity] += 1
     how = "every frame decoded" if report.decoded else "packets only: frames were not looked at"
     figures = [
-        *((f"{gravity}s", str(count)) for gravity, count in counts.items()),
-        (f"of {report.videos_total} videos checked", str(report.videos)),
-        (f"files read, {how}", str(report.files)),
+        *((f"{gravity}s", f"{count:,}") for gravity, count in counts.items()),
+        (f"of {report.videos_total:,} videos checked", f"{report.videos:,}"),
+        (f"files read, {how}", f"{report.files:,}"),
     ]
     unread = report.files_total - report.files
-    stopped = f"<p><b>Interrupted: {unread} files were not read.</b> Run the same command again to go on.</p>"
+    stopped = f"<p><b>Interrupted: {unread:,} files were not read.</b> Run the same command again to go on.</p>"
     return (
         f'<h1>{escape(report.catalog.rpartition("/")[2])}</h1><p class="quiet">{escape(report.catalog)}</p>'
         f"{'' if report.complete else stopped}{tiles(figures)}"
@@ -56,7 +56,7 @@ def _head(report: Report) -> str:
 def _filter(kinds: Sequence[tuple[str, Sequence[Finding]]]) -> str:
     buttons = "".join(
         f'<button type="button" class="{KINDS[kind].gravity}" data-kind="{kind}" aria-pressed="false">'
-        f"{escape(KINDS[kind].title)} <b>{len(found)}</b></button>"
+        f"{escape(KINDS[kind].title)} <b>{len(found):,}</b></button>"
         for kind, found in kinds
     )
     return f'<nav class="kinds" aria-label="Show only">{buttons}</nav>' if kinds else ""
@@ -65,7 +65,7 @@ def _filter(kinds: Sequence[tuple[str, Sequence[Finding]]]) -> str:
 def _kind(kind: str, found: Sequence[Finding], report: Report) -> str:
     about = KINDS[kind]
     title = Raw(
-        f'{len(found)} &times; {escape(about.title)} <span class="badge {about.gravity}">{about.gravity}</span>'
+        f'{len(found):,} &times; {escape(about.title)} <span class="badge {about.gravity}">{about.gravity}</span>'
     )
     cards = "".join(_card(finding, report) for finding in found[:MOST])
     more = f'<p class="quiet">The {MOST} gravest are shown; --json lists all.</p>' if len(found) > MOST else ""

@@ -1,6 +1,7 @@
 // The API of the master, the same that `essp job` uses. Keeps nothing but the token, and that as long as the tab is open.
 
 const TOKEN = "token";
+const READ_MS = 15_000; // for an answer to a question; what changes something may take its time
 
 /** The API said no. `status`: of HTTP, 0 if it did not answer at all. `errors`: the fields that are wrong. */
 export class Refused extends Error {
@@ -14,16 +15,25 @@ export class Refused extends Error {
 /** The path of a job, or of what belongs to it. */
 export const jobPath = (name, rest = "") => `v1/jobs/${encodeURIComponent(name)}${rest}`;
 
-/** What the API answers. Raises `Refused`. */
+/** A part of an address as it was before `encodeURIComponent`; what people wrote otherwise is taken as it is. */
+export function decoded(part) {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part;
+  }
+}
+
+/** What the API answers. Raises `Refused`, of a question also if there is no answer in time. */
 export async function ask(path, { method = "GET", body, type = "application/yaml", headers = {} } = {}) {
   const token = sessionStorage.getItem(TOKEN);
   if (token) headers = { ...headers, Authorization: `Bearer ${token}` };
   if (body !== undefined) headers = { ...headers, "Content-Type": type };
   let answer;
   try {
-    answer = await fetch(path, { method, body, headers });
+    answer = await fetch(path, { method, body, headers, signal: method === "GET" ? AbortSignal.timeout(READ_MS) : null });
   } catch {
-    throw new Refused(0, "The master does not answer; trying again.");
+    throw new Refused(0, "The master does not answer.");
   }
   const found = await answer.json().catch(() => ({}));
   if (!answer.ok) throw new Refused(answer.status, found.detail || answer.statusText, found.errors || []);

@@ -28,7 +28,7 @@ export function range(values) {
 }
 
 /**
- * The lines of one figure (`loss`, `top1`) of a job: for each trainer its training, and its validation, over epochs.
+ * The lines of one figure (`loss`, `top1`, `mAP`) of a job: for each trainer its training, and its validation, over epochs.
  *
  * Within an epoch the figure is the mean so far; of epochs that this master has not seen, their end is known.
  */
@@ -37,7 +37,7 @@ export function lines(job, curves, figure) {
   const found = [];
   job.trainers.forEach((trainer, colour) => {
     const points = (curves.find(curve => curve.trainer === trainer.name)?.points || [])
-      .filter(point => clips.get(point.epoch))
+      .filter(point => clips.get(point.epoch) && Number.isFinite(point[figure]))
       .map(point => ({ x: point.epoch + point.clips_done / clips.get(point.epoch), y: point[figure] }));
     const seen = new Set(points.map(point => Math.ceil(point.x) - 1));
     const ends = purpose => trainer.reports

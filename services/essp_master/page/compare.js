@@ -1,12 +1,12 @@
 // Jobs side by side: the curves of all their trainings in the same charts, where each is, and what came of it.
 
-import { ask, jobPath } from "./api.js";
+import { ask, decoded, jobPath } from "./api.js";
 import { COLOURS, legend, lines } from "./chart.js";
 import { el, table } from "./dom.js";
 import { charts, resultRows, state } from "./job.js";
-import { UNKNOWN, number, percent, phaseTitle } from "./words.js";
+import { FIGURES, UNKNOWN, judgedBy, number, percent, phaseTitle } from "./words.js";
 
-const MOST = 8; // jobs; more curves tell nothing
+export const MOST = 8; // jobs; more curves tell nothing
 
 /** The address of the comparison of these jobs. */
 export const comparison = names => `#/compare/${names.slice(0, MOST).map(encodeURIComponent).join("+")}`;
@@ -14,7 +14,7 @@ export const comparison = names => `#/compare/${names.slice(0, MOST).map(encodeU
 /** The jobs that an address compares; null: it compares none. */
 export function compared(hash) {
   const found = /^#\/compare\/(.+)$/.exec(hash);
-  return found ? [...new Set(found[1].split("+").map(decodeURIComponent))].slice(0, MOST) : null;
+  return found ? [...new Set(found[1].split("+").map(decoded))].slice(0, MOST) : null;
 }
 
 /** What the API knows of these jobs. */
@@ -25,7 +25,8 @@ export async function loadComparison(names) {
 
 /** The trainings of all jobs as those of one, under the names of both, and the lines of each figure. */
 export function joined(found) {
-  const trainers = [], all = { loss: [], top1: [] };
+  const judged = judgedBy(found.flatMap(({ job }) => job.trainers));
+  const trainers = [], all = { loss: [], [judged]: [] };
   for (const { job, curves } of found) {
     for (const figure of Object.keys(all))
       for (const line of lines(job, curves, figure)) {
@@ -34,7 +35,7 @@ export function joined(found) {
       }
     trainers.push(...job.trainers.map(trainer => ({ ...trainer, name: `${job.name} ${trainer.name}` })));
   }
-  return { trainers, phases: found.flatMap(({ job }) => job.phases), all };
+  return { trainers, judged, phases: found.flatMap(({ job }) => job.phases), all };
 }
 
 /** Figures by video of each job, as one table: a row for each model of each job. */
@@ -47,17 +48,17 @@ export function resultsOf(found) {
 
 /** The page. */
 export function drawComparison({ found }) {
-  const { trainers, phases, all } = joined(found), results = resultsOf(found);
+  const { trainers, judged, phases, all } = joined(found), called = FIGURES[judged], results = resultsOf(found);
   const rows = found.flatMap(({ job }) => job.trainers.map(trainer => {
     const checked = trainer.reports.filter(report => report.purpose === "validation").at(-1)?.metrics || {};
     return [el("a", { href: `#/jobs/${encodeURIComponent(job.name)}` }, job.name), state(job), trainer.name, trainer.model, trainer.final ? "done" : trainer.purpose ? phaseTitle(trainer.purpose, trainer.epoch) : UNKNOWN,
-      number(checked.loss, 3), percent(checked.top1), percent(checked.video_top1)];
+      number(checked.loss, 3), percent(checked[judged]), percent(checked[`video_${judged}`])];
   }));
   return [
     el("div", { class: "head" }, el("h2", {}, `${found.length} jobs side by side`)),
     section("Curves", ...(all.loss.length ? [legend({ trainers }), charts({ phases }, all)] : [el("p", { class: "empty" }, "No training has reported yet.")])),
     results.rows.length ? section("What came of them, by video", table("results by video", ["job", "model", ...results.columns], results.rows, [0, 1])) : null,
-    rows.length ? section("Trainings", table("trainings", ["job", "state", "trainer", "model", "at", "validation loss", "top-1 by clip", "top-1 by video"], rows, [0, 1, 2, 3, 4])) : null,
+    rows.length ? section("Trainings", table("trainings", ["job", "state", "trainer", "model", "at", "validation loss", `${called} by clip`, `${called} by video`], rows, [0, 1, 2, 3, 4])) : null,
   ];
 }
 

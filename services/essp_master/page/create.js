@@ -6,6 +6,7 @@ import { DEFAULTS, fieldsForm, jobText } from "./fields.js";
 import { counted } from "./words.js";
 
 const PAUSE_MS = 500; // without a key, then it is checked
+const AGAIN_MS = 5000; // when the master cannot say yet
 const DRAFT = "draft";
 
 /** The line (from 0) of a YAML text where a field like `trainers.rgb.batch_size` is, or the nearest above it; -1: none. */
@@ -48,7 +49,9 @@ export function drawCreate(open) {
       verdict.replaceChildren(el("p", { class: "right" }, `This can start: ${found.name}, ${counted(found.clips, "clip")} in all${found.trainers.length ? `, trainers ${found.trainers.join(", ")}` : ""}.`),
         ...found.warnings.map(warning => el("p", { class: "warning" }, `Note: ${warning}`)));
     } catch (error) {
-      if (mine === round) verdict.replaceChildren(...wrong(error));
+      if (mine !== round) return;
+      verdict.replaceChildren(...wrong(error));
+      if (!error.status || error.status === 503) waiting = setTimeout(() => text.isConnected && check(), AGAIN_MS);
     }
   }
 

@@ -1,6 +1,6 @@
 // Elements of the page. Text is never read as markup, so names of jobs and videos may hold anything.
 
-import { UNKNOWN } from "./words.js";
+import { UNKNOWN, fullMoment, moment } from "./words.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -21,14 +21,23 @@ function filled(made, attributes, children) {
 
 /**
  * A table. `label`: what it holds, for those who do not see it. `heads` are words, each row is a list of cells; columns
- * named in `text` are set to the left. On a narrow window each row is a block, and each cell has its head beside it.
+ * named in `text` are set to the left. `keys`: what tells rows apart, where others may come before them. On a narrow
+ * window each row is a block, and each cell has its head beside it.
  */
-export function table(label, heads, rows, text = [0]) {
+export function table(label, heads, rows, text = [0], keys = []) {
   const side = k => (text.includes(k) ? "text" : null);
   const head = heads.map((cell, k) => el("th", { class: side(k), scope: "col" }, cell));
-  const body = rows.map(row => el("tr", {}, row.map((cell, k) => el("td", { class: cell === UNKNOWN ? `${side(k) || ""} unknown` : side(k), "data-head": heads[k] }, cell))));
+  const body = rows.map((row, n) => el("tr", { "data-key": keys[n] }, row.map((cell, k) => el("td", { class: cell === UNKNOWN ? `${side(k) || ""} unknown` : side(k), "data-head": heads[k] }, cell))));
   const made = el("table", { "aria-label": label }, el("thead", {}, el("tr", {}, head)), el("tbody", {}, body));
   return el("div", { class: "scroll", role: "region", "aria-label": label, tabindex: "0" }, made);
+}
+
+/** A moment, with its day and time zone for who points at it. */
+export const at = time => el("time", { datetime: time, title: fullMoment(time) }, moment(time));
+
+/** Have a part say this. What it says already is left: parts that are read aloud would be, each time. */
+export function say(part, words) {
+  if (part.textContent !== words) part.textContent = words;
 }
 
 /** Draw what is shown once more, as after a filter was changed. */
@@ -50,10 +59,11 @@ export function morph(old, made) {
   if (old.matches("[data-own]")) return;
   for (const { name } of [...old.attributes]) if (!made.hasAttribute(name) && name !== "open") old.removeAttribute(name);
   for (const { name, value } of made.attributes) if (old.getAttribute(name) !== value) old.setAttribute(name, value);
-  morphChildren(old, [...made.childNodes]);
+  fill(old, [...made.childNodes]);
 }
 
-function morphChildren(old, wanted) {
+/** Make these the children of `old`, changing only what differs. */
+export function fill(old, wanted) {
   const kept = new Map([...old.children].filter(key).map(child => [key(child), child]));
   let place = old.firstChild;
   for (const child of wanted) {

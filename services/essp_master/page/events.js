@@ -1,7 +1,7 @@
 // What happened to a job, in plain words, newest first; kinds that people do not want to see can be left out.
 
-import { el, redraw } from "./dom.js";
-import { count, duration, moment, number, percent, phaseTitle } from "./words.js";
+import { at, el, redraw } from "./dom.js";
+import { count, duration, number, percent, phaseTitle } from "./words.js";
 
 const GROUPS = {
   course: ["state", "phase", "finished", "consumer", "change"], results: ["report"], checkpoints: ["checkpoint"], problems: ["failure", "warning", "condition"],
@@ -52,7 +52,7 @@ export function eventList(events, gap) {
     `${TITLES[group]} ${count(events.filter(event => groupOf(event) === group).length)}`));
   const search = el("input", { type: "search", "aria-label": "only events with this text", placeholder: "only with this text", oninput: narrow });
   const items = found.slice(0, most).map(event => el("li", { class: `is-${event.kind}`, "data-key": String(event.id) },
-    el("time", { datetime: event.time }, moment(event.time)), el("span", {}, eventWords(event))));
+    at(event.time), el("span", {}, eventWords(event))));
   return el("div", { "data-key": "events" },
     el("div", { class: "filters" }, chips, search),
     found.length ? el("ol", { class: "events", tabindex: "0", "aria-label": "events, newest first" }, items)

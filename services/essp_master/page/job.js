@@ -2,39 +2,38 @@
 
 import { ask, jobPath } from "./api.js";
 import { changeMarks, chart, legend, lines } from "./chart.js";
-import { el, table } from "./dom.js";
+import { at, el, table } from "./dom.js";
 import { eventList, resetEvents } from "./events.js";
 import { fills, flow } from "./flow.js";
-import { drawPreviews, lookAtStreams } from "./previews.js";
-import { UNKNOWN, count, counted, duration, moment, number, percent, phaseTitle, share } from "./words.js";
+import { drawPreviews } from "./previews.js";
+import { FIGURES, UNKNOWN, count, counted, duration, judgedBy, number, percent, phaseTitle, share } from "./words.js";
 
 const EVENTS = 5000; // as many as the master holds
-const known = { name: "", events: [], first: 0, curves: [], drawn: "" };
 
-/** What the API knows of a job. Events and curves are read only when there are new ones. */
-export async function loadJob(name) {
-  if (known.name !== name) {
-    Object.assign(known, { name, events: [], curves: [], drawn: "" });
-    resetEvents();
-  }
-  const job = await ask(jobPath(name));
-  const last = known.events.at(-1)?.id || 0;
-  if (job.last_event && job.last_event < last) known.events = []; // the clock of another master is behind
-  if (job.last_event && job.last_event !== last) known.events.push(...await ask(jobPath(name, `/log?after=${known.events.at(-1)?.id || 0}`)));
-  known.events.splice(0, known.events.length - EVENTS);
-  const at = job.trainers.map(trainer => [trainer.purpose, trainer.epoch, trainer.clips_done].join()).join(";");
-  if (job.trainers.length && at !== known.drawn) {
-    known.curves = await ask(jobPath(name, "/curves"));
-    known.drawn = at;
-  }
-  lookAtStreams(job); // what they carry is drawn when it comes
-  return { job, events: known.events, curves: known.curves };
+/** Who asks what the API knows of a job, and may be asked again. Events and curves are read only when there are new ones. */
+export function watchJob(name) {
+  let events = [], curves = [], drawn = "";
+  resetEvents();
+  return async () => {
+    const job = await ask(jobPath(name));
+    if (job.last_event && job.last_event < events.at(-1)?.id) events = []; // the clock of another master is behind
+    const last = events.at(-1)?.id || 0;
+    if (job.last_event && job.last_event !== last) events.push(...await ask(jobPath(name, `/log?after=${last}`)));
+    events.splice(0, events.length - EVENTS);
+    const at = job.trainers.map(trainer => [trainer.purpose, trainer.epoch, trainer.clips_done].join()).join(";");
+    if (job.trainers.length && at !== drawn) {
+      curves = await ask(jobPath(name, "/curves"));
+      drawn = at;
+    }
+    return { job, events, curves };
+  };
 }
 
 /** The page. */
 export function drawJob({ job, events, curves }, act) {
   const problems = job.failures.length ? section("Clips that could not be made", failures(job)) : null;
-  const all = { loss: lines(job, curves, "loss"), top1: lines(job, curves, "top1") };
+  const judged = judgedBy(job.trainers);
+  const all = { loss: lines(job, curves, "loss"), [judged]: lines(job, curves, judged) };
   const failed = job.state === "failed", completed = job.state === "completed";
   const made = section("What came of it", ...outcome(job));
   return [
@@ -122,7 +121,7 @@ function course(job, act) {
     job.queue || job.reason ? el("p", { class: job.state === "failed" ? "wrong" : "" }, job.queue ? `Number ${job.queue.position} in the queue: ${job.queue.reason}.` : job.reason) : null,
     job.priority == null || job.ended ? null : priority(job, act),
     job.trainers.length && !job.ended ? change(job, act) : null,
-    el("p", { class: "note" }, `${job.kind} job${job.team ? ` of team ${job.team}` : ""}, started ${moment(job.created)}${job.ended ? `, ended ${moment(job.ended)}` : ""}`));
+    el("p", { class: "note" }, `${job.kind} job${job.team ? ` of team ${job.team}` : ""}, started `, at(job.created), ...(job.ended ? [", ended ", at(job.ended)] : [])));
 }
 
 /** What limits the rate; null of a job that does not run. */
@@ -131,23 +130,25 @@ export function limit(job) {
   return el("p", { class: "limit", "data-key": "limit" }, el("b", {}, job.awaits.length ? "Not begun " : "Bottleneck "), job.bottleneck ? job.bottleneck.words : "Not known yet: nobody has reported a rate.");
 }
 
-/** The charts of loss and accuracy, beside or below each other. */
+/** The charts of loss, and of what else `all` has lines of, beside or below each other. */
 export function charts(job, all, changes = []) {
   const wide = (document.querySelector(".charts") || document.querySelector("main")).clientWidth, width = Math.round(wide >= 780 ? (wide - 16) / 2 : wide);
   const epochs = Math.max(1, ...job.phases.filter(phase => phase.purpose === "train").map(phase => phase.epoch + 1));
+  const { loss, ...shares } = all;
   return el("div", { class: "charts" },
-    chart({ title: "Loss", all: all.loss, width, format: value => String(Number(value.toPrecision(3))), epochs, changes }),
-    chart({ title: "Accuracy (top-1, by clip)", all: all.top1, width, format: value => `${Number((100 * value).toFixed(1))} %`, least: 0, epochs, changes }));
+    chart({ title: "Loss", all: loss, width, format: value => String(Number(value.toPrecision(3))), epochs, changes }),
+    Object.entries(shares).map(([figure, found]) => chart({ title: `Accuracy (${FIGURES[figure]}, by clip)`, all: found, width, format: value => `${Number((100 * value).toFixed(1))} %`, least: 0, epochs, changes })));
 }
 
 function trainers(job) {
+  const judged = judgedBy(job.trainers), called = FIGURES[judged];
   const rows = job.trainers.map(trainer => {
     const within = trainer.clips_done && !trainer.final; // it has a figure of the phase that it is at
     const checked = trainer.reports.filter(report => report.purpose === "validation").at(-1)?.metrics || {};
     return [trainer.name, trainer.stream, trainer.model, trainer.final ? "done" : trainer.purpose ? phaseTitle(trainer.purpose, trainer.epoch) : UNKNOWN,
-      number(within ? trainer.loss : null, 3), percent(within ? trainer.top1 : null), number(checked.loss, 3), percent(checked.top1), percent(checked.video_top1), saved(trainer)];
+      number(within ? trainer.loss : null, 3), percent(within ? trainer.top1 : null), number(checked.loss, 3), percent(checked[judged]), percent(checked[`video_${judged}`]), saved(trainer)];
   });
-  return table("trainers", ["trainer", "stream", "model", "at", "loss", "top-1", "validation loss", "top-1 by clip", "top-1 by video", "newest checkpoint"], rows, [0, 1, 2, 3]);
+  return table("trainers", ["trainer", "stream", "model", "at", "loss", "top-1", "validation loss", `${called} by clip`, `${called} by video`, "newest checkpoint"], rows, [0, 1, 2, 3]);
 }
 
 /** What there is to say of trainers that have stopped before the last epoch. */
@@ -176,10 +177,13 @@ function address(uri) {
   return /^https?:\/\//.test(uri) ? el("a", { href: uri }, uri) : el("code", { title: "one click marks it" }, uri);
 }
 
+/** A word of a command as a shell takes it, whatever is in it: people copy commands. */
+const shellWord = word => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);
+
 /** What people may want to do next, as commands. */
 export function commands(job) {
   if (job.kind === "train" && job.state === "completed")
-    return [["classify a video", `essp predict VIDEO --model ${job.output}`], ["make the report", `essp report ${job.output}`]];
+    return [["classify a video", `essp predict VIDEO --model ${shellWord(job.output)}`], ["make the report", `essp report ${shellWord(job.output)}`]];
   if (job.state === "stopped" || job.state === "failed") return [[job.trainers.some(trainer => trainer.checkpoint) ? "go on from the checkpoints" : "start it again", "essp job start job.yaml"]];
   return [];
 }
@@ -189,8 +193,8 @@ export function resultRows(metrics) {
   const rows = new Map(), columns = [];
   for (const [name, value] of Object.entries(metrics)) {
     const parts = name.split(".");
-    if (parts.length < 3 || !["top1", "top5", "mAP"].includes(parts.at(-1))) continue;
-    const column = `${parts[0]} ${{ top1: "top-1", top5: "top-5", mAP: "mAP" }[parts.at(-1)]}`, who = parts.slice(1, -1).join(".");
+    if (parts.length < 3 || !(parts.at(-1) in FIGURES)) continue;
+    const column = `${parts[0]} ${FIGURES[parts.at(-1)]}`, who = parts.slice(1, -1).join(".");
     if (!columns.includes(column)) columns.push(column);
     rows.set(who, { ...rows.get(who), [column]: value });
   }
@@ -198,7 +202,7 @@ export function resultRows(metrics) {
   return { columns, rows: [...rows].sort(([a], [b]) => (a === "fused") - (b === "fused")).map(([who, figures]) => [who, ...columns.map(column => percent(figures[column]))]) };
 }
 
-const order = column => ["validation", "test"].indexOf(column.split(" ")[0]) * 10 + ["top-1", "top-5", "mAP"].indexOf(column.split(" ")[1]);
+const order = column => ["validation", "test"].indexOf(column.split(" ")[0]) * 10 + Object.values(FIGURES).indexOf(column.split(" ")[1]);
 
 function results(metrics) {
   const { columns, rows } = resultRows(metrics);

@@ -1,24 +1,30 @@
 // The list of jobs: those under way with what limits them, and a table of all, which can be narrowed.
 
 import { ask, jobPath } from "./api.js";
-import { comparison } from "./compare.js";
-import { el, redraw, table } from "./dom.js";
+import { MOST as COMPARED, comparison } from "./compare.js";
+import { at, el, redraw, table } from "./dom.js";
 import { actions, courseWords, limit, state, why } from "./job.js";
-import { UNKNOWN, count, counted, duration, moment, number, percent, share } from "./words.js";
+import { UNKNOWN, count, counted, duration, number, percent, share } from "./words.js";
 
 const MOST = 200;
 const CARDS = 6;
 const STEP = 50; // rows that are shown at once, and more at each wish
-const GROUPS = { all: () => true, "under way": job => ["pending", "queued", "running", "paused"].includes(job.state), queued: job => job.state === "queued", completed: job => job.state === "completed", failed: job => job.state === "failed", stopped: job => job.state === "stopped" };
+const UNDER_WAY = ["running", "pending", "paused", "queued"]; // those of which there is most to see first
+const GROUPS = { all: () => true, "under way": job => UNDER_WAY.includes(job.state), queued: job => job.state === "queued", completed: job => job.state === "completed", failed: job => job.state === "failed", stopped: job => job.state === "stopped" };
 let group = "all";
 let wanted = "";
 let rowsShown = STEP;
 const picked = new Set(); // jobs to be compared
 
-/** The jobs, and all there is to know of the few newest that are under way. */
+/** The newest jobs and those under way, however old, and all there is to know of a few of these. */
 export async function loadJobs() {
   const { jobs, next_page_token: more } = await ask(`v1/jobs?page_size=${MOST}`);
-  const present = jobs.filter(GROUPS["under way"]).slice(0, CARDS);
+  if (more) {
+    const { jobs: present } = await ask(`v1/jobs?page_size=${MOST}${UNDER_WAY.map(state => `&state=${state}`).join("")}`);
+    const names = new Set(jobs.map(job => job.name));
+    jobs.push(...present.filter(job => !names.has(job.name)));
+  }
+  const present = UNDER_WAY.flatMap(state => jobs.filter(job => job.state === state)).slice(0, CARDS);
   const shown = await Promise.all(present.map(job => ask(jobPath(job.name))));
   return { jobs, shown, more: Boolean(more) };
 }
@@ -28,7 +34,7 @@ export function drawJobs({ jobs, shown, more }, act) {
   if (!jobs.length) return [el("div", { class: "blank" }, el("h2", {}, "No job yet"),
     el("p", {}, "A job says which videos to train on, what the models see of them, and how they are trained."),
     el("p", {}, el("a", { class: "button", href: "#/new" }, "Write a job"), " or start one from a terminal: ", el("code", {}, "essp job start job.yaml")))];
-  return [el("div", { class: "cards" }, shown.map(job => card(job, act))), el("section", { "data-key": "all" }, el("h2", {}, "All jobs"), filters(jobs), compare(jobs), list(jobs), more ? el("p", { class: "note" }, `The newest ${count(MOST)}; all: essp job ls`) : null)];
+  return [el("div", { class: "cards" }, shown.map(job => card(job, act))), el("section", { "data-key": "all" }, el("h2", {}, "All jobs"), filters(jobs), compare(jobs), list(jobs), more ? el("p", { class: "note" }, `The newest ${count(MOST)}, and those under way; all: essp job ls`) : null)];
 }
 
 const link = name => el("a", { href: `#/jobs/${encodeURIComponent(name)}` }, name);
@@ -65,8 +71,8 @@ function list(jobs) {
   if (!found.length) return el("p", { class: "empty" }, "No job is of this kind and has this name.");
   const reasons = found.some(why), teams = found.some(job => job.team), priorities = found.some(job => job.priority);
   const rows = found.slice(0, rowsShown).map(job => [el("span", { class: "pick" }, pick(job.name), link(job.name)), ...(teams ? [job.team || UNKNOWN] : []), job.kind, state(job), percent(job.total ? share(job) : null), job.state === "running" ? number(job.clips_per_s) : UNKNOWN,
-    duration(job.eta_s), count(job.failed), moment(job.created), ...(priorities ? [count(job.priority)] : []), ...(reasons ? [why(job)] : [])]);
-  const all = table("jobs", ["job", ...(teams ? ["team"] : []), "kind", "state", "done", "clips/s", "to go", "failed clips", "started", ...(priorities ? ["priority"] : []), ...(reasons ? ["why"] : [])], rows, [0, 1, 2, ...(teams ? [3] : []), 8 + teams + priorities]);
+    duration(job.eta_s), count(job.failed), at(job.created), ...(priorities ? [count(job.priority)] : []), ...(reasons ? [why(job)] : [])]);
+  const all = table("jobs", ["job", ...(teams ? ["team"] : []), "kind", "state", "done", "clips/s", "to go", "failed clips", "started", ...(priorities ? ["priority"] : []), ...(reasons ? ["why"] : [])], rows, [0, 1, 2, ...(teams ? [3] : []), 8 + teams + priorities], found.slice(0, rowsShown).map(job => job.name));
   const left = found.length - rows.length;
   return el("div", {}, all, left ? el("button", { type: "button", onclick: showMore }, `Show ${count(Math.min(STEP, left))} more of ${count(left)}`) : null);
 }
@@ -83,7 +89,7 @@ function toggle(event) {
 /** Where the jobs that were picked are side by side; null while there are not two. */
 function compare(jobs) {
   const names = jobs.map(job => job.name).filter(name => picked.has(name));
-  return names.length > 1 ? el("a", { class: "button", href: comparison(names) }, `Compare ${counted(names.length, "job")}`) : null;
+  return names.length > 1 ? el("a", { class: "button", href: comparison(names) }, names.length > COMPARED ? `Compare the first ${COMPARED} of ${count(names.length)} jobs` : `Compare ${counted(names.length, "job")}`) : null;
 }
 
 function showMore() {

@@ -1,32 +1,30 @@
 // What workers have logged lately, newest first: of all pools, or about one job.
 
 import { ask } from "./api.js";
-import { el, redraw } from "./dom.js";
-import { count, moment } from "./words.js";
+import { at, el, redraw } from "./dom.js";
+import { count } from "./words.js";
 
 const HELD = 5000;
 const FIRST = 1000; // lines that are asked for at first
 const STEP = 200;
 const GROUPS = { INFO: "information", WARNING: "warnings", ERROR: "errors" };
-const known = { job: null, lines: [] };
 const without = new Set(); // levels that are not wanted
 let pool = ""; // of which lines are wanted; empty: of all
 let wanted = ""; // text that a line has to have
 let most = STEP;
 
-/** The lines about a job; empty: all. Only new ones are read. */
-export async function loadLogs(job) {
-  if (known.job !== job) {
-    Object.assign(known, { job, lines: [] });
-    pool = wanted = "";
-    most = STEP;
-  }
-  const last = known.lines.at(-1)?.id || 0;
+/** Who asks for the lines about a job, and may be asked again; empty: all. Only new ones are read. */
+export function watchLogs(job) {
+  const lines = [];
   const about = job ? `&job=${encodeURIComponent(job)}` : "";
-  const found = await ask(`v1/logs?after=${last}&most=${last ? HELD : FIRST}${about}`);
-  if (known.job === job && (known.lines.at(-1)?.id || 0) === last) known.lines.push(...found);
-  known.lines.splice(0, known.lines.length - HELD);
-  return { logsOf: job, lines: known.lines };
+  pool = wanted = "";
+  most = STEP;
+  return async () => {
+    const last = lines.at(-1)?.id || 0;
+    lines.push(...await ask(`v1/logs?after=${last}&most=${last ? HELD : FIRST}${about}`));
+    lines.splice(0, lines.length - HELD);
+    return { logsOf: job, lines };
+  };
 }
 
 /** The group of a level. */
@@ -62,7 +60,7 @@ export function drawLogs({ logsOf, lines }) {
 function shown(line, named) {
   const about = named && line.job ? [" · ", el("a", { href: `#/logs/${encodeURIComponent(line.job)}` }, line.job)] : null;
   return el("li", { class: `level-${levelGroup(line.level)}`, "data-key": String(line.id) },
-    el("time", { datetime: line.time }, moment(line.time)),
+    at(line.time),
     el("div", {}, el("div", {}, line.event), el("div", { class: "note" }, `${line.worker}, ${line.pool}`, about),
       line.error ? el("details", {}, el("summary", {}, line.error.trimEnd().split("\n").at(-1)), el("pre", {}, line.error)) : null));
 }

@@ -1,14 +1,15 @@
 // The page of the master: what runs, how far it is, what limits it. It reads the same API as `essp job`, and shows what
 // the part behind the # of its address names.
 
-import { ask, hasToken, jobPath, useToken } from "./api.js";
+import { ask, decoded, hasToken, jobPath, useToken } from "./api.js";
 import { compared, drawComparison, loadComparison } from "./compare.js";
 import { drawCreate } from "./create.js";
-import { el, morph } from "./dom.js";
-import { drawJob, loadJob } from "./job.js";
+import { el, fill, morph, say } from "./dom.js";
+import { drawJob, watchJob } from "./job.js";
 import { drawJobs, loadJobs } from "./jobs.js";
-import { drawLogs, loadLogs } from "./logs.js";
+import { drawLogs, watchLogs } from "./logs.js";
 import { drawPools, loadPools } from "./pools.js";
+import { lookAtStreams } from "./previews.js";
 import { moment } from "./words.js";
 
 const LOOK_MS = 2000;
@@ -16,22 +17,25 @@ const AGAIN_MS = 5000; // when the master did not answer
 const part = id => document.getElementById(id);
 let view = null; // what is shown
 let data = null; // what it shows
+let asking = null; // the view whose answer is awaited
+let again = false; // whether it is to be asked for once more
+let heard = null; // when the master last answered
 let timer = 0;
 
 const JOBS = { key: "#/", within: "#/", title: "Jobs", load: loadJobs, draw: drawJobs };
 const POOLS = { key: "#/pools", within: "#/pools", title: "Pools", load: loadPools, draw: drawPools };
 const CREATE = { key: "#/new", within: "#/new", title: "New job", load: null, draw: () => drawCreate(name => (location.hash = `#/jobs/${encodeURIComponent(name)}`)) };
 
-/** The view that an address names; `within`: the one of the heading that it belongs to. */
+/** The view that an address names. `within`: the one of the heading that it belongs to; `beside`: what is asked for beside its data. */
 function named(hash) {
   const names = compared(hash);
   if (names) return { key: hash, within: "#/", title: `${names.length} jobs`, load: () => loadComparison(names), draw: drawComparison };
   const about = /^#\/logs(?:\/([^/]+))?$/.exec(hash);
-  if (about) return { key: hash, within: "#/logs", title: "Logs", load: () => loadLogs(decodeURIComponent(about[1] || "")), draw: drawLogs };
+  if (about) return { key: hash, within: "#/logs", title: "Logs", load: watchLogs(decoded(about[1] || "")), draw: drawLogs };
   const found = /^#\/jobs\/([^/]+)$/.exec(hash);
   if (!found) return [POOLS, CREATE].find(each => each.key === hash) || JOBS;
-  const name = decodeURIComponent(found[1]);
-  return { key: hash, within: "#/", title: name, load: () => loadJob(name), draw: drawJob };
+  const name = decoded(found[1]);
+  return { key: hash, within: "#/", title: name, load: watchJob(name), draw: drawJob, beside: ({ job }) => lookAtStreams(job) };
 }
 
 async function act(job, action, wanted) {
@@ -61,56 +65,78 @@ function draw() {
 }
 
 function tell(words) {
-  part("trouble").textContent = words;
+  say(part("trouble"), words);
   part("trouble").hidden = !words;
 }
 
 /** Ask for a token: none was given, or the one given is not known. */
-function login(error) {
+function login() {
   part("login").hidden = false;
   part("login-words").textContent = hasToken() ? "The master does not know this token. Give another one." : "This master shows its jobs only to those who have a token of its API.";
   part("main").replaceChildren();
+  part("conditions").replaceChildren();
   part("leave").hidden = true;
+  document.title = "ESSP";
+  tell("");
   data = null;
-  if (document.activeElement === document.body) part("token").focus();
-  return error;
+  if ([document.body, part("main")].includes(document.activeElement)) part("token").focus();
 }
 
+/** How it stands with the master. It is said anew only when it changes, as it is read aloud. */
+function live(words) {
+  say(part("state"), words);
+  part("state").className = words === "live" ? words : "";
+}
+
+/** Ask the master and show what it answers, and do so again and again. Of a view, one question is under way at a time. */
 async function look() {
   clearTimeout(timer);
-  const looked = view;
-  let next = LOOK_MS;
+  again = asking === view;
+  if (again) return;
+  const looked = asking = view;
+  const next = await lookOnce(looked);
+  if (looked !== view) return;
+  asking = null;
+  timer = setTimeout(() => (document.hidden ? null : look()), again ? 0 : next);
+}
+
+/** Show what the master answers. How long to wait until it is asked again, in milliseconds. */
+async function lookOnce(looked) {
   try {
     const [found, conditions] = await Promise.all([looked.load ? looked.load() : {}, ask("v1/conditions")]);
-    if (looked !== view) return;
+    if (looked !== view) return 0;
     part("login").hidden = true;
     part("leave").hidden = !hasToken();
-    part("conditions").replaceChildren(...conditions.map(it => el("p", { class: "wrong" }, `${it.subject}: ${it.words} (since ${moment(it.since)})`)));
+    fill(part("conditions"), conditions.map(it => el("p", { class: "wrong", "data-key": `${it.kind} ${it.subject}` }, `${it.subject}: ${it.words} (since ${moment(it.since)})`)));
+    looked.beside?.(found);
     if (looked.load || !data) {
       data = found;
       draw();
     }
-    part("state").textContent = "live";
-    part("state").className = "live";
-    if (stale) tell("");
-    stale = false;
+    if (part("state").className !== "live") tell("");
+    live("live");
+    heard = Date.now();
+    return LOOK_MS;
   } catch (error) {
-    if (looked !== view) return;
-    next = AGAIN_MS;
-    part("state").textContent = error.status === 401 ? "no token" : "not live";
-    part("state").className = "";
-    stale = true;
-    if (error.status === 401) login(error);
-    else if (data) tell(error.message);
-    else show([el("div", { class: "blank" }, el("h2", {}, error.status === 404 ? "Not known" : "Nothing to show"), el("p", {}, error.message), el("p", {}, el("a", { href: "#/" }, "All jobs")))]);
+    if (looked !== view) return 0;
+    refused(error);
+    return AGAIN_MS;
   }
-  timer = setTimeout(() => (document.hidden ? null : look()), next);
 }
-let stale = false;
+
+/** Say why nothing is shown, or nothing newer. */
+function refused(error) {
+  live(error.status === 401 ? "no token" : data && heard ? `not live: as of ${moment(heard)}` : "not live");
+  const words = error.status ? error.message : `${error.message} Trying again ...`;
+  if (error.status === 401) login();
+  else if (data) tell(words);
+  else show([el("div", { class: "blank" }, el("h2", {}, error.status === 404 ? "Not known" : "Nothing to show"), el("p", {}, words), el("p", {}, el("a", { href: "#/" }, "All jobs")))]);
+}
 
 function go() {
-  view = named(location.hash);
+  view = { ...named(location.hash) }; // another one at each visit, so that no answer to an earlier one is shown
   data = null;
+  document.title = `${view.title} · ESSP`;
   for (const link of document.querySelectorAll("nav a")) {
     if (link.getAttribute("href") === view.within) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
@@ -130,7 +156,10 @@ part("leave").addEventListener("click", () => {
   useToken("");
   go();
 });
-addEventListener("hashchange", go);
+addEventListener("hashchange", () => {
+  go();
+  part("main").focus({ preventScroll: true }); // what is read and typed next is of the new view
+});
 addEventListener("resize", draw);
 document.addEventListener("redraw", draw);
 document.addEventListener("visibilitychange", () => document.hidden || look());

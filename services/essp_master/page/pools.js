@@ -1,8 +1,8 @@
 // The pools of workers: how large each is, why, and what keeps it from being as large as it should be.
 
 import { ask } from "./api.js";
-import { el, table } from "./dom.js";
-import { UNKNOWN, count, moment, percent } from "./words.js";
+import { at, el, table } from "./dom.js";
+import { UNKNOWN, count, percent } from "./words.js";
 
 /** The pools and what happened to them; `none`: why there are none. */
 export async function loadPools() {
@@ -34,7 +34,7 @@ export function drawPools({ pools, events, none }) {
       table("pools", ["pool", "wanted", "up", "stuck", "busy", "bounds", "is", "because"], rows, [0, 5, 6, 7]),
       el("dl", { class: "places classes note" }, CLASSES.map(([name, words]) => el("div", {}, el("dt", {}, name), el("dd", {}, words))))),
     el("section", { "data-key": "changes" }, el("h3", {}, "What was changed"), events.length
-      ? el("ol", { class: "events", tabindex: "0", "aria-label": "changes of pools, newest first" }, [...events].reverse().map(event => el("li", {}, el("time", { datetime: event.time }, moment(event.time)), el("span", {}, event.pool ? `${event.pool}: ${event.message}` : event.message))))
+      ? el("ol", { class: "events", tabindex: "0", "aria-label": "changes of pools, newest first" }, [...events].reverse().map(event => el("li", {}, at(event.time), el("span", {}, event.pool ? `${event.pool}: ${event.message}` : event.message))))
       : el("p", { class: "empty" }, "Nothing was changed since this master began.")),
   ];
 }

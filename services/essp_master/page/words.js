@@ -6,6 +6,12 @@ export const percent = share => (share == null ? UNKNOWN : `${(100 * share).toFi
 export const number = (value, digits = 1) => (value == null ? UNKNOWN : value.toFixed(digits));
 export const count = value => (value == null ? UNKNOWN : value.toLocaleString("en"));
 
+/** What figures are called. */
+export const FIGURES = { top1: "top-1", top5: "top-5", mAP: "mAP" };
+
+/** The figure that trainings are compared by: top-1 of classes; mAP of labels, which have no accuracy by class. */
+export const judgedBy = trainers => (trainers.some(({ reports }) => reports.some(({ metrics }) => "mAP" in metrics && !("mean_class" in metrics))) ? "mAP" : "top1");
+
 /** `1 clip`, `2 clips`. */
 export const counted = (value, thing) => `${count(value)} ${thing}${value === 1 ? "" : "s"}`;
 
@@ -34,6 +40,9 @@ export function moment(time) {
   const clock = at.toLocaleTimeString("en-GB");
   return at.toDateString() === new Date().toDateString() ? clock : `${at.toLocaleDateString("en-CA")} ${clock}`;
 }
+
+/** A moment with its day and the time zone, which is that of the browser. */
+export const fullMoment = time => `${new Date(time).toLocaleDateString("en-CA")} ${new Date(time).toLocaleTimeString("en-GB", { timeZoneName: "short" })}`;
 
 /** `train, epoch 3`: people count from one. */
 export const phaseTitle = (purpose, epoch) => (purpose === "train" || purpose === "validation" ? `${purpose}, epoch ${epoch + 1}` : purpose);

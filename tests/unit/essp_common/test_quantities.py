@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from essp_common.quantities import counted
+from essp_common.quantities import counted, duration
 
 
 @pytest.mark.parametrize(
@@ -20,3 +20,18 @@ from essp_common.quantities import counted
 )
 def test_things_are_counted_in_the_plural(count: int, thing: str, text: str) -> None:
     assert counted(count, thing) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.04, "0.0 s"),
+        (59.94, "59.9 s"),
+        (59.96, "1 min 00 s"),
+        (245, "4 min 05 s"),
+        (3599.6, "1 h 00 min"),
+        (3725, "1 h 02 min"),
+    ],
+)
+def test_times_are_told_in_units_that_fit(seconds: float, text: str) -> None:
+    assert duration(seconds) == text

@@ -188,6 +188,45 @@ def test_mistakes_are_listed_the_surest_first(tmp_path: Path) -> None:
     assert all(row[1] != row[2] for row in listed)
 
 
+def test_what_matters_is_said_at_the_top(run: Run) -> None:
+    page = Page(render(run, {}, {"time": "1 h 02 min"}))
+    assert "100.0 %fused top-1, test (95 % interval: 83.9 to 100.0 %)" in page.text
+    assert "40.0 %rgb, the best by itself" in page.text
+    assert "1 h 02 mintaken by the run" in page.text
+    assert run.model.test
+    alone = run.model.test.model_copy(update={"members": {"rgb": run.model.test.members["rgb"]}})
+    members = tuple(member for member in run.model.members if member.trainer == "rgb")
+    model = run.model.model_copy(update={"test": alone, "validation": None, "members": members})
+    assert "by itself" not in Page(render(replace(run, model=model), {}, {})).text, "there is no other"
+
+
+def test_classes_that_are_taken_for_another_are_named(run: Run) -> None:
+    """Two videos of the first class and three of the second are taken for the last one, and one for the third."""
+    predicted = np.array([0, 3, 3, 3, 3, 3, 1, 2])
+    label = np.array([0, 0, 0, 1, 1, 1, 1, 1], np.int32)
+    names = tuple(f"{video}.mp4" for video in range(8))
+    page = Page(render(replace(run, fused=VideoScores(names, label, np.eye(4)[predicted], CLASSES)), {}, {}))
+    at = page.rows.index(["label", "taken for", "videos", "of thelabel's"])
+    assert page.rows[at + 1 : at + 4] == [
+        [CLASSES[1], CLASSES[3], "3", "60.0 %"],
+        [CLASSES[0], CLASSES[3], "2", "66.7 %"],
+        ["class", "videos", "rgb", "flow", "fused", ""],
+    ], "once is chance, and stands below"
+    assert "Most often taken" not in Page(render(run, {}, {})).text
+
+
+def test_of_long_lists_the_first_rows_are_seen_at_once(run: Run) -> None:
+    classes = tuple(f"class-{number:02}" for number in range(40))
+    truth = np.arange(40, dtype=np.int32)
+    scores_of = VideoScores(classes, truth, np.eye(40)[np.minimum(truth + 1, 39)], classes)
+    model = run.model.model_copy(update={"classes": classes})
+    page = render(replace(run, model=model, fused=scores_of, scores={}), {}, {})
+    assert "10 classes more" in page
+    assert "9 videos more" in page
+    shown = [row[0] for row in Page(re.sub("<details>.*?</details>", "", page, flags=re.S)).rows]
+    assert [name for name in classes if name in shown] == list(classes[:30])
+
+
 def test_mistakes_about_labels_are_told_by_labels(run: Run) -> None:
     """A video has several, or, as a clip of a span of none, no label at all; then there is no score of it."""
     labels = np.zeros((2, len(CLASSES)), np.bool_)
@@ -423,7 +462,7 @@ def test_reports_of_earlier_runs_are_kept_and_linked(run: Run) -> None:
     began = datetime(2026, 5, 1, 12, 30, tzinfo=UTC)
     past = [PastRun(began, 3700.0, 1234, "run-1.html"), PastRun(began, 10.0, 5), PastRun(began, 20.0, 6)]
     page = Page(render(run, {}, {}, past))
-    assert page.row("1") == ["1", "2026-05-01 12:30 UTC", "3,700 s", "1,234", ""]
+    assert page.row("1") == ["1", "2026-05-01 12:30 UTC", "1 h 01 min", "1,234", ""]
     assert page.references == ["run-1.html"]
     assert page.row("2")[-1] == ""
     assert page.row("3")[-1] == "this one"

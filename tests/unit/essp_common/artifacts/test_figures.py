@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn import metrics as sk
 
-from essp_common.artifacts.figures import average_precision, confusion, figures, log_loss
+from essp_common.artifacts.figures import average_precision, confusion, figures, log_loss, share_interval
 
 
 def probabilities(videos: int, classes: int, seed: int) -> np.ndarray:
@@ -77,3 +77,12 @@ def test_no_scores_have_no_figures() -> None:
 
 def test_a_probability_of_zero_gives_a_finite_loss() -> None:
     assert log_loss(np.array([1]), np.array([[1.0, 0.0]])) == pytest.approx(-np.log(1e-12))
+
+
+@pytest.mark.parametrize(
+    ("right", "count", "low", "high"),
+    [(81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0.0, 0.1611), (29, 29, 0.8830, 1.0)],
+)
+def test_intervals_of_shares_are_those_of_newcombe(right: int, count: int, low: float, high: float) -> None:
+    """Statistics in Medicine 17 (1998), table I: the score method without continuity correction."""
+    assert share_interval(right / count, count) == pytest.approx((low, high), abs=6e-5)
