@@ -1,9 +1,9 @@
 """Messages about jobs, or runs of jobs, of which this process knows nothing yet.
 
 A job is announced before its last checkpoint is, but on another topic, so a process may read the two in another order.
-Such a message waits, and stays uncommitted, until the job is known. It is dropped only if `essp.control` was read to its
-end and holds no announcement: anybody may name jobs that there are not, and commands of jobs that were forgotten are
-gone. While the bus does not answer, nothing is dropped.
+Such a message waits, and stays uncommitted, until the job is known. It is dropped only if `essp.control` was read to
+its end and holds no announcement: anybody may name jobs that there are not, and commands of jobs that were forgotten
+are gone. While the bus does not answer, nothing is dropped.
 """
 
 from __future__ import annotations

@@ -136,7 +136,7 @@ class Aggregator:
             log.info("job %s: %s is done; waiting for its other trainers", job, done.trainer, extra=about)
             return None
         search = Search(self._settings.aggregator_processes or cpu_count(), job)
-        model = assemble(store, self._cache, job, spec, finals, search, self._stores)
+        model = assemble(store, self._cache, job, spec, finals, self._stores, search)
         return Finished(
             job=job,
             stage=AGGREGATOR,

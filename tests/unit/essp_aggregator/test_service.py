@@ -61,7 +61,7 @@ def job(tmp_path: Path) -> FinishedJob:
 def fuse(job: FinishedJob) -> FusedModel:
     finals = final_checkpoints(job.store, job.spec)
     assert finals is not None
-    return assemble(job.store, MemoryCache(), JOB, job.spec, finals)
+    return assemble(job.store, MemoryCache(), JOB, job.spec, finals, STORES)
 
 
 class AggregatorBench:
@@ -416,7 +416,7 @@ def test_damaged_checkpoints_are_not_fused(job: FinishedJob) -> None:
     data = path.read_bytes()
     path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
     with pytest.raises(PermanentError, match="SHA-256"):
-        assemble(job.store, MemoryCache(), JOB, job.spec, finals)
+        assemble(job.store, MemoryCache(), JOB, job.spec, finals, STORES)
 
 
 def test_manifest_hashes_are_those_of_the_files(job: FinishedJob) -> None:
@@ -437,7 +437,7 @@ def test_without_a_validation_split_all_count_the_same(job: FinishedJob) -> None
     without = {
         name: final.model_copy(update={"scores": {"test": final.scores["test"]}}) for name, final in finals.items()
     }
-    fused = assemble(job.store, MemoryCache(), JOB, job.spec, without)
+    fused = assemble(job.store, MemoryCache(), JOB, job.spec, without, STORES)
     assert (fused.strategy, fused.strategies, fused.validation) == ("average", (), None)
     assert np.allclose(list(fused.weights.values()), 0.5)
 
@@ -497,7 +497,7 @@ def test_the_best_are_chosen_by_the_phase_that_has_features_where_these_are_fuse
         return table
 
     monkeypatch.setattr(assembly, "with_features", fetch)
-    fused = assemble(job.store, MemoryCache(), JOB, job.spec, embedded)
+    fused = assemble(job.store, MemoryCache(), JOB, job.spec, embedded, STORES)
     assert {member.trainer for member in fused.members} == {"rgb-2", "flow"} == fetched
     assert fused.validation is not None
     assert fused.validation.members.keys() == job.spec.trainers.keys()
