@@ -30,6 +30,7 @@ from essp_common.job.trainer_spec import PACKAGE
 from essp_common.learning.descriptors import DescriptorClassifier
 from essp_common.learning.inputs import Scale
 from essp_common.learning.networks import Network, StateDict, network, packaged_weights, read_state
+from essp_common.learning.normalisation import batch_norms
 from essp_common.learning.randomness import (
     DropoutGenerator,
     SeededAlpha,
@@ -159,7 +160,8 @@ def build(
     If `weights` have another number of input channels, the first layer's weights are averaged over the channels and the
     average is repeated ("cross-modality initialisation", Wang et al., ECCV 2016). `code`: packages of which the network
     may be named by its path (`ESSP_CODE`). Raises `ConfigError` for an unknown model, for weights of another network,
-    for values that the network cannot read, and for numbers of a type that cannot be saved.
+    for values that the network cannot read, for numbers of a type that cannot be saved, and for layers that draw random
+    numbers nobody can seed, or score a clip by those beside it.
     """
     entry = network(description.name, code)
     scale = entry.photograph if description.layout.values == "colours" else entry.signed
@@ -183,6 +185,7 @@ def build(
     )
     _refuse_types(classifier, description.name)
     _refuse_unseeded(backbone, description.name)
+    _refuse_without_statistics(backbone, description.name)
     _seed_dropout(classifier, entry, description.dropout)
     _channels_last(classifier)
     return classifier
@@ -450,6 +453,17 @@ def _refuse_unseeded(backbone: nn.Module, name: str) -> None:
             raise ConfigError(
                 f"model {name}: {path} is a {type(layer).__name__} that draws random numbers which no training can "
                 f"repeat; {remedy}"
+            )
+
+
+def _refuse_without_statistics(backbone: nn.Module, name: str) -> None:
+    """Refuse batch normalisations that have no running statistics: in evaluation, too, they normalise by the batch, so
+    what a clip scores would depend on which clips, and how many ranks, are beside it."""
+    for path, layer in batch_norms(backbone).items():
+        if layer.running_mean is None or layer.running_var is None:
+            raise ConfigError(
+                f"model {name}: {path} is a {type(layer).__name__} without running statistics, which scores a clip by "
+                "those beside it; make it with track_running_stats=True, or use nn.GroupNorm"
             )
 
 

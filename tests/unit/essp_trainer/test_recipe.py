@@ -429,6 +429,31 @@ def without_normalisation() -> nn.Module:
     return nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 2))
 
 
+class DropsAcrossClips(nn.Sequential):
+    """It has the channels first where it drops."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        stem, pool, dropout, head = self
+        found: Tensor = head(dropout(pool(stem(x)).flatten(1).T).T)
+        return found
+
+
+@pytest.mark.parametrize(("micro_batch", "ranks"), [(0, 1), (2, 1), (0, 2)])
+def test_dropout_that_nobody_can_divide_is_refused_where_it_is_to_be_divided(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, micro_batch: int, ranks: int
+) -> None:
+    def made() -> nn.Module:
+        return DropsAcrossClips(nn.Conv2d(3, 8, 3), nn.AdaptiveAvgPool2d(1), nn.Dropout(), nn.Linear(8, 2))
+
+    monkeypatch.setitem(cast("dict[str, Network]", NETWORKS), "small", Network(made, "0", "3"))
+    stage = Stage(job_spec(tmp_path, micro_batch=micro_batch), phase_plans(1))
+    if (micro_batch, ranks) == (0, 1):
+        train(stage)
+    else:
+        with pytest.raises(ConfigError, match=r"2 of the network drops from a tensor of \(8, 2\)"):
+            train(stage, ranks=ranks)
+
+
 @pytest.mark.usefixtures("double_precision")
 @pytest.mark.parametrize(("clips", "ranks"), [(1, 1), (3, 1), (1, 2)])
 def test_passes_of_few_clips_take_the_step_of_the_batch(

@@ -216,6 +216,25 @@ def test_a_normalisation_that_ranks_would_compute_alone_is_refused() -> None:
         take_any_batch(torch.nn.Sequential(torch.nn.Sequential(torch.nn.ReLU(), Activated(3))), TwoRanks())
 
 
+def test_instances_whose_statistics_each_rank_would_follow_alone_are_refused() -> None:
+    """A rank without a clip would have NaN there."""
+    layer = torch.nn.Sequential(torch.nn.InstanceNorm2d(3, track_running_stats=True))
+    take_any_batch(layer, OneRank())
+    take_any_batch(torch.nn.Sequential(torch.nn.InstanceNorm2d(3)), TwoRanks())
+    with pytest.raises(ConfigError, match="0 of the network is a InstanceNorm2d with running statistics"):
+        take_any_batch(layer, TwoRanks())
+
+
+@pytest.mark.parametrize("kind", [torch.nn.BatchNorm2d, Activated])
+def test_a_normalisation_that_always_takes_the_batch_is_refused(
+    monkeypatch: pytest.MonkeyPatch, kind: type[torch.nn.BatchNorm2d]
+) -> None:
+    """A clip would score by those beside it, and a single one would end the process."""
+    own(monkeypatch, kind(8))
+    with pytest.raises(ConfigError, match=r"layer is a .* without running statistics, .* use nn.GroupNorm"):
+        own(monkeypatch, kind(8, track_running_stats=False))
+
+
 class OneRank:
     rank, world_size = 0, 1
 
