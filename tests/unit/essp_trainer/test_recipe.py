@@ -23,13 +23,13 @@ from essp_common.job.trainer_spec import OptimizerSpec, ProbeSpec, TrainerSpec
 from essp_common.learning.augment import training_view
 from essp_common.learning.losses import loss
 from essp_common.learning.models import Classifier, build, load_state
-from essp_common.learning.networks import NETWORKS, Network
+from essp_common.learning.networks import NETWORKS, Network, network
 from essp_common.learning.randomness import seed_of
 from essp_common.pb.v1.messages_pb2 import TRAIN, Control, PhasePlan
 from essp_common.planning.position import Position
 from essp_trainer.model import training as training_module
 from essp_trainer.model.ema import Ema
-from essp_trainer.model.optimiser import Optimiser
+from essp_trainer.model.optimiser import Optimiser, _groups
 from essp_trainer.model.schedule import learning_rate, rate_at
 from essp_trainer.model.step_result import Diverged
 from tests.harness.rounding import TOLERANCE, UNIT, distance
@@ -139,6 +139,28 @@ def test_only_weights_decay_where_that_is_asked_for() -> None:
         moved[decay_all] = {n for n, p in model.named_parameters() if not torch.equal(p, before[n])}
     assert {name for name, p in small().named_parameters() if p.ndim > 1} == moved[False]
     assert {name for name, p in small().named_parameters() if p.any()} == moved[True] > moved[False]
+
+
+@pytest.mark.parametrize(
+    ("name", "tables"),
+    [("swin3d_t", {"relative_position_bias_table"}), ("mvit_v2_s", {"rel_pos_h", "rel_pos_w", "rel_pos_t"})],
+)
+def test_of_transformers_weights_decay_and_no_tables_of_positions(name: str, tables: set[str]) -> None:
+    """Those of torchvision have nothing else but weights of more than one dimension."""
+    with torch.device("meta"):
+        backbone = network(name).make()
+    model = nn.ModuleDict({"backbone": backbone})
+    decayed = {
+        id(parameter)
+        for group in _groups(cast("Classifier", model), OptimizerSpec(weight_decay=0.5, decay_all=False))
+        for parameter in cast("list[nn.Parameter]", group["params"])
+        if group["weight_decay"]
+    }
+    parameters = {path: p for path, p in backbone.named_parameters() if p.ndim > 1}
+    spared = {path.rpartition(".")[2] for path, p in parameters.items() if id(p) not in decayed}
+    assert spared == tables
+    assert {path.rpartition(".")[2] for path, p in parameters.items() if id(p) in decayed} == {"weight"}
+    assert len(decayed) == sum(path.endswith("weight") for path in parameters)
 
 
 def test_layers_have_rates_of_their_own() -> None:
