@@ -19,17 +19,19 @@ from prometheus_client import REGISTRY
 from essp_common.artifacts import checkpoint, layout, scores
 from essp_common.artifacts.checkpoint import Manifest, Rounding
 from essp_common.artifacts.checkpoint_files import BadCheckpoint
+from essp_common.artifacts.scores import ScoreTable
 from essp_common.artifacts.staging import Staging, parse_burst
 from essp_common.errors import ConfigError, EsspError, Fenced, StorageFull, Unavailable
 from essp_common.job.trainer_spec import TrainerSpec
 from essp_common.messages.ordered import Delivery
 from essp_common.objects.directory import DirectoryStore
 from essp_common.objects.port import ObjectInfo, ObjectStore
-from essp_common.pb.v1.messages_pb2 import STORAGE, TRAIN, Control, JobSnapshot
+from essp_common.pb.v1.messages_pb2 import STORAGE, TRAIN, Control, JobSnapshot, PhasePlan
 from essp_common.planning.position import Position
 from essp_common.runtime.metrics import CHECKPOINTS
 from essp_common.wiring import Stores
 from essp_trainer.assignment import Assignment, purpose_name
+from essp_trainer.checkpoints.checkpoint_store import CheckpointStore, Snapshot
 from essp_trainer.checkpoints.checkpointer import CannotSave
 from essp_trainer.checkpoints.state_memory import StateMemory
 from essp_trainer.model.step_result import Diverged
@@ -457,6 +459,40 @@ def test_what_was_refused_for_a_while_is_written_later(tmp_path: Path, whole: St
     assert len(json.loads(stage.store.get(layout.history("one")))) == len(stage.plans)
 
 
+def test_a_checkpoint_of_before_an_evaluation_does_not_wait_for_its_scores(
+    tmp_path: Path, whole: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would depend on how long the store takes whether validated weights can be the best."""
+    stores = Unreliable(Unavailable("503 Slow Down"), ["/scores/"])
+    stage = Stage(job_spec(tmp_path), phase_plans(2), stores=stores)
+    refused = threading.Event()
+    save, write_scores = CheckpointStore.save, CheckpointStore.write_scores
+
+    def late(store: CheckpointStore, snapshot: Snapshot) -> Manifest:
+        assert refused.wait(LONGEST_S)
+        return save(store, snapshot)
+
+    def written(store: CheckpointStore, plan: PhasePlan, table: ScoreTable) -> None:
+        try:
+            write_scores(store, plan, table)
+        finally:
+            refused.set()
+
+    monkeypatch.setattr(CheckpointStore, "save", late)
+    monkeypatch.setattr(CheckpointStore, "write_scores", written)
+    stage.command(Control.START)
+    positions = stage.every_position()
+    stage.feed(positions[:20])
+    with Running(stage, save_retry_s=0) as running:
+        stage.wait_for_trained(20)
+        stores.failing = False
+        stage.feed(positions[20:])
+        running.join()
+    assert running.error is None
+    assert Position.of(stage.reports("checkpoint")[0].position) == Position(1, 0)
+    assert final_weights(stage) == final_weights(whole)
+
+
 def test_no_checkpoint_passes_an_evaluation_whose_scores_are_not_stored(tmp_path: Path, whole: Stage) -> None:
     """A process that ends there makes them again."""
     stage = Stage(job_spec(tmp_path), phase_plans(2), stores=Unreliable(ConfigError("AccessDenied"), ["/scores/"]))
@@ -465,7 +501,7 @@ def test_no_checkpoint_passes_an_evaluation_whose_scores_are_not_stored(tmp_path
     begins = Position(1, 0)
     stage.feed([position for position in positions if position < begins])
     with Running(stage) as running:
-        [saved] = stage.wait_for("checkpoint")  # which is written meanwhile, and could hold the scores otherwise
+        [saved] = stage.wait_for("checkpoint")
         assert Position.of(saved.checkpoint.position) == begins
         stage.feed([position for position in positions[:24] if position >= begins])
         stage.wait_for_trained(24)
