@@ -19,6 +19,8 @@ PACKAGE = "package:"
 """Begins a trainer's `weights` that come with an installed package, not from a store."""
 PACKAGED_WEIGHTS = ("efficientnet_lite0",)
 """The models for which `package:MODEL` names weights."""
+RATE = ("lr", "schedule", "unit", "warmup", "steps", "gamma")
+"""The fields of an optimizer that may change while a job runs: those of the learning rate and its schedule."""
 
 
 def weights_of(model: str) -> str:
