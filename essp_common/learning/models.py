@@ -22,8 +22,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from essp_common.artifacts.checkpoint import MODEL_FILE, Manifest, ModelDescription, Origin, load_arrays
+from essp_common.artifacts.checkpoint import load_arrays
 from essp_common.artifacts.fused_model import Member, member_weights
+from essp_common.artifacts.manifest import MODEL_FILE, Manifest, ModelDescription, Origin
 from essp_common.artifacts.trained import trained
 from essp_common.errors import ConfigError, NotFound, PermanentError
 from essp_common.job.trainer_spec import PACKAGE

@@ -20,7 +20,6 @@ from essp_common.aggregation import registry
 from essp_common.aggregation.candidates import candidates
 from essp_common.aggregation.means import stored
 from essp_common.artifacts import checkpoint, layout, scores
-from essp_common.artifacts.checkpoint import MODEL_FILE, Manifest
 from essp_common.artifacts.clip_features import release_features, with_features
 from essp_common.artifacts.figures import figures, rank
 from essp_common.artifacts.fused_model import (
@@ -32,6 +31,7 @@ from essp_common.artifacts.fused_model import (
     write_model,
     write_state,
 )
+from essp_common.artifacts.manifest import MODEL_FILE, Manifest
 from essp_common.artifacts.scores import ClipScores, ScoreTable, VideoScores
 from essp_common.cache.port import FrameCache
 from essp_common.errors import EsspError, PermanentError

@@ -18,21 +18,21 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from essp_common.artifacts import checkpoint, layout, scores
-from essp_common.artifacts.checkpoint import (
+from essp_common.artifacts import checkpoint, checkpoint_writer, layout, scores
+from essp_common.artifacts.checkpoint import Found
+from essp_common.artifacts.checkpoint_files import Data
+from essp_common.artifacts.checkpoint_writer import CheckpointWriter
+from essp_common.artifacts.manifest import (
     MODEL_FILE,
     OPTIMIZER_FILE,
     TRAINED_FILE,
     Best,
-    CheckpointWriter,
-    Found,
     Manifest,
     Origin,
     PhaseRecord,
     Rounding,
     TakenChange,
 )
-from essp_common.artifacts.checkpoint_files import Data
 from essp_common.artifacts.scores import ScoreTable
 from essp_common.artifacts.staging import Burst, Staging
 from essp_common.errors import ConfigError, EsspError, Fenced, TransientError
@@ -128,7 +128,7 @@ class CheckpointStore:
         trainer, fence, epochs = self._assignment.trainer, self._assignment.fence, self._assignment.spec.epochs
         self._refuse_other(checkpoint.read_latest(self._store, trainer, epochs))
         self._open_staging()
-        self._writer = checkpoint.claim(self._store, trainer, fence, writer, epochs, self._staging)
+        self._writer = checkpoint_writer.claim(self._store, trainer, fence, writer, epochs, self._staging)
         self._refuse_other(self._writer.found.manifest)
         self._begin_staging(self._writer.process)
         return self._writer.found
@@ -201,7 +201,7 @@ class CheckpointStore:
         return self._copied(manifest, {MODEL_FILE: weights}, ())
 
     def save(self, snapshot: Snapshot) -> Manifest:
-        """Write scores that are kept, then a checkpoint, as `artifacts.checkpoint.CheckpointWriter` does."""
+        """Write scores that are kept, then a checkpoint, as `artifacts.checkpoint_writer.CheckpointWriter` does."""
         saved = self._packed(snapshot, self._save)
         if self._staging is not None:  # whatever it still holds is older
             self._staging.clear()

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from essp_common.artifacts.checkpoint import MODEL_FILE, OPTIMIZER_FILE, TRAINED_FILE
+from essp_common.artifacts.manifest import MODEL_FILE, OPTIMIZER_FILE, TRAINED_FILE
 from essp_common.errors import ConfigError
 from essp_common.job.trainer_spec import TrainerSpec
 from essp_common.learning.clip_order import require_clips_first

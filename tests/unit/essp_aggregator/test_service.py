@@ -21,10 +21,10 @@ from essp_aggregator.fusion import try_candidates
 from essp_aggregator.service import Aggregator, build
 from essp_common import topics
 from essp_common.aggregation.fused import fusion_of
-from essp_common.artifacts import checkpoint, fused_model, layout, scores
-from essp_common.artifacts.checkpoint import MODEL_FILE
+from essp_common.artifacts import checkpoint_writer, fused_model, layout, scores
 from essp_common.artifacts.figures import figures
 from essp_common.artifacts.fused_model import FEW_VIDEOS, FusedModel, member_weights, open_model, read_model
+from essp_common.artifacts.manifest import MODEL_FILE
 from essp_common.artifacts.scores import ScoreTable
 from essp_common.bus.memory import MemoryBus
 from essp_common.cache.memory import MemoryCache
@@ -372,7 +372,7 @@ def trained_anew(job: FinishedJob, monkeypatch: pytest.MonkeyPatch) -> None:
     """Trainer `rgb` has come to other weights, in a later process."""
     for info in list(job.store.list("trainers/rgb/")):
         job.store.delete(info.key)
-    checkpoint.claim(job.store, "rgb")
+    checkpoint_writer.claim(job.store, "rgb")
     monkeypatch.setattr(finished_job_module, "weights_of", lambda trainer: {f"{trainer}.weight": np.ones(6, "f4")})
     save_final(job.store, job.spec, "rgb")
 

@@ -16,9 +16,9 @@ import pytest
 import safetensors.numpy
 from prometheus_client import REGISTRY
 
-from essp_common.artifacts import checkpoint, layout, scores
-from essp_common.artifacts.checkpoint import Manifest, Rounding
+from essp_common.artifacts import checkpoint, checkpoint_writer, layout, scores
 from essp_common.artifacts.checkpoint_files import BadCheckpoint
+from essp_common.artifacts.manifest import MODEL_FILE, OPTIMIZER_FILE, Manifest, Rounding
 from essp_common.artifacts.scores import ScoreTable
 from essp_common.artifacts.staging import Staging, parse_burst
 from essp_common.errors import ConfigError, EsspError, Fenced, StorageFull, Unavailable
@@ -234,17 +234,17 @@ def test_a_training_that_resumes_from_rounded_numbers_says_so(tmp_path: Path) ->
     saved = checkpoint.read_latest(stage.store, "one")
     assert saved is not None
     assert (saved.step, saved.approximate) == (8, ())
-    assert saved.rounding == Rounding(bits=8, scope="channel", files=(checkpoint.MODEL_FILE, checkpoint.OPTIMIZER_FILE))
+    assert saved.rounding == Rounding(bits=8, scope="channel", files=(MODEL_FILE, OPTIMIZER_FILE))
     again = Stage(stage.spec, stage.plans)
     train(again, [position for position in again.every_position() if position >= saved.position])
     found = {manifest.step: manifest for manifest in manifests(again) if manifest.step > 8}
     assert {manifest.approximate for manifest in found.values()} == {(8,)}
     assert {tuple(report.approximate) for report in again.reports("checkpoint")} == {(8,)}
     assert {step: manifest.rounding and manifest.rounding.files for step, manifest in found.items()} == {
-        10: (checkpoint.OPTIMIZER_FILE,),
-        20: (checkpoint.MODEL_FILE, checkpoint.OPTIMIZER_FILE),
-        24: (checkpoint.MODEL_FILE, checkpoint.OPTIMIZER_FILE),
-        26: (checkpoint.OPTIMIZER_FILE,),
+        10: (OPTIMIZER_FILE,),
+        20: (MODEL_FILE, OPTIMIZER_FILE),
+        24: (MODEL_FILE, OPTIMIZER_FILE),
+        26: (OPTIMIZER_FILE,),
         39: None,
     }
     whole = finished(tmp_path / "exact")
@@ -254,9 +254,7 @@ def test_a_training_that_resumes_from_rounded_numbers_says_so(tmp_path: Path) ->
 
 def test_also_the_best_and_the_last_are_rounded_if_asked(tmp_path: Path) -> None:
     stage = finished(tmp_path, checkpoint={"bits": 4, "best": "quantized", "scope": "tensor"})
-    assert [manifest.rounding and manifest.rounding.files for manifest in manifests(stage)] == [
-        (checkpoint.MODEL_FILE,)
-    ] * 3
+    assert [manifest.rounding and manifest.rounding.files for manifest in manifests(stage)] == [(MODEL_FILE,)] * 3
     weights = safetensors.numpy.load(final_weights(stage))
     assert max(len(np.unique(array)) for array in weights.values() if array.ndim > 1) <= 16
 
@@ -306,7 +304,7 @@ def test_what_fewer_epochs_came_to_stays_until_more_have_come_to_an_end(tmp_path
     with Running(longer):
         longer.wait_for("phase_report", 5)  # validation 1, train 2, ..., validation 3
     verify = files_of(longer.store, end)
-    assert verify.keys() == {checkpoint.MODEL_FILE}
+    assert verify.keys() == {MODEL_FILE}
     assert {name: longer.store.get(name) for name in kept} == kept
     longer.feed(position for position in longer.every_position() if position[0] == 8)
     train(longer, [])
@@ -322,7 +320,7 @@ def test_without_validation_and_test_the_last_weights_are_final(tmp_path: Path) 
     assert manifest is not None
     assert manifest.final
     assert manifest.scores == {}
-    assert final_weights(stage) == last_training_state(stage)[checkpoint.MODEL_FILE]
+    assert final_weights(stage) == last_training_state(stage)[MODEL_FILE]
 
 
 def test_other_settings_cannot_be_resumed(tmp_path: Path) -> None:
@@ -608,7 +606,7 @@ class Flipping(Stores):
 
         class Flips(DirectoryStore):
             def put(self, key: str, data: bytes, *, if_absent: bool = False) -> ObjectInfo:
-                if "/0000000039-" in key and key.endswith(checkpoint.MODEL_FILE):
+                if "/0000000039-" in key and key.endswith(MODEL_FILE):
                     stores.written += 1
                     if stores.written == 1:
                         data = data[:-1] + bytes([data[-1] ^ 1])
@@ -638,7 +636,7 @@ def test_who_was_overtaken_by_a_later_run_leaves(tmp_path: Path) -> None:
     stage.feed([(0, i) for i in range(7)])
     with Running(stage) as running:
         stage.wait_for_trained(1)
-        checkpoint.claim(stage.store, "one", fence=8)
+        checkpoint_writer.claim(stage.store, "one", fence=8)
     assert isinstance(running.error, Fenced)
 
 
@@ -668,7 +666,7 @@ def test_what_breaks_a_process_that_was_taken_over_is_not_the_fault_of_the_job(t
     stage.feed([(0, i) for i in range(4)], frames=np.zeros((1, 20, 20, 4), np.float32))
     with Running(stage) as running:
         stage.wait_for_trained(1)
-        checkpoint.claim(stage.store, "one", fence=7)
+        checkpoint_writer.claim(stage.store, "one", fence=7)
         stage.feed([(0, i) for i in range(4, 8)], frames=np.full((1, 20, 20, 4), np.nan, np.float32))
         running.join()
     assert isinstance(running.error, Fenced)
@@ -705,7 +703,7 @@ def test_a_damaged_checkpoint_costs_what_it_held(
     with Running(stage):
         stage.wait_for("checkpoint", 5)  # at 4, 8, 10 (the end of the phase), 20 and 24
     latest = checkpoint.read(stage.store, "one", checkpoint.steps(stage.store, "one")[-1])
-    damaged = latest.prefix + checkpoint.MODEL_FILE
+    damaged = latest.prefix + MODEL_FILE
     stage.store.put(damaged, stage.store.get(damaged)[:-1] + b"?")
     with Running(stage) as running:
         lost = [p.failed.clip for p in stage.wait_for("failed", 4)]

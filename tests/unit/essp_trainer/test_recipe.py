@@ -16,7 +16,7 @@ from torch.nn import functional
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, MultiStepLR, SequentialLR
 
 from essp_common.artifacts import checkpoint
-from essp_common.artifacts.checkpoint import MODEL_FILE, OPTIMIZER_FILE, TRAINED_FILE, Manifest
+from essp_common.artifacts.manifest import MODEL_FILE, OPTIMIZER_FILE, TRAINED_FILE, Manifest, ModelDescription
 from essp_common.errors import ConfigError
 from essp_common.job.feature_layout import COLOURS
 from essp_common.job.trainer_spec import OptimizerSpec, ProbeSpec, TrainerSpec
@@ -118,8 +118,8 @@ def small(seed: int = 0) -> Classifier:
     return build(job_model(), seed)
 
 
-def job_model() -> checkpoint.ModelDescription:
-    return checkpoint.ModelDescription(
+def job_model() -> ModelDescription:
+    return ModelDescription(
         name="small", feature="rgb", layout=COLOURS, channels=3, classes=("a", "b", "c"), dropout=0.5, crop=16,
         evaluation_scale=0.875,
     )  # fmt: skip

@@ -32,8 +32,8 @@ from essp.report.samples import choose, code_shares, draw_samples, read_clip, re
 from essp.report.sweeps import best_of_sweeps
 from essp_aggregator.assembly import assemble, final_checkpoints
 from essp_common.artifacts import layout, scores
-from essp_common.artifacts.checkpoint import PhaseRecord, TakenChange
 from essp_common.artifacts.history import History
+from essp_common.artifacts.manifest import PhaseRecord, TakenChange
 from essp_common.artifacts.scores import ScoreTable, VideoScores
 from essp_common.cache.memory import MemoryCache
 from essp_common.catalog.catalog import Catalog

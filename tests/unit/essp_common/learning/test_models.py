@@ -16,8 +16,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from essp_common.artifacts.checkpoint import ModelDescription, Origin
 from essp_common.artifacts.fused_model import Member
+from essp_common.artifacts.manifest import ModelDescription, Origin
 from essp_common.errors import ConfigError, PermanentError
 from essp_common.features.registry import layout_of
 from essp_common.job.network_limits import limits_of
