@@ -213,6 +213,21 @@ def test_weights_that_a_network_uses_twice_are_averaged_once(monkeypatch: pytest
         torch.testing.assert_close(tensor, before[name] + 0.25)
 
 
+def masked() -> nn.Module:
+    network = nn.Sequential(nn.Conv2d(3, 3, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 2))
+    network.register_buffer("mask", torch.full((3, 3), -torch.inf).triu(1))
+    return network
+
+
+def test_masks_of_infinities_are_not_averaged_to_nan(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(cast("dict[str, Network]", NETWORKS), "small", Network(masked, "0", "3"))
+    model, twin = small(), small()
+    ema = Ema(twin, 0.75)
+    for update in (1, 2):
+        ema.update(model, update)
+    assert torch.equal(twin.backbone.get_buffer("mask"), model.backbone.get_buffer("mask"))
+
+
 RECIPES: dict[str, dict[str, Any]] = {
     "cosine": {"optimizer": {"lr": 0.05, "schedule": "cosine", "warmup": 0.5, "nesterov": True}},
     "smoothed": {"label_smoothing": 0.1, "optimizer": {"lr": 0.05, "decay_all": False}},
