@@ -21,6 +21,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.modules.lazy import LazyModuleMixin
+from torch.nn.utils.parametrize import is_parametrized
 
 from essp_common.artifacts.checkpoint import load_arrays
 from essp_common.artifacts.fused_model import Member, member_weights
@@ -327,11 +329,18 @@ def load_tensors(classifier: nn.Module, tensors: Mapping[str, Tensor]) -> None:
 
 def _made(entry: Network, name: str) -> nn.Module:
     try:
-        return entry.make()
+        made = entry.make()
     except ConfigError:
         raise
     except Exception as error:  # code of another package may raise any error
         raise ConfigError(f"model {name}: cannot be made: {type(error).__name__}: {error}") from error
+    for path, layer in made.named_modules():
+        if isinstance(layer, LazyModuleMixin) and layer.has_uninitialized_params():  # type: ignore[misc]
+            raise ConfigError(
+                f"model {name}: {path} is a {type(layer).__name__}, which has no weights before it has seen something; "
+                "send a clip through the network where it is made, or use a layer of a given size"
+            )
+    return made
 
 
 def _refuse_types(classifier: Classifier, name: str) -> None:
@@ -376,6 +385,8 @@ def _fit_stem(backbone: nn.Module, entry: Network, channels: int) -> None:
     if not isinstance(stem, nn.Conv2d | nn.Conv3d):
         raise TypeError(f"{entry.stem} is a {type(stem).__name__}, no convolution of pictures or clips")
     if stem.in_channels != channels:
+        if stem.groups > 1 or is_parametrized(stem):
+            raise TypeError(f"{entry.stem} has groups or a parametrised weight, so it takes {stem.in_channels} alone")
         stem.in_channels = channels
         stem.weight = nn.Parameter(stem.weight.new_empty(stem.out_channels, channels, *stem.kernel_size))
         nn.init.kaiming_normal_(stem.weight, nonlinearity="relu")
