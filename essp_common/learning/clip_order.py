@@ -6,10 +6,12 @@ with as many rows as another. A transformer that has its tokens first, `(T, B, C
 number of ranks, or none of its shape in the last batch of an epoch.
 
 So two clips are sent through the network, of which the second is not a number (NaN). Whatever is computed from it is
-not one either.
+not one either. A network that raises an error at that, such as one that decomposes matrices, is taken at its word.
 """
 
 from __future__ import annotations
+
+import logging
 
 import torch
 from torch import Tensor
@@ -17,6 +19,8 @@ from torch import Tensor
 from essp_common.errors import ConfigError
 from essp_common.learning.models import Classifier
 from essp_common.learning.randomness import SeededDropout
+
+_log = logging.getLogger(__name__)
 
 
 def require_clips_first(model: Classifier, side: int) -> None:
@@ -35,6 +39,8 @@ def require_clips_first(model: Classifier, side: int) -> None:
     modes = {layer: layer.training for layer in model.modules()}
     try:
         _send_two_clips(model.eval(), side)
+    except Exception as error:  # noqa: BLE001  of another package; if it is none of NaN, training raises it again
+        _log.warning("whether the network has clips first where it drops something is not known: %s", error)
     finally:
         for hook in hooks:
             hook.remove()
@@ -57,7 +63,7 @@ def _send_two_clips(model: Classifier, side: int) -> None:
 
 def _apart(x: Tensor) -> bool:
     """Whether the first half of the rows, and no other, are of the first clip."""
-    if x.ndim == 0 or x.shape[0] % 2:
+    if x.ndim == 0 or len(x) % 2:
         return False
-    first, second = x.detach().isnan().flatten(1).any(dim=1).chunk(2) if x.ndim > 1 else x.detach().isnan().chunk(2)
+    first, second = x.reshape(len(x), -1).isnan().any(dim=1).chunk(2)
     return not first.any() and bool(second.any())

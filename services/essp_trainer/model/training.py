@@ -68,7 +68,7 @@ class Training:
     ) -> None:
         """`ema`: averages the weights of the model, if the job asks for it. `rates`: those to learn at."""
         take_any_batch(model, ranks)
-        if ranks.world_size > 1 or assignment.training.micro_batch:
+        if ranks.world_size > 1 or 0 < assignment.training.micro_batch < assignment.training.batch_size:
             require_clips_first(model, assignment.training.augment.crop)
         self.model = model
         self._learned = _learned(model, assignment.training)

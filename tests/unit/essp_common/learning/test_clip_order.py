@@ -71,6 +71,12 @@ def with_neighbours(tokens: Tensor, dropout: nn.Module) -> Tensor:
     return cast("Tensor", dropout(tokens - tokens.mean(dim=0)))
 
 
+def needs_numbers(tokens: Tensor, dropout: nn.Module) -> Tensor:
+    if tokens.isnan().any():
+        raise RuntimeError("the input contained non-finite values")
+    return cast("Tensor", dropout(tokens))
+
+
 def network(
     monkeypatch: pytest.MonkeyPatch, drop: DropOut, batch_first: bool = True, dropout: float = 0.5
 ) -> Classifier:
@@ -102,6 +108,15 @@ def test_what_has_not_is_refused(monkeypatch: pytest.MonkeyPatch, drop: DropOut)
 def test_dropout_within_a_transformer_of_torch_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match=r"block\.dropout1"):
         require_clips_first(network(monkeypatch, first, batch_first=False), 64)
+
+
+def test_a_network_that_takes_no_nan_is_taken_at_its_word(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = network(monkeypatch, needs_numbers)
+    require_clips_first(model, 64)
+    assert "is not known: the input contained non-finite values" in caplog.text
+    assert model.training
 
 
 def test_what_is_never_dropped_may_have_any_order(monkeypatch: pytest.MonkeyPatch) -> None:
