@@ -24,7 +24,8 @@ from essp.bench.io import Tell
 from essp.bench.places import remove
 from essp.bench.results import Column, Results, Row, Spread
 from essp.bench.saving import TRAINER, Background, Burst, Direct, Files, Mode, Nothing, Saver
-from essp_common.artifacts.checkpoint import MODEL_FILE, OPTIMIZER_FILE, latest_name
+from essp_common.artifacts.checkpoint import latest_name
+from essp_common.artifacts.manifest import MODEL_FILE, OPTIMIZER_FILE
 from essp_common.errors import PermanentError
 from essp_common.objects.port import ObjectStore
 from essp_common.quantities import counted, size

@@ -5,9 +5,9 @@
     background    the training waits for a copy in memory; a thread writes it
     burst         the training waits until a fast folder has everything; a thread copies it to the store
 
-All but the first save by what saves a trainer (`essp_common/artifacts/checkpoint.py`, `staging.py`), so that what is
-measured is what a training gets: each file is read back, the manifest is written last, and then `latest` names it. The
-newest `KEPT` checkpoints stay.
+All but the first save by what saves a trainer (`essp_common/artifacts/checkpoint_writer.py`, `staging.py`), so that
+what is measured is what a training gets: each file is read back, the manifest is written last, and then `latest` names
+it. The newest `KEPT` checkpoints stay.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Literal, Protocol
 
-from essp_common.artifacts import checkpoint, staging
-from essp_common.artifacts.checkpoint import CheckpointWriter, Manifest, ModelDescription
+from essp_common.artifacts import checkpoint_writer, staging
 from essp_common.artifacts.checkpoint_files import Data, in_memory
+from essp_common.artifacts.checkpoint_writer import CheckpointWriter
+from essp_common.artifacts.manifest import Manifest, ModelDescription
 from essp_common.errors import StorageFull
 from essp_common.job.feature_layout import COLOURS
 from essp_common.objects.port import ObjectStore
@@ -79,7 +80,7 @@ class Direct(Saver):
     """Writes where the training waits."""
 
     def __init__(self, store: ObjectStore) -> None:
-        self._writer = checkpoint.claim(store, TRAINER)
+        self._writer = checkpoint_writer.claim(store, TRAINER)
 
     def save(self, step: int, files: Files) -> None:
         """Write everything."""
@@ -96,7 +97,7 @@ class Background(Saver):
     """Writes in a thread, one checkpoint at a time: the next one waits for the one before."""
 
     def __init__(self, store: ObjectStore) -> None:
-        self._writer = checkpoint.claim(store, TRAINER)
+        self._writer = checkpoint_writer.claim(store, TRAINER)
         self._pool = ThreadPoolExecutor(1, "essp-bench-save")
         self._writing: Future[Manifest] | None = None
 
@@ -121,7 +122,7 @@ class Burst(Saver):
 
     def __init__(self, store: ObjectStore, folder: str, most_bytes: int) -> None:
         self._staging = staging.Staging(staging.Burst(folder, most_bytes), store.uri(TRAINER), TRAINER, "")
-        self._writer: CheckpointWriter = checkpoint.claim(store, TRAINER)
+        self._writer: CheckpointWriter = checkpoint_writer.claim(store, TRAINER)
         self._staging.begin(self._writer.process)
         self._pool = ThreadPoolExecutor(1, "essp-bench-copy")
         self._copies: deque[Future[Manifest | None]] = deque()

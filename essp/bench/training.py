@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from essp.bench.learner import IMAGES
 from essp.bench.pipeline import Batch
-from essp_common.artifacts.checkpoint import MODEL_FILE, OPTIMIZER_FILE, ModelDescription
+from essp_common.artifacts.manifest import MODEL_FILE, OPTIMIZER_FILE, ModelDescription
 from essp_common.errors import ConfigError, OutOfMemory
 from essp_common.job.feature_layout import COLOURS
 from essp_common.learning.models import arrays_of, build, on_host

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from essp_common.artifacts import checkpoint, layout
-from essp_common.artifacts.checkpoint import Manifest
 from essp_common.artifacts.checkpoint_files import BadCheckpoint
+from essp_common.artifacts.manifest import Manifest
 from essp_common.artifacts.ownership import CheckpointName
 from essp_common.errors import NotFound
 from essp_common.objects.port import ObjectStore

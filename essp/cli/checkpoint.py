@@ -13,8 +13,8 @@ from rich.text import Text
 from essp.checkpoints.listing import Listed, at, faults, listed, trainers
 from essp.cli.console import open_console
 from essp.uris import as_uri
-from essp_common.artifacts.checkpoint import Manifest, ModelDescription
 from essp_common.artifacts.checkpoint_files import StoredFile
+from essp_common.artifacts.manifest import Manifest, ModelDescription
 from essp_common.distribution import require
 from essp_common.errors import ConfigError, NotFound
 from essp_common.objects.port import ObjectStore

@@ -15,9 +15,9 @@ from typing import Any
 from essp.divisions.jobs import Division
 from essp.report.page import PAGE
 from essp_common.artifacts import layout
-from essp_common.artifacts.checkpoint import Manifest
 from essp_common.artifacts.figures import Figures, judged_by
 from essp_common.artifacts.fused_model import Evaluation, FusedModel, read_model
+from essp_common.artifacts.manifest import Manifest
 from essp_common.errors import NotFound, PermanentError
 from essp_common.objects.port import ObjectStore
 from essp_common.wiring import Stores

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from essp_common.aggregation.fused import Fuse, fusion_of
 from essp_common.aggregation.port import Parts
 from essp_common.artifacts import checkpoint, layout, scores
-from essp_common.artifacts.checkpoint import PhaseRecord, TakenChange
 from essp_common.artifacts.early_stop import EarlyStop, early_stop
 from essp_common.artifacts.figures import Figures, figures, relevance
 from essp_common.artifacts.fused_model import Evaluation, FusedModel, read_model
+from essp_common.artifacts.manifest import PhaseRecord, TakenChange
 from essp_common.artifacts.scores import ClipScores, VideoScores
 from essp_common.catalog.rows import ById, VideoRow
 from essp_common.errors import EsspError, NotFound, PermanentError

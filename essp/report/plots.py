@@ -21,8 +21,8 @@ from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 from numpy.typing import NDArray
 
-from essp_common.artifacts.checkpoint import PhaseRecord, TakenChange
 from essp_common.artifacts.figures import NAMES
+from essp_common.artifacts.manifest import PhaseRecord, TakenChange
 
 _DPI = 110
 _LEGIBLE_CLASSES = 30

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from essp.pages.elements import percent
 from essp.report.facts import Run
 from essp_common.artifacts.figures import NAMES, Figures, judged_by, rank
-from essp_common.job.sweeps import sweep_of, words
+from essp_common.job.sweeps import words
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +45,11 @@ def standings(run: Run) -> dict[str, tuple[Standing, ...]]:
     ones by log loss."""
     if run.model.validation is None:
         return {}
-    found: dict[str, list[Standing]] = {}
-    for name, trainer in run.spec.trainers.items():
-        if trainer.sweep:
-            figures = run.model.validation.members[name]
-            found.setdefault(sweep_of(name), []).append(Standing(name, words(trainer.sweep), figures))
+    trainers, figures = run.spec.trainers, run.model.validation.members
+    found = {
+        sweep: [Standing(name, words(trainers[name].sweep), figures[name]) for name in names]
+        for sweep, names in run.spec.sweeps.items()
+    }
     return {sweep: tuple(sorted(members, key=lambda one: rank(one.validation))) for sweep, members in found.items()}
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from essp_common.artifacts.checkpoint import PhaseRecord
+from essp_common.artifacts.manifest import PhaseRecord
 from essp_common.job.trainer_spec import Choice, TrainerSpec
 
 

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from essp_common.artifacts import layout
-from essp_common.artifacts.checkpoint import ModelDescription
 from essp_common.artifacts.figures import Figures
+from essp_common.artifacts.manifest import ModelDescription
 from essp_common.artifacts.scores import Rule
 from essp_common.artifacts.sealed import sealed, unsealed
 from essp_common.errors import NotFound, PermanentError

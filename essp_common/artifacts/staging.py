@@ -11,8 +11,8 @@ from a process that is killed, so whoever has the lock knows that whoever staged
 
 **A staged checkpoint does not count yet.** It does where the same node takes the training up again, and nobody has
 trained in between: that is, while the last entry of `latest` is of the process that staged it (`owner`, compared with
-`Entry.process`). Then it is written to the job's store first (`checkpoint.claim`). Otherwise it is removed. Where
-another node takes the training up, it goes on from what the job's store has.
+`Entry.process`). Then it is written to the job's store first (`checkpoint_writer.claim`). Otherwise it is removed.
+Where another node takes the training up, it goes on from what the job's store has.
 
 **Three are here at most**: one that is copied, the newest, and one that is being written. When a checkpoint is whole
 here, older ones go, except that which is copied just then: the newer one says all that they say.
@@ -35,9 +35,9 @@ from contextlib import suppress
 from typing import NamedTuple
 from urllib.parse import parse_qs
 
-from essp_common.artifacts import checkpoint, checkpoint_files, layout
-from essp_common.artifacts.checkpoint import Manifest
+from essp_common.artifacts import checkpoint, checkpoint_files, checkpoint_writer, layout
 from essp_common.artifacts.checkpoint_files import BadCheckpoint, Data, StoredFile
+from essp_common.artifacts.manifest import Manifest
 from essp_common.artifacts.ownership import CheckpointName
 from essp_common.errors import ConfigError, Conflict, EsspError, NotFound, Unavailable
 from essp_common.objects.bounded import BoundedDirectory
@@ -139,7 +139,7 @@ class Staging:
         """Write a checkpoint here; returns it with its files. Raises `StorageFull` where it has no room, and what the
         disk raises; nothing of it stays then."""
         try:
-            staged = checkpoint.write(self._fast, manifest, data)
+            staged = checkpoint_writer.write(self._fast, manifest, data)
         except EsspError:
             self._remove(manifest.checkpoint)
             raise
@@ -185,7 +185,7 @@ class Staging:
 
     def _remove(self, name: CheckpointName) -> None:
         with suppress(EsspError):  # what stays is removed with the next one
-            checkpoint.remove(self._fast, layout.checkpoint(self._trainer, *name))
+            checkpoint_writer.remove(self._fast, layout.checkpoint(self._trainer, *name))
 
     def _remove_but(self, kept: Collection[CheckpointName | None]) -> None:
         with suppress(EsspError):

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from essp_common.artifacts import checkpoint, layout
-from essp_common.artifacts.checkpoint import MODEL_FILE, Manifest, Origin
+from essp_common.artifacts.manifest import MODEL_FILE, Manifest, Origin
 from essp_common.errors import ConfigError, NotFound
 from essp_common.job.spec import JobSpec, stored_spec
 from essp_common.objects.port import ObjectStore

@@ -29,12 +29,10 @@ from essp_common.errors import ConfigError
 from essp_common.job.documents import read_yaml
 from essp_common.job.fields import MOST_EPOCHS
 from essp_common.job.spec import AggregationSpec, JobSpec
-from essp_common.job.trainer_spec import OptimizerSpec
+from essp_common.job.trainer_spec import RATE, OptimizerSpec
 from essp_common.pb.v1.messages_pb2 import TRAIN, Change, PhasePlan, TrainingPlace
 from essp_common.validation import problems
 
-RATE = ("lr", "schedule", "unit", "warmup", "steps", "gamma")
-"""The fields of an optimizer that may change: those of the learning rate and its schedule."""
 STRATEGIES = "aggregation.strategies"
 EPOCHS = "epochs"
 MOST_CHANGES = 1000

@@ -36,7 +36,7 @@ from essp_common.job.fields import (
     Uri,
     plain_values,
 )
-from essp_common.job.sweeps import expanded, sweep_of
+from essp_common.job.sweeps import expanded, sweeps_of
 from essp_common.job.trainer_spec import TrainerSpec
 from essp_common.runtime import ids
 from essp_common.validation import problems, suggested, unreadable
@@ -359,11 +359,7 @@ class JobSpec(Section):
     @property
     def sweeps(self) -> dict[str, tuple[str, ...]]:
         """Sweep -> the trainers that it has become."""
-        found: dict[str, tuple[str, ...]] = {}
-        for name, trainer in self.trainers.items():
-            if trainer.sweep:
-                found[sweep_of(name)] = (*found.get(sweep_of(name), ()), name)
-        return found
+        return sweeps_of(self.trainers)
 
     def readers(self) -> dict[str, str]:
         """The consumers that ack clips and features: consumer id -> stream."""

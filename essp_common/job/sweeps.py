@@ -2,7 +2,8 @@
 
 It is expanded while the job is parsed, before anything looks at its trainers, so the master, `essp validate` and
 `essp run` see the same ones, and the expanded job is what is stored. Each member keeps, in its own `sweep`, the values
-that it has, in lists of one: expanding it again changes nothing.
+that it has, in lists of one: expanding it again changes nothing. What is stored does not name sweeps, so those trainers
+are of one (`sweeps_of`) that are numbered as its members are and differ in what was swept alone.
 
 Fields that cannot be swept, values that are no lists and grids that are too large raise `ValueError`, which names the
 trainer.
@@ -19,8 +20,10 @@ from typing import Any, TypeGuard, get_args
 
 from pydantic import BaseModel
 
+from essp_common.job.trainer_spec import RATE, TrainerSpec
 from essp_common.validation import suggested
 
+_NUMBERED = re.compile(r"-[1-9][0-9]*$")
 _FIXED = {
     "sweep": "a sweep has no sweeps",
     "keep": "it is of the sweep, and the same for all of its members",
@@ -45,9 +48,31 @@ def expanded(trainers: Mapping[Any, Any], kind: type[BaseModel], seed: int, most
     return found
 
 
-def sweep_of(trainer: str) -> str:
-    """The name of the sweep, in the job file, that a member belongs to."""
-    return re.sub(r"-\d+$", "", trainer)
+def sweeps_of(trainers: Mapping[str, TrainerSpec]) -> dict[str, tuple[str, ...]]:
+    """Name of each sweep, as in the job file -> its members, of expanded trainers.
+
+    A sweep of one value has one member, which has its name.
+    """
+    alike: dict[tuple[str, str], list[str]] = {}
+    for name, trainer in trainers.items():
+        if trainer.sweep:
+            alike.setdefault((_NUMBERED.sub("", name), _unswept_settings(trainer)), []).append(name)
+    found: dict[str, tuple[str, ...]] = {}
+    for (base, _), members in alike.items():
+        found[base if len(members) > 1 and base not in found else members[0]] = tuple(members)
+    return found
+
+
+def _unswept_settings(trainer: TrainerSpec) -> str:
+    """All that the members of a sweep have in common: not their seeds, nor what people may change of each alone."""
+    settings = trainer.model_dump(mode="json", exclude={"seed": True, "sweep": True, "optimizer": set(RATE)})
+    for field in trainer.sweep:
+        *sections, last = field.split(".")
+        inner = settings
+        for section in sections:
+            inner = inner.get(section) or {}  # one that may be null can also be swept as a whole
+        inner.pop(last, None)
+    return json.dumps([sorted(trainer.sweep), settings], sort_keys=True)
 
 
 def words(sweep: Mapping[str, tuple[Any, ...]]) -> dict[str, str]:

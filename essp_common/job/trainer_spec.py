@@ -19,6 +19,8 @@ PACKAGE = "package:"
 """Begins a trainer's `weights` that come with an installed package, not from a store."""
 PACKAGED_WEIGHTS = ("efficientnet_lite0",)
 """The models for which `package:MODEL` names weights."""
+RATE = ("lr", "schedule", "unit", "warmup", "steps", "gamma")
+"""The fields of an optimizer that may change while a job runs: those of the learning rate and its schedule."""
 
 
 def weights_of(model: str) -> str:
@@ -114,9 +116,9 @@ class OptimizerSpec(Section):
     weight_decay: float = Field(5e-4, ge=0, le=10)
     """L2 penalty on the weights; AdamW shrinks the weights by it themselves, times the rate."""
     decay_all: bool = True
-    """True: decay biases and the parameters of normalisations, too. False: decay only parameters of more than one
-    dimension, as is usual for large batches and long training: the weights of convolutions and linear layers, and the
-    tables of positions in transformers."""
+    """True: decay biases and the parameters of normalisations, too. False: decay only the weights of convolutions and
+    linear layers, as is usual for large batches and long training, and of a transformer neither its tables of positions
+    nor its class token."""
     schedule: Literal["step", "cosine"] = "step"
     """`step`: multiply by `gamma` at each of `steps`. `cosine`: from `lr` to 0 along half a cosine over `epochs`."""
     unit: Literal["epochs", "updates"] = "epochs"

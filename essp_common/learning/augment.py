@@ -24,7 +24,7 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional
 
-from essp_common.artifacts.checkpoint import ModelDescription
+from essp_common.artifacts.manifest import ModelDescription
 from essp_common.features.quantization import negate
 from essp_common.job.feature_layout import FeatureLayout
 from essp_common.job.trainer_spec import AugmentSpec

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from essp_common.artifacts.checkpoint import ModelDescription
+from essp_common.artifacts.manifest import ModelDescription
 from essp_common.encoders.encoder import Encoder, length, shapes
 from essp_common.encoders.rows import descriptors_of
 from essp_common.learning.scores import Scores

@@ -21,15 +21,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.modules.lazy import LazyModuleMixin
+from torch.nn.utils.parametrize import is_parametrized
 
-from essp_common.artifacts.checkpoint import MODEL_FILE, Manifest, ModelDescription, Origin, load_arrays
+from essp_common.artifacts.checkpoint import load_arrays
 from essp_common.artifacts.fused_model import Member, member_weights
+from essp_common.artifacts.manifest import MODEL_FILE, Manifest, ModelDescription, Origin
 from essp_common.artifacts.trained import trained
 from essp_common.errors import ConfigError, NotFound, PermanentError
 from essp_common.job.trainer_spec import PACKAGE
 from essp_common.learning.descriptors import DescriptorClassifier
 from essp_common.learning.inputs import Scale
 from essp_common.learning.networks import Network, StateDict, network, packaged_weights, read_state
+from essp_common.learning.normalisation import batch_norms
 from essp_common.learning.randomness import (
     DropoutGenerator,
     SeededAlpha,
@@ -159,7 +163,8 @@ def build(
     If `weights` have another number of input channels, the first layer's weights are averaged over the channels and the
     average is repeated ("cross-modality initialisation", Wang et al., ECCV 2016). `code`: packages of which the network
     may be named by its path (`ESSP_CODE`). Raises `ConfigError` for an unknown model, for weights of another network,
-    for values that the network cannot read, and for numbers of a type that cannot be saved.
+    for values that the network cannot read, for numbers of a type that cannot be saved, and for layers that draw random
+    numbers nobody can seed, or score a clip by those beside it.
     """
     entry = network(description.name, code)
     scale = entry.photograph if description.layout.values == "colours" else entry.signed
@@ -183,6 +188,7 @@ def build(
     )
     _refuse_types(classifier, description.name)
     _refuse_unseeded(backbone, description.name)
+    _refuse_without_statistics(backbone, description.name)
     _seed_dropout(classifier, entry, description.dropout)
     _channels_last(classifier)
     return classifier
@@ -323,11 +329,18 @@ def load_tensors(classifier: nn.Module, tensors: Mapping[str, Tensor]) -> None:
 
 def _made(entry: Network, name: str) -> nn.Module:
     try:
-        return entry.make()
+        made = entry.make()
     except ConfigError:
         raise
     except Exception as error:  # code of another package may raise any error
         raise ConfigError(f"model {name}: cannot be made: {type(error).__name__}: {error}") from error
+    for path, layer in made.named_modules():
+        if isinstance(layer, LazyModuleMixin) and layer.has_uninitialized_params():  # type: ignore[misc]
+            raise ConfigError(
+                f"model {name}: {path} is a {type(layer).__name__}, which has no weights before it has seen something; "
+                "send a clip through the network where it is made, or use a layer of a given size"
+            )
+    return made
 
 
 def _refuse_types(classifier: Classifier, name: str) -> None:
@@ -372,6 +385,8 @@ def _fit_stem(backbone: nn.Module, entry: Network, channels: int) -> None:
     if not isinstance(stem, nn.Conv2d | nn.Conv3d):
         raise TypeError(f"{entry.stem} is a {type(stem).__name__}, no convolution of pictures or clips")
     if stem.in_channels != channels:
+        if stem.groups > 1 or is_parametrized(stem):
+            raise TypeError(f"{entry.stem} has groups or a parametrised weight, so it takes {stem.in_channels} alone")
         stem.in_channels = channels
         stem.weight = nn.Parameter(stem.weight.new_empty(stem.out_channels, channels, *stem.kernel_size))
         nn.init.kaiming_normal_(stem.weight, nonlinearity="relu")
@@ -450,6 +465,17 @@ def _refuse_unseeded(backbone: nn.Module, name: str) -> None:
             raise ConfigError(
                 f"model {name}: {path} is a {type(layer).__name__} that draws random numbers which no training can "
                 f"repeat; {remedy}"
+            )
+
+
+def _refuse_without_statistics(backbone: nn.Module, name: str) -> None:
+    """Refuse batch normalisations that have no running statistics: in evaluation, too, they normalise by the batch, so
+    what a clip scores would depend on which clips, and how many ranks, are beside it."""
+    for path, layer in batch_norms(backbone).items():
+        if layer.running_mean is None or layer.running_var is None:
+            raise ConfigError(
+                f"model {name}: {path} is a {type(layer).__name__} without running statistics, which scores a clip by "
+                "those beside it; make it with track_running_stats=True, or use nn.GroupNorm"
             )
 
 

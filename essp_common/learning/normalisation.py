@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 from torch.nn.modules.batchnorm import SyncBatchNorm, _BatchNorm
+from torch.nn.modules.instancenorm import _InstanceNorm
 
 from essp_common.errors import ConfigError
 
@@ -132,8 +133,10 @@ def take_any_batch(model: nn.Module, peers: Peers) -> None:
     """Let every batch normalisation of `model` that is torch's take any batch.
 
     If there are several ranks, they normalise by that of all. Names and parameters stay the same. Raises `ConfigError`
-    for several ranks and a layer that computes in its own way.
+    for several ranks and a layer that computes in its own way, or follows statistics of single clips.
     """
+    if peers.world_size > 1:
+        _refuse_statistics_of_clips(model)
     made: dict[nn.Module, AnyBatchNorm] = {}
     for path, layer in list(model.named_modules(remove_duplicate=False)):
         if not isinstance(layer, _BatchNorm) or isinstance(layer, AnyBatchNorm):
@@ -150,6 +153,15 @@ def take_any_batch(model: nn.Module, peers: Peers) -> None:
             made[layer] = SharedBatchNorm(layer, peers) if peers.world_size > 1 else AnyBatchNorm(layer)
         parent, _, name = path.rpartition(".")
         setattr(model.get_submodule(parent), name, made[layer])
+
+
+def _refuse_statistics_of_clips(model: nn.Module) -> None:
+    for path, layer in model.named_modules():
+        if isinstance(layer, _InstanceNorm) and layer.track_running_stats:
+            raise ConfigError(
+                f"{path} of the network is a {type(layer).__name__} with running statistics, which would be those of "
+                "each rank's own clips; train on one rank, or make it with track_running_stats=False"
+            )
 
 
 _FORWARDS = (_BatchNorm.forward, SyncBatchNorm.forward)

@@ -20,7 +20,6 @@ from essp_common.aggregation import registry
 from essp_common.aggregation.candidates import candidates
 from essp_common.aggregation.means import stored
 from essp_common.artifacts import checkpoint, layout, scores
-from essp_common.artifacts.checkpoint import MODEL_FILE, Manifest
 from essp_common.artifacts.clip_features import release_features, with_features
 from essp_common.artifacts.figures import figures, rank
 from essp_common.artifacts.fused_model import (
@@ -32,6 +31,7 @@ from essp_common.artifacts.fused_model import (
     write_model,
     write_state,
 )
+from essp_common.artifacts.manifest import MODEL_FILE, Manifest
 from essp_common.artifacts.scores import ClipScores, ScoreTable, VideoScores
 from essp_common.cache.port import FrameCache
 from essp_common.errors import EsspError, PermanentError
@@ -60,13 +60,13 @@ def assemble(
     job: str,
     spec: JobSpec,
     finals: Mapping[str, Manifest],
+    stores: Stores,
     attempt: Try = in_turn,
-    stores: Stores | None = None,
 ) -> FusedModel:
     """Fuse the trainers of a job and write the model; then free the features of clips that it has read.
 
-    `attempt`: tries the candidates. `stores`: where the catalog is, which says what videos are too alike to learn from
-    one and judge by another (None: none are).
+    `stores`: where the catalog is, which says what videos are too alike to learn from one and judge by another.
+    `attempt`: tries the candidates.
 
     What was fused before from the same checkpoints, by the same candidates, is returned as it is: trainers that end at
     once set it off once each, and features are gone by then. Raises `PermanentError` if the scores of the trainers do
@@ -78,7 +78,7 @@ def assemble(
         return before
     if not spec.aggregation.features:
         validation, test = (_scores(store, finals, purpose) for purpose in ("validation", "test"))
-        return _assembled(store, job, spec, members, validation, test, attempt, stores)
+        return _assembled(store, job, spec, members, validation, test, stores, attempt)
     found = {purpose: _tables(store, finals, purpose) for purpose in ("embed", "test")}
     if not found["embed"]:
         raise PermanentError(f"the trainers of {job} have kept no features; give the job an epoch more")
@@ -89,7 +89,7 @@ def assemble(
         }
         for purpose, tables in found.items()
     }
-    model = _assembled(store, job, spec, members, parts["embed"], parts["test"], attempt, stores)
+    model = _assembled(store, job, spec, members, parts["embed"], parts["test"], stores, attempt)
     for purpose, tables in found.items():
         for name, table in tables.items():
             release_features(cache, job, name, purpose, table)
@@ -138,13 +138,13 @@ def _assembled(
     members: Mapping[str, Manifest],
     validation: Mapping[str, ClipScores],
     test: Mapping[str, ClipScores],
+    stores: Stores,
     attempt: Try,
-    stores: Stores | None,
 ) -> FusedModel:
     """Fuse `members`; the figures are those of all trainers."""
     one = next(iter(members.values()))
     judging = {video for part in validation.values() for video in part.means.video_id}
-    groups = groups_of(spec, stores, judging) if stores is not None and judging else NO_GROUPS
+    groups = groups_of(spec, stores, judging) if judging else NO_GROUPS
     try:
         chosen_from = {name: validation[name] for name in members} if validation else {}
         wanted = candidates(spec.aggregation, spec.data.targets)

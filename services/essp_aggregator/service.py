@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
-from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from essp_aggregator.assembly import assemble, final_checkpoints
 from essp_aggregator.config import AggregatorSettings
+from essp_aggregator.early import Early, command_of
 from essp_aggregator.search import Search
 from essp_common import topics
 from essp_common.artifacts import layout
@@ -22,7 +20,7 @@ from essp_common.artifacts.fused_model import Evaluation, FusedModel
 from essp_common.bus.port import Record, Subscription
 from essp_common.bus.reading import batches
 from essp_common.errors import EsspError, TransientError
-from essp_common.failures import reason_of, shortened
+from essp_common.failures import reason_of
 from essp_common.job.changes import after_all
 from essp_common.job.spec import stored_spec
 from essp_common.messages.control import ControlFeed
@@ -36,10 +34,6 @@ from essp_common.wiring import Adapters
 log = logging.getLogger(__name__)
 
 _POLL_S = 0.2
-_CONTROL_S = 10.0
-"""How long to wait for a job's START, which was published before its last checkpoint, on another topic."""
-_MOST_EARLY = 100
-"""Messages that wait so at one time; anybody may name jobs that there are not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +45,6 @@ class _Done:
     fence: int
     """Of its run of the job; what becomes of the checkpoint is said of that run, and of none that began since. 0: not
     known."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Early:
-    """A message about a job, or a run of one, of which nothing is known yet."""
-
-    record: Record
-    done: _Done
-    until_s: float
 
 
 class Aggregator:
@@ -74,7 +59,7 @@ class Aggregator:
         self._settings = settings
         self._worker = worker
         self._draining = threading.Event()
-        self._early: deque[_Early] = deque()
+        self._early = Early(adapters.bus, self._draining.is_set)
 
     def run(self) -> None:
         """Read the progress of all jobs until drained."""
@@ -82,9 +67,11 @@ class Aggregator:
         subscription = self._bus.subscribe([topics.PROGRESS], ids.AGGREGATOR)
         try:
             for records in batches(subscription, self._draining, self.name, self._settings.poll_records, _POLL_S):
-                for record in (*self._due(control, subscription), *records):
+                for record in (*self._early.take_known(control), *records):
                     if not self._handle(record, control, subscription):
                         return
+                for record in self._early.take_unannounced():
+                    subscription.done(record)
         finally:
             subscription.close()
             control.close()
@@ -96,38 +83,29 @@ class Aggregator:
     def _handle(self, record: Record, control: ControlFeed, subscription: Subscription) -> bool:
         """Handle one message. Returns False if drained before it was done; then it is delivered again."""
         done = _training_done(record)
-        if done is not None and not _is_known(done, control) and len(self._early) < _MOST_EARLY:
-            self._early.append(_Early(record, done, time.monotonic() + _CONTROL_S))
-            return True
-        outage = Outage(self.name, self._draining.wait)
-        while done is not None:
-            with outage:
-                self._fuse_or_fail(done, control)
-                break
-            if self._draining.is_set():
+        if done is not None:
+            command = command_of(done.job, done.fence, control)
+            if command is None:
+                self._early.add(record, done.job, done.fence)
+                return True
+            if not self._answered(done, command, control):
                 return False
         subscription.done(record)
         return True
 
-    def _due(self, control: ControlFeed, subscription: Subscription) -> Iterator[Record]:
-        """The messages that need wait no longer; those of jobs that nobody has announced are dropped."""
-        waiting, self._early = self._early, deque()
-        for early in waiting:
-            if _is_known(early.done, control):
-                yield early.record
-            elif time.monotonic() < early.until_s:
-                self._early.append(early)
-            else:
-                log.warning("ignored a checkpoint of job %s, which nobody has announced", shortened(early.done.job))
-                subscription.done(early.record)
+    def _answered(self, done: _Done, command: Control, control: ControlFeed) -> bool:
+        """Fuse, and repeat that until the servers answer. Returns False if drained before."""
+        outage = Outage(self.name, self._draining.wait)
+        while True:
+            with outage:
+                self._fuse_or_fail(done, control.latest(done.job) or command, control)
+                return True
+            if self._draining.is_set():
+                return False
 
-    def _fuse_or_fail(self, done: _Done, control: ControlFeed) -> None:
+    def _fuse_or_fail(self, done: _Done, command: Control, control: ControlFeed) -> None:
         """Fuse a job whose trainers are done. An error fails this job; the other jobs are fused all the same."""
         job = done.job
-        command = control.latest(job)
-        if command is None:
-            log.warning("ignored a checkpoint of job %s, which nobody has announced", shortened(job))
-            return
         said = Progress(job=job, worker=self._worker, fence=done.fence or command.fence)
         try:
             finished = self._fused(done, command, control)
@@ -158,7 +136,7 @@ class Aggregator:
             log.info("job %s: %s is done; waiting for its other trainers", job, done.trainer, extra=about)
             return None
         search = Search(self._settings.aggregator_processes or cpu_count(), job)
-        model = assemble(store, self._cache, job, spec, finals, search, self._stores)
+        model = assemble(store, self._cache, job, spec, finals, self._stores, search)
         return Finished(
             job=job,
             stage=AGGREGATOR,
@@ -181,12 +159,6 @@ def _training_done(record: Record) -> _Done | None:
         return None
     checkpoint = progress.checkpoint
     return _Done(checkpoint.job, checkpoint.trainer, progress.fence) if checkpoint.final else None
-
-
-def _is_known(done: _Done, control: ControlFeed) -> bool:
-    """Whether the job, in the trainer's run of it, was announced."""
-    command = control.latest(done.job)
-    return command is not None and done.fence <= command.fence
 
 
 def _failed(job: str, error: Exception) -> Failed:

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Self
 
-from essp_common.artifacts.checkpoint import Manifest, ModelDescription, PhaseRecord
 from essp_common.artifacts.early_stop import EarlyStop, early_stop
+from essp_common.artifacts.manifest import Manifest, ModelDescription, PhaseRecord
 from essp_common.catalog.checks import LARGEST_COUNT
 from essp_common.errors import ConfigError
 from essp_common.features.sampling import seen_at_once

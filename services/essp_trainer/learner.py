@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from essp_common.artifacts.checkpoint import Best, Manifest, ModelDescription, Origin
+from essp_common.artifacts.manifest import Best, Manifest, ModelDescription, Origin
 from essp_common.artifacts.scores import ScoreTable
 from essp_common.errors import ConfigError, PermanentError
 from essp_common.learning.descriptors import DescriptorClassifier

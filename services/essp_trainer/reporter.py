@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from essp_common import topics
-from essp_common.artifacts.checkpoint import TakenChange
 from essp_common.artifacts.early_stop import EarlyStop
+from essp_common.artifacts.manifest import TakenChange
 from essp_common.bus.port import Bus
 from essp_common.failures import kind_of, reason_of, shortened
 from essp_common.pb.v1.messages_pb2 import (

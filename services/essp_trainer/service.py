@@ -25,7 +25,8 @@ from functools import partial
 import torch
 
 from essp_common import topics
-from essp_common.artifacts.checkpoint import Found, Manifest
+from essp_common.artifacts.checkpoint import Found
+from essp_common.artifacts.manifest import Manifest
 from essp_common.artifacts.staging import parse_burst
 from essp_common.errors import ConfigError, DeviceLost, EsspError, Fenced, TransientError
 from essp_common.features.sampling import wanted_frames

@@ -36,9 +36,9 @@ from typing import TypeVar
 import torch
 
 from essp_common.artifacts import scores
-from essp_common.artifacts.checkpoint import Best, Manifest, PhaseRecord
 from essp_common.artifacts.clip_features import store_features
 from essp_common.artifacts.early_stop import is_better
+from essp_common.artifacts.manifest import Best, Manifest, PhaseRecord
 from essp_common.cache.port import FrameCache
 from essp_common.errors import PermanentError
 from essp_common.messages.ordered import PhaseEnd

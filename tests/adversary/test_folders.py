@@ -64,7 +64,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
         save_final(store, spec, trainer)
     finals = final_checkpoints(store, spec)
     assert finals is not None
-    assemble(store, MemoryCache(), spec.name, spec, finals)
+    assemble(store, MemoryCache(), spec.name, spec, finals, STORES)
     return Finished(folder / "out", spec)
 
 

@@ -26,6 +26,7 @@ from essp_common.wiring import Stores
 from tests.flow.conftest import MakeJob
 from tests.harness.embedded_jobs import finish
 
+STORES = Stores(("file:///",))
 FISHER_VECTOR = {"name": "fisher_vector", "pca": 4, "centres": 2}
 
 
@@ -44,13 +45,13 @@ def run(spec: JobSpec) -> JobStatus:
 def test_a_job_fuses_by_features_and_predicts_with_them(make_job: MakeJob, videos: Path) -> None:
     spec = asking(make_job(epochs=1))
     assert run(spec).state is JobState.COMPLETED
-    _, model = open_model(Stores(("file:///",)), spec.output)
+    _, model = open_model(STORES, spec.output)
     assert (model.format, model.strategy, model.features) == (2, "fisher_vector", True)
     assert run(spec).state is JobState.COMPLETED, "done already: nothing is made again, and nothing is missed"
 
     assert CliRunner().invoke(app, ["report", spec.output]).exit_code == 0
 
-    store = Stores(("file:///",)).under(spec.output)
+    store = STORES.under(spec.output)
     predicts(spec, videos, by_video(scores.read(store, layout.fused_scores("test"))))
 
 
@@ -70,7 +71,7 @@ def test_whatever_strategy_is_chosen_predicts_as_it_was_evaluated(
     monkeypatch.setattr("essp_aggregator.assembly.release_features", keep)
     assert run(spec).state is JobState.COMPLETED
     monkeypatch.setattr("essp_aggregator.assembly.release_features", lambda *_: None)
-    store = Stores(("file:///",)).under(spec.output)
+    store = STORES.under(spec.output)
     finals = final_checkpoints(store, spec)
     assert finals is not None
     asked = {name: clips_by_video(tables[name, "test"]) for name in spec.trainers}
@@ -80,7 +81,7 @@ def test_whatever_strategy_is_chosen_predicts_as_it_was_evaluated(
         {"name": "compact_bilinear", "size": 64},
         {"name": "attention", "weights": "fitted"},
     ):
-        model = assemble(store, kept, spec.name, asking(spec, strategy), finals)
+        model = assemble(store, kept, spec.name, asking(spec, strategy), finals, STORES)
         assert (model.format, model.strategy, model.features) == (2, strategy["name"], strategy["name"] != "attention")
         predicts(spec, videos, fusion_of(store.below("model"), model)(asked))
 

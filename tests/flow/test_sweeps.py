@@ -12,8 +12,8 @@ from essp.embedded.composition import Embedded
 from essp.report.facts import read_run
 from essp.report.sweeps import standings
 from essp_common.artifacts import checkpoint
-from essp_common.artifacts.checkpoint import MODEL_FILE
 from essp_common.artifacts.fused_model import open_model
+from essp_common.artifacts.manifest import MODEL_FILE
 from essp_common.job.spec import JobSpec
 from essp_common.job.status import JobState, JobStatus
 from essp_common.learning.models import build

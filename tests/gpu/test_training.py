@@ -11,7 +11,7 @@ import safetensors.torch
 import torch
 
 from essp_common.artifacts import checkpoint
-from essp_common.artifacts.checkpoint import MODEL_FILE, OPTIMIZER_FILE
+from essp_common.artifacts.manifest import MODEL_FILE, OPTIMIZER_FILE
 from essp_common.errors import OutOfMemory
 from essp_common.pb.v1.messages_pb2 import TRAIN, Control
 from essp_common.planning.position import Position

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from essp_common.artifacts import checkpoint, layout, scores
-from essp_common.artifacts.checkpoint import Manifest, ModelDescription, PhaseRecord
+from essp_common.artifacts import checkpoint_writer, layout, scores
 from essp_common.artifacts.checkpoint_files import in_memory
+from essp_common.artifacts.manifest import MODEL_FILE, Manifest, ModelDescription, PhaseRecord
 from essp_common.artifacts.scores import ScoreTable
 from essp_common.job.feature_layout import COLOURS, MOTION
 from essp_common.job.spec import JobSpec
@@ -91,8 +91,8 @@ def save_final(store: DirectoryStore, spec: JobSpec, trainer: str, test: bool = 
         versions=VERSIONS,
         final=True,
     )
-    writer = checkpoint.claim(store, trainer)
-    writer.save(manifest, in_memory({checkpoint.MODEL_FILE: pack(weights_of(trainer))}), keep=2)
+    writer = checkpoint_writer.claim(store, trainer)
+    writer.save(manifest, in_memory({MODEL_FILE: pack(weights_of(trainer))}), keep=2)
 
 
 def swept(root: Path, keep: int, features: bool = False) -> FinishedJob:

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from essp_common import topics
-from essp_common.artifacts import checkpoint
+from essp_common.artifacts import checkpoint_writer
 from essp_common.artifacts.checkpoint_files import in_memory
+from essp_common.artifacts.manifest import MODEL_FILE, Manifest, ModelDescription
 from essp_common.bus.memory import MemoryBus
 from essp_common.cache.memory import MemoryCache
 from essp_common.cache.port import clip_key, stream_key
@@ -103,15 +104,15 @@ def save_checkpoint(
     store: DirectoryStore, trainer: str, position: Position, final: bool = False, digest: str = ""
 ) -> None:
     """A checkpoint of a trainer of `make_job`, of which nobody is told."""
-    model = checkpoint.ModelDescription(
+    model = ModelDescription(
         name="small", feature="rgb", layout=COLOURS, channels=3, classes=("c0", "c1"), dropout=0.5, crop=16,
         evaluation_scale=0.875,
     )  # fmt: skip
-    manifest = checkpoint.Manifest(
+    manifest = Manifest(
         job="small", trainer=trainer, step=position.index + 1, updates=1, epoch=0, position=position,
         spec_digest="", model=model, final=final, epochs=2, digest=digest,
     )  # fmt: skip
-    checkpoint.claim(store, trainer).save(manifest, in_memory({checkpoint.MODEL_FILE: b"weights"}), keep=2)
+    checkpoint_writer.claim(store, trainer).save(manifest, in_memory({MODEL_FILE: b"weights"}), keep=2)
 
 
 @dataclass

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from essp_common.artifacts.checkpoint import ModelDescription
 from essp_common.artifacts.fused_model import FusedModel, Member, write_model
+from essp_common.artifacts.manifest import ModelDescription
 from essp_common.job.clip_spec import ClipSpec, StreamSpec
 from essp_common.job.feature_layout import COLOURS
 from essp_common.wiring import open_store

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from essp_common import topics
 from essp_common.artifacts import layout
-from essp_common.artifacts.checkpoint import ModelDescription
 from essp_common.artifacts.fused_model import FusedModel, Member, read_model, write_model, write_state
+from essp_common.artifacts.manifest import ModelDescription
 from essp_common.artifacts.predictions import Prediction, read_predictions
 from essp_common.bus.memory import MemoryBus
 from essp_common.cache.memory import MemoryCache

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from essp_common import topics
 from essp_common.artifacts import checkpoint
-from essp_common.artifacts.checkpoint import Manifest
+from essp_common.artifacts.manifest import MODEL_FILE, Manifest
 from essp_common.bus.memory import MemoryBus
 from essp_common.bus.port import Bus
 from essp_common.cache.memory import MemoryCache
@@ -401,7 +401,7 @@ def final_weights(stage: Stage) -> bytes:
     manifest = checkpoint.read_latest(stage.store, "one")
     assert manifest is not None
     assert manifest.final
-    return files_of(stage.store, manifest)[checkpoint.MODEL_FILE]
+    return files_of(stage.store, manifest)[MODEL_FILE]
 
 
 def last_training_state(stage: Stage) -> dict[str, bytes]:

@@ -19,6 +19,7 @@ from essp_aggregator.assembly import assemble, final_checkpoints
 from essp_common.cache.memory import MemoryCache
 from essp_common.distribution import EXTRAS
 from essp_common.video.synthetic import numbered, write_video
+from essp_common.wiring import Stores
 from tests.harness.finished_job import JOB, finished_job
 from tests.harness.journeys import job_text
 
@@ -113,7 +114,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     job = finished_job(root / "run")
     finals = final_checkpoints(job.store, job.spec)
     assert finals is not None
-    assemble(job.store, MemoryCache(), JOB, job.spec, finals)
+    assemble(job.store, MemoryCache(), JOB, job.spec, finals, Stores(("file:///",)))
     return root
 
 

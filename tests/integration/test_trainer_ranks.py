@@ -21,7 +21,7 @@ import pytest
 
 from essp.servers.servers import free_port
 from essp_common.artifacts import checkpoint, layout
-from essp_common.artifacts.checkpoint import Manifest
+from essp_common.artifacts.manifest import Manifest
 from essp_common.pb.v1.messages_pb2 import LOST, Control
 from essp_common.runtime.failpoints import VARIABLE
 from essp_common.wiring import open_bus, open_cache

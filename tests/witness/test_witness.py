@@ -12,7 +12,7 @@ from torch import Tensor
 
 from essp.catalog.build import BuildOptions, build
 from essp.embedded.composition import Embedded
-from essp_common.artifacts.checkpoint import ModelDescription
+from essp_common.artifacts.manifest import ModelDescription
 from essp_common.catalog.file import read_catalog
 from essp_common.features.registry import layout_of
 from essp_common.job.spec import JobSpec

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
-from essp_common.artifacts.checkpoint import Manifest, latest_name, read_latest
+from essp_common.artifacts.checkpoint import latest_name, read_latest
 from essp_common.artifacts.early_stop import EarlyStop, early_stop
 from essp_common.artifacts.fused_model import open_model
+from essp_common.artifacts.manifest import Manifest
 from essp_common.artifacts.partial_scores import PartialScores
 from essp_common.errors import ConfigError, NotFound, PermanentError
 from essp_common.job.spec import JobSpec

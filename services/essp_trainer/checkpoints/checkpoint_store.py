@@ -4,8 +4,8 @@ A checkpoint is copied between two batches and, on a CPU, beside the next one un
 and written later, while training continues (`save`). Both use the same memory, so one snapshot is saved before the next
 one is taken.
 
-Scores that the store does not take are kept in memory and written before the next checkpoint: a training that resumed
-from that one would not make them again. So is the history before the final one.
+Scores that the store does not take are kept in memory and written before the next checkpoint of what came after them: a
+training that resumed from that one would not make them again. So is the history before the final one.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from essp_common.artifacts import checkpoint, layout, scores
-from essp_common.artifacts.checkpoint import (
+from essp_common.artifacts import checkpoint, checkpoint_writer, layout, scores
+from essp_common.artifacts.checkpoint import Found
+from essp_common.artifacts.checkpoint_files import Data
+from essp_common.artifacts.checkpoint_writer import CheckpointWriter
+from essp_common.artifacts.manifest import (
     MODEL_FILE,
     OPTIMIZER_FILE,
     TRAINED_FILE,
     Best,
-    CheckpointWriter,
-    Found,
     Manifest,
     Origin,
     PhaseRecord,
     Rounding,
     TakenChange,
 )
-from essp_common.artifacts.checkpoint_files import Data
 from essp_common.artifacts.scores import ScoreTable
 from essp_common.artifacts.staging import Burst, Staging
 from essp_common.errors import ConfigError, EsspError, Fenced, TransientError
@@ -87,6 +87,15 @@ class Snapshot:
     """How each file is to be written."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Unwritten:
+    """A file that the store has not taken yet."""
+
+    data: bytes
+    phase: int
+    """Where it was made. A training that resumes from a checkpoint of a later phase does not make it again."""
+
+
 class CheckpointStore:
     """Reads one training's folder; rank 0 owns the training (`claim`), and writes."""
 
@@ -100,8 +109,8 @@ class CheckpointStore:
         self._writer: CheckpointWriter | None = None
         self._packing: StatePacking = _packing_of(assignment.training.checkpoint)
         self._staging: Staging | None = None
-        self._unwritten: dict[str, bytes] = {}
-        """What the store has not taken yet, by key: scores and the history. Threads of `saves.py` write it, too."""
+        self._unwritten: dict[str, _Unwritten] = {}
+        """By key: scores and the history. Threads of `saves.py` write them, too."""
 
     def close(self) -> None:
         """Give back the memory of copies, and the place in the burst buffer. Idempotent."""
@@ -119,7 +128,7 @@ class CheckpointStore:
         trainer, fence, epochs = self._assignment.trainer, self._assignment.fence, self._assignment.spec.epochs
         self._refuse_other(checkpoint.read_latest(self._store, trainer, epochs))
         self._open_staging()
-        self._writer = checkpoint.claim(self._store, trainer, fence, writer, epochs, self._staging)
+        self._writer = checkpoint_writer.claim(self._store, trainer, fence, writer, epochs, self._staging)
         self._refuse_other(self._writer.found.manifest)
         self._begin_staging(self._writer.process)
         return self._writer.found
@@ -192,7 +201,7 @@ class CheckpointStore:
         return self._copied(manifest, {MODEL_FILE: weights}, ())
 
     def save(self, snapshot: Snapshot) -> Manifest:
-        """Write scores that are kept, then a checkpoint, as `artifacts.checkpoint.CheckpointWriter` does."""
+        """Write scores that are kept, then a checkpoint, as `artifacts.checkpoint_writer.CheckpointWriter` does."""
         saved = self._packed(snapshot, self._save)
         if self._staging is not None:  # whatever it still holds is older
             self._staging.clear()
@@ -201,10 +210,10 @@ class CheckpointStore:
     def stage(self, snapshot: Snapshot) -> Manifest | None:
         """Write a checkpoint to the burst buffer, from which `copy` takes it; None: it has to be saved.
 
-        There is no buffer, or it has no room, or it fails, which is said once; or there are scores that the store has
-        not taken.
+        There is no buffer, or it has no room, or it fails, which is said once; or there are scores to be written before
+        it.
         """
-        if self._staging is None or self.keeps_scores:
+        if self._staging is None or self._needed_by(snapshot.manifest):
             return None
         try:
             staged = self._packed(snapshot, self._staging.stage)
@@ -232,7 +241,7 @@ class CheckpointStore:
     @property
     def keeps_scores(self) -> bool:
         """Whether there are scores that the store has not taken yet."""
-        return bool(self._needed_by(final=False))
+        return any(kept.phase < self._assignment.end.phase_index for kept in list(self._unwritten.values()))
 
     def write_scores(self, plan: PhasePlan, table: ScoreTable) -> None:
         """Write the scores of an evaluation phase, without features, which the output does not hold.
@@ -240,13 +249,15 @@ class CheckpointStore:
         Raises `Fenced` if another process owns the training, or what the store says; then they are kept until the next
         checkpoint.
         """
-        alone = dataclasses.replace(table, features=None)
-        self._write(self._score_key(purpose_name(plan.purpose), plan.epoch), scores.packed(alone))
+        alone = scores.packed(dataclasses.replace(table, features=None))
+        phase = self._assignment.phases.index(plan)
+        self._write(self._score_key(purpose_name(plan.purpose), plan.epoch), _Unwritten(alone, phase))
 
     def write_history(self, state: TrainingState) -> None:
         """Write the figures of every phase so far, for people and reports. Raises and keeps as `write_scores` does."""
         records = [record.model_dump() for record in state.history]
-        self._write(layout.history(self._assignment.trainer), json.dumps(records, indent=1).encode())
+        history = _Unwritten(json.dumps(records, indent=1).encode(), self._assignment.end.phase_index)
+        self._write(layout.history(self._assignment.trainer), history)
 
     def uri(self, manifest: Manifest) -> str:
         """URI of a checkpoint's manifest."""
@@ -303,23 +314,24 @@ class CheckpointStore:
             raise RuntimeError("only rank 0 writes checkpoints")
         return self._writer
 
-    def _write(self, key: str, data: bytes) -> None:
+    def _write(self, key: str, file: _Unwritten) -> None:
         try:
             self.check_owner()
-            self._store.put(key, data)
+            self._store.put(key, file.data)
         except EsspError:
-            self._unwritten[key] = data
+            self._unwritten[key] = file
             raise
         self._unwritten.pop(key, None)
 
-    def _needed_by(self, final: bool) -> list[str]:
-        """Keys of what has to be written before a checkpoint."""
-        history = layout.history(self._assignment.trainer)
-        return [key for key in list(self._unwritten) if final or key != history]
+    def _needed_by(self, manifest: Manifest) -> dict[str, _Unwritten]:
+        """What has to be written before a checkpoint, by key."""
+        kept = dict(self._unwritten)
+        reached = manifest.position.phase_index
+        return {key: file for key, file in kept.items() if manifest.final or file.phase < reached}
 
     def _save(self, manifest: Manifest, data: Data) -> Manifest:
-        for key in self._needed_by(manifest.final):
-            self._write(key, self._unwritten[key])
+        for key, file in self._needed_by(manifest).items():
+            self._write(key, file)
         saved = self._owner.save(manifest, data, self._assignment.training.checkpoint.keep)
         CHECKPOINTS.labels("durable").inc()
         return saved

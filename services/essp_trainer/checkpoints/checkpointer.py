@@ -24,8 +24,8 @@ from dataclasses import dataclass, replace
 
 from pydantic import BaseModel, ConfigDict
 
-from essp_common.artifacts.checkpoint import Manifest
 from essp_common.artifacts.checkpoint_files import BadCheckpoint
+from essp_common.artifacts.manifest import Manifest
 from essp_common.bus.port import Record
 from essp_common.errors import ConfigError, EsspError, Fenced, PermanentError, StorageFull, TransientError, Unavailable
 from essp_common.messages.ordered import Delivery

@@ -14,7 +14,7 @@ from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
-from essp_common.artifacts.checkpoint import Manifest
+from essp_common.artifacts.manifest import Manifest
 from essp_common.errors import EsspError, Fenced
 from essp_trainer.checkpoints.checkpoint_store import CheckpointStore, Snapshot
 

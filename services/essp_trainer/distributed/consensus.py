@@ -82,9 +82,9 @@ class Consensus:
         if isinstance(item, Batch) and item.input is not None:
             own = [clip.clip.index - item.begin for clip in item.clips]
             numbers[5:8] = item.input.shape
-            numbers[[_FIXED + offset for offset in own]] = 1
+            numbers[_FIXED:][own] = 1
         self.ranks.max(torch.from_numpy(numbers))
-        present = numbers[_FIXED:].nonzero()[0].tolist()
+        present = numbers[_FIXED:].nonzero()[0]
         return Agreement(
             signal=ControlSignal(int(numbers[0])),
             save=bool(numbers[1]),
@@ -92,7 +92,7 @@ class Consensus:
             changes=int(numbers[3]),
             ready=not numbers[4],
             shape=ClipShape(int(numbers[5]), int(numbers[6]), bool(numbers[7])),
-            share=Share(len(present), tuple(present.index(offset) for offset in own)),
+            share=Share(len(present), tuple(np.searchsorted(present, own).tolist())),
         )
 
     def changes(self) -> list[Change]:

@@ -8,6 +8,10 @@ Parameters are put into buckets in reverse order, which is about the order in wh
 sent as soon as it is full and all before it are sent, so that all ranks send the same ones in the same order (as Li et
 al., "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", VLDB 2020). A rank without a clip
 computes gradients of zero.
+
+A network that chooses by what it sees, such as one of experts, may use a parameter on some ranks and on others not. All
+ranks send the same numbers nevertheless: zeros in its place, and of each parameter whether it had a part. One that had
+none on any rank keeps no gradient, as on one rank.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -41,6 +45,18 @@ class Summing(Protocol):
         """Begin to replace each element by its sum over all ranks."""
 
 
+class _Sent(NamedTuple):
+    """A bucket on its way."""
+
+    parameters: list[Parameter]
+    gradients: list[Tensor]
+    missing: bool
+    """A parameter had no part in the step on this rank."""
+    packed: Tensor
+    """The gradients, then of each parameter 1, or 0 if it had no part."""
+    exchange: Exchange
+
+
 class GradientSum:
     """Replaces the gradients of one model by their sums over the ranks. On one rank it does nothing."""
 
@@ -54,7 +70,7 @@ class GradientSum:
         """Of each bucket: gradients that are still to come."""
         self._next = len(self._buckets)
         """The bucket to send next."""
-        self._sent: list[tuple[list[Tensor], Tensor, Exchange]] = []
+        self._sent: list[_Sent] = []
         own = weakref.ref(self)  # a hook that held it would keep the model, and the ranks' connections
         for number, bucket in enumerate(self._buckets):
             for parameter in bucket:
@@ -70,11 +86,16 @@ class GradientSum:
         while self._next < len(self._buckets):  # parameters that had no part in this step
             self._send()
         sent, self._sent = self._sent, []
-        for gradients, packed, exchange in sent:
-            exchange.wait()
-            pieces = torch.split(packed, [gradient.numel() for gradient in gradients])
-            sums = [piece.view_as(gradient) for piece, gradient in zip(pieces, gradients, strict=True)]
-            torch._foreach_copy_(gradients, sums)
+        for each in sent:
+            each.exchange.wait()
+            sizes = [gradient.numel() for gradient in each.gradients]
+            *pieces, parts = torch.split(each.packed, [*sizes, len(sizes)])
+            sums = [piece.view_as(gradient) for piece, gradient in zip(pieces, each.gradients, strict=True)]
+            torch._foreach_copy_(each.gradients, sums)
+            if each.missing:  # only then, since reading waits for the device
+                for number, ranks in enumerate(parts.tolist()):
+                    if not ranks:
+                        each.parameters[number].grad = None
 
     def came(self, number: int) -> None:
         """Another gradient of this bucket is there."""
@@ -83,12 +104,21 @@ class GradientSum:
             self._send()
 
     def _send(self) -> None:
-        bucket = self._buckets[self._next]
+        parameters = [parameter for parameter in self._buckets[self._next] if parameter.requires_grad]
         self._next += 1
-        gradients = [parameter.grad for parameter in bucket if parameter.grad is not None]
-        if gradients:
-            packed = torch.cat([gradient.flatten() for gradient in gradients])
-            self._sent.append((gradients, packed, self._ranks.begin_sum(packed)))
+        if not parameters:
+            return
+        missing = [parameter.grad is None for parameter in parameters]
+        gradients = []
+        for parameter in parameters:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            gradients.append(parameter.grad)
+        parts = gradients[0].new_ones(len(missing))
+        if any(missing):
+            parts = parts.masked_fill(torch.tensor(missing, device=parts.device), 0)
+        packed = torch.cat([*(gradient.flatten() for gradient in gradients), parts])
+        self._sent.append(_Sent(parameters, gradients, any(missing), packed, self._ranks.begin_sum(packed)))
 
 
 def _tell(summed: weakref.ref[GradientSum], number: int, _: Tensor) -> None:

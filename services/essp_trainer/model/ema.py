@@ -2,7 +2,8 @@
 
 Averaged weights smooth out the noise of the last steps and score a little better (Polyak & Juditsky, 1992). After few
 updates n the decay is smaller, (1 + n) / (10 + n), so that the initial weights are soon forgotten. The statistics of
-batch normalisation belong to the weights, so they are averaged too.
+batch normalisation belong to the weights, so they are averaged too. What is no number that has a mean is copied:
+integers, and tensors with infinities, such as masks of attention, whose average would be NaN.
 """
 
 from __future__ import annotations
@@ -20,20 +21,24 @@ class Ema:
         """`twin`: a model of the same shape and weights, which becomes the average."""
         self.model = twin.eval()
         self._decay = decay
-        self._average = _weights(self.model)
+        self._average = [(tensor, _has_mean(tensor)) for tensor in _tensors(self.model)]
 
     def update(self, model: Classifier, updates: int) -> None:
         """Include the weights after update number `updates`."""
         share = 1 - min(self._decay, (1 + updates) / (10 + updates))
-        theirs, their_counts = _weights(model)
-        average, counts = self._average
+        theirs = _tensors(model)
+        pairs = [(mine, own) for (mine, has), own in zip(self._average, theirs, strict=True) if has]
+        others = [(mine, own) for (mine, has), own in zip(self._average, theirs, strict=True) if not has]
         with torch.no_grad():
-            torch._foreach_lerp_(average, theirs, share)
-            for mine, count in zip(counts, their_counts, strict=True):
-                mine.copy_(count)
+            torch._foreach_lerp_([mine for mine, _ in pairs], [own for _, own in pairs], share)
+            for mine, own in others:
+                mine.copy_(own)
 
 
-def _weights(model: Classifier) -> tuple[list[Tensor], list[Tensor]]:
-    """Its weights and statistics, and the integers among its state. What has several names is there once."""
-    state = dict.fromkeys(model.state_dict(keep_vars=True).values())
-    return [t for t in state if t.is_floating_point()], [t for t in state if not t.is_floating_point()]
+def _tensors(model: Classifier) -> list[Tensor]:
+    """Its weights and buffers. What has several names is there once."""
+    return list(dict.fromkeys(model.state_dict(keep_vars=True).values()))
+
+
+def _has_mean(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() and bool(tensor.isfinite().all())

@@ -25,8 +25,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from essp_common.artifacts.checkpoint import MODEL_FILE, OPTIMIZER_FILE
 from essp_common.artifacts.figures import log_losses
+from essp_common.artifacts.manifest import MODEL_FILE, OPTIMIZER_FILE
 from essp_common.encoders.classifier import LinearClassifier, softmax
 from essp_common.encoders.rows import Entries, Sample, tickets
 from essp_common.learning.models import (

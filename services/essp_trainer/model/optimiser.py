@@ -27,6 +27,16 @@ _STEPS, _SQUARE = "steps/", "square/"
 squares of each, too, and the number of its steps, which are fewer for those that were frozen at first."""
 _NETWORK = "backbone."
 """Begins the names of all parameters, and is nothing that a job says."""
+_PLACES = frozenset(
+    {
+        *("relative_position_bias_table", "rel_pos_h", "rel_pos_w", "rel_pos_t", "rel_pos_hw"),
+        *("absolute_pos_embed", "pos_embed", "pos_embed_spatial", "pos_embed_temporal", "pos_embed_class"),
+        *("pos_embedding", "position_embedding", "spatial_pos", "temporal_pos", "class_pos"),
+        *("cls_token", "class_token"),
+    }
+)
+"""Ends the names of what transformers add for where a token is, or for that of the class. It decays as little as biases
+do, as in `no_weight_decay` of the authors of Swin and MViT and of timm, and in the recipes of torchvision."""
 _LEAST_SCALE = 1.0
 """If gradients overflow even at this factor, the factor is not the cause."""
 
@@ -144,7 +154,7 @@ def _groups(model: Classifier, rates: OptimizerSpec) -> list[dict[str, object]]:
     """Parameters by what the rate is multiplied with, and by whether they decay."""
     groups: dict[tuple[float, bool], list[nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
-        decays = rates.decay_all or parameter.ndim > 1
+        decays = rates.decay_all or (parameter.ndim > 1 and name.rpartition(".")[2] not in _PLACES)
         groups.setdefault((_factor(rates, name), decays), []).append(parameter)
     unused = [path for path in rates.layers if not any(_below(name, path) for name, _ in model.named_parameters())]
     if unused:

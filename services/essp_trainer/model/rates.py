@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from essp_common.artifacts.checkpoint import TakenChange
+from essp_common.artifacts.manifest import TakenChange
 from essp_common.job.changes import BEGINNING, Place, concerns, optimizer_after, place_at, values_of
 from essp_common.job.trainer_spec import TrainerSpec
 from essp_common.pb.v1.messages_pb2 import Change, PhasePlan

@@ -20,9 +20,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from essp_common.artifacts.checkpoint import MODEL_FILE, OPTIMIZER_FILE, TRAINED_FILE
+from essp_common.artifacts.manifest import MODEL_FILE, OPTIMIZER_FILE, TRAINED_FILE
 from essp_common.errors import ConfigError
 from essp_common.job.trainer_spec import TrainerSpec
+from essp_common.learning.clip_order import require_clips_first
 from essp_common.learning.losses import loss
 from essp_common.learning.mixing import blend_of
 from essp_common.learning.models import Classifier, load_tensors
@@ -67,6 +68,8 @@ class Training:
     ) -> None:
         """`ema`: averages the weights of the model, if the job asks for it. `rates`: those to learn at."""
         take_any_batch(model, ranks)
+        if ranks.world_size > 1 or 0 < assignment.training.micro_batch < assignment.training.batch_size:
+            require_clips_first(model, assignment.training.augment.crop)
         self.model = model
         self._learned = _learned(model, assignment.training)
         self._still = _still(model, assignment.training)

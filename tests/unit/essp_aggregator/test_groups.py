@@ -32,10 +32,10 @@ def job_with(root: Path, *rows: VideoRow) -> FinishedJob:
     return finished_job(root / "run", catalog=catalog)
 
 
-def model_of(job: FinishedJob, stores: Stores | None) -> FusedModel:
+def model_of(job: FinishedJob) -> FusedModel:
     finals = final_checkpoints(job.store, job.spec)
     assert finals is not None
-    return assemble(job.store, MemoryCache(), JOB, job.spec, finals, stores=stores)
+    return assemble(job.store, MemoryCache(), JOB, job.spec, finals, STORES)
 
 
 def test_videos_of_a_group_and_segments_of_a_file_are_alike(tmp_path: Path) -> None:
@@ -89,6 +89,6 @@ def test_a_job_is_fused_by_what_groups_leave_of_the_evidence(tmp_path: Path) -> 
     """All its validation videos are of one person: nothing tells how strategies do with another one."""
     names = [f"validation/{name}/{take}.mp4" for name in CLASSES for take in range(VIDEOS_PER_CLASS)]
     job = job_with(tmp_path, *(row(name, "person01") for name in names))
-    assert all(one.held_out_log_loss is None for one in model_of(job, STORES).strategies)
+    assert all(one.held_out_log_loss is None for one in model_of(job).strategies)
     other = job_with(tmp_path / "other", *(row(name) for name in names))
-    assert all(one.held_out_log_loss is not None for one in model_of(other, STORES).strategies)
+    assert all(one.held_out_log_loss is not None for one in model_of(other).strategies)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -20,14 +21,15 @@ from essp_aggregator.fusion import try_candidates
 from essp_aggregator.service import Aggregator, build
 from essp_common import topics
 from essp_common.aggregation.fused import fusion_of
-from essp_common.artifacts import checkpoint, fused_model, layout, scores
-from essp_common.artifacts.checkpoint import MODEL_FILE
+from essp_common.artifacts import checkpoint_writer, fused_model, layout, scores
 from essp_common.artifacts.figures import figures
 from essp_common.artifacts.fused_model import FEW_VIDEOS, FusedModel, member_weights, open_model, read_model
+from essp_common.artifacts.manifest import MODEL_FILE
 from essp_common.artifacts.scores import ScoreTable
 from essp_common.bus.memory import MemoryBus
 from essp_common.cache.memory import MemoryCache
 from essp_common.errors import ConfigError, NotFound, PermanentError, Unavailable
+from essp_common.messages.control import ControlFeed
 from essp_common.objects.directory import DirectoryStore
 from essp_common.objects.port import ObjectInfo
 from essp_common.pb.v1.messages_pb2 import AGGREGATOR, CheckpointReady, Control, JobSnapshot, PhaseReport, Progress
@@ -59,7 +61,7 @@ def job(tmp_path: Path) -> FinishedJob:
 def fuse(job: FinishedJob) -> FusedModel:
     finals = final_checkpoints(job.store, job.spec)
     assert finals is not None
-    return assemble(job.store, MemoryCache(), JOB, job.spec, finals)
+    return assemble(job.store, MemoryCache(), JOB, job.spec, finals, STORES)
 
 
 class AggregatorBench:
@@ -172,7 +174,7 @@ def test_a_long_search_in_processes_makes_the_same_model(
 
 
 def test_jobs_that_there_are_not_hold_up_none_that_there_is(job: FinishedJob, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("essp_aggregator.service._CONTROL_S", 1e6)
+    monkeypatch.setattr("essp_aggregator.early._PATIENCE_S", 1e6)
     bench = AggregatorBench(job)
     with bench.aggregator():
         for name in ("nobody", "x" * 100_000, "nobody"):
@@ -184,7 +186,7 @@ def test_jobs_that_there_are_not_hold_up_none_that_there_is(job: FinishedJob, mo
 
 
 def test_jobs_that_there_are_not_are_forgotten(job: FinishedJob, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("essp_aggregator.service._CONTROL_S", 0.0)
+    monkeypatch.setattr("essp_aggregator.early._PATIENCE_S", 0.0)
     bench = AggregatorBench(job)
     with bench.aggregator():
         for _ in range(3):
@@ -210,6 +212,48 @@ def test_a_checkpoint_may_come_before_its_run_is_known(job: FinishedJob) -> None
         until(lambda: len(aggregator._early) == 1)
         bench.announce(fence=7)
         assert bench.answer().fence == 7
+
+
+@pytest.mark.parametrize("most", [1, 100])
+def test_no_checkpoint_is_dropped_while_commands_are_late(
+    job: FinishedJob, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, most: int
+) -> None:
+    """However long they take, and however many wait."""
+    heard = threading.Event()
+
+    class LateFeed(ControlFeed):
+        def latest(self, job: str) -> Control | None:
+            return super().latest(job) if heard.is_set() else None
+
+    monkeypatch.setattr("essp_aggregator.service.ControlFeed", LateFeed)
+    monkeypatch.setattr("essp_aggregator.early._PATIENCE_S", 1e6 if most == 1 else 0.0)
+    monkeypatch.setattr("essp_aggregator.early._MOST", most)
+    bench = AggregatorBench(job)
+    with bench.aggregator():
+        bench.checkpoint_ready("flow", fence=4)
+        bench.checkpoint_ready("flow", fence=5)  # of a run that nobody has begun
+        until(lambda: caplog.text.count("its command is in essp.control") == 1 and "ignored" in caplog.text)
+        assert bench.backlog() > 0
+        heard.set()
+        assert bench.answer().fence == 4
+        until(lambda: bench.backlog() == 0)
+
+
+def test_no_checkpoint_is_dropped_while_the_bus_does_not_answer(
+    job: FinishedJob, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("essp_aggregator.early._PATIENCE_S", 0.0)
+    bench = AggregatorBench(job, announced=False)
+
+    def silent(topic: str) -> None:
+        raise Unavailable(f"{topic}: no broker answers")
+
+    monkeypatch.setattr(bench.bus, "held", silent)
+    with bench.aggregator():
+        bench.checkpoint_ready("flow")
+        until(lambda: "no broker answers" in caplog.text)
+        bench.announce()
+        assert bench.answer().finished.job == JOB
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -328,7 +372,7 @@ def trained_anew(job: FinishedJob, monkeypatch: pytest.MonkeyPatch) -> None:
     """Trainer `rgb` has come to other weights, in a later process."""
     for info in list(job.store.list("trainers/rgb/")):
         job.store.delete(info.key)
-    checkpoint.claim(job.store, "rgb")
+    checkpoint_writer.claim(job.store, "rgb")
     monkeypatch.setattr(finished_job_module, "weights_of", lambda trainer: {f"{trainer}.weight": np.ones(6, "f4")})
     save_final(job.store, job.spec, "rgb")
 
@@ -372,7 +416,7 @@ def test_damaged_checkpoints_are_not_fused(job: FinishedJob) -> None:
     data = path.read_bytes()
     path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
     with pytest.raises(PermanentError, match="SHA-256"):
-        assemble(job.store, MemoryCache(), JOB, job.spec, finals)
+        assemble(job.store, MemoryCache(), JOB, job.spec, finals, STORES)
 
 
 def test_manifest_hashes_are_those_of_the_files(job: FinishedJob) -> None:
@@ -393,7 +437,7 @@ def test_without_a_validation_split_all_count_the_same(job: FinishedJob) -> None
     without = {
         name: final.model_copy(update={"scores": {"test": final.scores["test"]}}) for name, final in finals.items()
     }
-    fused = assemble(job.store, MemoryCache(), JOB, job.spec, without)
+    fused = assemble(job.store, MemoryCache(), JOB, job.spec, without, STORES)
     assert (fused.strategy, fused.strategies, fused.validation) == ("average", (), None)
     assert np.allclose(list(fused.weights.values()), 0.5)
 
@@ -453,7 +497,7 @@ def test_the_best_are_chosen_by_the_phase_that_has_features_where_these_are_fuse
         return table
 
     monkeypatch.setattr(assembly, "with_features", fetch)
-    fused = assemble(job.store, MemoryCache(), JOB, job.spec, embedded)
+    fused = assemble(job.store, MemoryCache(), JOB, job.spec, embedded, STORES)
     assert {member.trainer for member in fused.members} == {"rgb-2", "flow"} == fetched
     assert fused.validation is not None
     assert fused.validation.members.keys() == job.spec.trainers.keys()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from essp_common.artifacts import checkpoint
-from essp_common.artifacts.checkpoint import Manifest
+from essp_common.artifacts.manifest import Manifest
 from essp_common.job.changes import Place, concerns
 from essp_common.pb.v1.messages_pb2 import Change, Control
 from essp_common.planning.position import Position

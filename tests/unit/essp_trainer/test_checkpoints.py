@@ -16,20 +16,22 @@ import pytest
 import safetensors.numpy
 from prometheus_client import REGISTRY
 
-from essp_common.artifacts import checkpoint, layout, scores
-from essp_common.artifacts.checkpoint import Manifest, Rounding
+from essp_common.artifacts import checkpoint, checkpoint_writer, layout, scores
 from essp_common.artifacts.checkpoint_files import BadCheckpoint
+from essp_common.artifacts.manifest import MODEL_FILE, OPTIMIZER_FILE, Manifest, Rounding
+from essp_common.artifacts.scores import ScoreTable
 from essp_common.artifacts.staging import Staging, parse_burst
 from essp_common.errors import ConfigError, EsspError, Fenced, StorageFull, Unavailable
 from essp_common.job.trainer_spec import TrainerSpec
 from essp_common.messages.ordered import Delivery
 from essp_common.objects.directory import DirectoryStore
 from essp_common.objects.port import ObjectInfo, ObjectStore
-from essp_common.pb.v1.messages_pb2 import STORAGE, TRAIN, Control, JobSnapshot
+from essp_common.pb.v1.messages_pb2 import STORAGE, TRAIN, Control, JobSnapshot, PhasePlan
 from essp_common.planning.position import Position
 from essp_common.runtime.metrics import CHECKPOINTS
 from essp_common.wiring import Stores
 from essp_trainer.assignment import Assignment, purpose_name
+from essp_trainer.checkpoints.checkpoint_store import CheckpointStore, Snapshot
 from essp_trainer.checkpoints.checkpointer import CannotSave
 from essp_trainer.checkpoints.state_memory import StateMemory
 from essp_trainer.model.step_result import Diverged
@@ -232,17 +234,17 @@ def test_a_training_that_resumes_from_rounded_numbers_says_so(tmp_path: Path) ->
     saved = checkpoint.read_latest(stage.store, "one")
     assert saved is not None
     assert (saved.step, saved.approximate) == (8, ())
-    assert saved.rounding == Rounding(bits=8, scope="channel", files=(checkpoint.MODEL_FILE, checkpoint.OPTIMIZER_FILE))
+    assert saved.rounding == Rounding(bits=8, scope="channel", files=(MODEL_FILE, OPTIMIZER_FILE))
     again = Stage(stage.spec, stage.plans)
     train(again, [position for position in again.every_position() if position >= saved.position])
     found = {manifest.step: manifest for manifest in manifests(again) if manifest.step > 8}
     assert {manifest.approximate for manifest in found.values()} == {(8,)}
     assert {tuple(report.approximate) for report in again.reports("checkpoint")} == {(8,)}
     assert {step: manifest.rounding and manifest.rounding.files for step, manifest in found.items()} == {
-        10: (checkpoint.OPTIMIZER_FILE,),
-        20: (checkpoint.MODEL_FILE, checkpoint.OPTIMIZER_FILE),
-        24: (checkpoint.MODEL_FILE, checkpoint.OPTIMIZER_FILE),
-        26: (checkpoint.OPTIMIZER_FILE,),
+        10: (OPTIMIZER_FILE,),
+        20: (MODEL_FILE, OPTIMIZER_FILE),
+        24: (MODEL_FILE, OPTIMIZER_FILE),
+        26: (OPTIMIZER_FILE,),
         39: None,
     }
     whole = finished(tmp_path / "exact")
@@ -252,9 +254,7 @@ def test_a_training_that_resumes_from_rounded_numbers_says_so(tmp_path: Path) ->
 
 def test_also_the_best_and_the_last_are_rounded_if_asked(tmp_path: Path) -> None:
     stage = finished(tmp_path, checkpoint={"bits": 4, "best": "quantized", "scope": "tensor"})
-    assert [manifest.rounding and manifest.rounding.files for manifest in manifests(stage)] == [
-        (checkpoint.MODEL_FILE,)
-    ] * 3
+    assert [manifest.rounding and manifest.rounding.files for manifest in manifests(stage)] == [(MODEL_FILE,)] * 3
     weights = safetensors.numpy.load(final_weights(stage))
     assert max(len(np.unique(array)) for array in weights.values() if array.ndim > 1) <= 16
 
@@ -304,7 +304,7 @@ def test_what_fewer_epochs_came_to_stays_until_more_have_come_to_an_end(tmp_path
     with Running(longer):
         longer.wait_for("phase_report", 5)  # validation 1, train 2, ..., validation 3
     verify = files_of(longer.store, end)
-    assert verify.keys() == {checkpoint.MODEL_FILE}
+    assert verify.keys() == {MODEL_FILE}
     assert {name: longer.store.get(name) for name in kept} == kept
     longer.feed(position for position in longer.every_position() if position[0] == 8)
     train(longer, [])
@@ -320,7 +320,7 @@ def test_without_validation_and_test_the_last_weights_are_final(tmp_path: Path) 
     assert manifest is not None
     assert manifest.final
     assert manifest.scores == {}
-    assert final_weights(stage) == last_training_state(stage)[checkpoint.MODEL_FILE]
+    assert final_weights(stage) == last_training_state(stage)[MODEL_FILE]
 
 
 def test_other_settings_cannot_be_resumed(tmp_path: Path) -> None:
@@ -457,6 +457,40 @@ def test_what_was_refused_for_a_while_is_written_later(tmp_path: Path, whole: St
     assert len(json.loads(stage.store.get(layout.history("one")))) == len(stage.plans)
 
 
+def test_a_checkpoint_of_before_an_evaluation_does_not_wait_for_its_scores(
+    tmp_path: Path, whole: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would depend on how long the store takes whether validated weights can be the best."""
+    stores = Unreliable(Unavailable("503 Slow Down"), ["/scores/"])
+    stage = Stage(job_spec(tmp_path), phase_plans(2), stores=stores)
+    refused = threading.Event()
+    save, write_scores = CheckpointStore.save, CheckpointStore.write_scores
+
+    def late(store: CheckpointStore, snapshot: Snapshot) -> Manifest:
+        assert refused.wait(LONGEST_S)
+        return save(store, snapshot)
+
+    def written(store: CheckpointStore, plan: PhasePlan, table: ScoreTable) -> None:
+        try:
+            write_scores(store, plan, table)
+        finally:
+            refused.set()
+
+    monkeypatch.setattr(CheckpointStore, "save", late)
+    monkeypatch.setattr(CheckpointStore, "write_scores", written)
+    stage.command(Control.START)
+    positions = stage.every_position()
+    stage.feed(positions[:20])
+    with Running(stage, save_retry_s=0) as running:
+        stage.wait_for_trained(20)
+        stores.failing = False
+        stage.feed(positions[20:])
+        running.join()
+    assert running.error is None
+    assert Position.of(stage.reports("checkpoint")[0].position) == Position(1, 0)
+    assert final_weights(stage) == final_weights(whole)
+
+
 def test_no_checkpoint_passes_an_evaluation_whose_scores_are_not_stored(tmp_path: Path, whole: Stage) -> None:
     """A process that ends there makes them again."""
     stage = Stage(job_spec(tmp_path), phase_plans(2), stores=Unreliable(ConfigError("AccessDenied"), ["/scores/"]))
@@ -465,7 +499,7 @@ def test_no_checkpoint_passes_an_evaluation_whose_scores_are_not_stored(tmp_path
     begins = Position(1, 0)
     stage.feed([position for position in positions if position < begins])
     with Running(stage) as running:
-        [saved] = stage.wait_for("checkpoint")  # which is written meanwhile, and could hold the scores otherwise
+        [saved] = stage.wait_for("checkpoint")
         assert Position.of(saved.checkpoint.position) == begins
         stage.feed([position for position in positions[:24] if position >= begins])
         stage.wait_for_trained(24)
@@ -572,7 +606,7 @@ class Flipping(Stores):
 
         class Flips(DirectoryStore):
             def put(self, key: str, data: bytes, *, if_absent: bool = False) -> ObjectInfo:
-                if "/0000000039-" in key and key.endswith(checkpoint.MODEL_FILE):
+                if "/0000000039-" in key and key.endswith(MODEL_FILE):
                     stores.written += 1
                     if stores.written == 1:
                         data = data[:-1] + bytes([data[-1] ^ 1])
@@ -602,7 +636,7 @@ def test_who_was_overtaken_by_a_later_run_leaves(tmp_path: Path) -> None:
     stage.feed([(0, i) for i in range(7)])
     with Running(stage) as running:
         stage.wait_for_trained(1)
-        checkpoint.claim(stage.store, "one", fence=8)
+        checkpoint_writer.claim(stage.store, "one", fence=8)
     assert isinstance(running.error, Fenced)
 
 
@@ -632,7 +666,7 @@ def test_what_breaks_a_process_that_was_taken_over_is_not_the_fault_of_the_job(t
     stage.feed([(0, i) for i in range(4)], frames=np.zeros((1, 20, 20, 4), np.float32))
     with Running(stage) as running:
         stage.wait_for_trained(1)
-        checkpoint.claim(stage.store, "one", fence=7)
+        checkpoint_writer.claim(stage.store, "one", fence=7)
         stage.feed([(0, i) for i in range(4, 8)], frames=np.full((1, 20, 20, 4), np.nan, np.float32))
         running.join()
     assert isinstance(running.error, Fenced)
@@ -669,7 +703,7 @@ def test_a_damaged_checkpoint_costs_what_it_held(
     with Running(stage):
         stage.wait_for("checkpoint", 5)  # at 4, 8, 10 (the end of the phase), 20 and 24
     latest = checkpoint.read(stage.store, "one", checkpoint.steps(stage.store, "one")[-1])
-    damaged = latest.prefix + checkpoint.MODEL_FILE
+    damaged = latest.prefix + MODEL_FILE
     stage.store.put(damaged, stage.store.get(damaged)[:-1] + b"?")
     with Running(stage) as running:
         lost = [p.failed.clip for p in stage.wait_for("failed", 4)]

@@ -11,8 +11,8 @@ import torch
 from sklearn.linear_model import LogisticRegression
 
 from essp_common.artifacts import checkpoint, layout, scores
-from essp_common.artifacts.checkpoint import Manifest
 from essp_common.artifacts.clip_features import with_features
+from essp_common.artifacts.manifest import OPTIMIZER_FILE, Manifest
 from essp_common.encoders.encoder import Encoder, fitted_encoder
 from essp_common.encoders.rows import descriptors_of, tickets
 from essp_common.errors import PermanentError
@@ -197,7 +197,7 @@ def test_what_it_has_sampled_is_bounded_and_saved(tmp_path: Path) -> None:
         manifest: Manifest = checkpoint.read(stage.store, "one", step)
         if manifest.final:
             continue
-        held = checkpoint.load_arrays(stage.store, manifest)[checkpoint.OPTIMIZER_FILE]
+        held = checkpoint.load_arrays(stage.store, manifest)[OPTIMIZER_FILE]
         assert len(held.get("rows.rows", ())) <= 50
         assert len(held.get("clips.rows", ())) <= 7
     assert files_of(stage.store, manifest)

@@ -67,6 +67,44 @@ def test_the_sums_are_those_of_the_gradients_of_the_ranks(bucket_bytes: int) -> 
                         torch.testing.assert_close(sums, expected)
 
 
+class Experts(nn.Module):
+    """Parameters of which each rank uses its own, and none the last."""
+
+    def __init__(self, uses: int) -> None:
+        super().__init__()
+        self.experts = nn.ParameterList([nn.Parameter(torch.full((size,), 2.0)) for size in SIZES])
+        self.uses = uses
+
+    def forward(self) -> Tensor:
+        total: Tensor = (self.experts[self.uses] ** 2).sum()
+        return total
+
+
+@pytest.mark.parametrize("bucket_bytes", [1, 200, 2**20])
+def test_ranks_may_use_different_parameters(bucket_bytes: int) -> None:
+    """Else they would send different numbers, which ends their processes."""
+
+    def of(ranks: Ranks) -> list[list[Tensor | None]]:
+        model = Experts(0)
+        summed = GradientSum(model.parameters(), ranks, bucket_bytes)
+        found = []
+        for begin in (0, 2):
+            model.zero_grad()
+            model.uses = begin + ranks.rank
+            summed.begin()
+            model().backward()
+            summed.finish()
+            found.append(gradients(model))
+        return found
+
+    with ThreadPoolExecutor(3) as pool:
+        for first, second in pool.map(of, ranks_in_process(3)):
+            for found, used in ((first, {0, 1, 2}), (second, {2, 3, 4})):
+                assert {number for number, sums in enumerate(found) if sums is not None} == used
+                for number in used:
+                    torch.testing.assert_close(found[number], torch.full((SIZES[number],), 4.0))
+
+
 class Recording:
     """A rank that writes down how many numbers it was asked to sum, and whether backward was still going on."""
 
@@ -92,6 +130,7 @@ def test_the_last_layers_are_sent_while_the_first_ones_are_computed() -> None:
         layer.register_full_backward_pre_hook(lambda *_: seen.append(list(rank.sent)))
     summed.begin()
     model(torch.ones(2, 8, requires_grad=True)).sum().backward()
-    assert seen == [[], [72], [72, 72], [72, 72, 72]]
+    numbers = 8 * 8 + 8 + 2  # and of each of both parameters whether it had a part
+    assert seen == [[numbers] * layers for layers in range(4)]
     summed.finish()
-    assert rank.sent == [72] * 4
+    assert rank.sent == [numbers] * 4

@@ -15,6 +15,7 @@ from sklearn import metrics as sk
 from torch.nn import functional
 
 from essp_common.artifacts import checkpoint, layout, scores
+from essp_common.artifacts.manifest import MODEL_FILE
 from essp_common.errors import ConfigError
 from essp_common.features.registry import layout_of
 from essp_common.learning import losses
@@ -52,7 +53,7 @@ def test_each_step_is_binary_cross_entropy(tmp_path: Path) -> None:
     train(stage, skipped=[(0, left_out)])
     [name] = [each for each in checkpoint.steps(stage.store, "one") if each == plan.clips]
     manifest = checkpoint.read(stage.store, "one", name)
-    found = safetensors.torch.load(files_of(stage.store, manifest)[checkpoint.MODEL_FILE])
+    found = safetensors.torch.load(files_of(stage.store, manifest)[MODEL_FILE])
     assert manifest.model.independent
 
     spec, view_layout = stage.spec.trainers["one"], layout_of("rgb")

@@ -11,7 +11,7 @@ import safetensors.torch
 import torch
 
 from essp_common.artifacts import checkpoint
-from essp_common.artifacts.checkpoint import MODEL_FILE, OPTIMIZER_FILE
+from essp_common.artifacts.manifest import MODEL_FILE, OPTIMIZER_FILE, ModelDescription
 from essp_common.job.feature_layout import COLOURS
 from essp_common.job.trainer_spec import OptimizerSpec
 from essp_common.learning.models import Classifier, build
@@ -93,7 +93,7 @@ def test_what_diverged_is_said_a_step_later_and_never_saved(tmp_path: Path, monk
 
 def small() -> Classifier:
     return build(
-        checkpoint.ModelDescription(
+        ModelDescription(
             name="small", feature="rgb", layout=COLOURS, channels=3, classes=("a", "b", "c"), dropout=0.5, crop=16,
             evaluation_scale=0.875,
         ),

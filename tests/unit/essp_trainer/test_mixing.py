@@ -12,6 +12,7 @@ import torch
 from torch.nn import functional
 
 from essp_common.artifacts import checkpoint
+from essp_common.artifacts.manifest import MODEL_FILE, Manifest
 from essp_common.features.registry import layout_of
 from essp_common.learning.augment import training_view
 from essp_common.learning.mixing import blend_of
@@ -43,7 +44,7 @@ def mixing_job(path: Path, feature: str = "rgb", augment: dict[str, float] | Non
     return Stage(spec, phase_plans(2))
 
 
-def state_after(stage: Stage, step: int) -> checkpoint.Manifest:
+def state_after(stage: Stage, step: int) -> Manifest:
     [name] = [each for each in checkpoint.steps(stage.store, "one") if each == step]
     return checkpoint.read(stage.store, "one", name)
 
@@ -57,7 +58,7 @@ def test_each_step_is_that_of_the_papers(tmp_path: Path, augment: dict[str, floa
     )
     plan, left_out = stage.plans[0], 2
     train(stage, skipped=[(0, left_out)])
-    found = safetensors.torch.load(files_of(stage.store, state_after(stage, plan.clips))[checkpoint.MODEL_FILE])
+    found = safetensors.torch.load(files_of(stage.store, state_after(stage, plan.clips))[MODEL_FILE])
 
     spec, layout = stage.spec.trainers["one"], layout_of("flow")
     description = checkpoint.read(stage.store, "one", plan.clips).model

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from essp_common.artifacts import checkpoint
-from essp_common.artifacts.checkpoint import Manifest
+from essp_common.artifacts.manifest import Manifest
 from essp_common.pb.v1.messages_pb2 import Control
 from essp_common.planning.position import Position
 from essp_trainer.checkpoints.checkpointer import Unsaved

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from essp_common.artifacts import checkpoint, layout, scores
-from essp_common.artifacts.checkpoint import Manifest, ModelDescription
+from essp_common.artifacts.manifest import Manifest, ModelDescription
 from essp_common.job.feature_layout import COLOURS
 from essp_common.job.network_limits import limits_of
 from essp_common.job.spec import JobSpec

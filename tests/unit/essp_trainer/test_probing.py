@@ -11,6 +11,7 @@ import torch
 from sklearn.linear_model import LogisticRegression
 
 from essp_common.artifacts import checkpoint, layout, scores
+from essp_common.artifacts.manifest import OPTIMIZER_FILE
 from essp_common.errors import PermanentError
 from essp_common.job.spec import JobSpec
 from essp_common.learning.head_inputs import HeadInputs
@@ -77,7 +78,7 @@ def model_of(stage: Stage) -> Classifier:
 def held(stage: Stage) -> dict[str, np.ndarray]:
     """The sample at the end of the last training phase."""
     manifest = checkpoint.read(stage.store, "one", checkpoint.steps(stage.store, "one")[-2])
-    return checkpoint.load_arrays(stage.store, manifest)[checkpoint.OPTIMIZER_FILE]
+    return checkpoint.load_arrays(stage.store, manifest)[OPTIMIZER_FILE]
 
 
 def probabilities_of(stage: Stage, vectors: np.ndarray) -> np.ndarray:

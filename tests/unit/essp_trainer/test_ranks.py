@@ -16,6 +16,7 @@ from numpy.testing import assert_allclose
 from torch import Tensor, nn
 
 from essp_common.artifacts import checkpoint, layout, scores
+from essp_common.artifacts.manifest import MODEL_FILE, OPTIMIZER_FILE, ModelDescription
 from essp_common.errors import ConfigError
 from essp_common.job.clip_spec import StreamSpec
 from essp_common.job.feature_layout import COLOURS
@@ -69,7 +70,7 @@ def apart(one: Stage, other: Stage) -> float:
     assert first["updates"] == second["updates"]
     return max(
         distance(safetensors.torch.load(second[name]), safetensors.torch.load(first[name]))
-        for name in (checkpoint.MODEL_FILE, checkpoint.OPTIMIZER_FILE)
+        for name in (MODEL_FILE, OPTIMIZER_FILE)
     )
 
 
@@ -113,7 +114,7 @@ def test_rounding_is_amplified_less_than_assumed(tmp_path: Path, batch_size: int
 
 def initial_weights_at(path: Path, nudge: float) -> str:
     """Weights to start from, each changed by about this share of itself."""
-    description = checkpoint.ModelDescription(
+    description = ModelDescription(
         name="small", feature="rgb", layout=COLOURS, channels=3, classes=CLASSES, dropout=0.5, crop=32,
         evaluation_scale=0.875,
     )  # fmt: skip
@@ -404,8 +405,7 @@ def test_a_last_batch_of_one_frame_is_trained_alike_on_any_number_of_ranks(tmp_p
         train(stage, ranks=count)
         states[count] = trained_state(stage)
     one, several = (
-        {n: safetensors.torch.load(s[n]) for n in (checkpoint.MODEL_FILE, checkpoint.OPTIMIZER_FILE)}
-        for s in (states[1], states[ranks])
+        {n: safetensors.torch.load(s[n]) for n in (MODEL_FILE, OPTIMIZER_FILE)} for s in (states[1], states[ranks])
     )
     assert states[1]["updates"] == states[ranks]["updates"] == b"4"
     assert max(distance(several[name], one[name]) for name in one) < TOLERANCE

@@ -9,7 +9,7 @@ from pathlib import Path
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from essp_common.artifacts.checkpoint import TakenChange
+from essp_common.artifacts.manifest import TakenChange
 from essp_common.job.changes import Place
 from essp_common.job.feature_layout import COLOURS
 from essp_common.pb.v1.messages_pb2 import TRAIN, Change

@@ -16,20 +16,20 @@ from torch.nn import functional
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, MultiStepLR, SequentialLR
 
 from essp_common.artifacts import checkpoint
-from essp_common.artifacts.checkpoint import MODEL_FILE, OPTIMIZER_FILE, TRAINED_FILE, Manifest
+from essp_common.artifacts.manifest import MODEL_FILE, OPTIMIZER_FILE, TRAINED_FILE, Manifest, ModelDescription
 from essp_common.errors import ConfigError
 from essp_common.job.feature_layout import COLOURS
 from essp_common.job.trainer_spec import OptimizerSpec, ProbeSpec, TrainerSpec
 from essp_common.learning.augment import training_view
 from essp_common.learning.losses import loss
 from essp_common.learning.models import Classifier, build, load_state
-from essp_common.learning.networks import NETWORKS, Network
+from essp_common.learning.networks import NETWORKS, Network, network
 from essp_common.learning.randomness import seed_of
 from essp_common.pb.v1.messages_pb2 import TRAIN, Control, PhasePlan
 from essp_common.planning.position import Position
 from essp_trainer.model import training as training_module
 from essp_trainer.model.ema import Ema
-from essp_trainer.model.optimiser import Optimiser
+from essp_trainer.model.optimiser import Optimiser, _groups
 from essp_trainer.model.schedule import learning_rate, rate_at
 from essp_trainer.model.step_result import Diverged
 from tests.harness.rounding import TOLERANCE, UNIT, distance
@@ -118,8 +118,8 @@ def small(seed: int = 0) -> Classifier:
     return build(job_model(), seed)
 
 
-def job_model() -> checkpoint.ModelDescription:
-    return checkpoint.ModelDescription(
+def job_model() -> ModelDescription:
+    return ModelDescription(
         name="small", feature="rgb", layout=COLOURS, channels=3, classes=("a", "b", "c"), dropout=0.5, crop=16,
         evaluation_scale=0.875,
     )  # fmt: skip
@@ -139,6 +139,28 @@ def test_only_weights_decay_where_that_is_asked_for() -> None:
         moved[decay_all] = {n for n, p in model.named_parameters() if not torch.equal(p, before[n])}
     assert {name for name, p in small().named_parameters() if p.ndim > 1} == moved[False]
     assert {name for name, p in small().named_parameters() if p.any()} == moved[True] > moved[False]
+
+
+@pytest.mark.parametrize(
+    ("name", "tables"),
+    [("swin3d_t", {"relative_position_bias_table"}), ("mvit_v2_s", {"rel_pos_h", "rel_pos_w", "rel_pos_t"})],
+)
+def test_of_transformers_weights_decay_and_no_tables_of_positions(name: str, tables: set[str]) -> None:
+    """Those of torchvision have nothing else but weights of more than one dimension."""
+    with torch.device("meta"):
+        backbone = network(name).make()
+    model = nn.ModuleDict({"backbone": backbone})
+    decayed = {
+        id(parameter)
+        for group in _groups(cast("Classifier", model), OptimizerSpec(weight_decay=0.5, decay_all=False))
+        for parameter in cast("list[nn.Parameter]", group["params"])
+        if group["weight_decay"]
+    }
+    parameters = {path: p for path, p in backbone.named_parameters() if p.ndim > 1}
+    spared = {path.rpartition(".")[2] for path, p in parameters.items() if id(p) not in decayed}
+    assert spared == tables
+    assert {path.rpartition(".")[2] for path, p in parameters.items() if id(p) in decayed} == {"weight"}
+    assert len(decayed) == sum(path.endswith("weight") for path in parameters)
 
 
 def test_layers_have_rates_of_their_own() -> None:
@@ -189,6 +211,21 @@ def test_weights_that_a_network_uses_twice_are_averaged_once(monkeypatch: pytest
     Ema(twin, 0.75).update(model, 100)
     for name, tensor in twin.state_dict().items():
         torch.testing.assert_close(tensor, before[name] + 0.25)
+
+
+def masked() -> nn.Module:
+    network = nn.Sequential(nn.Conv2d(3, 3, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 2))
+    network.register_buffer("mask", torch.full((3, 3), -torch.inf).triu(1))
+    return network
+
+
+def test_masks_of_infinities_are_not_averaged_to_nan(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(cast("dict[str, Network]", NETWORKS), "small", Network(masked, "0", "3"))
+    model, twin = small(), small()
+    ema = Ema(twin, 0.75)
+    for update in (1, 2):
+        ema.update(model, update)
+    assert torch.equal(twin.backbone.get_buffer("mask"), model.backbone.get_buffer("mask"))
 
 
 RECIPES: dict[str, dict[str, Any]] = {
@@ -427,6 +464,31 @@ def test_ranks_take_the_step_of_one(tmp_path: Path, recipe: str) -> None:
 
 def without_normalisation() -> nn.Module:
     return nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 2))
+
+
+class DropsAcrossClips(nn.Sequential):
+    """It has the channels first where it drops."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        stem, pool, dropout, head = self
+        found: Tensor = head(dropout(pool(stem(x)).flatten(1).T).T)
+        return found
+
+
+@pytest.mark.parametrize(("micro_batch", "ranks"), [(0, 1), (4, 1), (2, 1), (0, 2)])
+def test_dropout_that_nobody_can_divide_is_refused_where_it_is_to_be_divided(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, micro_batch: int, ranks: int
+) -> None:
+    def made() -> nn.Module:
+        return DropsAcrossClips(nn.Conv2d(3, 8, 3), nn.AdaptiveAvgPool2d(1), nn.Dropout(), nn.Linear(8, 2))
+
+    monkeypatch.setitem(cast("dict[str, Network]", NETWORKS), "small", Network(made, "0", "3"))
+    stage = Stage(job_spec(tmp_path, micro_batch=micro_batch), phase_plans(1))
+    if (micro_batch, ranks) in ((0, 1), (4, 1)):  # of batches of 4
+        train(stage)
+    else:
+        with pytest.raises(ConfigError, match=r"2 of the network drops from a tensor of \(8, 2\)"):
+            train(stage, ranks=ranks)
 
 
 @pytest.mark.usefixtures("double_precision")

@@ -17,6 +17,7 @@ from essp.checkpoints.programs import export_programs
 from essp_common.artifacts import checkpoint, layout
 from essp_common.artifacts.checkpoint_files import BadCheckpoint
 from essp_common.artifacts.fused_model import open_model
+from essp_common.artifacts.manifest import MODEL_FILE
 from essp_common.artifacts.sealed import sealed
 from essp_common.errors import ConfigError, Conflict, EsspError, NotFound, PermanentError
 from essp_common.learning.models import Classifier, as_tensors, starting_weights
@@ -101,7 +102,7 @@ def test_what_a_running_job_removes_meanwhile_is_not_damaged(
     output: Path, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
     """Just before its manifest is read for the first or the second time, or its weights are."""
-    wanted = checkpoint.MODEL_FILE if when == "as its files are read" else "manifest.json"
+    wanted = MODEL_FILE if when == "as its files are read" else "manifest.json"
     asked = 2 if when == "as its manifest is read" else 1
     [removed] = output.glob("trainers/one/checkpoints/0000000008-*")
     times = [0]
@@ -155,7 +156,7 @@ def test_a_difference_is_that_of_the_weights(output: Path) -> None:
 def weights_at(output: Path, step: int) -> dict[str, torch.Tensor]:
     store = store_of(output)
     manifest = checkpoint.read(store, "one", step)
-    return as_tensors(checkpoint.load_arrays(store, manifest, [checkpoint.MODEL_FILE])[checkpoint.MODEL_FILE])
+    return as_tensors(checkpoint.load_arrays(store, manifest, [MODEL_FILE])[MODEL_FILE])
 
 
 @pytest.mark.parametrize(
@@ -273,9 +274,9 @@ def with_bomb(output: Path, step: int) -> None:
     files = [
         file.model_copy(update={"size_bytes": len(BOMB), "sha256": hashlib.sha256(BOMB).hexdigest(), "base": None})
         for file in manifest.files
-        if file.name == checkpoint.MODEL_FILE
+        if file.name == MODEL_FILE
     ]
-    store.put(manifest.prefix + checkpoint.MODEL_FILE, BOMB)
+    store.put(manifest.prefix + MODEL_FILE, BOMB)
     store.put(manifest.key, sealed(manifest.model_copy(update={"files": tuple(files)})))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from essp.checkpoints.listing import faults, listed
-from essp_common.artifacts import checkpoint
+from essp_common.artifacts import checkpoint_writer
 from essp_common.objects.directory import DirectoryStore
 from tests.unit.essp_common.artifacts.test_ownership import DATA, manifest
 
@@ -14,7 +14,7 @@ def test_of_two_checkpoints_of_one_step_each_is_read_by_itself(tmp_path: Path) -
     """A process that died before the first was the latest leaves it beside that of its successor."""
     store = DirectoryStore(str(tmp_path))
     first, second = (
-        checkpoint.write(store, manifest(8).model_copy(update={"incarnation": incarnation}), DATA)
+        checkpoint_writer.write(store, manifest(8).model_copy(update={"incarnation": incarnation}), DATA)
         for incarnation in (1, 2)
     )
     for damaged in (first, second):

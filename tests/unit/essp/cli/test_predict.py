@@ -48,7 +48,7 @@ def model_uri(tmp_path_factory: pytest.TempPathFactory) -> str:
     job = finished_job(tmp_path_factory.mktemp("model"))
     finals = final_checkpoints(job.store, job.spec)
     assert finals is not None
-    assemble(job.store, MemoryCache(), JOB, job.spec, finals)
+    assemble(job.store, MemoryCache(), JOB, job.spec, finals, STORES)
     return job.spec.output
 
 

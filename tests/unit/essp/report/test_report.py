@@ -32,8 +32,8 @@ from essp.report.samples import choose, code_shares, draw_samples, read_clip, re
 from essp.report.sweeps import best_of_sweeps
 from essp_aggregator.assembly import assemble, final_checkpoints
 from essp_common.artifacts import layout, scores
-from essp_common.artifacts.checkpoint import PhaseRecord, TakenChange
 from essp_common.artifacts.history import History
+from essp_common.artifacts.manifest import PhaseRecord, TakenChange
 from essp_common.artifacts.scores import ScoreTable, VideoScores
 from essp_common.cache.memory import MemoryCache
 from essp_common.catalog.catalog import Catalog
@@ -61,7 +61,7 @@ def fused(root: Path, catalog: str = "file:///absent.parquet", test: bool = True
     job = finished_job(root, catalog=catalog, test=test)
     finals = final_checkpoints(job.store, job.spec)
     assert finals is not None
-    assemble(job.store, MemoryCache(), JOB, job.spec, finals)
+    assemble(job.store, MemoryCache(), JOB, job.spec, finals, STORES)
     return job
 
 
@@ -498,7 +498,7 @@ def test_members_that_a_sweep_does_not_keep_are_reported_and_not_fused(tmp_path:
     job.store.put(layout.SPEC, job.spec.model_dump_json().encode())
     finals = final_checkpoints(job.store, job.spec)
     assert finals is not None
-    model = assemble(job.store, MemoryCache(), JOB, job.spec, finals)
+    model = assemble(job.store, MemoryCache(), JOB, job.spec, finals, STORES)
     told = read_run(job.store, STORES)
     assert told.scores.keys() == job.spec.trainers.keys()
     assert model.test is not None

@@ -11,9 +11,9 @@ from typing import Any, BinaryIO
 import numpy as np
 import pytest
 
-from essp_common.artifacts import checkpoint, layout
-from essp_common.artifacts.checkpoint import Best, Manifest, ModelDescription
+from essp_common.artifacts import checkpoint, checkpoint_writer, layout
 from essp_common.artifacts.checkpoint_files import BadCheckpoint, StoredBase, StoredFile, in_memory
+from essp_common.artifacts.manifest import MODEL_FILE, Best, Manifest, ModelDescription
 from essp_common.errors import Unavailable
 from essp_common.job.feature_layout import COLOURS
 from essp_common.objects.directory import DirectoryStore
@@ -51,7 +51,7 @@ def manifest(step: int, best: int | None = None) -> Manifest:
 
 def save(store: Any, manifest: Manifest, files: Mapping[str, bytes], keep: int) -> Manifest:
     """What a process does that begins, saves once, and ends."""
-    return checkpoint.claim(store, manifest.trainer, manifest.fence).save(manifest, in_memory(files), keep)
+    return checkpoint_writer.claim(store, manifest.trainer, manifest.fence).save(manifest, in_memory(files), keep)
 
 
 @pytest.fixture(params=["directory", pytest.param("s3", marks=pytest.mark.processes)])
@@ -313,7 +313,7 @@ class Chain:
     """Saves of one process, some as differences to an earlier one."""
 
     def __init__(self, store: ObjectStore) -> None:
-        self._writer = checkpoint.claim(store, "rgb")
+        self._writer = checkpoint_writer.claim(store, "rgb")
         self.weights = {4: np.arange(100, dtype=np.float32)}
 
     def save(self, step: int, base: Manifest | None = None, keep: int = 1, best: int | None = None) -> Manifest:
@@ -328,7 +328,7 @@ class Chain:
         packed = pack(arrays, EXACT, to)
 
         def data(store: ObjectStore, prefix: str) -> tuple[StoredFile, ...]:
-            [file] = in_memory({checkpoint.MODEL_FILE: packed})(store, prefix)
+            [file] = in_memory({MODEL_FILE: packed})(store, prefix)
             return (file.model_copy(update={"base": needed}),)
 
         return self._writer.save(manifest(step, best), data, keep)
@@ -347,7 +347,7 @@ def test_what_others_are_differences_to_stays_until_they_go(tmp_path: Path) -> N
     assert checkpoint.steps(folder, "rgb") == [20, 24]
     latest = checkpoint.read_latest(folder, "rgb")
     assert latest is not None
-    found = checkpoint.load_arrays(folder, latest)[checkpoint.MODEL_FILE]["w"]
+    found = checkpoint.load_arrays(folder, latest)[MODEL_FILE]["w"]
     assert found.tobytes() == chain.weights[24].tobytes()
 
 
@@ -379,7 +379,7 @@ def test_a_checkpoint_with_a_damaged_base_is_not_whole(
     chain.save(8, keep=9)
     base = chain.save(12, keep=9)
     last = chain.save(16, base, keep=9)
-    key = base.prefix + checkpoint.MODEL_FILE
+    key = base.prefix + MODEL_FILE
     data = folder.get(key)
     folder.delete(key)
     if damage != "gone":
@@ -395,11 +395,11 @@ def test_a_checkpoint_with_a_damaged_base_is_not_whole(
 
 
 def test_arrays_of_more_bytes_than_there_can_be_are_not_made(folder: ObjectStore) -> None:
-    saved = save(folder, manifest(4), {checkpoint.MODEL_FILE: pack({"w": np.zeros(2**16)})}, keep=3)
-    found = checkpoint.load_arrays(folder, saved, [checkpoint.MODEL_FILE], 2**19)
-    assert found[checkpoint.MODEL_FILE]["w"].nbytes == 2**19
+    saved = save(folder, manifest(4), {MODEL_FILE: pack({"w": np.zeros(2**16)})}, keep=3)
+    found = checkpoint.load_arrays(folder, saved, [MODEL_FILE], 2**19)
+    assert found[MODEL_FILE]["w"].nbytes == 2**19
     with pytest.raises(BadCheckpoint, match="524,288 bytes, and 524,287 are the most"):
-        checkpoint.load_arrays(folder, saved, [checkpoint.MODEL_FILE], 2**19 - 1)
+        checkpoint.load_arrays(folder, saved, [MODEL_FILE], 2**19 - 1)
 
 
 def test_a_file_that_is_not_what_its_manifest_says_it_needs_is_named(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from essp_common.artifacts.checkpoint import PhaseRecord
 from essp_common.artifacts.early_stop import EarlyStop, early_stop, is_better
+from essp_common.artifacts.manifest import PhaseRecord
 from essp_common.job.trainer_spec import Choice, StopSpec, TrainerSpec
 
 Figures = tuple[float, float]

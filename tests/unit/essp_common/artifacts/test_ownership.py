@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from essp_common.artifacts import checkpoint, layout
-from essp_common.artifacts.checkpoint import Best, CheckpointWriter, Manifest, ModelDescription
+from essp_common.artifacts import checkpoint, checkpoint_writer, layout
 from essp_common.artifacts.checkpoint_files import BadCheckpoint, in_memory
+from essp_common.artifacts.checkpoint_writer import CheckpointWriter
+from essp_common.artifacts.manifest import Best, Manifest, ModelDescription
 from essp_common.errors import Fenced, PermanentError, Unavailable
 from essp_common.job.feature_layout import COLOURS
 from essp_common.objects.directory import DirectoryStore
@@ -57,7 +58,7 @@ def store(tmp_path: Path) -> DirectoryStore:
 
 
 def begin(store: Any, fence: int = 1) -> CheckpointWriter:
-    return checkpoint.claim(store, "rgb", fence, "w")
+    return checkpoint_writer.claim(store, "rgb", fence, "w")
 
 
 def latest(store: DirectoryStore) -> int:
@@ -165,7 +166,7 @@ def test_a_later_run_with_more_epochs_goes_on_and_no_process_of_the_earlier_one_
     finished = finish_two_epochs(store)
     end = objects(store)
     laggard = begin(store)
-    longer = checkpoint.claim(store, "rgb", fence=2, epochs=4)
+    longer = checkpoint_writer.claim(store, "rgb", fence=2, epochs=4)
     assert longer.found.manifest is not None
     assert (longer.found.manifest.step, longer.found.manifest.final) == (18, False)
     assert latest(store) == 30, "until the longer training has saved something"
@@ -190,7 +191,7 @@ def test_neither_the_same_run_nor_one_without_more_epochs_goes_on(
 ) -> None:
     finish_two_epochs(store)
     before = objects(store)
-    writer = checkpoint.claim(store, "rgb", fence=fence, epochs=epochs)
+    writer = checkpoint_writer.claim(store, "rgb", fence=fence, epochs=epochs)
     with pytest.raises(Fenced, match="finished: its final checkpoint stays"):
         writer.save(manifest(31, epochs=epochs, fence=fence), DATA, 1)
     assert objects(store) == before
@@ -206,9 +207,9 @@ def test_more_epochs_begin_at_the_newest_whole_checkpoint_that_is_no_end(store: 
             store.put(info.key, b"damaged")
     if lost.startswith("all"):
         with pytest.raises(BadCheckpoint, match="ended after 2 epochs, and no whole checkpoint is left"):
-            checkpoint.claim(store, "rgb", fence=2, epochs=4)
+            checkpoint_writer.claim(store, "rgb", fence=2, epochs=4)
         return
-    found = checkpoint.claim(store, "rgb", fence=2, epochs=4).found.manifest
+    found = checkpoint_writer.claim(store, "rgb", fence=2, epochs=4).found.manifest
     assert found is not None
     assert found.step == (8 if lost == "the newest" else 18)
     assert checkpoint.read_latest(store, "rgb", epochs=4) == found

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from essp_common.artifacts import checkpoint
-from essp_common.artifacts.checkpoint import Manifest
 from essp_common.artifacts.checkpoint_files import BadCheckpoint
+from essp_common.artifacts.manifest import Manifest
 from essp_common.artifacts.sealed import sealed, unsealed
 from essp_common.errors import EsspError
 from tests.harness.finished_job import FinishedJob, finished_job

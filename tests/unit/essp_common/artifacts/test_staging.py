@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from essp_common.artifacts import checkpoint, layout, staging
-from essp_common.artifacts.checkpoint import MODEL_FILE, CheckpointWriter, Manifest
+from essp_common.artifacts import checkpoint, checkpoint_writer, layout, staging
 from essp_common.artifacts.checkpoint_files import in_memory
+from essp_common.artifacts.checkpoint_writer import CheckpointWriter
+from essp_common.artifacts.manifest import MODEL_FILE, Manifest
 from essp_common.artifacts.ownership import LatestLog
 from essp_common.artifacts.staging import Burst, Staging, parse_burst
 from essp_common.errors import ConfigError, Conflict, EsspError, Fenced, StorageFull, Unavailable
@@ -46,7 +47,7 @@ class Node:
         self.place = DirectoryStore(str(next(path for path in folder.iterdir() if path.is_dir())))
 
     def claim(self, fence: int = 1) -> CheckpointWriter:
-        self.writer = checkpoint.claim(self.store, "rgb", fence, "w", staged=self.staging)
+        self.writer = checkpoint_writer.claim(self.store, "rgb", fence, "w", staged=self.staging)
         self.staging.begin(self.writer.process)
         return self.writer
 
@@ -171,7 +172,7 @@ def test_what_is_staged_and_not_to_be_trusted_is_left_out(
         for info in list(store.list("" if change == "begun anew" else layout.latest("rgb"))):
             store.delete(info.key)
     if change == "begun anew":
-        checkpoint.claim(store, "rgb", 1, "w")  # of the same number as the one that has staged
+        checkpoint_writer.claim(store, "rgb", 1, "w")  # of the same number as the one that has staged
     again = restarted(node, tmp_path / "nvme", digest="other" if change == "settings" else "d")
     assert found_step(again.claim()) == (0 if change == "begun anew" else 4)
     assert again.staged == []
@@ -269,7 +270,7 @@ def test_who_is_overtaken_while_it_takes_up_what_is_staged_changes_nothing(
     class Overtaken(DirectoryStore):
         def put_file(self, key: str, path: str) -> ObjectInfo:
             if not other:
-                other.append(checkpoint.claim(store, "rgb", 1, "other"))
+                other.append(checkpoint_writer.claim(store, "rgb", 1, "other"))
                 if saves:
                     other[0].save(manifest(6), in_memory({MODEL_FILE: b"six"}), 2)
             return super().put_file(key, path)
@@ -295,7 +296,7 @@ def test_who_is_overtaken_as_soon_as_it_owns_the_training_leaves_what_the_other_
         def put(self, key: str, data: bytes, *, if_absent: bool = False) -> ObjectInfo:
             written = super().put(key, data, if_absent=if_absent)
             if if_absent and not other:
-                other.append(checkpoint.claim(store, "rgb", 1, "other"))
+                other.append(checkpoint_writer.claim(store, "rgb", 1, "other"))
                 if saves:
                     other[0].save(manifest(12), in_memory({MODEL_FILE: b"twelve"}), 2)
             return written
@@ -312,7 +313,7 @@ def test_who_is_overtaken_as_soon_as_it_owns_the_training_leaves_what_the_other_
 def test_a_finished_training_takes_nothing_up(node: Node, store: DirectoryStore, tmp_path: Path) -> None:
     node.stage(4)
     node.writer.save(manifest(9, final=True), in_memory({MODEL_FILE: b"end"}), 2)
-    assert found_step(checkpoint.claim(store, "rgb", 1, "w", staged=node.staging)) == 9
+    assert found_step(checkpoint_writer.claim(store, "rgb", 1, "w", staged=node.staging)) == 9
     with pytest.raises(Fenced, match="finished"):
         node.writer.named(manifest(12))
 
@@ -323,12 +324,12 @@ def test_a_later_run_with_more_epochs_takes_up_what_it_has_staged(
     """The final checkpoint of fewer epochs has a higher step than what follows it."""
     for step in (8, 20):
         node.writer.save(manifest(step, epochs=2, final=step == 20), in_memory({MODEL_FILE: b"two"}), 2)
-    node.writer = checkpoint.claim(store, "rgb", 2, "w", 4, node.staging)
+    node.writer = checkpoint_writer.claim(store, "rgb", 2, "w", 4, node.staging)
     node.staging.begin(node.writer.process)
     node.stage(12, epochs=4, fence=2)
     node.staging.close()
     again = Node(tmp_path / "nvme", store)
-    assert found_step(checkpoint.claim(store, "rgb", 2, "w", 4, again.staging)) == latest(store) == 12
+    assert found_step(checkpoint_writer.claim(store, "rgb", 2, "w", 4, again.staging)) == latest(store) == 12
 
 
 @pytest.mark.parametrize("url", ["file:///nvme", "s3://a/b?bytes=2GB", "/nvme?bytes=2GB", "file:///a?bytes=0&x=1"])

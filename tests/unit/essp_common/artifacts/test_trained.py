@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from essp_common.artifacts import checkpoint, layout
-from essp_common.artifacts.checkpoint import MODEL_FILE, load_arrays
+from essp_common.artifacts.checkpoint import load_arrays
+from essp_common.artifacts.manifest import MODEL_FILE
 from essp_common.artifacts.trained import trained
 from essp_common.errors import ConfigError
 from essp_common.wiring import Stores

@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from essp_common.errors import ConfigError
+from essp_common.job.changes import after_all
 from essp_common.job.data_spec import DataSpec
 from essp_common.job.spec import JobSpec, parse_spec, stored_spec
 from essp_common.job.trainer_spec import TrainerSpec
+from essp_common.pb.v1.messages_pb2 import Change
 
 JOB = """
 name: sweep
@@ -50,6 +52,41 @@ def test_the_expanded_job_is_what_is_stored() -> None:
     assert [job.trainers[name].optimizer.momentum for name in ("rgb-1", "rgb-2")] == [0.5, 0.5]
     assert job.trainers["rgb-2"].sweep == {"optimizer.lr": (0.03,)}
     assert job.sweeps == {"rgb": ("rgb-1", "rgb-2")}
+
+
+def test_trainers_that_only_end_with_numbers_are_no_sweep() -> None:
+    """Of each, all that `keep` says are fused."""
+    job = parsed(
+        "resnet-18: {stream: rgb, model: resnet18, keep: 1, sweep: {optimizer.lr: [0.1]}}",
+        "resnet-50: {stream: rgb, model: resnet50, keep: 1, sweep: {optimizer.lr: [0.1]}}",
+        "take-1: {stream: rgb, sweep: {dropout: [0.1, 0.2]}}",
+        "take-2: {stream: rgb, sweep: {optimizer.lr: [0.1, 0.2]}}",
+        "take-3: {stream: rgb, dropout: 0.2}",
+        "one: {stream: rgb, sweep: {dropout: [0.1]}}",
+        "two-2018: {stream: rgb, sweep: {dropout: [0.1]}}",
+    )
+    expected = {
+        "resnet-18": ("resnet-18",),
+        "resnet-50": ("resnet-50",),
+        "take-1": ("take-1-1", "take-1-2"),
+        "take-2": ("take-2-1", "take-2-2"),
+        "one": ("one",),
+        "two-2018": ("two-2018",),
+    }
+    assert job.sweeps == stored_spec(job.model_dump_json(), "here").sweeps == expected
+
+
+def test_a_sweep_stays_one_whatever_was_swept_and_changed() -> None:
+    job = parsed(
+        "net: {stream: rgb, sweep: {model: [resnet18, alexnet], probe: [null, {clips: 9}], seed: [1, 2]}}",
+        "own: {stream: rgb, probe: {}, sweep: {probe.penalty: [0.1, 1]}}",
+        "lr: {stream: rgb, sweep: {dropout: [0.1, 0.2]}}",
+        "both: {stream: rgb, sweep: {probe.penalty: [0.1, 1], probe: [null, {}]}}",
+    )
+    assert {name: len(members) for name, members in job.sweeps.items()} == {"net": 8, "own": 2, "lr": 2, "both": 4}
+    changed = after_all(job, [Change(number=1, fields={"trainers.lr-2.optimizer.lr": "0.5"})])
+    assert changed.trainers["lr-2"].optimizer.lr == 0.5
+    assert changed.sweeps == job.sweeps
 
 
 @pytest.mark.parametrize("given", ["", "probe: {}, ", "probe: {clips: 9}, ", "probe: null, "])

@@ -15,9 +15,10 @@ import numpy as np
 import pytest
 import torch
 from torch.nn import functional
+from torch.nn.utils.parametrizations import weight_norm
 
-from essp_common.artifacts.checkpoint import ModelDescription, Origin
 from essp_common.artifacts.fused_model import Member
+from essp_common.artifacts.manifest import ModelDescription, Origin
 from essp_common.errors import ConfigError, PermanentError
 from essp_common.features.registry import layout_of
 from essp_common.job.network_limits import limits_of
@@ -214,6 +215,51 @@ def test_a_normalisation_with_a_forward_of_its_own_computes_what_it_did() -> Non
 def test_a_normalisation_that_ranks_would_compute_alone_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"0\.1 of the network is a Activated with a forward of its own"):
         take_any_batch(torch.nn.Sequential(torch.nn.Sequential(torch.nn.ReLU(), Activated(3))), TwoRanks())
+
+
+def test_instances_whose_statistics_each_rank_would_follow_alone_are_refused() -> None:
+    """A rank without a clip would have NaN there."""
+    layer = torch.nn.Sequential(torch.nn.InstanceNorm2d(3, track_running_stats=True))
+    take_any_batch(layer, OneRank())
+    take_any_batch(torch.nn.Sequential(torch.nn.InstanceNorm2d(3)), TwoRanks())
+    with pytest.raises(ConfigError, match="0 of the network is a InstanceNorm2d with running statistics"):
+        take_any_batch(layer, TwoRanks())
+
+
+@pytest.mark.parametrize("kind", [torch.nn.BatchNorm2d, Activated])
+def test_a_normalisation_that_always_takes_the_batch_is_refused(
+    monkeypatch: pytest.MonkeyPatch, kind: type[torch.nn.BatchNorm2d]
+) -> None:
+    """A clip would score by those beside it, and a single one would end the process."""
+    own(monkeypatch, kind(8))
+    with pytest.raises(ConfigError, match=r"layer is a .* without running statistics, .* use nn.GroupNorm"):
+        own(monkeypatch, kind(8, track_running_stats=False))
+
+
+def with_stem(monkeypatch: pytest.MonkeyPatch, stem: torch.nn.Module, head: torch.nn.Module, channels: int) -> None:
+    def made() -> torch.nn.Module:
+        return torch.nn.Sequential(stem, torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), head)
+
+    monkeypatch.setitem(cast("dict[str, Network]", NETWORKS), "small", Network(made, "0", "3"))
+    build(description("small", "rgb" if channels == 3 else "flow", channels), seed=0)
+
+
+def test_layers_without_weights_yet_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What they would be made of is not known before a clip comes."""
+    seen = torch.nn.LazyConv2d(6, 3)
+    seen(torch.zeros(1, 3, 8, 8))
+    with_stem(monkeypatch, seen, torch.nn.Linear(6, 2), 3)
+    with pytest.raises(ConfigError, match="3 is a LazyLinear, which has no weights before it has seen something"):
+        with_stem(monkeypatch, torch.nn.Conv2d(3, 6, 3), torch.nn.LazyLinear(2), 3)
+
+
+@pytest.mark.parametrize("stem", [torch.nn.Conv2d(3, 6, 3, groups=3), weight_norm(torch.nn.Conv2d(3, 6, 3))])
+def test_a_first_layer_that_fits_its_own_channels_alone_is_refused_for_others(
+    monkeypatch: pytest.MonkeyPatch, stem: torch.nn.Module
+) -> None:
+    with_stem(monkeypatch, stem, torch.nn.Linear(6, 2), 3)
+    with pytest.raises(ConfigError, match="0 has groups or a parametrised weight, so it takes 3 alone"):
+        with_stem(monkeypatch, stem, torch.nn.Linear(6, 2), 20)
 
 
 class OneRank:

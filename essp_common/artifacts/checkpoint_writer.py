@@ -1,0 +1,271 @@
+"""Writing the checkpoints of a training, by the one process that owns it.
+
+    trainers/<trainer>/checkpoints/<step>-<incarnation>/model.tensors ...       1. data, each file read back and hashed
+    trainers/<trainer>/checkpoints/<step>-<incarnation>/manifest.json           2. sizes and SHA-256 of all, and its own
+    trainers/<trainer>/latest/<number>                                          3. names it (`ownership.py`)
+    older checkpoints                                                           4. removed, their manifests first
+
+A crash between any two of these, or within one, leaves the previous checkpoint in force: what has no manifest, or is
+newer than `latest` says, is not a checkpoint. Nothing older goes away before the new one, and the entry that names it,
+were read back and found equal. What a failed save has written is removed again, as far as the store lets it.
+
+One process writes at a time. It removes what it has superseded: checkpoints before its own latest one. It touches
+nothing ahead of that, and no folder of another incarnation is ever written to. After the final checkpoint nothing is
+saved or removed any more, unless a later run of the job asks for more epochs than the final one has. That run goes on
+from the newest checkpoint before the final one, which stays until there is a final one of more epochs.
+
+Files are packed tensors (`essp_common/tensors/packed.py`), and some are differences to a file of an earlier checkpoint.
+That one stays for as long as any that needs it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Protocol
+
+from essp_common.artifacts import layout
+from essp_common.artifacts.checkpoint import (
+    Found,
+    before_end,
+    complete,
+    completed,
+    find,
+    is_short,
+    objects_of,
+    read,
+    read_named,
+    verify,
+)
+from essp_common.artifacts.checkpoint_files import BadCheckpoint, Data
+from essp_common.artifacts.manifest import Manifest
+from essp_common.artifacts.ownership import CheckpointName, Entry, LatestLog, Ownership
+from essp_common.artifacts.sealed import sealed
+from essp_common.errors import EsspError, Fenced, PermanentError
+from essp_common.objects.port import ObjectStore
+from essp_common.runtime.failpoints import failpoint
+
+_log = logging.getLogger(__name__)
+
+
+class Staged(Protocol):
+    """Checkpoints that a process of this node has left on their way to the store; see `staging.py`."""
+
+    def left_by(self, process: str, incarnation: int) -> Manifest | None:
+        """The newest whole one that this process has staged, if that is the one which staged here."""
+
+    def data(self, manifest: Manifest) -> Data:
+        """Its files."""
+
+
+class CheckpointWriter:
+    """Saves the checkpoints of one training, as its present owner; see `claim`."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        trainer: str,
+        found: Found,
+        ownership: Ownership | None,
+        ends: Collection[CheckpointName] = (),
+    ) -> None:
+        """`ownership`: None for a finished training, in which nothing is saved any more. `ends`: final checkpoints of
+        fewer epochs, which stay until there is one of all."""
+        self.found = found
+        """Where the training stood when this process took it."""
+        self._store = store
+        self._trainer = trainer
+        self._ownership = ownership
+        self._newest = found.manifest
+        self._ends = frozenset(ends)
+
+    @property
+    def incarnation(self) -> int:
+        """The number of this process among all that have owned the training; 0: it is finished."""
+        return 0 if self._ownership is None else self._ownership.incarnation
+
+    @property
+    def process(self) -> str:
+        """The random name of this process, as `latest` has it; empty: the training is finished."""
+        return "" if self._ownership is None else self._ownership.process
+
+    def named(self, manifest: Manifest) -> Manifest:
+        """A checkpoint of this process and this time. Raises as `save` does for one that it does not permit."""
+        incarnation = self._permitted(manifest).incarnation
+        return manifest.model_copy(update={"created": datetime.now(UTC), "incarnation": incarnation})
+
+    def check(self) -> None:
+        """Raises `Fenced` if another process owns the training now."""
+        if self._ownership is not None:
+            self._ownership.check()
+
+    def save(self, manifest: Manifest, data: Data, keep: int) -> Manifest:
+        """Store a checkpoint, make it the latest, and remove all before it but the newest `keep`, the best, and bases.
+
+        Beside a final one, the newest before it stays, too: from that one training goes on if it gets more epochs.
+        Returns the manifest with its files, incarnation and time filled in. Raises `BadCheckpoint` when the store gives
+        back other bytes than it was given, `Fenced` for a process that does not own the training any more, and what the
+        store raises; the previous checkpoint then stays the latest. That older ones could not be removed is no failure.
+        """
+        owner = self._permitted(manifest)
+        manifest = self.named(manifest)
+        owner.check()
+        if owner.pointed == manifest.checkpoint:  # the last save succeeded, and its answer was lost
+            self._newest = read(self._store, self._trainer, manifest.step)
+            verify(self._store, self._newest)
+            return self._newest
+        try:
+            manifest = write(self._store, manifest, data)
+            owner.check()  # once more, since writing the data may have taken long
+        except EsspError:
+            with suppress(EsspError):
+                remove(self._store, manifest.prefix)
+            raise
+        try:
+            owner.point(manifest.checkpoint)
+        except Fenced:
+            if owner.pointed != manifest.checkpoint:  # else the next owner has read that it is the latest
+                with suppress(EsspError):
+                    remove(self._store, manifest.prefix)
+            raise
+        self._newest = manifest
+        failpoint("checkpoint.latest")
+        try:
+            _prune(self._store, manifest, keep, self._ends)
+            owner.tidy()
+        except EsspError as error:
+            _log.warning("older checkpoints of trainer %s could not be removed: %s", manifest.trainer, error)
+        failpoint("checkpoint.pruned")
+        return manifest
+
+    def _permitted(self, manifest: Manifest) -> Ownership:
+        newest = self._newest
+        if self._ownership is None or (newest is not None and newest.final):
+            raise Fenced(f"trainer {self._trainer} is finished: its final checkpoint stays, and nothing follows it")
+        if newest is not None and manifest.step < newest.step:
+            raise PermanentError(
+                f"trainer {self._trainer}: checkpoint {manifest.step} is not saved, as the latest one, {newest.step}, "
+                f"is ahead of it"
+            )
+        return self._ownership
+
+
+def claim(
+    store: ObjectStore,
+    trainer: str,
+    fence: int = 0,
+    writer: str = "",
+    epochs: int = 0,
+    staged: Staged | None = None,
+) -> CheckpointWriter:
+    """Own a training from now on, with all its checkpoints. Whoever owned it is refused at its next save.
+
+    A finished training is not taken: what it left is returned, and cannot be added to. Only a process of a later run
+    that is to train more `epochs` takes it. `fence`: of the command on which this process trains. `writer`: its name,
+    for people. Raises `Fenced` while one of a later run owns it, and what `read_latest` raises.
+
+    `staged`: what lies on this node. If it is of the process that owned the training until now, and ahead of the
+    latest, it is written to the store, and the entry that makes this process the owner makes it the latest, too.
+    """
+    latest = LatestLog(store, trainer)
+    while True:
+        last = latest.last()
+        found = find(store, trainer)
+        end = found.manifest
+        if end is not None and end.final:
+            if not is_short(end, epochs) or fence <= end.fence:
+                return CheckpointWriter(store, trainer, found, None)
+            found = Found(before_end(store, end), 0)
+        resumed = None if end is None else end.checkpoint
+        newer = None
+        if staged is not None and last.entry is not None and last.entry.fence <= fence:
+            newer = _taken_along(store, found, staged, last.entry)
+        name = None if newer is None else newer.checkpoint
+        ownership = Ownership.take(latest, last, resumed, fence, writer, name)
+        if ownership is None:
+            if newer is not None:  # another process was first, and trains from an older one
+                remove(store, newer.prefix)
+        elif ownership.is_last:
+            if newer is not None:
+                found = Found(newer, found.lost_until if found.lost_until > newer.step else 0)
+            return CheckpointWriter(store, trainer, found, ownership, _ends(store, trainer))
+
+
+def _taken_along(store: ObjectStore, found: Found, staged: Staged, owner: Entry) -> Manifest | None:
+    """The staged checkpoint from which to go on in place of `found`, written to the store; None: there is none.
+
+    It may have the folder of the process that staged it: that one has ended, or `staged` could not be had.
+    """
+    newest = staged.left_by(owner.process, owner.owner)
+    if newest is None or (found.manifest is not None and newest.step <= found.manifest.step):
+        return None
+    try:
+        return write(store, newest, staged.data(newest))
+    except EsspError as error:
+        _log.warning("the staged checkpoint %d of trainer %s is left out: %s", newest.step, newest.trainer, error)
+        with suppress(EsspError):
+            remove(store, newest.prefix)
+        return None
+
+
+def write(store: ObjectStore, manifest: Manifest, data: Data) -> Manifest:
+    """Data, then the manifest, each read back, which makes no checkpoint the latest. Returns it with its files."""
+    store.delete(manifest.key)  # left by a save of this process that failed
+    manifest = manifest.model_copy(update={"files": data(store, manifest.prefix)})
+    failpoint("checkpoint.data")
+    store.put(manifest.key, sealed(manifest))
+    if read_named(store, manifest.trainer, manifest.checkpoint) != manifest:
+        raise BadCheckpoint(f"{store.uri(manifest.key)} reads back differently; check the store, then start again")
+    failpoint("checkpoint.manifest")
+    return manifest
+
+
+def _ends(store: ObjectStore, trainer: str) -> list[CheckpointName]:
+    """All final checkpoints."""
+    found = []
+    for name in complete(store, trainer):
+        with suppress(BadCheckpoint):
+            if read_named(store, trainer, name).final:
+                found.append(name)
+    return found
+
+
+def _prune(store: ObjectStore, newest: Manifest, keep: int, ends: Collection[CheckpointName]) -> None:
+    """Remove what `newest` has superseded: older checkpoints, and what was never completed before it.
+
+    `ends`: final checkpoints of fewer epochs, superseded only by a final one.
+    """
+    found = objects_of(store, newest.trainer)
+    complete = [name for name in completed(found) if name <= newest.checkpoint]
+    spared = set(complete[-keep:])
+    if newest.final:
+        spared.update([name for name in complete if name < newest.checkpoint and name not in ends][-1:])
+    else:
+        spared.update(ends)
+    if newest.best is not None:
+        spared.update([name for name in complete if name.step == newest.best.step][-1:])
+    spared |= {base for name in spared for base in _bases(store, newest, name)}
+    superseded = {name for name, _ in found if name < newest.checkpoint}
+    for name in sorted(superseded - spared, reverse=True):  # none goes after what it needs
+        remove(store, layout.checkpoint(newest.trainer, *name))
+
+
+def _bases(store: ObjectStore, newest: Manifest, name: CheckpointName) -> set[CheckpointName]:
+    """The checkpoints that one of them needs. They need no others."""
+    try:
+        manifest = newest if name == newest.checkpoint else read_named(store, newest.trainer, name)
+    except BadCheckpoint:  # nothing helps it
+        return set()
+    return {file.base.checkpoint for file in manifest.files if file.base is not None}
+
+
+def remove(store: ObjectStore, prefix: str) -> None:
+    """Remove a checkpoint, its manifest first, so that it never looks whole while it is being removed.
+
+    `prefix`: where its objects lie.
+    """
+    store.delete(prefix + layout.CHECKPOINT_MANIFEST)
+    for info in list(store.list(prefix)):
+        store.delete(info.key)
