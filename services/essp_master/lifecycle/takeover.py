@@ -1,9 +1,12 @@
 """Takes over the jobs that were under way when the previous master left; remembers those that had ended.
 
+Histories are read side by side, first those of the jobs that were under way: requests wait meanwhile, and a store that
+has thousands of jobs takes a moment for each.
+
 A server that does not answer is waited for, as what is said of a job that is not taken over yet would be lost, but no
 longer than `takeover_s`: a single job must not keep the master from all others. Nobody waits for the history of a job
-that has ended; the next master reads it. A job that cannot be taken over is announced as failed, so that the next
-master does not meet it again.
+that has ended and cannot be read; the next master reads it. A job that cannot be taken over is announced as failed, so
+that the next master does not meet it again.
 """
 
 from __future__ import annotations
@@ -11,12 +14,14 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 
 from essp_common import topics
 from essp_common.errors import Conflict, TransientError, Unavailable
 from essp_common.failures import reason_of, shortened
 from essp_common.job.spec import stored_spec
+from essp_common.job.status import JobStatus
 from essp_common.messages.control import ENDED
 from essp_common.pb.v1.messages_pb2 import Control
 from essp_common.runtime.failpoints import failpoint
@@ -32,6 +37,8 @@ log = logging.getLogger(__name__)
 
 _LONGEST_WAIT_S = 5.0
 """Most seconds between two tries to take over what was under way."""
+_READ_TOGETHER = 16
+"""Histories."""
 _PATIENCE_S = 10.0
 """How long a request waits for the master to know the jobs."""
 
@@ -89,22 +96,29 @@ class Takeover:
 
         Raises `TransientError` if one has to be waited for. `late`: such jobs are failed instead.
         """
-        tried = ((command, self._take_over(command)) for command in commands)
-        awaited = [(command, error) for command, error in tried if error is not None and under_way(command)]
+        first = sorted((command for command in commands if not self._known(command)), key=under_way, reverse=True)
+        readers = ThreadPoolExecutor(_READ_TOGETHER, "essp-takeover")
+        try:
+            read = [(command, readers.submit(past, command, self._stores)) for command in first]
+            tried = ((command, self._take_over(command, ended)) for command, ended in read)
+            awaited = [(command, error) for command, error in tried if error is not None and under_way(command)]
+        finally:
+            readers.shutdown(cancel_futures=True)
         if awaited and not late:
             raise awaited[0][1]
         for command, error in awaited:
             self._give_up(command, f"{error}; start it again, and it resumes from its last checkpoint")
 
-    def _take_over(self, command: Control) -> TransientError | None:
+    def _known(self, command: Control) -> bool:
+        return command.job in self._runner.jobs or self._runner.jobs.past(command.job) is not None
+
+    def _take_over(self, command: Control, history: Future[JobStatus | None]) -> TransientError | None:
         """Take over one job. Returns an error if a server does not answer, and None if there is nothing left to do."""
-        jobs = self._runner.jobs
-        known = command.job in jobs or jobs.past(command.job) is not None
-        if known or self._draining.is_set():
+        if self._draining.is_set():
             return None
         try:
-            if (ended := past(command, self._stores)) is not None:  # perhaps by a master that is still there
-                jobs.remember(ended)
+            if (ended := history.result()) is not None:  # perhaps by a master that is still there
+                self._runner.jobs.remember(ended)
             else:
                 command = as_recorded(command, self._stores)
                 self._starter.take_over(stored_spec(command.snapshot.spec_json, f"job {command.job}"), command)

@@ -580,6 +580,28 @@ def test_nobody_waits_for_the_history_of_a_job_that_has_ended(
     assert master_named("m2", adapters).ready
 
 
+def test_histories_are_read_side_by_side(
+    adapters: Adapters, fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = master_named("m1", adapters)
+    names = {"one", "two", "three"}
+    for name in names:
+        first.start(fleet.job.model_copy(update={"name": name, "output": f"file://{tmp_path}/{name}"}))
+        first.stop(name)
+    first.drain()
+    first.run()
+    together, newest = threading.Barrier(len(names), timeout=LONGEST_S), History.newest
+
+    def read(history: History) -> HistorySegment | None:
+        together.wait()  # for the other two
+        return newest(history)
+
+    monkeypatch.setattr(History, "newest", read)
+    second = master_named("m2", adapters)
+    assert {job.name: job.state for job in second.jobs()} == dict.fromkeys(names, JobState.STOPPED)
+    assert not together.broken
+
+
 def test_a_master_that_is_drained_waits_for_nobody(
     adapters: Adapters, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
