@@ -141,7 +141,7 @@ def _add_start(routes: APIRouter, master: Master) -> None:
             return master.start(parse_spec(body.decode("utf-8", "replace")), fresh, team=request.state.team)
 
         asked = fingerprint(body, str(fresh))
-        status = await run_in_threadpool(answers.once, idempotency_key, asked, start)
+        status = await run_in_threadpool(answers.once, _of_caller(request, idempotency_key), asked, start)
         response.headers["Location"] = f"/v1/jobs/{status.name}"
         return status
 
@@ -189,7 +189,13 @@ def _add_change(routes: APIRouter, master: Master) -> None:
         def change() -> JobStatus:
             return master.change(name, parse_changes(body.decode("utf-8", "replace")))
 
-        return await run_in_threadpool(answers.once, idempotency_key, fingerprint(body, name), change)
+        key = _of_caller(request, idempotency_key)
+        return await run_in_threadpool(answers.once, key, fingerprint(body, name), change)
+
+
+def _of_caller(request: Request, key: str | None) -> str | None:
+    """Two callers may take the same key: what they ask is done for each."""
+    return None if key is None else f"{request.state.caller} {key}"
 
 
 def _action(master: Master, action: str) -> Any:

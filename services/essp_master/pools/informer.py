@@ -22,6 +22,7 @@ from kubernetes.client.exceptions import ApiException
 from urllib3.exceptions import HTTPError
 
 from essp_common.errors import EsspError, PermanentError, Unavailable
+from essp_master.pools.port import CannotNow
 
 log = logging.getLogger(__name__)
 
@@ -186,7 +187,7 @@ def answers(missing_ok: bool = False) -> Iterator[None]:
             raise PermanentError(f"Kubernetes refuses: {_said(error)} (the chart's Role, or a quota)") from error
         if error.status and error.status < 500 and error.status not in (409, 429):
             raise PermanentError(f"Kubernetes refuses: {_said(error)}") from error
-        raise Unavailable(f"Kubernetes answers {error.status} {error.reason}") from error
+        raise CannotNow(f"Kubernetes answers {error.status} {error.reason}: {_said(error)}") from error
     except HTTPError as error:
         raise Unavailable(f"the Kubernetes API does not answer: {error}") from error
 

@@ -54,7 +54,7 @@ from essp_master.pools.manifests import (
     training_name,
 )
 from essp_master.pools.pod_trouble import shortage_of, trouble_of
-from essp_master.pools.port import PoolSize, TrainingKey
+from essp_master.pools.port import CannotNow, PoolSize, TrainingKey
 from essp_master.registrations import ExtractorRow, TrainerRow
 
 POOL = "essp.dev/pool"
@@ -196,14 +196,14 @@ class KubernetesDriver:
         done = []
         with self._lock:
             for pool, extractor in self._extractors.items():
-                with suppress(PermanentError, ConfigError):  # the others' Deployments are no worse for it
+                with suppress(PermanentError, ConfigError, CannotNow):  # the others' Deployments are no worse for it
                     if sentence := self._repair_extractor(pool, extractor):
                         done.append(sentence)
                         self.tell(pool, sentence)
             for name, training in list(self._trainers.items()):
                 try:
                     sentence = self._repair(name)
-                except (PermanentError, ConfigError) as error:  # the others' Jobs are no worse for it
+                except (PermanentError, ConfigError, CannotNow) as error:  # the others' Jobs are no worse for it
                     sentence = f"trainer {name} cannot be run: {error}"
                 if sentence and sentence != training.reported:
                     done.append(sentence)
@@ -257,7 +257,7 @@ class KubernetesDriver:
             self._trainers[name] = training
             if not training.wanted:
                 self._delete(training.body["metadata"]["name"])  # also one that has not been seen yet
-            with suppress(PermanentError):  # `repair` reports it
+            with suppress(PermanentError, CannotNow):  # `repair` reports it
                 self._repair(name)
 
     def trainings(self) -> Mapping[TrainingKey, int]:

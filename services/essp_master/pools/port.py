@@ -12,11 +12,16 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Protocol
 
+from essp_common.errors import Unavailable
 from essp_common.runtime.conditions import Subject
 from essp_master.registrations import ExtractorRow, TrainerRow
 
 TrainingKey = tuple[str, str]
 """Job and trainer."""
+
+
+class CannotNow(Unavailable):
+    """The platform answers: that it cannot do this one thing at present, as where a webhook of Kubernetes fails."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from essp_common.runtime.troubles import Kind
 from essp_master.job.pool_demand import PoolDemand
 from essp_master.pools.autoscaler import Autoscaler, Decision, Limits, Saturation
 from essp_master.pools.load import PoolRates, loads
-from essp_master.pools.port import PoolDriver, PoolSize, TrainingKey
+from essp_master.pools.port import CannotNow, PoolDriver, PoolSize, TrainingKey
 from essp_master.pools.rules import PoolRule, PoolRules
 from essp_master.pools.trainer_ranks import TrainerRanks
 from essp_master.pools.worker_registry import PoolState, WorkerRegistry
@@ -147,13 +147,10 @@ class Reconciler:
             self._follow_registrations()
             for sentence in self._driver.repair():
                 self._report("", sentence)
-            sizes, states = self._driver.sizes(), self._registry.pools(self._clock())
+            sizes = self._driver.sizes()
             self._tell_of_held_up(sizes)
             for pool, size in sizes.items():
-                if (wanted := self._bounded(pool, size)) != size.replicas:
-                    reason = "outside its bounds"
-                    found = Decision(pool, Saturation.BALANCED, size.replicas, wanted, reason)
-                    self._carry_out(found, states.get(pool, PoolState()))
+                self._keep(pool, size)
 
     def step(self) -> None:
         """Look once, and do what is to be done."""
@@ -230,9 +227,10 @@ class Reconciler:
         self._ranks = divides.shares if divides else {}
 
     def _keep(self, pool: str, size: PoolSize) -> None:
-        """Bring a pool within its bounds."""
+        """Bring a pool within its bounds. Where that is refused, an event says so."""
         if (wanted := self._bounded(pool, size)) != size.replicas:
-            self._driver.scale(pool, wanted, self._registry.pools(self._clock()).get(pool, PoolState()).idlest())
+            state = self._registry.pools(self._clock()).get(pool, PoolState())
+            self._carry_out(Decision(pool, Saturation.BALANCED, size.replicas, wanted, "outside its bounds"), state)
 
     def _tell_of_held_up(self, sizes: Mapping[str, PoolSize]) -> None:
         """Report what keeps workers from coming up, once for as long as it lasts."""
@@ -278,7 +276,7 @@ class Reconciler:
         pool = ids.extractor_pool([feature])
         try:
             self._driver.add_extractor(row)
-        except (PermanentError, ConfigError) as error:
+        except (PermanentError, ConfigError, CannotNow) as error:
             if self._refused.get(feature) != str(error):
                 self._refused[feature] = str(error)
                 self._report(pool, f"{row.image} cannot be run: {error}")
@@ -329,7 +327,7 @@ class Reconciler:
         message = f"{decision.replicas} -> {decision.wanted}: {decision.reason}"
         try:
             self._driver.scale(decision.pool, decision.wanted, state.idlest())
-        except (PermanentError, ConfigError) as error:  # the other pools are no worse for it
+        except (PermanentError, ConfigError, CannotNow) as error:  # the other pools are no worse for it
             message = f"{decision.replicas} -> {decision.wanted} was refused: {error}"
         step = (decision.replicas, decision.wanted)
         if self._reported.get(decision.pool) != step:  # what was not followed, or was refused, is not repeated

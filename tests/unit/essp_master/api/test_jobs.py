@@ -275,6 +275,17 @@ def test_a_request_sent_again_with_its_key_starts_nothing_twice(served: Served) 
     problem(served.client.post("/v1/jobs", content=body, headers={"Idempotency-Key": "two"}), 409)
 
 
+def test_callers_that_take_the_same_key_are_told_apart(tmp_path: Path) -> None:
+    with Served(tmp_path, api_tokens=[entry("one", "1", "operate"), entry("two", "2", "operate")]) as served:
+        for number, (token, status) in enumerate([("1", 202), ("2", 409), ("1", 202)]):
+            response = served.client.post(
+                "/v1/jobs",
+                content=served.job.model_dump_json(),
+                headers={"Idempotency-Key": "job", "Authorization": f"Bearer {token}"},
+            )
+            assert response.status_code == status, number
+
+
 def test_a_failed_request_can_be_mended_and_sent_again_with_its_key(served: Served) -> None:
     headers = {"Idempotency-Key": "one"}
     problem(served.client.post("/v1/jobs", content=b"{", headers=headers), 422)

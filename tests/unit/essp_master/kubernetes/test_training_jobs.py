@@ -191,14 +191,19 @@ def test_a_training_that_goes_on_after_its_job_was_complete_gets_another_job(
     assert cluster.count("POST", "jobs") == 2
 
 
+@pytest.mark.parametrize(
+    "refusal",
+    [Refusal(403, "Forbidden", "exceeded quota: jobs=1"), Refusal(500, "InternalError", "exceeded quota: no answer")],
+    ids=["a quota", "a webhook that fails"],
+)
 def test_a_job_that_is_refused_is_told_once_and_stops_no_other(
-    cluster: Cluster, driver: KubernetesDriver, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, driver: KubernetesDriver, monkeypatch: pytest.MonkeyPatch, refusal: Refusal
 ) -> None:
     answer = cluster.answer
 
     def full(method: str, url: str, body: Any) -> Any:
         if method == "POST" and body["metadata"]["name"] == DEMO_RGB:
-            raise Refusal(403, "Forbidden", "exceeded quota: jobs=1")
+            raise refusal
         return answer(method, url, body)
 
     monkeypatch.setattr(cluster, "answer", full)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from essp_common.errors import ConfigError, NotFound, PermanentError, Unavailable
+from essp_common.errors import ConfigError, EsspError, NotFound, PermanentError, Unavailable
 from essp_common.features.declared import DeclaredOutput
 from essp_common.pb.v1.messages_pb2 import Heartbeat
 from essp_common.runtime.conditions import SEEN_S, Condition, Subject
@@ -22,7 +22,7 @@ from essp_common.runtime.troubles import Kind
 from essp_master.config import MasterSettings
 from essp_master.job.pool_demand import PoolDemand, TrainerDemand
 from essp_master.pools.load import PoolRates, loads
-from essp_master.pools.port import PoolSize, TrainingKey
+from essp_master.pools.port import CannotNow, PoolSize, TrainingKey
 from essp_master.pools.processes import ProcessDriver
 from essp_master.pools.reconciler import PERIOD_S, Reconciler
 from essp_master.pools.rules import PoolRule, PoolRules
@@ -316,6 +316,19 @@ def test_a_size_that_is_refused_does_not_stop_the_others() -> None:
     assert driver.replicas == {"decoder": 1, "extractor.depth": 3}
     said = [event.message for event in bench.reconciler.events() if event.pool == "decoder"]
     assert said == [f"1 -> {wanted} was refused: 403 denied by a policy" for wanted in (2, 3)]
+
+
+@pytest.mark.parametrize("error", [PermanentError("403 denied by a policy"), CannotNow("500 a webhook failed")])
+def test_bounds_that_people_set_are_kept_where_the_size_is_refused(error: EsspError) -> None:
+    class Refusing(Recorded):
+        def scale(self, pool: str, replicas: int, spare: Sequence[str]) -> None:
+            raise error
+
+    bench = ReconcilerBench(decoder=1)
+    bench.reconciler._driver = Refusing(bench.driver.replicas)
+    bench.reconciler.set("decoder", PoolRule(min=2), "somebody")
+    assert bench.reconciler.rule("decoder").min == 2
+    assert [event.message for event in bench.reconciler.events()][-1] == f"1 -> 2 was refused: {error}"
 
 
 def test_a_registration_that_is_refused_does_not_stop_the_others() -> None:
