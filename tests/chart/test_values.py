@@ -169,6 +169,10 @@ def test_the_notes_say_how_to_go_on(helm: Helm) -> None:
     ("values", "warned"),
     [
         ({"api": {"open": True, "existingSecret": ""}}, "every client that reaches the master may start and stop jobs"),
+        (
+            {"api": {"open": True, "existingSecret": "", "ingress": {"enabled": True, "host": "essp.example.org"}}},
+            "everybody who can reach essp.example.org",
+        ),
         ({"networkPolicy": {"enabled": False}}, "may connect to any address"),
         ({"image": {"registry": ""}}, "image.registry is empty"),
         ({"api": {"ingress": {"enabled": True, "host": "a.example.com"}}}, r"networkPolicy.api.from"),
