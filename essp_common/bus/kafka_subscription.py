@@ -10,6 +10,9 @@ Commits are sent at most every `COMMIT_INTERVAL_S`, before partitions are given 
 what was published before has been flushed. Where that failed for good, the consumer goes back to the last commit, so
 that the work whose messages were lost is done again. The share of a group is dealt cooperatively: a rebalance takes
 only the partitions that move. A subscriber that does not poll for `ABANDONED_S` loses its share soon after.
+
+A defect (an error that is neither Kafka's nor the system's) ends the thread, for what it had read may be lost. From
+then on each `poll` raises it, so that the process ends and another one reads from the last commit.
 """
 
 from __future__ import annotations
@@ -78,6 +81,8 @@ class KafkaSubscription:
         """Where each partition would be read from again; the first offset handed out, until there is a commit."""
         self._paused = False
         self._error: EsspError | None = None
+        self._defect: Exception | None = None
+        """What has stopped the thread: nothing is read any more."""
         self._closing = threading.Event()
         self._polled = False
         self._share: tuple[int, int] | None = None
@@ -97,8 +102,12 @@ class KafkaSubscription:
         with self._changed:
             self._asked_at = time.monotonic()
             self._changed.wait_for(
-                lambda: self._error or self._closing.is_set() or (self._read and not self._paused), timeout_s
+                lambda: self._error or self._defect or self._closing.is_set() or (self._read and not self._paused),
+                timeout_s,
             )
+            if self._defect is not None:
+                what = f"{type(self._defect).__name__}: {self._defect}"
+                raise EsspError(f"reading has stopped ({what}); start this process again") from self._defect
             if self._error is not None:
                 error, self._error = self._error, None
                 raise error
@@ -183,7 +192,9 @@ class KafkaSubscription:
         except Exception as error:
             log.exception("reading for group %s has stopped", self._group)
             self._membership.failed("reading has stopped")
-            self._tell(Unavailable(f"reading has stopped: {type(error).__name__}: {error}"))
+            with self._changed:
+                self._defect = error
+                self._changed.notify_all()
         finally:
             self._leave()
 

@@ -197,7 +197,7 @@ class Worker:
         try:
             self._subscription.pause()
             self._subscription.poll(1, 0.0)
-        except TransientError as error:
+        except EsspError as error:
             log.warning("%s: while draining: %s", self.name, error)
 
     # --- the lanes ---

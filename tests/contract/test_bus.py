@@ -23,7 +23,7 @@ from essp_common.bus.kafka_subscription import KafkaSubscription
 from essp_common.bus.liveness import Membership
 from essp_common.bus.memory import MemoryBus
 from essp_common.bus.port import Bus
-from essp_common.errors import ConfigError, Unavailable
+from essp_common.errors import ConfigError, EsspError, TransientError, Unavailable
 from essp_common.runtime.troubles import Kind
 from tests.contract.bus_suite import PARTITIONS, BusContract, Open, finish, numbers, own, take
 from tests.harness.proxy import Proxy
@@ -192,6 +192,21 @@ class TestKafkaBus(BusContract):
 
     @pytest.mark.processes
     @leaves_sockets
+    def test_a_reader_that_has_met_a_defect_never_seems_to_wait_for_records(
+        self, bus: Bus, topic: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def defect(**_: object) -> None:
+            raise RuntimeError("can't start new thread")
+
+        with closing(bus.subscribe([topic], "g")) as subscription:
+            own(subscription, PARTITIONS)
+            assert isinstance(subscription, KafkaSubscription)
+            monkeypatch.setattr(subscription._consumer, "poll", defect)
+            for _ in range(3):
+                with pytest.raises(EsspError, match="can't start new thread") as caught:
+                    subscription.poll(1, LONGEST_S)
+                assert not isinstance(caught.value, TransientError), "another try is none"
+
     def test_broker_that_goes_away_is_unavailable(self, tmp_path: Path) -> None:
         with KafkaServer(tmp_path) as server:
             bus = KafkaBus.from_url(f"{server.url}&connect_timeout_ms=500")

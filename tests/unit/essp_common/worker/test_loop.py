@@ -405,6 +405,29 @@ def test_setup_that_fails_ends_the_run(bus: MemoryBus, start: Callable[..., Runn
     assert running.returned() == [b"a"]
 
 
+def test_a_worker_that_can_read_no_more_finishes_what_it_has_in_hand(
+    bus: MemoryBus, start: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = threading.Event()
+    stage = Script(lambda _: ended.wait(LONGEST_S))
+    running = start(stage)
+    publish(bus, "a")
+    stage.wait(lambda: stage.handled == [b"a"])
+    polls: list[int] = []
+
+    def defect(max_records: int, timeout_s: float) -> list[Record]:
+        polls.append(max_records)
+        if len(polls) > 1:
+            ended.set()
+        raise EsspError("reading has stopped")
+
+    monkeypatch.setattr(running.worker._subscription, "poll", defect)
+    running.thread.join(LONGEST_S)
+    assert str(running.error) == "reading has stopped"
+    publish(bus, "b")
+    assert running.returned() == [b"b"], "it has done a and left its group"
+
+
 def test_a_worker_that_cannot_report_leaves_its_group(bus: MemoryBus, start: Callable[..., Running]) -> None:
     """What it had in hand is delivered to others."""
 
