@@ -124,6 +124,27 @@ def test_values_of_processes_with_the_same_number_stay_apart(
         assert bytes(cache.get(OTHER)) == NEW
 
 
+def test_what_a_fork_holds_stays_as_it_is(cache: SharedMemoryCache) -> None:
+    """Its parent lets go of it, and the cache has other values."""
+    cache.put(KEY, OLD, ["trainer.a"], TTL_S)
+    in_hand = [cache.get(KEY)]
+    ready, go = os.pipe()
+    fork = os.fork()
+    if not fork:
+        try:
+            os.read(ready, 1)
+            os._exit(bytes(in_hand[0]) != OLD)
+        finally:
+            os._exit(2)
+    in_hand.clear()
+    cache.ack(KEY, "trainer.a")
+    cache.put(OTHER, OLD[::-1], ["trainer.a"], TTL_S)
+    os.write(go, b"x")
+    assert os.waitpid(fork, 0)[1] == 0
+    os.close(ready)
+    os.close(go)
+
+
 def test_large_value_is_read_where_it_lies(cache: SharedMemoryCache) -> None:
     cache.put(KEY, OLD, ["trainer.a"], TTL_S)
     found = memoryview(cache.get(KEY))
