@@ -22,6 +22,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -208,7 +209,9 @@ class KafkaSubscription:
         full = not self._wait_for_room()
         with self._changed:
             owned = self._owned & self._consumer.assignment()
-        (self._consumer.pause if full else self._consumer.resume)(*owned)
+        for slot in owned:
+            with suppress(KeyError):  # taken from us by now: kafka-python's thread does not wait for this one
+                (self._consumer.pause if full else self._consumer.resume)(slot)
         self._polled = True
         # What was found full was waited for already, unless the group is being dealt anew.
         polled = self._consumer.poll(timeout_ms=1 if full and self._settled() else _POLL_MS, max_records=_READ_AHEAD)
@@ -363,7 +366,8 @@ class KafkaSubscription:
         """Have everything that was handed out and is not committed delivered again."""
         with self._changed:
             for slot in self._watermarks:
-                self._consumer.seek(slot, self._committed[slot])
+                with suppress(ValueError):  # taken from us by now
+                    self._consumer.seek(slot, self._committed[slot])
             self._forget(set(self._watermarks))
 
     def _forget(self, slots: Collection[TopicPartition]) -> None:

@@ -6,6 +6,7 @@ import gc
 import logging
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
@@ -13,6 +14,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from kafka import TopicPartition
 
 from essp.servers.servers import KafkaServer
 from essp_common.bus import kafka_subscription
@@ -206,6 +208,27 @@ class TestKafkaBus(BusContract):
                 with pytest.raises(EsspError, match="can't start new thread") as caught:
                     subscription.poll(1, LONGEST_S)
                 assert not isinstance(caught.value, TransientError), "another try is none"
+
+    def test_a_partition_that_is_taken_at_any_moment_is_no_defect(
+        self, bus: Bus, topic: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """kafka-python's own thread takes it, between a look at what is assigned and what is done with that."""
+        with closing(bus.subscribe([topic], "g")) as subscription:
+            own(subscription, PARTITIONS)
+            assert isinstance(subscription, KafkaSubscription)
+            taken, assigned = TopicPartition(topic, PARTITIONS), subscription._consumer.assignment
+            looked = threading.Event()
+
+            def assignment() -> set[TopicPartition]:
+                looked.set()
+                return set(assigned()) | {taken}
+
+            subscription.gained([taken])
+            monkeypatch.setattr(subscription._consumer, "assignment", assignment)
+            assert looked.wait(LONGEST_S)
+            bus.publish(topic, b"", b"0")
+            bus.flush()
+            assert numbers(take(subscription, 1)) == [0]
 
     def test_broker_that_goes_away_is_unavailable(self, tmp_path: Path) -> None:
         with KafkaServer(tmp_path) as server:
