@@ -74,6 +74,9 @@ class Server(ABC):
                 tries_left -= 1
                 if not tries_left:
                     raise
+            except BaseException:  # Ctrl-C, for one: whoever is interrupted here never comes to stop it
+                self.stop()
+                raise
 
     def stop(self) -> None:
         """End the server. Idempotent."""
