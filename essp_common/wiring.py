@@ -200,15 +200,18 @@ class Adapters:
     @classmethod
     def from_settings(cls, settings: Servers) -> Adapters:
         """Open the adapters that the settings name, and create the topics."""
+        stores = Stores(settings.stores)
         bus = open_bus(settings.bus, settings.bus_login, settings.tenant)
         bus.ensure_topics({t: topics.partitions(t) for t in topics.FIXED})
-        return cls(bus, open_cache(settings.cache, settings.tenant), Stores(settings.stores))
+        return cls(bus, open_cache(settings.cache, settings.tenant), stores)
 
     def troubles(self) -> Troubles:
         """What keeps this process's servers from working, and its log from being written, as far as it has met it."""
         return {**logs.troubles(), **self.stores.troubles(), **self.cache.troubles(), **self.bus.troubles()}
 
     def close(self) -> None:
-        """Close the bus and the cache."""
-        self.bus.close()
-        self.cache.close()
+        """Close the bus and the cache. Raises what the bus could not deliver, and then nothing is left open, either."""
+        try:
+            self.bus.close()
+        finally:
+            self.cache.close()

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
-from tempfile import TemporaryDirectory
 from typing import Literal
 
 from pydantic import ValidationError
@@ -37,6 +36,7 @@ from essp_common.job.status import JobState, JobStatus
 from essp_common.records.versions import DataSet
 from essp_common.runtime.config import Settings
 from essp_common.runtime.process import cpu_count
+from essp_common.runtime.temporary import TemporaryFolder
 from essp_common.validation import problems
 from essp_common.wiring import Stores
 
@@ -209,7 +209,7 @@ def classify(
     usable = [row for row in rows if row.error is None and row.uri not in drawn]
     found = {row.id: _unused(row, row.error) for row in rows if row.error is not None}
     where: dict[str, tuple[Segment, ...]] = {}
-    with TemporaryDirectory(prefix="essp-predict-") as folder:
+    with TemporaryFolder("predict") as folder:
         local = settings.model_copy(
             update={"bus": "memory://", "cache": "memory://", "stores": (*settings.stores, f"file://{folder}")}
         )

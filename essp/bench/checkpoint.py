@@ -18,7 +18,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from essp.bench.io import Tell
 from essp.bench.places import remove
@@ -30,6 +29,7 @@ from essp_common.errors import PermanentError
 from essp_common.objects.port import ObjectStore
 from essp_common.quantities import counted, size
 from essp_common.runtime.process import cpu_count
+from essp_common.runtime.temporary import TemporaryFolder
 
 _COUNTS = 0.05
 """A share of the time from here on is worth a word."""
@@ -151,7 +151,7 @@ class CheckpointBenchmark:
 
     def _once(self, mode: Mode, stopped: Callable[[], bool], tell: Callable[[int], None]) -> Saved | None:
         """A run; None: it was stopped."""
-        with _own(self._store) as store, TemporaryDirectory(prefix="essp-bench-", dir=self._fast) as fast:
+        with _own(self._store) as store, TemporaryFolder("bench", str(self._fast)) as fast:
             saver, begin_s, held_s, bytes_, saved = self._saver(mode, store, fast), time.perf_counter(), [], 0, 0
             try:
                 for step in range(1, self._options.steps + 1):

@@ -10,7 +10,6 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from tempfile import TemporaryDirectory
 
 from essp.capacity.cpu import TICK_S, cpu_by_part
 from essp.embedded.composition import Embedded, EmbeddedOptions
@@ -23,6 +22,7 @@ from essp_common.pb.v1.messages_pb2 import Progress
 from essp_common.planning.decode_cost import decode_cost
 from essp_common.runtime import ids
 from essp_common.runtime.config import Settings
+from essp_common.runtime.temporary import TemporaryFolder
 from essp_common.wiring import Stores
 from essp_master.job.preflight import Preflight, preflight
 from essp_master.registrations import Declared
@@ -64,7 +64,7 @@ def measure(spec: JobSpec, settings: Settings, seconds: float, tell: Tell = lamb
 
     Raises `ConfigError` for a job that cannot run, and `EsspError` if it fails.
     """
-    with TemporaryDirectory(prefix="essp-plan-") as folder:
+    with TemporaryFolder("plan") as folder:
         memory = {"bus": "memory://", "cache": "memory://", "stores": (*settings.stores, f"file://{folder}")}
         settings = settings.model_copy(update=memory)
         spec = spec.model_copy(update={"output": f"file://{folder}/run"})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -39,6 +38,7 @@ from essp_common.objects.throttled import Device, ThrottledStore, parse_throttle
 from essp_common.quantities import counted, parse_bytes, size
 from essp_common.runtime.config import Settings
 from essp_common.runtime.process import EXIT_INTERRUPTED
+from essp_common.runtime.temporary import TemporaryFolder
 from essp_common.wiring import Stores, open_store
 
 _LEAST_BYTES, _MOST_BYTES = 1024, 64 * 2**30
@@ -186,7 +186,7 @@ def _size(text: str, option: str) -> int:
 def _slow(uri: str | None) -> Iterator[tuple[ObjectStore, str]]:
     """The store of the checkpoints, and its name."""
     if uri is None:
-        with tempfile.TemporaryDirectory(prefix="essp-bench-") as folder:
+        with TemporaryFolder("bench") as folder:
             yield open_store(f"file://{folder}"), "a temporary folder"
         return
     found = Stores(Settings().stores).under(as_uri(uri))
@@ -199,7 +199,7 @@ def _slow(uri: str | None) -> Iterator[tuple[ObjectStore, str]]:
 def _folder(chosen: Path | None) -> Iterator[Path]:
     """A fast folder. Raises `ConfigError` if it cannot be written to."""
     if chosen is None:
-        with tempfile.TemporaryDirectory(prefix="essp-bench-") as folder:
+        with TemporaryFolder("bench") as folder:
             yield Path(folder)
         return
     yield folder_for("--buffer", chosen)

@@ -12,7 +12,6 @@ The compose file's `demo` runs it; `essp demo` is the same journey in one proces
 from __future__ import annotations
 
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import typer
@@ -24,6 +23,7 @@ from essp.folders import folder_for
 from essp.uris import as_uri, shown
 from essp_common.job.spec import parse_spec
 from essp_common.runtime.config import Settings
+from essp_common.runtime.temporary import TemporaryFolder
 from essp_common.wiring import Stores
 
 
@@ -41,7 +41,7 @@ def main(
         parse_spec(text, name)
     jobs = folder_for("--out", out)
     stores = Settings().stores
-    with TemporaryDirectory(prefix="essp-demo-") as folder:
+    with TemporaryFolder("demo") as folder:
         made = make_dataset(folder, videos_per_class)
         files = sorted(path for path in made.glob("*/*/*") if path.is_file())
         store = Stores(stores).under(f"{root}/videos")

@@ -26,6 +26,9 @@ from essp_common.pb.v1.messages_pb2 import DeadLetter
 
 log = logging.getLogger(__name__)
 
+_MOST_PURGED = 50_000
+"""Of one message: an id takes up to ten bytes of the million that a message may have."""
+
 
 class EntryStore(Protocol):
     """Dead letters, by id."""
@@ -58,7 +61,9 @@ class BusEntryStore:
 
     def purge(self, ids: Collection[str]) -> None:
         offsets = sorted(int(identity) for identity in ids)
-        self._bus.publish(topics.DEADLETTER, b"", DeadLetter(purged=offsets).SerializeToString())
+        for begin in range(0, len(offsets), _MOST_PURGED):
+            purged = offsets[begin : begin + _MOST_PURGED]
+            self._bus.publish(topics.DEADLETTER, b"", DeadLetter(purged=purged).SerializeToString())
         self._bus.flush()
 
 

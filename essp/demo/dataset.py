@@ -12,19 +12,23 @@ an interrupted call goes on where it stopped; a directory with another set in it
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
 import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 
 from essp.demo.photographs import TEXTURES
 from essp.demo.scene import MOTIONS, Scene, render
-from essp_common.errors import ConfigError
+from essp_common.errors import ConfigError, Conflict, EsspError
+from essp_common.runtime.process import cpu_count
 from essp_common.video.synthetic import Encoding, write_video
 
 CLASSES = tuple(f"{texture}-{motion}" for texture in TEXTURES for motion in MOTIONS)
@@ -73,21 +77,26 @@ def make_dataset(
     """Make the set below `directory` with one process a core, and give that directory back.
 
     Of six videos of a class four are for training and one each for validation and test. `progress` is called with
-    (videos there, videos in all). Raises `ConfigError` for a directory that holds another set.
+    (videos there, videos in all). Raises `ConfigError` for a directory that holds another set, and `Conflict` while
+    another process makes it.
     """
     root = Path(directory)
-    videos = list(_videos(root, videos_per_class))
-    _claim(root, {"version": _VERSION, "videos_per_class": videos_per_class, "seed": seed})
+    with _alone(root):
+        _claim(root, {"version": _VERSION, "videos_per_class": videos_per_class, "seed": seed})
+        _complete(root, list(_videos(root, videos_per_class)), seed, progress or (lambda done, total: None))
+    return root
+
+
+def _complete(root: Path, videos: list[_Video], seed: int, report: Callable[[int, int], None]) -> None:
+    """Make those that are not there."""
     missing = [video for video in videos if not video.path.exists()]
     done = len(videos) - len(missing)
-    report = progress or (lambda done, total: None)
     report(done, len(videos))
     if not missing:
-        return root
+        return
     batches = [missing[i : i + _BATCH] for i in range(0, len(missing), _BATCH)]
     # Spawned, not forked: the caller may have threads.
-    workers = min(len(batches), os.process_cpu_count() if hasattr(os, "process_cpu_count") else os.cpu_count() or 1)
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(min(len(batches), cpu_count()), mp_context=get_context("spawn")) as pool:
         # Ctrl-C is for this process: children that start with the signal blocked finish what they have in hand.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
@@ -98,11 +107,39 @@ def make_dataset(
             for made in as_completed(making):
                 done += made.result()
                 report(done, len(videos))
+        except BrokenProcessPool as error:
+            raise EsspError(
+                f"a process that makes the videos in {root} was killed; see that there is memory for {cpu_count()} "
+                "of them, then repeat the command: it goes on where it stopped"
+            ) from error
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
     shutil.rmtree(root / _PARTIAL)
-    return root
+
+
+@contextmanager
+def _alone(root: Path) -> Iterator[None]:
+    """The folder, made if need be, for this process alone. Raises `Conflict`, and `ConfigError` for none that can be.
+
+    The lock ends with its process. Where a folder cannot be locked, as on some file servers, nobody is kept out.
+    """
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        folder = os.open(root, os.O_RDONLY)
+    except OSError as error:
+        raise ConfigError(f"{root} cannot be made ({error.strerror}); choose another directory") from error
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(folder)
+        raise Conflict(f"another process is making the videos in {root}; wait for it, or choose another") from error
+    except OSError:
+        pass
+    try:
+        yield
+    finally:
+        os.close(folder)
 
 
 def _videos(root: Path, videos_per_class: int) -> Iterator[_Video]:
@@ -133,7 +170,6 @@ def _claim(root: Path, manifest: dict[str, int]) -> None:
             raise ConfigError(f"{root} holds another video set ({found}); remove it or choose another directory")
         return
     try:
-        root.mkdir(parents=True, exist_ok=True)
         if any(root.iterdir()):
             raise ConfigError(f"{root} is not empty and holds no video set of this program; choose another directory")
         partial = path.with_suffix(".partial")

@@ -35,6 +35,7 @@ from essp_common.errors import EsspError, Unavailable
 from essp_common.messages.ordered import Delivery, PhaseEnd
 from essp_common.pb.v1.messages_pb2 import ClipRef, PhasePlan
 from essp_common.planning.position import Position
+from essp_common.runtime.children import module_command
 from essp_common.runtime.memory_file import memory_file
 from essp_trainer.data.batch import Batch
 
@@ -79,10 +80,9 @@ class ClipsProcess:
 
     def _process_of(self, connection: int) -> subprocess.Popen[bytes]:
         slots = [slot.descriptor for slot in self._slots]
-        words = map(str, (os.getpid(), connection, *slots))
         try:
             return subprocess.Popen(
-                [sys.executable, "-m", _MODULE, *words],
+                module_command(_MODULE, os.getpid(), connection, *slots),
                 pass_fds=[connection, *slots],
                 process_group=0,  # Ctrl-C is for the loop
                 stdin=subprocess.DEVNULL,

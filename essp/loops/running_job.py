@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import atexit
 import os
-import shutil
 import threading
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from tempfile import mkdtemp
 from typing import Protocol
 
 from essp.embedded.composition import Embedded, EmbeddedOptions
@@ -21,6 +19,7 @@ from essp_common.messages.snapshot import completed
 from essp_common.pb.v1.messages_pb2 import Control, PhasePlan
 from essp_common.runtime.config import Settings
 from essp_common.runtime.service import Service
+from essp_common.runtime.temporary import TemporaryFolder
 from essp_common.validation import suggested
 from essp_common.wiring import Adapters
 from essp_master.job.preflight import Preflight
@@ -76,9 +75,7 @@ class OwnJob:
         self._lock = threading.Lock()
         self._ending = threading.Lock()
         with ExitStack() as stack:
-            folder = mkdtemp(prefix="essp-loader-")  # a `TemporaryDirectory` is removed by any fork that ends
-            stack.callback(shutil.rmtree, folder, ignore_errors=True)
-            self.folder = os.path.realpath(folder)
+            self.folder = os.path.realpath(stack.enter_context(TemporaryFolder("loader")))
             """Of its output."""
             root = f"file://{self.folder}"
             self.spec = found.spec.model_copy(update={"output": f"{root}/{_OUTPUT}"})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import secrets
 import shlex
-import tempfile
 import threading
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,6 +17,7 @@ from essp.servers.servers import KafkaServer, RedisServer, S3Server, Server
 from essp_common.errors import ConfigError, Unavailable
 from essp_common.quantities import parse_bytes
 from essp_common.runtime.process import drained_by_signals
+from essp_common.runtime.temporary import TemporaryFolder
 
 BUCKET = "essp"
 _CHECK_S = 1.0
@@ -78,7 +78,7 @@ def up(
         raise ConfigError(f"--redis-memory {redis_memory!r} is not a size; write for example 1GiB") from error
     with ExitStack() as cleanup:
         if directory is None:
-            folder = Path(cleanup.enter_context(tempfile.TemporaryDirectory(prefix="essp-servers-")))
+            folder = Path(cleanup.enter_context(TemporaryFolder("servers")))
         else:
             folder = folder_for("--dir", directory)
         servers = LocalServers(folder.resolve(), int(str(memory)), as_json)

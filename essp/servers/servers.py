@@ -74,6 +74,9 @@ class Server(ABC):
                 tries_left -= 1
                 if not tries_left:
                     raise
+            except BaseException:  # Ctrl-C, for one: whoever is interrupted here never comes to stop it
+                self.stop()
+                raise
 
     def stop(self) -> None:
         """End the server. Idempotent."""
@@ -245,7 +248,8 @@ class S3Server(Server):
 
     def _command(self) -> list[str]:
         _require("moto.server")
-        return [sys.executable, "-m", "moto.server", "-H", _HOST, "-p", str(self.port)]
+        # -P: a file beside the logs, such as json.py, is none of its modules.
+        return [sys.executable, "-P", "-m", "moto.server", "-H", _HOST, "-p", str(self.port)]
 
     def _answers(self) -> bool:
         return self._request("GET", "/") == 200

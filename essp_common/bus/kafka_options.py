@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from dataclasses import dataclass, fields
 from typing import Any, Self
 from urllib.parse import parse_qsl, urlsplit
@@ -24,6 +25,7 @@ from essp_common.runtime.login import NOBODY, Login
 
 _REQUEST_TIMEOUT_MS = 15_000
 """How long one request may take; kept below the delivery timeout, so that a lost answer is asked for again."""
+_MILLISECONDS = re.compile(r"0|[1-9][0-9]{0,8}")
 _MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _FILES = ("ca", "cert", "key")
 _PROTOCOLS = {
@@ -66,9 +68,13 @@ class KafkaOptions:
             raise ConfigError(f"bus URL {url!r}: {_EXAMPLE}")
         known = {field.name: field.type for field in fields(cls) if field.name not in ("servers", "tls", "login")}
         options: dict[str, Any] = {}
-        for name, value in parse_qsl(parts.query):
-            if name not in known or (known[name] == "int" and not value.isdigit()):
+        for name, value in parse_qsl(parts.query, keep_blank_values=True):
+            if name not in known:
                 raise ConfigError(f"bus URL {url!r}: {name}={value} is not an option; there are {sorted(known)}")
+            if not value:
+                raise ConfigError(f"bus URL {url!r}: {name} has no value")
+            if known[name] == "int" and not _MILLISECONDS.fullmatch(value):
+                raise ConfigError(f"bus URL {url!r}: {name}={value} is not a number of milliseconds")
             options[name] = int(value) if known[name] == "int" else value
         found = cls(servers, **options, tls=parts.scheme == "kafka+ssl", login=login)
         found._check(url)

@@ -10,6 +10,9 @@ Commits are sent at most every `COMMIT_INTERVAL_S`, before partitions are given 
 what was published before has been flushed. Where that failed for good, the consumer goes back to the last commit, so
 that the work whose messages were lost is done again. The share of a group is dealt cooperatively: a rebalance takes
 only the partitions that move. A subscriber that does not poll for `ABANDONED_S` loses its share soon after.
+
+A defect (an error that is neither Kafka's nor the system's) ends the thread, for what it had read may be lost. From
+then on each `poll` raises it, so that the process ends and another one reads from the last commit.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -78,6 +82,8 @@ class KafkaSubscription:
         """Where each partition would be read from again; the first offset handed out, until there is a commit."""
         self._paused = False
         self._error: EsspError | None = None
+        self._defect: Exception | None = None
+        """What has stopped the thread: nothing is read any more."""
         self._closing = threading.Event()
         self._polled = False
         self._share: tuple[int, int] | None = None
@@ -97,8 +103,12 @@ class KafkaSubscription:
         with self._changed:
             self._asked_at = time.monotonic()
             self._changed.wait_for(
-                lambda: self._error or self._closing.is_set() or (self._read and not self._paused), timeout_s
+                lambda: self._error or self._defect or self._closing.is_set() or (self._read and not self._paused),
+                timeout_s,
             )
+            if self._defect is not None:
+                what = f"{type(self._defect).__name__}: {self._defect}"
+                raise EsspError(f"reading has stopped ({what}); start this process again") from self._defect
             if self._error is not None:
                 error, self._error = self._error, None
                 raise error
@@ -183,7 +193,9 @@ class KafkaSubscription:
         except Exception as error:
             log.exception("reading for group %s has stopped", self._group)
             self._membership.failed("reading has stopped")
-            self._tell(Unavailable(f"reading has stopped: {type(error).__name__}: {error}"))
+            with self._changed:
+                self._defect = error
+                self._changed.notify_all()
         finally:
             self._leave()
 
@@ -197,7 +209,9 @@ class KafkaSubscription:
         full = not self._wait_for_room()
         with self._changed:
             owned = self._owned & self._consumer.assignment()
-        (self._consumer.pause if full else self._consumer.resume)(*owned)
+        for slot in owned:
+            with suppress(KeyError):  # taken from us by now: kafka-python's thread does not wait for this one
+                (self._consumer.pause if full else self._consumer.resume)(slot)
         self._polled = True
         # What was found full was waited for already, unless the group is being dealt anew.
         polled = self._consumer.poll(timeout_ms=1 if full and self._settled() else _POLL_MS, max_records=_READ_AHEAD)
@@ -352,7 +366,8 @@ class KafkaSubscription:
         """Have everything that was handed out and is not committed delivered again."""
         with self._changed:
             for slot in self._watermarks:
-                self._consumer.seek(slot, self._committed[slot])
+                with suppress(ValueError):  # taken from us by now
+                    self._consumer.seek(slot, self._committed[slot])
             self._forget(set(self._watermarks))
 
     def _forget(self, slots: Collection[TopicPartition]) -> None:

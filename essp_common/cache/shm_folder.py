@@ -4,7 +4,7 @@
         users           each open cache has a shared lock on it
         state           limit, bytes and values held; its lock guards all that changes what is held
         values/KEY      values, each whole
-        writing/N       values that are being written, each locked by its writer; their bytes count already
+        writing/NAME    values that are being written, each locked by its writer; their bytes count already
         spare/SIZE.N    files of freed values, to be written over: that costs half of new memory; the first to go where
                         room is short. Who reads a value locks its file for as long, so nothing is written over it.
 
@@ -21,6 +21,7 @@ import fcntl
 import itertools
 import mmap
 import os
+import secrets
 import shutil
 import stat
 import struct
@@ -83,7 +84,7 @@ class Folder:
     """The folder of one cache, in use by this process. Thread-safe."""
 
     def __init__(self, parent: Path, name: str, limit_bytes: int | None) -> None:
-        """`limit_bytes`: None takes what is there. Raises `ConfigError`."""
+        """`limit_bytes`: None takes what is there. Raises `ConfigError`, and `TransientError` for want of room."""
         self._url = f"shm://{name}"
         self._root = parent / f"essp-{os.getuid()}-{name}"
         self._asked_bytes = limit_bytes
@@ -94,12 +95,15 @@ class Folder:
         self._state_path = f"{self._root}/state"
         self._users = -1
         self._joining = threading.Lock()
+        self._token = secrets.token_hex(8)
+        """Containers that share a /dev/shm number their processes each for itself, and a process may open it twice."""
         self._numbers = itertools.count()
         for other in parent.glob(f"essp-{os.getuid()}-*"):
             _remove_if_unused(other)
         try:
-            self._join()
-        except ConfigError:
+            with self.problems():
+                self._join()
+        except EsspError:
             _remove_if_unused(self._root)
             raise
 
@@ -147,7 +151,7 @@ class Folder:
         `clear`: makes room, if it can.
         """
         size = held(size)
-        temporary = f"{self._writing}{os.getpid()}.{next(self._numbers)}"
+        temporary = f"{self._writing}{self._token}.{os.getpid()}.{next(self._numbers)}"
         with self.locked() as state:
             if state.used_bytes + size > state.limit_bytes + _bytes_of(path):
                 clear(state)

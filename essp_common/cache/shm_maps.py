@@ -25,6 +25,17 @@ _SHARE = 8
 _LOOK_EVERY = 32
 
 
+_forks = 0
+
+
+def _forked() -> None:
+    global _forks
+    _forks += 1
+
+
+os.register_at_fork(after_in_parent=_forked, after_in_child=_forked)
+
+
 @dataclass(slots=True)
 class _Map:
     """A file, mapped, which one view at a time uses."""
@@ -32,8 +43,9 @@ class _Map:
     inode: int
     file: int
     memory: mmap.mmap
-    process: int
-    """After a fork both processes have the same lock; it is this one's to give back."""
+    forks: int
+    """How often the process had been forked when the view was made. A fork has the view, and the same lock: to give it
+    back would take it from the other. It goes when both have closed the file."""
 
     def __del__(self) -> None:
         os.close(self.file)
@@ -72,13 +84,14 @@ class Maps:
             except BaseException:
                 os.close(file)
                 raise
-            found = _Map(status.st_ino, file, memory, self._process)
+            found = _Map(status.st_ino, file, memory, _forks)
             self._made += 1
             if self._made % _LOOK_EVERY == 0:
                 self._forget_removed()
         else:
             fcntl.flock(found.file, fcntl.LOCK_SH)  # at once: `file` has it too
             os.close(file)
+            found.forks = _forks
         self._used.add(id(found))
         array = np.frombuffer(found.memory, np.uint8, end - begin, begin)
         weakref.finalize(array, self._give_back, found).atexit = False
@@ -90,9 +103,9 @@ class Maps:
         self._idle.clear()
 
     def _give_back(self, used: _Map) -> None:
-        if used.process != os.getpid():
-            return
         self._used.discard(id(used))
+        if used.forks != _forks:
+            return
         fcntl.flock(used.file, fcntl.LOCK_UN)
         if not self._closed and len(self._idle) < _MOST_IDLE:
             self._idle[used.inode] = used

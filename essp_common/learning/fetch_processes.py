@@ -17,7 +17,6 @@ import os
 import pickle
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -29,6 +28,7 @@ from typing import Any, NamedTuple, Self
 from essp_common.cache.port import FrameCache
 from essp_common.errors import EsspError, Unavailable
 from essp_common.messages.ordered import Prepare, Read, Stored
+from essp_common.runtime.children import module_command
 from essp_common.runtime.shared_slots import SharedMemory, Slot
 from essp_common.wiring import open_cache
 
@@ -197,7 +197,7 @@ class _Child:
             with theirs:
                 fds = [theirs.fileno(), self._memory.fd]
                 self._process = subprocess.Popen(
-                    [sys.executable, "-m", _MODULE, *map(str, fds)],
+                    module_command(_MODULE, *fds),
                     stdin=subprocess.DEVNULL,
                     pass_fds=fds,
                     env=os.environ | _ONE_THREAD,

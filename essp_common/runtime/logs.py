@@ -37,6 +37,8 @@ ABOUT = ("job_id", "seed_id", "unit_id", "epoch", "attempt")
 _CHATTY = ("kafka", "kubernetes", "botocore", "boto3", "urllib3", "httpx", "httpcore", "uvicorn")
 """Libraries whose INFO messages do not help users of ESSP."""
 
+_HALF = re.compile("[\ud800-\udfff]")
+
 _About = Mapping[str, Any]
 
 
@@ -279,4 +281,5 @@ class _JsonLines(logging.Formatter):
             line["error"] = self.formatException(record.exc_info)
         if getattr(record, "more", 0):
             line["more"] = record.more  # type: ignore[attr-defined]
-        return json.dumps(line, ensure_ascii=False, default=str)
+        # A name of a file that is no UTF-8 has halves of pairs, which stdout may not take, nor whoever reads the line.
+        return _HALF.sub(lambda half: f"\\\\u{ord(half[0]):04x}", json.dumps(line, ensure_ascii=False, default=str))

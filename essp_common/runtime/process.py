@@ -30,6 +30,7 @@ EXIT_INTERRUPTED = 130
 EXIT_NOT_DRAINED = 1
 
 _DRAINING = (signal.SIGTERM, signal.SIGINT)
+_SAYING_S = 1.0
 _ENOUGH = b"\0"
 """No signal has this number: it ends the thread that listens."""
 
@@ -128,16 +129,34 @@ def _heard(on_signal: Callable[[], None]) -> Iterator[None]:
     told_before = signal.set_wakeup_fd(told)
     # Without a handler of Python's the interpreter would write nothing.
     handled_before = {number: signal.signal(number, lambda *_: None) for number in _DRAINING}
-    try:
-        yield
-    finally:
+
+    def undo() -> None:
         for number, handler in handled_before.items():
             signal.signal(number, handler)
         signal.set_wakeup_fd(told_before)
+
+    _undone_in_forks.append(undo)
+    try:
+        yield
+    finally:
+        _undone_in_forks.remove(undo)
+        undo()
         os.write(told, _ENOUGH)
         listener.join()
         os.close(told)
         os.close(heard)
+
+
+_undone_in_forks: list[Callable[[], None]] = []
+
+
+def _forked() -> None:
+    """A fork, such as one of a pool of `multiprocessing`, ends of its signals, and does not tell its parent of them."""
+    while _undone_in_forks:
+        _undone_in_forks.pop()()
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 def run_all(services: Sequence[Service]) -> None:
@@ -199,6 +218,12 @@ def _quota(cgroup: Path) -> float | None:
 
 
 def _leave_undrained(drain_s: float) -> None:
+    saying = threading.Thread(target=_say_undrained, args=[drain_s], name="essp-undrained", daemon=True)
+    saying.start()
+    saying.join(_SAYING_S)  # nobody may read what is written, and then it waits for ever
+    os._exit(EXIT_NOT_DRAINED)
+
+
+def _say_undrained(drain_s: float) -> None:
     log.error("not drained within %g s; leaving, what is in hand is delivered again", drain_s)
     logging.shutdown()
-    os._exit(EXIT_NOT_DRAINED)

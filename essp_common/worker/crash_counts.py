@@ -17,6 +17,7 @@ expire after `TTL_S`.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import re
 import threading
@@ -42,7 +43,8 @@ class CrashCounts:
 
     def __init__(self, cache: FrameCache, group: str, limit: int, draining: threading.Event) -> None:
         self._cache = cache
-        self._group = group
+        self._digest = hashlib.blake2b(group.encode(), digest_size=8).hexdigest()
+        """Of the group: extractors' names all their features, and a cache takes keys of some length."""
         self._limit = limit
         self._draining = draining
         self._suspect = threading.Lock()
@@ -76,7 +78,7 @@ class CrashCounts:
 
     def _key(self, record: Record) -> str:
         """Cannot be the key of a job: no job has a name that begins with a point."""
-        return f"essp:.crashes:{{{self._group}/{record.topic}/{record.partition}/{record.offset}}}"
+        return f"essp:.crashes:{{{self._digest}/{record.topic}/{record.partition}/{record.offset}}}"
 
     def _read(self, key: str, record: Record) -> int:
         """The count; 0 if it belongs to another record, from before the topic was created anew, or is damaged."""

@@ -2,7 +2,7 @@
 
 The master sizes pools by these reports: which workers are up, what share of the time they worked, whether one hangs. It
 learns from them, too, what keeps workers from working (`essp_common/runtime/conditions.py`). A heartbeat that cannot be
-sent is dropped; the next one says the same.
+sent, for whatever reason, is dropped; the next one says the same.
 """
 
 from __future__ import annotations
@@ -99,12 +99,17 @@ class Heart:
 
     def _beat(self) -> None:
         while True:
-            troubles = {str(kind): shortened(words) for kind, words in self._troubles().items()}
-            heartbeat = Heartbeat(pool=self._pool, gauges=self._gauges(), troubles=troubles)
-            progress = Progress(worker=self._worker, heartbeat=heartbeat)
             try:
-                self._bus.publish(topics.PROGRESS, b"", progress.SerializeToString())
+                self._send()
             except TransientError as error:
                 log.debug("%s: a heartbeat was dropped: %s", self._pool, error)
+            except Exception:  # a worker without a heart would count as gone, though it works
+                log.exception("%s: a heartbeat was dropped", self._pool)
             if self._stopped.wait(self._interval_s):
                 return
+
+    def _send(self) -> None:
+        troubles = {str(kind): shortened(words) for kind, words in self._troubles().items()}
+        heartbeat = Heartbeat(pool=self._pool, gauges=self._gauges(), troubles=troubles)
+        progress = Progress(worker=self._worker, heartbeat=heartbeat)
+        self._bus.publish(topics.PROGRESS, b"", progress.SerializeToString())

@@ -118,9 +118,9 @@ class Worker:
             threading.Thread(target=self._lane, name=f"{self.name}-lane-{number}", daemon=True)
             for number in range(self._options.lanes)
         ]
-        for lane in lanes:
-            lane.start()
         try:
+            for lane in lanes:
+                lane.start()
             self._feed()
         finally:
             self.drain()
@@ -129,9 +129,11 @@ class Worker:
                 while lane.is_alive() and lane.name not in self._stuck():
                     self._keep_membership()
                     lane.join(self._options.poll_timeout_s)
-            self._report()
-            metrics.UNITS.labels(self.name, "returned").inc(len(self._ready))
-            self._subscription.close()
+            try:
+                self._report()
+            finally:
+                metrics.UNITS.labels(self.name, "returned").inc(len(self._ready))
+                self._subscription.close()
         if self._error is not None:
             raise self._error
 
@@ -195,7 +197,7 @@ class Worker:
         try:
             self._subscription.pause()
             self._subscription.poll(1, 0.0)
-        except TransientError as error:
+        except EsspError as error:
             log.warning("%s: while draining: %s", self.name, error)
 
     # --- the lanes ---

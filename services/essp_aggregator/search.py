@@ -17,7 +17,6 @@ import json
 import logging
 import os
 import subprocess
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -30,6 +29,7 @@ from essp_aggregator.search_child import unpacked
 from essp_aggregator.shared_scores import SharedScores
 from essp_common.aggregation.candidates import Candidate
 from essp_common.errors import PermanentError, Unavailable
+from essp_common.runtime.children import module_command
 
 log = logging.getLogger(__name__)
 
@@ -179,7 +179,7 @@ class _Child:
         words = [shared.fd, shared.size, theirs.fileno()]
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", _MODULE, *map(str, words)],
+                module_command(_MODULE, *words),
                 stdin=subprocess.DEVNULL,
                 pass_fds=[shared.fd, theirs.fileno()],
                 process_group=0,  # Ctrl-C is for the parent; of the same session, so that niceness counts

@@ -14,7 +14,6 @@ import logging
 import os
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -27,6 +26,7 @@ from essp_common.cache.port import Buffer
 from essp_common.errors import BadVideo, EsspError, PermanentError, TransientError, Unavailable, VideoFault
 from essp_common.pb.v1.messages_pb2 import DecodeSeed
 from essp_common.runtime import metrics
+from essp_common.runtime.children import module_command
 from essp_common.runtime.shared_slots import SharedMemory, Slot
 from essp_decoder.block_cache import BlockCache, BlockServer
 from essp_decoder.protocol import READY, Channel, ChildConfig, Request, clip_shapes, slot_bytes
@@ -201,7 +201,7 @@ class _Child:
                 self._server = BlockServer(videos, served)
                 fds.append(asks.fileno())
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "essp_decoder.child", *map(str, fds)],
+                module_command("essp_decoder.child", *fds),
                 stdin=subprocess.DEVNULL,
                 pass_fds=fds,
                 env=os.environ | _ENVIRONMENT,

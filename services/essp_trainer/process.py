@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import closing
 
 from essp_common.errors import ConfigError
 from essp_common.messages.control import ControlFeed
 from essp_common.runtime import ids
+from essp_common.runtime.children import module_command
 from essp_common.runtime.process import serve, worker_name
 from essp_common.wiring import Adapters
 from essp_common.worker.heartbeat import Heart
@@ -27,7 +27,7 @@ def supervise(job: str, trainer: str, count: int, settings: TrainerSettings, ren
             "--ranks starts several processes, which cannot share memory://; set ESSP_BUS, ESSP_CACHE and ESSP_STORES"
         )
     without_metrics = settings.model_copy(update={"metrics_port": 0})  # each rank has a port of its own
-    command = [sys.executable, "-m", "essp_trainer.main", "--job", job, "--trainer", trainer]
+    command = module_command("essp_trainer.main", "--job", job, "--trainer", trainer)
     supervisor = Supervisor(command, count, settings)
     serve(supervisor, without_metrics, job_id=job)
     return settings.drained_exit if supervisor.interrupted else 0

@@ -6,6 +6,7 @@ import gc
 import logging
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
@@ -13,6 +14,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from kafka import TopicPartition
 
 from essp.servers.servers import KafkaServer
 from essp_common.bus import kafka_subscription
@@ -23,7 +25,7 @@ from essp_common.bus.kafka_subscription import KafkaSubscription
 from essp_common.bus.liveness import Membership
 from essp_common.bus.memory import MemoryBus
 from essp_common.bus.port import Bus
-from essp_common.errors import ConfigError, Unavailable
+from essp_common.errors import ConfigError, EsspError, TransientError, Unavailable
 from essp_common.runtime.troubles import Kind
 from tests.contract.bus_suite import PARTITIONS, BusContract, Open, finish, numbers, own, take
 from tests.harness.proxy import Proxy
@@ -192,6 +194,42 @@ class TestKafkaBus(BusContract):
 
     @pytest.mark.processes
     @leaves_sockets
+    def test_a_reader_that_has_met_a_defect_never_seems_to_wait_for_records(
+        self, bus: Bus, topic: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def defect(**_: object) -> None:
+            raise RuntimeError("can't start new thread")
+
+        with closing(bus.subscribe([topic], "g")) as subscription:
+            own(subscription, PARTITIONS)
+            assert isinstance(subscription, KafkaSubscription)
+            monkeypatch.setattr(subscription._consumer, "poll", defect)
+            for _ in range(3):
+                with pytest.raises(EsspError, match="can't start new thread") as caught:
+                    subscription.poll(1, LONGEST_S)
+                assert not isinstance(caught.value, TransientError), "another try is none"
+
+    def test_a_partition_that_is_taken_at_any_moment_is_no_defect(
+        self, bus: Bus, topic: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """kafka-python's own thread takes it, between a look at what is assigned and what is done with that."""
+        with closing(bus.subscribe([topic], "g")) as subscription:
+            own(subscription, PARTITIONS)
+            assert isinstance(subscription, KafkaSubscription)
+            taken, assigned = TopicPartition(topic, PARTITIONS), subscription._consumer.assignment
+            looked = threading.Event()
+
+            def assignment() -> set[TopicPartition]:
+                looked.set()
+                return set(assigned()) | {taken}
+
+            subscription.gained([taken])
+            monkeypatch.setattr(subscription._consumer, "assignment", assignment)
+            assert looked.wait(LONGEST_S)
+            bus.publish(topic, b"", b"0")
+            bus.flush()
+            assert numbers(take(subscription, 1)) == [0]
+
     def test_broker_that_goes_away_is_unavailable(self, tmp_path: Path) -> None:
         with KafkaServer(tmp_path) as server:
             bus = KafkaBus.from_url(f"{server.url}&connect_timeout_ms=500")

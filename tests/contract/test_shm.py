@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import itertools
 import os
@@ -99,6 +100,49 @@ def test_processes_share_values_and_acks(cache: SharedMemoryCache, tmp_path: Pat
     assert cache.ack(KEY, "trainer.a") is False
     assert cache.ack(KEY, "trainer.b") is True
     assert cache.usage().used_bytes == 0
+
+
+def test_values_of_processes_with_the_same_number_stay_apart(
+    cache: SharedMemoryCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Containers that share a /dev/shm number their processes each for itself."""
+    with closing(SharedMemoryCache("clips", None, tmp_path)) as other:
+        for one, key in ((cache, KEY), (other, OTHER)):
+            one.put(key, NEW, ["trainer.a"], TTL_S)
+        for key in (KEY, OTHER):
+            cache.ack(key, "trainer.a")
+        write = os.writev
+
+        def meanwhile(file: int, buffers: Any) -> int:
+            monkeypatch.setattr(os, "writev", write)
+            other.put(OTHER, NEW, ["trainer.a"], TTL_S)
+            return write(file, buffers)
+
+        monkeypatch.setattr(os, "writev", meanwhile)
+        cache.put(KEY, NEW[::-1], ["trainer.a"], TTL_S)
+        assert bytes(cache.get(KEY)) == NEW[::-1]
+        assert bytes(cache.get(OTHER)) == NEW
+
+
+def test_what_a_fork_holds_stays_as_it_is(cache: SharedMemoryCache) -> None:
+    """Its parent lets go of it, and the cache has other values."""
+    cache.put(KEY, OLD, ["trainer.a"], TTL_S)
+    in_hand = [cache.get(KEY)]
+    ready, go = os.pipe()
+    fork = os.fork()
+    if not fork:
+        try:
+            os.read(ready, 1)
+            os._exit(bytes(in_hand[0]) != OLD)
+        finally:
+            os._exit(2)
+    in_hand.clear()
+    cache.ack(KEY, "trainer.a")
+    cache.put(OTHER, OLD[::-1], ["trainer.a"], TTL_S)
+    os.write(go, b"x")
+    assert os.waitpid(fork, 0)[1] == 0
+    os.close(ready)
+    os.close(go)
 
 
 def test_large_value_is_read_where_it_lies(cache: SharedMemoryCache) -> None:
@@ -267,6 +311,21 @@ def test_machine_without_memory_is_a_full_cache(cache: SharedMemoryCache, monkey
             cache.put(KEY, NEW, ["trainer.a"], TTL_S)
     usage = cache.usage()
     assert (usage.keys, usage.used_bytes, usage.full_count) == (0, 0, 1)
+
+
+def test_machine_that_takes_no_folder_is_an_error_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(number: int, words: str) -> Callable[..., int]:
+        def refuse(*_: object) -> int:
+            raise OSError(number, words)
+
+        return refuse
+
+    for call, number, kind in (("mkdir", errno.EROFS, Unavailable), ("pwrite", errno.ENOSPC, CacheFull)):
+        with monkeypatch.context() as patched:
+            patched.setattr(os, call, refused(number, os.strerror(number)))
+            with pytest.raises(kind, match=r"clips"):
+                SharedMemoryCache("clips", MIB, tmp_path)
+        assert not list(tmp_path.iterdir())
 
 
 def test_sizes_have_to_agree(cache: SharedMemoryCache, tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -30,6 +29,7 @@ from essp_common.artifacts.ownership import CheckpointName
 from essp_common.errors import PermanentError, TransientError
 from essp_common.job.trainer_spec import CheckpointSpec
 from essp_common.objects.port import ObjectStore
+from essp_common.runtime.children import module_command
 from essp_common.tensors.packed import Packing
 from essp_common.tensors.places import Place
 from essp_trainer.checkpoints.packer import BaseFile
@@ -125,7 +125,7 @@ class _Child:
         self._told: Sequence[Place] | None = None
         """The places that it knows."""
         self._process = subprocess.Popen(
-            [sys.executable, "-m", _MODULE, *map(str, words)],
+            module_command(_MODULE, *words),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             pass_fds=[state, *outputs],

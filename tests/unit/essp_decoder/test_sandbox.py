@@ -29,6 +29,16 @@ from tests.harness.decode_units import FRAMES, kinds, numbers, unit
 pytestmark = pytest.mark.processes
 
 
+def test_nothing_that_lies_where_it_is_started_is_run(
+    options: SandboxOptions, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("json", "av", "essp_decoder"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('not a module of the decoder')")
+    monkeypatch.chdir(tmp_path)
+    with closing(Sandbox(options)) as sandbox:
+        assert numbers(sandbox.decode(unit(folder, "a.mp4", 7))[0])[0] == 7
+
+
 @pytest.mark.parametrize("clip_codec", ["raw", "jpeg", "zstd"])
 def test_clips_come_out_as_cache_values(sandbox: Sandbox, folder: Path, clip_codec: str) -> None:
     for name in ("a.mp4", "b.avi"):

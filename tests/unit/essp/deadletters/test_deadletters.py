@@ -113,6 +113,15 @@ def test_filters_leave_out_what_is_not_meant(bus: MemoryBus, wanted: Filter, fou
     assert {identity for identity, entry in entries.items() if wanted.matches(entry)} == found
 
 
+def test_any_number_of_letters_is_purged(bus: MemoryBus) -> None:
+    """More than one message can name."""
+    reader = bus.subscribe([topics.DEADLETTER], None)
+    offsets = range(10**6, 10**6 + 400_000)
+    BusEntryStore(bus).purge([str(offset) for offset in offsets])
+    messages = [DeadLetter.FromString(record.value) for record in reader.poll(1000, 0.0)]
+    assert sorted(offset for message in messages for offset in message.purged) == list(offsets)
+
+
 def test_purged_letters_are_forgotten_and_later_ones_are_not(bus: MemoryBus) -> None:
     store = BusEntryStore(bus)
     put(bus, dead_letter(unit(index=1)), dead_letter(unit(index=2)))

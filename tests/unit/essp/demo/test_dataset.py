@@ -3,26 +3,39 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import av
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from essp.demo import dataset as dataset_module
 from essp.demo.dataset import CLASSES, MANIFEST, make_dataset
 from essp.demo.job import job_text, prediction_text
 from essp.demo.photographs import BACKGROUNDS, TEXTURES, photograph
 from essp.demo.scene import MOTIONS, Scene, render
-from essp_common.errors import ConfigError
+from essp_common.errors import ConfigError, Conflict, EsspError
 from essp_common.features import registry
 from essp_common.job.spec import parse_spec
 from essp_common.video.probe import VideoFacts, probe
 from tests.harness.quantization import dequantize
 
 PER_CLASS = 6
+
+
+class Told(Exception):
+    """The test knows enough."""
+
+
+def _die(*_: object) -> int:
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError
 
 
 @pytest.fixture(scope="module")
@@ -113,6 +126,42 @@ def test_directory_of_something_else_is_refused(dataset: Path, tmp_path: Path) -
     with pytest.raises(ConfigError, match="is not empty"):
         make_dataset(tmp_path, PER_CLASS, seed=3)
     assert json.loads((dataset / MANIFEST).read_text())["seed"] == 3
+
+
+def test_one_process_at_a_time_makes_a_set(tmp_path: Path) -> None:
+    def meanwhile(done: int, total: int) -> None:
+        with pytest.raises(Conflict, match="another process is making"):
+            make_dataset(tmp_path / "videos", 1)
+        raise Told
+
+    with pytest.raises(Told):
+        make_dataset(tmp_path / "videos", 1, progress=meanwhile)
+
+
+@pytest.mark.processes
+def test_a_process_that_is_killed_is_told_of_and_the_set_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(dataset_module, "_make", _die)
+        with pytest.raises(EsspError, match="was killed; see that there is memory"):
+            make_dataset(tmp_path, 1)
+    make_dataset(tmp_path, 1)
+    assert len(files_of(tmp_path)) == len(CLASSES)
+
+
+def test_no_more_processes_than_the_container_has_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def pool(workers: int, **options: Any) -> None:
+        asked.append(workers)
+        raise Told
+
+    monkeypatch.setattr(dataset_module, "cpu_count", lambda: 1)
+    monkeypatch.setattr(dataset_module, "ProcessPoolExecutor", pool)
+    with pytest.raises(Told):
+        make_dataset(tmp_path, 6)
+    assert asked == [1]
 
 
 def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:

@@ -63,6 +63,25 @@ def test_bucket_is_made_once(tmp_path: Path) -> None:
         assert server.store("essp", "a") == f"s3://essp/a?endpoint={server.url}"
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_that_lies_beside_the_logs_is_run(kind: type[Server], tmp_path: Path) -> None:
+    for name in ("json", "socket", "moto", "werkzeug"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('not a module of the server')")
+    with kind(tmp_path) as server:
+        assert server.alive()
+
+
+def test_a_start_that_is_interrupted_leaves_no_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(server: Server) -> bool:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(RedisServer, "_answers", interrupted)
+    server = RedisServer(tmp_path)
+    with pytest.raises(KeyboardInterrupt), server:
+        pass
+    assert not server.alive()
+
+
 def test_taken_port_is_an_error_with_the_log(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from io import StringIO
+from io import BytesIO, StringIO, TextIOWrapper
 from typing import Any
 
 import pytest
@@ -58,6 +59,16 @@ def test_json_is_one_object_a_line_on_stdout(container: Callable[[], Lines]) -> 
     assert (line["pool"], line["worker"], line["job_id"]) == ("decoder", "w-1", "demo")
     assert line["ts"].endswith("Z")
     assert "ValueError: inner" in line["error"]
+
+
+def test_a_file_name_that_is_no_text_costs_no_line(
+    container: Callable[[], Lines], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = BytesIO()
+    monkeypatch.setattr(sys, "stdout", TextIOWrapper(written, "utf-8", "strict", write_through=True))
+    container()
+    log.warning("%s cannot be read", os.fsdecode(b"a\xff.mp4"))
+    assert json.loads(written.getvalue().decode())["event"] == r"a\udcff.mp4 cannot be read"
 
 
 def test_a_line_says_what_it_is_about(container: Callable[[], Lines]) -> None:

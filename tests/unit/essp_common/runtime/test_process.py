@@ -117,6 +117,45 @@ def test_drain_has_a_limit(stubborn: Callable[..., subprocess.Popen[str]]) -> No
     assert "not drained within 0.1 s" in errors
 
 
+SILENCED = SCRIPT.replace(
+    'print("draining", flush=True)',
+    """
+        logging.basicConfig(stream=sys.stdout)
+        print("draining", flush=True)
+        logging.error("x" * 2**20)""",
+).replace("import signal", "import logging, signal")
+
+
+@pytest.mark.processes
+def test_drain_has_a_limit_though_nobody_reads_the_log(stubborn: Callable[..., subprocess.Popen[str]]) -> None:
+    assert stubborn(0.1, SILENCED).wait(LONGEST_S) == 1
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_signal_of_a_fork_is_its_own(number: signal.Signals) -> None:
+    service = Waiting()
+    with process.drained_by_signals([service], LONGEST_S):
+        started, start = os.pipe()
+        if (child := os.fork()) == 0:
+            try:
+                os.write(start, b"x")
+                signal.pause()
+                os._exit(4)
+            finally:
+                os._exit(3)
+        os.read(started, 1)
+        os.kill(child, number)
+        status = os.waitpid(child, 0)[1]
+    os.close(started)
+    os.close(start)
+    if number is signal.SIGTERM:
+        assert os.WTERMSIG(status) == number
+    else:
+        assert os.WEXITSTATUS(status) == 3, "KeyboardInterrupt"
+    assert not service.drained.is_set()
+
+
 def test_services_run_side_by_side_under_their_names() -> None:
     one, two = Waiting("one"), Waiting("two")
     runner = threading.Thread(target=process.run_all, args=([one, two],))

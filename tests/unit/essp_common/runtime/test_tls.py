@@ -136,6 +136,10 @@ def test_redis_cluster_with_tls(identity: Identity, tmp_path: Path) -> None:
         ("kafka+ssl://h:1?cert=/etc/passwd", "belong together"),
         ("kafka+ssl://h:1?sasl=GSSAPI", "is not known; there are PLAIN, SCRAM-SHA-256, SCRAM-SHA-512"),
         ("kafka+ssl://h:1?tls=1", "is not an option"),
+        ("kafka+ssl://h:1?ca=", "ca has no value"),
+        ("kafka://h:1?linger_ms=-1", "is not a number of milliseconds"),
+        ("kafka://h:1?linger_ms=\u00b2", "is not a number of milliseconds"),
+        (f"kafka://h:1?linger_ms={'9' * 5000}", "is not a number of milliseconds"),
         ("kafka+ssl://h:1", "ESSP_BUS_USER is set"),
     ],
 )

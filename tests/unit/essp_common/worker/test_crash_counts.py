@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
+from pathlib import Path
 
 import pytest
 
 from essp_common.bus.port import Record
 from essp_common.cache.memory import MemoryCache
-from essp_common.cache.port import Buffer
+from essp_common.cache.port import Buffer, FrameCache
+from essp_common.cache.shm import SharedMemoryCache
 from essp_common.errors import CacheFull, TransientError, Unavailable
+from essp_common.runtime.ids import extractor_pool
 from essp_common.worker.crash_counts import TTL_S, CrashCounts, Returned
 
 LIMIT = 3
+COUNTED = "essp:.crashes:{6c767cd8aedb30bc/t/0/%d}"
+"""The key of a record's count, in the group `g`."""
 
 
 def record(offset: int = 0, redelivered: bool = True, value: bytes = b"work") -> Record:
     return Record("t", 0, offset, b"", value, redelivered)
 
 
-def counts(cache: MemoryCache, group: str = "g") -> CrashCounts:
+def counts(cache: FrameCache, group: str = "g") -> CrashCounts:
     return CrashCounts(cache, group, LIMIT, threading.Event())
 
 
@@ -29,7 +34,7 @@ _dead: list[AbstractContextManager[int]] = []
 """What no dead worker ever leaves; held here, as leaving it by way of the garbage collector would count."""
 
 
-def die(cache: MemoryCache, item: Record, group: str = "g") -> int:
+def die(cache: FrameCache, item: Record, group: str = "g") -> int:
     """A worker begins a record and dies of it; how many it knew of that had died before."""
     _dead.append(counts(cache, group).begun(item))
     return _dead[-1].__enter__()
@@ -70,6 +75,12 @@ def test_groups_records_and_topics_made_anew_have_counts_of_their_own() -> None:
     assert die(cache, record(value=b"another topic of that name")) == 0
 
 
+def test_a_group_of_many_features_is_counted_in_every_cache(tmp_path: Path) -> None:
+    group = extractor_pool(f"a-feature-of-our-own-{number}" for number in range(20))
+    with closing(SharedMemoryCache("clips", 2**20, tmp_path)) as cache:
+        assert [die(cache, record(), group) for _ in range(2)] == [0, 1]
+
+
 def test_a_death_is_blamed_on_one_suspect_only() -> None:
     """Two lanes hold one record each that was in hand at a death: the second waits, and is not counted yet."""
     cache = MemoryCache()
@@ -85,8 +96,8 @@ def test_a_death_is_blamed_on_one_suspect_only() -> None:
     with worker.begun(first):
         other = threading.Thread(target=lane)
         other.start()
-        assert cache.get("essp:.crashes:{g/t/0/1}")[:1] == b"2"
-        assert cache.get("essp:.crashes:{g/t/0/2}")[:1] == b"1"
+        assert cache.get(COUNTED % 1)[:1] == b"2"
+        assert cache.get(COUNTED % 2)[:1] == b"1"
         order.append("first")
     other.join()
     assert order == ["first", "second"]
@@ -120,9 +131,9 @@ def test_a_cache_that_does_not_answer_stops_nobody(error: TransientError) -> Non
 def test_a_damaged_count_stops_nobody(damaged: bytes) -> None:
     cache = MemoryCache()
     die(cache, record())
-    [_, digest] = bytes(cache.get("essp:.crashes:{g/t/0/0}")).split(b" ")
+    [_, digest] = bytes(cache.get(COUNTED % 0)).split(b" ")
     for value in (damaged, damaged + b" " + digest):
-        cache.put("essp:.crashes:{g/t/0/0}", value, ["crash_counts"], TTL_S)
+        cache.put(COUNTED % 0, value, ["crash_counts"], TTL_S)
         assert die(cache, record()) == 0
 
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
+
+import pytest
 
 from essp_common import topics
 from essp_common.bus.memory import MemoryBus
+from essp_common.errors import ConfigError, Unavailable
 from essp_common.pb.v1.messages_pb2 import Heartbeat, Progress
 from essp_common.runtime.troubles import Kind
 from essp_common.worker.heartbeat import Heart, LaneLoad
@@ -77,6 +81,22 @@ def test_a_heart_beats_at_once_and_stops_with_its_worker() -> None:
     )
     assert dict(progress.heartbeat.troubles) == {"storage-full": "no room below b?"}
     assert not [thread for thread in threading.enumerate() if thread.name == "essp-heart"]
+
+
+@pytest.mark.parametrize("error", [Unavailable("away"), ConfigError("no right to publish"), ValueError("odd")])
+def test_a_heart_beats_on_whatever_becomes_of_a_beat(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    bus = MemoryBus()
+    bus.ensure_topics({topics.PROGRESS: 1})
+    reader, publish, failures = bus.subscribe([topics.PROGRESS], None), bus.publish, [error, error]
+
+    def failing(*message: Any) -> None:
+        if failures:
+            raise failures.pop()
+        publish(*message)
+
+    monkeypatch.setattr(bus, "publish", failing)
+    with Heart(bus, "w1", "decoder", dict, interval_s=0.01):
+        assert reader.poll(1, 10)
 
 
 def beat(pool: str = "decoder", **gauges: float) -> Heartbeat:

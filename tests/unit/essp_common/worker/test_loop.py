@@ -13,7 +13,16 @@ from essp_common.bus.memory import MemoryBus
 from essp_common.bus.port import Record, Subscription
 from essp_common.cache.memory import MemoryCache
 from essp_common.cache.port import Buffer
-from essp_common.errors import BadVideo, CacheFull, CacheMiss, EsspError, PermanentError, TransientError, Unavailable
+from essp_common.errors import (
+    BadVideo,
+    CacheFull,
+    CacheMiss,
+    ConfigError,
+    EsspError,
+    PermanentError,
+    TransientError,
+    Unavailable,
+)
 from essp_common.runtime.metrics import REFUSED
 from essp_common.worker.crash_counts import CrashCounts
 from essp_common.worker.loop import Worker, WorkerOptions, WorkerStuck
@@ -393,6 +402,44 @@ def test_setup_that_fails_ends_the_run(bus: MemoryBus, start: Callable[..., Runn
     running.thread.join(LONGEST_S)
     assert str(running.error) == "no library"
     assert stage.closed == 2
+    assert running.returned() == [b"a"]
+
+
+def test_a_worker_that_can_read_no_more_finishes_what_it_has_in_hand(
+    bus: MemoryBus, start: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = threading.Event()
+    stage = Script(lambda _: ended.wait(LONGEST_S))
+    running = start(stage)
+    publish(bus, "a")
+    stage.wait(lambda: stage.handled == [b"a"])
+    polls: list[int] = []
+
+    def defect(max_records: int, timeout_s: float) -> list[Record]:
+        polls.append(max_records)
+        if len(polls) > 1:
+            ended.set()
+        raise EsspError("reading has stopped")
+
+    monkeypatch.setattr(running.worker._subscription, "poll", defect)
+    running.thread.join(LONGEST_S)
+    assert str(running.error) == "reading has stopped"
+    publish(bus, "b")
+    assert running.returned() == [b"b"], "it has done a and left its group"
+
+
+def test_a_worker_that_cannot_report_leaves_its_group(bus: MemoryBus, start: Callable[..., Running]) -> None:
+    """What it had in hand is delivered to others."""
+
+    def no_right() -> None:
+        raise ConfigError("no right to publish")
+
+    stage = Script()
+    running = start(stage)
+    running.reports.then(no_right)
+    publish(bus, "a")
+    running.thread.join(LONGEST_S)
+    assert str(running.error) == "no right to publish"
     assert running.returned() == [b"a"]
 
 

@@ -1,0 +1,80 @@
+"""Temporary folders that no process leaves for good, however it ends.
+
+    essp-KIND-HOST-RANDOM/      in the folder for temporary files, which TMPDIR names
+
+A process that is killed removes nothing. It has its folder locked for as long as it lives, and so has a fork of it.
+Whoever makes a folder first removes those of its kind, user and machine that nobody has locked. On a file system
+without locks they stay.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import socket
+import tempfile
+from contextlib import suppress
+from types import TracebackType
+
+
+class TemporaryFolder:
+    """A folder for files of this process. A fork removes nothing."""
+
+    def __init__(self, kind: str, parent: str | None = None) -> None:
+        """`parent`: None is the folder for temporary files. Raises `OSError`."""
+        parent = parent or tempfile.gettempdir()
+        prefix = f"essp-{kind}-{socket.gethostname()}-"
+        _remove_left(parent, prefix)
+        self._process = os.getpid()
+        self.path, self._lock = _locked_folder(parent, prefix)
+
+    def __enter__(self) -> str:
+        """Its path."""
+        return self.path
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.remove()
+
+    def remove(self) -> None:
+        """It, and all that is in it. Idempotent."""
+        if self._lock < 0 or self._process != os.getpid():
+            return
+        shutil.rmtree(self.path, ignore_errors=True)
+        os.close(self._lock)
+        self._lock = -1
+
+
+def _locked_folder(parent: str, prefix: str) -> tuple[str, int]:
+    while True:
+        path = tempfile.mkdtemp(prefix=prefix, dir=parent)
+        try:
+            lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        except FileNotFoundError:  # taken for one that was left
+            continue
+        with suppress(OSError):  # no locks here
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        if os.fstat(lock).st_nlink:
+            return path, lock
+        os.close(lock)
+
+
+def _remove_left(parent: str, prefix: str) -> None:
+    with suppress(OSError):
+        for name in os.listdir(parent):
+            if name.startswith(prefix):
+                _remove_unlocked(os.path.join(parent, name))
+
+
+def _remove_unlocked(path: str) -> None:
+    """Remove this user's folder, if no process has it locked; nobody else's, and nothing that a link names."""
+    with suppress(OSError):
+        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        try:
+            if os.fstat(folder).st_uid == os.getuid():
+                fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(path, ignore_errors=True)
+        finally:
+            os.close(folder)
