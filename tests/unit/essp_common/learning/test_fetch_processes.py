@@ -122,7 +122,7 @@ def test_without_memory_for_clips_threads_do_the_work_and_the_child_stays(url: s
     with closing(FetchProcesses(Work(partial(opened, url), READ), 1)) as processes:
         processes.start()
         pids = processes.pids
-        with no_larger_than(1 << 20):
+        with no_larger_than(1 << 13):
             assert processes.values(clips) is None
         made = processes.values(clips)
         assert processes.pids == pids
