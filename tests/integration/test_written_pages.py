@@ -42,8 +42,9 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     job = finished_job(folder / "run")
     finals = final_checkpoints(job.store, job.spec)
     assert finals is not None
-    assemble(job.store, MemoryCache(), JOB, job.spec, finals)
-    run = read_run(job.store, Stores(("file:///",)))
+    stores = Stores(("file:///",))
+    assemble(job.store, MemoryCache(), JOB, job.spec, finals, stores)
+    run = read_run(job.store, stores)
     classes = tuple(f"{LONG}-{name}" for name in CLASSES)
     alone = replace(run, fused=run.scores["rgb"], model=run.model.model_copy(update={"classes": classes}))
     findings = [Finding(kind, LONG, LONG, (LONG, f"{LONG}2")) for kind in KINDS]
