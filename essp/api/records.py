@@ -174,7 +174,7 @@ class Records(Epochs):
             device = str(self._device)
             return About(self.classes, self._clips, len(self), self._ranks.world_size, self._plan, device, start)
 
-        shared = SharedRecords._of(Owner(loader, about, processes, memory))
+        shared = SharedRecords._of(Owner(loader, about, lambda: loader.damaged, processes, memory))
         return shared if self._map is None else shared.map(self._map)
 
     # --- what it has ---

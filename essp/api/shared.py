@@ -21,13 +21,13 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Self
+from typing import Any, NamedTuple, NoReturn, Self
 
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from essp.api.arguments import bytes_of, function_of, path_of, whole_number
-from essp.api.epochs import ONE_AT_A_TIME, Batch, closed_when_abandoned, state_of
+from essp.api.epochs import ONE_AT_A_TIME, Batch, Epochs, closed_when_abandoned, state_of
 from essp.records.feeder import Feeder, Span
 from essp.records.handover import ENDED, WAIT, Board, Slot, Standing, Status
 from essp.records.ring import Address, Ended, Home, Ring
@@ -36,9 +36,6 @@ from essp_common.errors import ConfigError, PermanentError
 from essp_common.job.fields import MOST_EPOCHS
 from essp_common.planning.position import Position
 from essp_common.validation import shown
-
-if TYPE_CHECKING:
-    from essp.api.records import Records
 
 log = logging.getLogger(__name__)
 
@@ -108,7 +105,7 @@ class SharedRecords(IterableDataset[Batch]):
     @property
     def damaged(self) -> dict[str, str]:
         """Records that could not be read so far, and why. Only where the loader was shared: it reads them."""
-        return self._owned("damaged").loader.damaged
+        return self._owned("damaged").damaged()
 
     def __len__(self) -> int:
         """Batches of an epoch, of all processes together."""
@@ -333,12 +330,20 @@ class About(NamedTuple):
 class Owner:
     """What the process that shared the loader has of it."""
 
-    def __init__(self, loader: Records, about: Callable[[Start], About], processes: int, memory: int | str) -> None:
-        """Takes over `loader`."""
+    def __init__(
+        self,
+        loader: Epochs,
+        about: Callable[[Start], About],
+        damaged: Callable[[], dict[str, str]],
+        processes: int,
+        memory: int | str,
+    ) -> None:
+        """Takes over `loader`. `damaged`: what it could not read so far, and why."""
         members = whole_number("processes", processes, 1, _MOST_PROCESSES)
         memory_bytes = bytes_of(memory)
         self.process = os.getpid()
         self.loader = loader
+        self.damaged = damaged
         self._about = about
         self._told = about(Start(0, 0, []))
         self._home = Home(members)
@@ -389,7 +394,7 @@ class Owner:
 class _Batches:
     """The batches of a loader, packed. See `essp.records.feeder.Source`."""
 
-    def __init__(self, loader: Records, about: About) -> None:
+    def __init__(self, loader: Epochs, about: About) -> None:
         self._loader = loader
         self._world_size = about.world_size
         self._size = about.size
@@ -417,7 +422,7 @@ class _Batches:
         self._loader.close()
 
 
-def _index(loader: Records) -> int:
+def _index(loader: Epochs) -> int:
     position = loader.position()
     assert position is not None
     return position.index

@@ -31,9 +31,9 @@ from essp_common.quantities import counted
 from essp_common.runtime import ids
 
 _SHOWN = 10
-_SILENCE_MS = 15 * 60 * 1000
-"""A job with outstanding clips and no event for so long is stuck. After `ESSP_STALL_S`, which is shorter, the master
-issues clips again."""
+_SILENCE_MS = 65 * 60 * 1000
+"""A job with outstanding clips and no event for so long is stuck: the master issues clips again after `ESSP_STALL_S`,
+and after an hour at the latest."""
 _COUNTED = ("issued", "decoded", "extracted", "failed", "replaced", "skipped", "lost")
 
 

@@ -154,7 +154,9 @@ def main(
         raise typer.Exit(EXIT_INTERRUPTED)
     give(results, as_json)
     if plot is not None:
-        plot.write_bytes(bars(results, "seconds", "batch" if len(options.batch) > 1 else "threads", "store"))
+        sizes_differ = len(options.batch) > 1  # so many --batches are then not as many samples, and seconds say nothing
+        value, groups = ("samples_per_s", "batch") if sizes_differ else ("seconds", "threads")
+        plot.write_bytes(bars(results, value, groups, "store"))
     if results.partial:
         console.print("interrupted: these figures are of fewer runs than were asked for", soft_wrap=True)
         raise typer.Exit(EXIT_INTERRUPTED)

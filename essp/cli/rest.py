@@ -95,7 +95,7 @@ def check(response: httpx.Response) -> None:
         return
     try:
         detail = str(response.json()["detail"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         detail = str(not_a_master(response, str(response.status_code)))
     if response.status_code in (401, 403):
         typer.echo(f"essp: {detail}", err=True)
@@ -121,5 +121,5 @@ def _content(response: httpx.Response) -> Any:
         return None
     try:
         return response.json()
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise not_a_master(response, "no JSON") from error

@@ -53,8 +53,13 @@ def unreachable(check: str, address: str, default_port: int, setting: str) -> Fi
 
     Call it before client libraries, which retry for a long time.
     """
-    parts = urlsplit(f"//{address}")
-    host, port = parts.hostname or "", parts.port or default_port
+    try:
+        parts = urlsplit(f"//{address}")
+        host, port = parts.hostname or "", parts.port or default_port
+    except ValueError as error:
+        return fail(check, f"{address} is no address: {error}", f"correct {setting}")
+    if not host:
+        return fail(check, f"{address} names no host", f"write host:port in {setting}")
     try:
         socket.create_connection((host, port), CONNECT_S).close()
         return None

@@ -6,16 +6,19 @@ from __future__ import annotations
 import http.client
 import json
 from collections.abc import Iterator
-from datetime import datetime
 from urllib.parse import urlsplit
+
+from pydantic import TypeAdapter, ValidationError
 
 from essp.doctor.finding import Finding, fail, ok, unreachable, warn
 from essp.uris import check_token, master_address
 from essp_common import distribution
 from essp_common.errors import Unavailable
+from essp_common.runtime.conditions import Condition
 
 CHECK = "master"
 _ANSWER_S = 5.0
+_CONDITIONS = TypeAdapter(list[Condition])
 _NO_TOKEN = "set ESSP_API_TOKEN to the token of the master"
 
 
@@ -60,10 +63,15 @@ def _conditions(server: str, token: str) -> Iterator[Finding]:
     if status != 200:
         yield fail(CHECK, f"{server}/v1/conditions answered {status}", "look at the master's log")
         return
-    for condition in json.loads(body):
-        what, _, remedy = condition["words"].partition("; ")
-        since = datetime.fromisoformat(condition["since"]).astimezone().strftime("%H:%M:%S")
-        yield fail(CHECK, f"{condition['kind']}: {condition['subject']}: {what} (since {since})", remedy)
+    try:
+        conditions = _CONDITIONS.validate_json(body)
+    except ValidationError:
+        yield fail(CHECK, f"{server}/v1/conditions lists no conditions", "see that no proxy answers for the master")
+        return
+    for condition in conditions:
+        what, _, remedy = condition.words.partition("; ")
+        since = condition.since.astimezone().strftime("%H:%M:%S")
+        yield fail(CHECK, f"{condition.kind}: {condition.subject}: {what} (since {since})", remedy)
 
 
 def _get(server: str, path: str, token: str) -> tuple[int, bytes]:

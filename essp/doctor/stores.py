@@ -39,6 +39,11 @@ class Writable:
 
 def examine(roots: tuple[str, ...]) -> Iterator[Finding]:
     """Check the stores in ESSP_STORES."""
+    if not roots:
+        what = "ESSP_STORES is empty, so jobs can neither read videos nor save results"
+        yield fail(
+            FILES, what, "name a store in it, as file:///data, or leave it unset for all folders of this machine"
+        )
     writable = Writable()
     for root in roots:
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isclose
 
@@ -61,6 +61,12 @@ class Run:
         return {name: stop for name, stop in found.items() if stop is not None}
 
     @property
+    def descriptors(self) -> Mapping[str, str]:
+        """Stream -> its feature, of those whose values are no picture."""
+        described = {member.stream for member in self.model.members if member.model.layout.values == "descriptor"}
+        return {name: stream.feature for name, stream in self.model.streams.items() if name in described}
+
+    @property
     def judged_by(self) -> str:
         """The metric that its trainers are compared by: of classes `top1`, of labels `mAP`."""
         return "mAP" if self.model.independent else "top1"
@@ -71,9 +77,9 @@ class Run:
         best: NDArray[np.intp] = np.argmax(self.fused.probabilities, axis=1)
         return best
 
-    def answer(self, video: int) -> str:
-        """The class of a video, or all of its labels, for people."""
-        return ", ".join(self.model.classes[c] for c in self.right(video)) or "none"
+    def answer(self, video: int, names: Sequence[str] = ()) -> str:
+        """The class of a video, or all of its labels, for people. `names`: what the classes are called here."""
+        return ", ".join((names or self.model.classes)[c] for c in self.right(video)) or "none"
 
     def right(self, video: int) -> NDArray[np.intp]:
         """The class of a video, or all of its labels, by number; empty if it has none."""

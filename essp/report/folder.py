@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 
@@ -9,6 +10,7 @@ from essp.account import account_of
 from essp.pages.elements import fact
 from essp.report import plots
 from essp.report.facts import Run, read_run
+from essp.report.lettering import lettering
 from essp.report.notes import PastRun, notes, past_runs
 from essp.report.page import PAGE, RUNS, render
 from essp.report.plots import DARK, LIGHT
@@ -38,7 +40,8 @@ def write_report(output: ObjectStore, stores: Stores) -> str:
     shares = {f"stream {name}, samples": words for name, words in code_shares(samples).items()}
     account = account_of(History(output).read())
     past = _with_reports(output, past_runs(account))
-    output.put(PAGE, render(run, pictures, notes(account) | shares, past).encode())
+    numbered = lettering(run.model.classes).numbered if _named(run, pictures) else ()
+    output.put(PAGE, render(run, pictures, notes(account) | shares, past, numbered).encode())
     return output.uri(PAGE)
 
 
@@ -54,6 +57,11 @@ def _with_reports(output: ObjectStore, past: list[PastRun]) -> list[PastRun]:
         replace(run, report=_KEPT.format(number).removeprefix(layout.REPORT)) if _KEPT.format(number) in there else run
         for number, run in enumerate(past, 1)
     ]
+
+
+def _named(run: Run, pictures: Mapping[str, object]) -> bool:
+    """Whether there is a picture with names of classes."""
+    return "samples" in pictures or ("confusion" in pictures and len(run.model.classes) <= plots.LEGIBLE_CLASSES)
 
 
 def draw(run: Run, samples: list[Sample]) -> dict[str, tuple[bytes, bytes]]:
@@ -73,7 +81,7 @@ def draw(run: Run, samples: list[Sample]) -> dict[str, tuple[bytes, bytes]]:
         found["sweeps"] = (plots.sweeps(compared, LIGHT), plots.sweeps(compared, DARK))
     if len(run.fused) and not run.model.independent:
         counts = confusion(run.fused.class_id, run.fused.probabilities)
-        classes = run.model.classes
+        classes = lettering(run.model.classes).names
         found["confusion"] = (plots.confusion(counts, classes, LIGHT), plots.confusion(counts, classes, DARK))
     if samples:
         found["samples"] = (draw_samples(samples, LIGHT), draw_samples(samples, DARK))

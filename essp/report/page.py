@@ -50,8 +50,15 @@ RUNS = "essp-runs"
 """The fact of a page that says of how many runs of the job it is."""
 
 
-def render(run: Run, pictures: Pictures, notes: Mapping[str, str], past: Sequence[PastRun] = ()) -> str:
-    """The page. `notes`: what else is known of the run, as label and value. `past`: all runs of the job, in order."""
+def render(
+    run: Run,
+    pictures: Pictures,
+    notes: Mapping[str, str],
+    past: Sequence[PastRun] = (),
+    numbered: Sequence[int] = (),
+) -> str:
+    """The page. `notes`: what else is known of the run, as label and value. `past`: all runs of the job, in order.
+    `numbered`: the classes that pictures call by their numbers."""
     sections = [
         _results(run),
         _sweeps(run),
@@ -70,10 +77,9 @@ def render(run: Run, pictures: Pictures, notes: Mapping[str, str], past: Sequenc
             ("loss", "accuracy"),
         ),
         _confusion(run, pictures),
+        _numbered(run, numbered),
         _classes(run),
-        _pictures(
-            "Samples", f"Videos of the {run.split} split, with what the streams see of them.", pictures, ("samples",)
-        ),
+        _samples(run, pictures),
         _mistakes(run),
         _notes(notes),
         _runs(past),
@@ -229,6 +235,28 @@ def _confusion(run: Run, pictures: Pictures) -> str:
     head = ["label", "taken for", "videos", "of the<br>label's"]
     listed = f"<h3>Most often taken for another</h3>{table(head, rows, left=(1,), wrap=(0, 1))}" if rows else ""
     return _pictures(f"Confusion on the {run.split} split", "Fused model, by video.", pictures, ("confusion",), listed)
+
+
+def _numbered(run: Run, numbered: Sequence[int]) -> str:
+    """Which classes these are."""
+    if not numbered:
+        return ""
+    rows = [([f"#{number}", run.model.classes[number]], False) for number in numbered]
+    why = (
+        "<p>Pictures have the numbers of these classes: no font of the machine that drew them has the letters of their "
+        "names, or the names are too long to be told apart.</p>"
+    )
+    return section("Classes by number", why + _long(["in pictures", "class"], rows, "class", left=(1,), wrap=(1,)))
+
+
+def _samples(run: Run, pictures: Pictures) -> str:
+    left_out = "".join(
+        f'<p class="quiet">Stream {escape(stream)} is not drawn: {escape(feature)} describes a clip by numbers that '
+        "are no picture.</p>"
+        for stream, feature in run.descriptors.items()
+    )
+    caption = f"Videos of the {run.split} split, with what the streams see of them."
+    return _pictures("Samples", caption, pictures, ("samples",), left_out if "samples" in pictures else "")
 
 
 def _classes(run: Run) -> str:

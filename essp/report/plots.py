@@ -21,12 +21,15 @@ from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 from numpy.typing import NDArray
 
+from essp.report.lettering import fonts_for, shortened
 from essp_common.artifacts.figures import NAMES
 from essp_common.artifacts.manifest import PhaseRecord, TakenChange
 
 _DPI = 110
-_LEGIBLE_CLASSES = 30
+LEGIBLE_CLASSES = 30
 """With more classes a confusion matrix has no room for names and numbers."""
+_LABEL = 72
+"""Columns of the label of a sweep's member, which leave half of the picture to the bars."""
 _HEIGHT, _LEGEND_ROWS, _LEGEND_COLUMNS = 4.1, 2, 2
 """Inches of a picture of curves, with so many rows in its legend."""
 _LEGEND_ROW = 0.24
@@ -156,7 +159,7 @@ def sweeps(compared: Mapping[str, Sequence[tuple[str, float]]], theme: Theme) ->
         values = [value for _, value in members]
         fills = [theme.strong, *["none"] * (len(members) - 1)]
         axes.barh(range(len(members)), values, color=fills, edgecolor=theme.strong, height=0.7)
-        axes.set_yticks(range(len(members)), [label for label, _ in members], fontsize=8)
+        axes.set_yticks(range(len(members)), [shortened(label, _LABEL) for label, _ in members], fontsize=8)
         axes.invert_yaxis()
         axes.set_title(sweep, loc="left", fontsize=9, color=theme.ink)
         axes.set_xlim(0, 1)
@@ -165,8 +168,9 @@ def sweeps(compared: Mapping[str, Sequence[tuple[str, float]]], theme: Theme) ->
 
 
 def confusion(counts: NDArray[np.int64], classes: Sequence[str], theme: Theme) -> bytes:
-    """Rows are the labels, columns the predictions; shades are shares of a row, numbers are videos."""
-    legible = len(classes) <= _LEGIBLE_CLASSES
+    """Rows are the labels, columns the predictions; shades are shares of a row, numbers are videos. `classes`: their
+    names as `lettering` has them."""
+    legible = len(classes) <= LEGIBLE_CLASSES
     side = max(4.0, min(9.0, 1.8 + 0.45 * len(classes)))
     figure = Figure(figsize=(side + 1.4, side), dpi=_DPI, layout="constrained")
     axes = figure.subplots()
@@ -197,8 +201,11 @@ def png(figure: Figure, theme: Theme) -> bytes:
     exact: dict[str, Any] = {"metadata": {"Software": None}}
     for axis in (axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)):
         axis.get_ticklabels()  # makes them
-    for text in figure.findobj(Text):
+    texts: list[Any] = figure.findobj(Text)
+    fonts = fonts_for(text.get_text() for text in texts)
+    for text in texts:
         text.set_parse_math(False)  # names are no formulas, whatever is between two dollar signs
+        text.set_fontfamily(fonts.families)
     figure.savefig(sink, format="png", bbox_inches="tight", pad_inches=0.08, **exact)
     return sink.getvalue()
 

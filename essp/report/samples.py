@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from essp.report.facts import Run
+from essp.report.lettering import lettering, shortened
 from essp.report.plots import Theme, png
 from essp_common.artifacts.scores import clip_named
 from essp_common.catalog.rows import VideoRow
@@ -45,6 +46,8 @@ COUNT = 5
 _WIDTH = 2.1
 """Inches of one picture."""
 _DPI = 80
+_TITLE = 84
+"""Columns of the words above a row: of a video of several labels the middle is left out."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,7 @@ class Sample:
 
     video_id: str
     label: str
+    """As pictures have it (`lettering`); so is `predicted`."""
     predicted: str
     right: bool
     score: float
@@ -78,8 +82,14 @@ def choose(run: Run) -> list[int]:
 
 
 def read_samples(run: Run, stores: Stores, positions: Sequence[int]) -> list[Sample]:
-    """Decode the chosen videos and compute their features."""
+    """Decode the chosen videos and compute their features, of those that are pictures."""
     samples = []
+    names = lettering(run.model.classes).names
+    drawn_streams = {
+        name: stream
+        for name, stream in run.model.streams.items()
+        if stream.feature != "rgb" and name not in run.descriptors
+    }
     for position in positions:
         shown = run.fused.video_id[position]
         try:
@@ -88,7 +98,7 @@ def read_samples(run: Run, stores: Stores, positions: Sequence[int]) -> list[Sam
             if row is None:
                 continue
             read = _read(run.spec, row, stores, first_frame)
-            made = {name: _made(stream, read) for name, stream in run.model.streams.items() if stream.feature != "rgb"}
+            made = {name: _made(stream, read) for name, stream in drawn_streams.items()}
         except EsspError as error:
             log.warning("no sample of %s: %s", shown, error)
             continue
@@ -96,8 +106,8 @@ def read_samples(run: Run, stores: Stores, positions: Sequence[int]) -> list[Sam
         samples.append(
             Sample(
                 video_id=shown,
-                label=run.answer(position),
-                predicted=run.model.classes[predicted],
+                label=run.answer(position, names),
+                predicted=names[predicted],
                 right=bool(run.fused.right[position]),
                 score=float(run.fused.probabilities[position, predicted]),
                 clip=read.clip,
@@ -157,7 +167,7 @@ def draw_samples(samples: Sequence[Sample], theme: Theme) -> bytes:
                 axes.imshow(picture)
         verdict = "" if sample.right else f" taken for {sample.predicted}"
         title = f"{sample.label}{verdict}, {100 * sample.score:.0f} %"
-        cells[0].set_title(title, loc="left", fontsize=9, color=theme.ink)
+        cells[0].set_title(shortened(title, _TITLE), loc="left", fontsize=9, color=theme.ink)
     for axes, head in zip(grid[-1], heads, strict=True):
         axes.text(0.5, -0.04, head, transform=axes.transAxes, ha="center", va="top", fontsize=8, color=theme.ink)
     return png(figure, theme)

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import redis
 from redis.cluster import RedisCluster, get_node_name
@@ -33,7 +34,8 @@ class Direct:
     def __init__(self, client: redis.Redis | RedisCluster) -> None:
         self._client = client
         self._cluster = client if isinstance(client, RedisCluster) else None
-        self._idle: dict[ConnectionPool, deque[Connection]] = {}
+        self._idle: WeakKeyDictionary[ConnectionPool, deque[Connection]] = WeakKeyDictionary()
+        """Of each server, as long as the client knows it: those of one that has left the cluster are closed."""
         self._renewing = threading.Lock()
 
     def ask(self, key: str, command: tuple[object, ...], otherwise: Callable[[], Any]) -> Any:

@@ -7,6 +7,7 @@ mechanisms are switched off in the master, so that the history it writes itself 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,7 @@ from essp_common.pb.v1.messages_pb2 import (
 from essp_common.planning.digest import as_text, joined, ref_digest
 from essp_common.planning.position import Position
 from essp_common.wiring import Adapters
+from essp_master.job.stall_watch import StallWatch
 from essp_master.ledger.credits import Credits
 from essp_master.service import Master
 from tests.harness.fleet import Fleet, make_job, master_over, run_to_rest, save_checkpoint
@@ -217,6 +219,18 @@ def test_a_doctored_history_is_found_out(
     doctor(segments)
     invariant, violation = DOCTORED[doctor]
     assert violation in broken(audit(job, segments))[invariant]
+
+
+@pytest.mark.parametrize(("silent_min", "holds"), [(55, True), (70, False)])
+def test_a_running_job_may_be_silent_as_long_as_the_master_waits(
+    adapters: Adapters, tmp_path: Path, silent_min: int, holds: bool
+) -> None:
+    """It waits an hour, whatever `ESSP_STALL_S` is: the audit cannot know that of another machine."""
+    account = account_of(Audited(adapters, tmp_path).run())
+    silent = replace(account, states=["running"], outstanding=(1, 1), last_ms=0)
+    (liveness,) = (it for it in check(silent, None, None, silent_min * 60_000) if it.invariant == "liveness")
+    assert liveness.holds is holds
+    assert StallWatch(0.0).has_stalled(70 * 60.0, stall_s=1e9)
 
 
 @pytest.mark.parametrize("planned", [True, False])

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from essp.bench.app import sentences
 from essp.bench.learner import CLIPS, IMAGES, Pretended, model_for
 from essp.bench.pipeline import Batch
-from essp.bench.results import Row, Spread
+from essp.bench.results import Results, Row, Spread
 from essp.bench.training import Training
 from essp.bench.utilisation import Step, data_wait, utilisation
+from essp.cli import bench_app
 from essp_common.errors import ConfigError
 from essp_common.video.synthetic import numbered, write_video
 from tests.harness.command_line import essp
@@ -145,6 +146,23 @@ def test_a_benchmark_from_the_command_line(images: Path, tmp_path: Path) -> None
     assert trace.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
     assert (tmp_path / "trace-files.csv").read_text().splitlines()[-1].startswith("(all),")
     assert "left out class0/damaged.jpg" in done.stderr
+
+
+@pytest.mark.parametrize(("sizes", "drawn"), [("4", ("seconds", "threads")), ("2,4", ("samples_per_s", "batch"))])
+def test_the_plot_compares_batch_sizes_by_what_does_not_grow_with_them(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sizes: str, drawn: tuple[str, str]
+) -> None:
+    """As many batches of other sizes are other numbers of samples, and take other times."""
+    asked: list[tuple[str, str]] = []
+
+    def bars(results: Results, value: str, groups: str, panels: str) -> bytes:
+        asked.append((value, groups))
+        return b""
+
+    monkeypatch.setattr(bench_app, "bars", bars)
+    options = f"--step-time 1ms --batch {sizes} --batches 2 --runs 1 --size 16 --threads 1 --prefetch 0"
+    essp("bench", "app", "--source", str(images), *options.split(), "--plot", str(tmp_path / "app.png"))
+    assert asked == [drawn]
 
 
 @pytest.mark.slow

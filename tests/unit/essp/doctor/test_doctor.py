@@ -18,6 +18,7 @@ from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
+import httpx
 import pytest
 from typer.testing import CliRunner
 
@@ -27,8 +28,9 @@ from essp.cli.doctor import examine
 from essp.doctor import finding, kafka, machine, master, stores
 from essp.doctor.finding import Finding, Level
 from essp.servers.servers import RedisServer
-from essp_common import topics
-from essp_common.errors import ConfigError, Unavailable
+from essp_common import distribution, topics
+from essp_common.distribution import VERSION_HEADER
+from essp_common.errors import ConfigError, PermanentError, Unavailable
 from essp_common.objects.directory import DirectoryStore
 from essp_common.objects.port import ObjectInfo
 from essp_common.runtime.config import Settings
@@ -270,6 +272,62 @@ def test_something_else_in_place_of_the_master() -> None:
     for body in (b"", b"[]", b"{}", b'{"info": 5}', b"\xff", b"[" * 100_000):
         with http_server({"/readyz": (200, b""), "/openapi.json": (200, body)}) as server:
             assert "no API of ESSP" in said(list(master.examine(server, "")), "master", Level.FAIL)
+
+
+MASTER_ANSWERS = {
+    "/readyz": (200, b""),
+    "/openapi.json": (200, json.dumps({"info": {"version": distribution.version()}}).encode()),
+    "/v1/jobs": (200, b"{}"),
+}
+
+
+def test_what_the_master_knows_to_be_wrong_is_a_finding() -> None:
+    condition = {
+        "kind": "bus-silent",
+        "subject": "decoder",
+        "words": "Kafka is away; start it",
+        "since": "2026-01-01T00:00:00Z",
+    }
+    with http_server({**MASTER_ANSWERS, "/v1/conditions": (200, json.dumps([condition]).encode())}) as server:
+        found = said(list(master.examine(server, "")), "master", Level.FAIL)
+    assert re.search(r"bus-silent: decoder: Kafka is away \(since .*\) -> start it", found)
+
+
+@pytest.mark.parametrize("body", [b"", b"{}", b"[5]", b"[{}]", b'[{"words": 5}]', b"\xff", b"[" * 100_000])
+def test_conditions_of_another_shape_are_a_finding(body: bytes) -> None:
+    with http_server({**MASTER_ANSWERS, "/v1/conditions": (200, body)}) as server:
+        found = list(master.examine(server, ""))
+    assert "/v1/conditions lists no conditions -> see that no proxy" in said(found, "master", Level.FAIL)
+
+
+@pytest.mark.parametrize("status", [200, 500])
+def test_an_answer_that_is_nested_too_deeply_is_not_of_a_master(status: int) -> None:
+    answer = httpx.Response(status, content=b"[" * 100_000, headers={VERSION_HEADER: "1"})
+    with (
+        httpx.Client(base_url="http://h", transport=httpx.MockTransport(lambda _: answer)) as client,
+        pytest.raises(PermanentError, match="is that a master of ESSP"),
+    ):
+        rest.ask(client, "GET", "/v1/jobs")
+
+
+@pytest.mark.parametrize(
+    ("address", "complaint"),
+    [
+        ("", " names no host -> write host:port in ESSP_BUS"),
+        (":9092", ":9092 names no host -> write host:port in ESSP_BUS"),
+        ("h:99999", "h:99999 is no address: Port out of range 0-65535 -> correct ESSP_BUS"),
+        ("h:x", "h:x is no address: "),
+        ("[h", "[h is no address: "),
+    ],
+)
+def test_an_address_without_host_or_port_is_told_as_it_is(address: str, complaint: str) -> None:
+    found = finding.unreachable("kafka", address, 9092, "ESSP_BUS")
+    assert found is not None
+    assert complaint in said([found], "kafka", Level.FAIL)
+
+
+def test_no_store_at_all_is_a_finding() -> None:
+    assert "ESSP_STORES is empty" in said(list(stores.examine(())), "files", Level.FAIL)
 
 
 @pytest.mark.parametrize("server", ["master:8080", "http://", "http://[", "http://h:x", "http://h:99999", "x://\udcff"])

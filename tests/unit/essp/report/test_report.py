@@ -22,11 +22,11 @@ from essp.api.features import compute_feature
 from essp.catalog.build import file_row
 from essp.catalog.probing import Outcome
 from essp.pages.elements import percent
-from essp.report import plots
+from essp.report import folder, plots
 from essp.report.facts import Run, read_run
 from essp.report.folder import write_report
 from essp.report.notes import PastRun
-from essp.report.page import render
+from essp.report.page import PAGE, render
 from essp.report.plots import DARK, LIGHT
 from essp.report.samples import choose, code_shares, draw_samples, read_clip, read_samples
 from essp.report.sweeps import best_of_sweeps
@@ -40,6 +40,8 @@ from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.file import write_catalog
 from essp_common.catalog.rows import VideoRow
 from essp_common.errors import NotFound, PermanentError
+from essp_common.job.clip_spec import StreamSpec
+from essp_common.job.feature_layout import DESCRIPTOR
 from essp_common.job.spec import JobSpec
 from essp_common.job.trainer_spec import StopSpec
 from essp_common.objects.directory import DirectoryStore
@@ -348,6 +350,43 @@ def test_samples_that_cannot_be_read_are_left_out(run: Run) -> None:
     first = run.fused.video_id[positions[0]]
     broken[first] = VideoRow(first, "file:///gone.mp4", "", "test", 0, "")
     assert len(read_samples(Run(**{**vars(run), "videos": broken}), STORES, positions)) == len(samples) - 1
+
+
+def test_a_stream_that_is_no_picture_is_not_drawn_and_the_page_says_so(run: Run) -> None:
+    described = [
+        member.model_copy(update={"model": member.model.model_copy(update={"layout": DESCRIPTOR})})
+        if member.stream == "motion"
+        else member
+        for member in run.model.members
+    ]
+    streams = {**run.model.streams, "motion": StreamSpec(feature="hog", params={"length": 3})}
+    model = run.model.model_copy(update={"members": tuple(described), "streams": streams})
+    of_hog = replace(run, model=model)
+    (sample,) = read_samples(of_hog, STORES, choose(run)[:1])
+    assert not sample.features
+    pictures = {"samples": (b"", b"")}
+    assert "Stream motion is not drawn: hog describes a clip" in Page(render(of_hog, pictures, {})).text
+    assert "is not drawn" not in Page(render(run, pictures, {})).text
+    assert "is not drawn" not in Page(render(of_hog, {}, {})).text, "there are no samples at all"
+
+
+def test_names_that_no_font_has_are_numbers_in_pictures_and_explained_once(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A private letter, which means nothing and is in no font."""
+    strange = "\U000f1234"
+    of_strange = replace(run, model=run.model.model_copy(update={"classes": (strange, *CLASSES[1:])}))
+    samples = read_samples(of_strange, STORES, choose(run))
+    assert [sample.label for sample in samples] == ["#0", *CLASSES[1:]]
+    monkeypatch.setattr(folder, "read_run", lambda *_: of_strange)
+    monkeypatch.setattr(folder, "read_samples", lambda *_: [])
+    output = DirectoryStore(str(tmp_path))
+    for name, explained in (("samples", 1), ("confusion", 1), ("loss", 0)):
+        monkeypatch.setattr(folder, "draw", lambda *_, name=name: {name: (b"", b"")})
+        write_report(output, STORES)
+        page = Page(output.get(PAGE).decode())
+        assert page.text.count("Classes by number") == explained
+        assert (["#0", strange] in page.rows) == bool(explained)
 
 
 def test_samples_of_clips_that_stand_for_themselves_are_those_that_were_judged(run: Run) -> None:

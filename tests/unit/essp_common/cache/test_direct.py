@@ -1,0 +1,65 @@
+"""Connections beside redis-py's go when the server that they are to leaves the cluster."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from redis import Connection, ConnectionPool
+from redis.cluster import RedisCluster
+
+from essp_common.cache.direct import Direct
+
+OPEN: set[str] = set()
+
+
+class Answering(Connection):
+    """A connection to a server that answers its own name."""
+
+    def connect(self) -> None:
+        OPEN.add(self.host)
+
+    def can_read(self, timeout: float | None = 0) -> bool:
+        return False
+
+    def send_command(self, *args: Any, **kwargs: Any) -> None:
+        """It arrives."""
+
+    def read_response(self, *args: Any, **kwargs: Any) -> str:
+        return str(self.host)
+
+    def disconnect(self, *args: Any, **kwargs: Any) -> None:
+        OPEN.discard(self.host)
+
+    def __del__(self) -> None:
+        self.disconnect()
+
+
+class Cluster(RedisCluster):
+    """Knows one server at a time, which holds all slots."""
+
+    def __init__(self, host: str) -> None:
+        self.leads_to(host)
+
+    def leads_to(self, host: str) -> None:
+        self.known = SimpleNamespace(connection_pool=ConnectionPool(Answering, host=host, protocol=2))
+
+    def get_node_from_key(self, key: str, replica: bool = False) -> Any:
+        return key
+
+    def get_redis_connection(self, node: Any) -> Any:
+        return self.known
+
+    def __del__(self) -> None:
+        """It has nothing to close."""
+
+
+def test_connections_to_a_server_that_left_the_cluster_are_closed() -> None:
+    OPEN.clear()
+    cluster = Cluster("first")
+    direct = Direct(cluster)
+    assert direct.ask("key", ("GET", "key"), lambda: "otherwise") == "first"
+    assert {"first"} == OPEN
+    cluster.leads_to("second")
+    assert direct.ask("key", ("GET", "key"), lambda: "otherwise") == "second"
+    assert {"second"} == OPEN
