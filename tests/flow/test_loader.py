@@ -470,6 +470,31 @@ def test_a_loop_killed_twice_has_each_clip_once(catalog: Path, tmp_path: Path) -
         assert [int(line[-1]) for line in lines] == [int(batch.frames.sum()) for batch in clips]
 
 
+_LEAVING = """
+import sys, threading, essp
+from essp.loops.running_job import OwnJob
+
+end = OwnJob._end
+
+def told(job):
+    print([thread.name for thread in threading.enumerate() if thread.name.startswith(("essp-intake", "essp-loop"))])
+    end(job)
+
+OwnJob._end = told
+loader = essp.Loader(sys.argv[1], clip=essp.Clip(frames=4, stride=2, size=40), batch_size=2, decoders=1)
+batches = iter(loader)
+next(batches)
+"""
+
+
+@pytest.mark.processes
+def test_a_loop_that_nobody_closes_leaves_before_its_job_ends(catalog: Path) -> None:
+    """In the middle of an epoch. Else its threads would ask a bus that is closed, and say so in the log."""
+    command = [sys.executable, "-c", _LEAVING, str(catalog)]
+    ended = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "[]\n", "")
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
