@@ -69,7 +69,7 @@ _POLL_RECORDS = 256
 _TOGETHER, _TOGETHER_ELSEWHERE = 2, 4
 """Clips that a thread gets at once to read, and to have read in another process."""
 _LOOK_AHEAD = 256
-"""Clips that are looked for when one is gone: what decoders make in the time that one clip takes through all services."""
+"""Clips that are looked for when one is gone: what decoders make while one clip goes through all services."""
 _ANY_BYTE = ((0, 1),)
 
 
