@@ -39,7 +39,8 @@ class Feed:
             stack.callback(clips.close)
             self._device_feed = DeviceFeed(clips, device, name, finish_sent=True)
             stack.pop_all()
-        _open.add(self)
+        # Whoever registers later is called earlier: this leaves before kafka-python closes its producers.
+        atexit.register(self.close)
 
     def next(self) -> Batch | PhaseEnd | None:
         """The next batch, or the end of an epoch after its last batch; waits for it. None: the job is over.
@@ -69,15 +70,4 @@ class Feed:
         self._closed = True
         with self._closing:
             self._device_feed.close()
-        _open.discard(self)
-
-
-_open: set[Feed] = set()
-
-
-def _close_all() -> None:
-    for feed in list(_open):
-        feed.close()
-
-
-atexit.register(_close_all)  # after `running_job` was imported, hence before it ends what runs
+        atexit.unregister(self.close)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier, Event
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from torch.utils.data import DataLoader
 import essp
 from essp.loops.feed import Feed
 from essp_common.planning import work_units
+from essp_common.planning.position import Position
 from essp_master.job.message_builder import MessageBuilder
 from essp_master.ledger.instructions import IssueUnits
 from tests.flow.conftest import MakeJob
@@ -485,6 +487,20 @@ loader = essp.Loader(sys.argv[1], clip=essp.Clip(frames=4, stride=2, size=40), b
 batches = iter(loader)
 next(batches)
 """
+
+
+@pytest.mark.parametrize(
+    ("start", "words"),
+    [(None, "all 3 epochs of the job had begun before this loop came.*`set_epoch`"), (Position(3, 0), "are over")],
+)
+def test_a_loop_without_an_epoch_left_is_told_why(
+    catalog: Path, monkeypatch: pytest.MonkeyPatch, start: Position | None, words: str
+) -> None:
+    """`start` None: it has joined a job of a cluster, without a state."""
+    clips = loader(catalog, epochs=3)
+    monkeypatch.setattr(clips, "_feed_at", lambda start: SimpleNamespace(next=lambda: None))
+    with pytest.raises(essp.EsspError, match=words):
+        list(clips._epoch_from(start))
 
 
 @pytest.mark.processes
