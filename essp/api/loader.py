@@ -442,7 +442,13 @@ class Loader(Epochs):
         feed = self._feed_at(start)
         while not isinstance(item := feed.next(), PhaseEnd):
             if item is None:
-                raise EsspError(f"the job has {self._source.spec.epochs} epochs, and all of them are over")
+                epochs = self._source.spec.epochs
+                if start is None:
+                    raise EsspError(
+                        f"all {epochs} epochs of the job had begun before this loop came, and a loop begins with the "
+                        "next one; have it begin earlier with the state that it saved, or `set_epoch`"
+                    )
+                raise EsspError(f"the job has {epochs} epochs, and all of them are over")
             if self._drop_last and item.stop - item.begin < self._batch_size:
                 continue  # the last one
             yield None if item.input is None else self._batch(item), item.stop

@@ -1,10 +1,13 @@
 """Batches of one stream from a running job, on the device of a loop that is not a trainer.
 
 clips (`clips.py`, or of another process: `clips_process.py`) ──▶ device feed ──next──▶ the caller's loop
+
+A feed that nobody closes leaves its job when the process ends, before the servers of the job go.
 """
 
 from __future__ import annotations
 
+import atexit
 import os
 import threading
 from contextlib import ExitStack
@@ -36,6 +39,8 @@ class Feed:
             stack.callback(clips.close)
             self._device_feed = DeviceFeed(clips, device, name, finish_sent=True)
             stack.pop_all()
+        # Whoever registers later is called earlier: this leaves before kafka-python closes its producers.
+        atexit.register(self.close)
 
     def next(self) -> Batch | PhaseEnd | None:
         """The next batch, or the end of an epoch after its last batch; waits for it. None: the job is over.
@@ -65,3 +70,4 @@ class Feed:
         self._closed = True
         with self._closing:
             self._device_feed.close()
+        atexit.unregister(self.close)

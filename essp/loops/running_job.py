@@ -205,7 +205,7 @@ class ClusterJob:
             raise EsspError(f"job {self.spec.name} has ended ({word}): {command.reason or 'start it again to go on'}")
 
     def status(self) -> None:
-        """Not known here; `essp job show` has it."""
+        """Not known here; `essp job get` has it."""
 
     def close(self) -> None:
         """Leave the servers."""

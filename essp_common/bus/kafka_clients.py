@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import ssl
 from collections.abc import Callable, Iterator
@@ -29,6 +30,19 @@ _MISCONFIGURED = (
 _HANDSHAKE_S = 5.0
 _DIRECT = "essp-direct://"
 """Where kafka-python takes the URL of a proxy: connections without one, by `_Connecting`."""
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Not what a client of kafka-python logs as errors while it is closed: what it had asked for is cancelled, and the
+    socket that its loop was to read is gone."""
+    cancelled = isinstance(record.args, tuple) and any(isinstance(a, kafka_errors.Cancelled) for a in record.args)
+    error = record.exc_info[1] if record.exc_info else None
+    gone = isinstance(error, AttributeError) and (error.obj, error.name) == (None, "recv")
+    return not (cancelled or gone)
+
+
+for _name in ("kafka.cluster", "kafka.net.transport"):
+    logging.getLogger(_name).addFilter(_is_news)
 
 
 class Undelivered(Unavailable):

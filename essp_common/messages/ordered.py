@@ -21,7 +21,9 @@ Guarantees:
   alone, since those of the runs before it are made again anyway. A skip counts as the last attempt of its run, since
   the master makes nothing after it; one of a run before is dropped, since that clip is tried again.
 - Bytes that are gone (`CacheMiss`) are reported as LOST. The master issues the same seed again, and `take` continues
-  with that index when its message arrives. The same becomes of bytes that `read` finds damaged (`BadFrames`), and
+  with that index when its message arrives. Where those of one clip are gone, the next ones are looked for, too, and all
+  that are missing are reported together: a consumer that was killed misses all that it had released, and would else
+  wait for the decoders once a clip. The same becomes of bytes that `read` finds damaged (`BadFrames`), and
   `request_rebuild` does it for those that the consumer finds so.
 
 A consumer gives back what it took in two steps. `release` frees the bytes and reports to the master, which gets its
@@ -66,6 +68,9 @@ from essp_common.runtime import ids
 _POLL_RECORDS = 256
 _TOGETHER, _TOGETHER_ELSEWHERE = 2, 4
 """Clips that a thread gets at once to read, and to have read in another process."""
+_LOOK_AHEAD = 256
+"""Clips that are looked for when one is gone: what decoders make while one clip goes through all services."""
+_ANY_BYTE = ((0, 1),)
 
 
 Read = Callable[[FrameCache, str, int], Any]
@@ -325,11 +330,12 @@ class OrderedIntake:
             try:
                 value = self._fetching.value(arrival, self._upcoming)
             except CacheMiss:
-                self._lost(arrival, f"{arrival.key} is no longer in the cache", arrival.fence)
+                self._missed(arrival)
                 return None
             except BadFrames as error:
                 self._cache.ack(arrival.key, self._options.consumer)
-                self._lost(arrival, f"{arrival.key}: {error}", 0)
+                self._make_again(arrival.clip, arrival.record, f"{arrival.key}: {error}", 0)
+                self._buffer.discard(self._buffer.next)
                 return None
         position = self._buffer.take()
         return Delivery(position.phase_index, arrival.clip, arrival.key, value, arrival.skipped, arrival.record)
@@ -355,10 +361,24 @@ class OrderedIntake:
                 values.append(error)
         return values
 
-    def _lost(self, arrival: _Arrival, reason: str, fence: int) -> None:
-        """The bytes are gone, or damaged: have them made again. Their new message takes this one's place."""
-        self._make_again(arrival.clip, arrival.record, reason, fence)
-        self._buffer.discard()
+    def _missed(self, arrival: _Arrival) -> None:
+        """The bytes of the clip whose turn it is are gone: have them made again, with those that are gone of the next
+        ones. New messages take the place of these."""
+        gone = [one for one in self._upcoming(_LOOK_AHEAD) if one is arrival or not self._is_there(one)]
+        for one in gone:
+            self._report_lost(one.clip, f"{one.key} is no longer in the cache", one.fence)
+        self._bus.flush()
+        phase_index = self._buffer.next.phase_index
+        for one in gone:
+            self._done(one.record)
+            self._buffer.discard(Position(phase_index, one.clip.index))
+
+    def _is_there(self, arrival: _Arrival) -> bool:
+        try:
+            self._cache.get(arrival.key, _ANY_BYTE)
+        except CacheMiss:
+            return False
+        return True
 
     def _make_again(self, clip: ClipRef, record: Record, reason: str, fence: int) -> None:
         self._report_lost(clip, reason, fence)

@@ -100,9 +100,9 @@ class ReorderBuffer(Generic[T]):
         self._next = self._owned_from(Position(taken.phase_index, taken.index + 1))
         return taken
 
-    def discard(self) -> None:
-        """Forget the item that `peek` returned, and await another one for its position."""
-        del self._waiting[self._next]
+    def discard(self, position: Position) -> None:
+        """Forget the item that waits at this position, and await another one for it."""
+        del self._waiting[position]
 
     def end_phase(self) -> int | None:
         """The phase that is over, once; None while items of it are awaited, or all phases are over."""

@@ -8,8 +8,10 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+import typer
+from typer.core import TyperGroup
 
-from essp.cli.commands import SECTIONS
+from essp.cli.main import app
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("docs", "charts", "docker", "essp", "essp_common", "services", "tests", "tools")
@@ -86,13 +88,28 @@ def test_make_verbs_exist(path: Path) -> None:
     assert used <= verbs
 
 
+def unknown_words(line: str) -> list[str]:
+    """Of a command line that begins with `essp`: sub-commands and options that there are not."""
+    words, command = line.split()[1:], typer.main.get_command(app)
+    context = typer.Context(command)
+    while isinstance(command, TyperGroup) and words and re.fullmatch(r"[a-z][a-z-]*", words[0]):
+        name = words.pop(0)
+        found = command.get_command(context, name)
+        if found is None:
+            return [name]
+        command = found
+    options = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
+    named = [option for word in words for option in re.findall(r"^(--[a-z][a-z-]*)", word)]
+    return [option for option in named if option not in options | {"--help"}]
+
+
 @each_document
 def test_commands_exist(path: Path) -> None:
-    commands = {name for section in SECTIONS.values() for name in section}
-    text = path.read_text(encoding="utf-8")
-    pattern = r"(?:^|[;&|] |run --rm )essp ([a-z][a-z-]*)"
-    used = {name for code in code_of(text) for name in re.findall(pattern, code, flags=re.MULTILINE)}
-    assert used <= commands
+    """With their sub-commands and options."""
+    codes = (code.replace("\\\n", " ") for code in code_of(path.read_text(encoding="utf-8")))
+    pattern = r"(?:^|[;&|] |run --rm )(essp [a-z][^#;&|\n]*)"
+    lines = [line for code in codes for line in re.findall(pattern, code, flags=re.MULTILINE)]
+    assert {line: unknown for line in lines if (unknown := unknown_words(line))} == {}
 
 
 @cache

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier, Event
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from torch.utils.data import DataLoader
 import essp
 from essp.loops.feed import Feed
 from essp_common.planning import work_units
+from essp_common.planning.position import Position
 from essp_master.job.message_builder import MessageBuilder
 from essp_master.ledger.instructions import IssueUnits
 from tests.flow.conftest import MakeJob
@@ -468,6 +470,45 @@ def test_a_loop_killed_twice_has_each_clip_once(catalog: Path, tmp_path: Path) -
     assert json.loads((tmp_path / "state").read_text())["epoch"] == 1
     with essp.Loader(catalog, clip=CLIP, batch_size=2, clips_per_epoch=10, decoders=1) as clips:
         assert [int(line[-1]) for line in lines] == [int(batch.frames.sum()) for batch in clips]
+
+
+_LEAVING = """
+import sys, threading, essp
+from essp.loops.running_job import OwnJob
+
+end = OwnJob._end
+
+def told(job):
+    print([thread.name for thread in threading.enumerate() if thread.name.startswith(("essp-intake", "essp-loop"))])
+    end(job)
+
+OwnJob._end = told
+loader = essp.Loader(sys.argv[1], clip=essp.Clip(frames=4, stride=2, size=40), batch_size=2, decoders=1)
+batches = iter(loader)
+next(batches)
+"""
+
+
+@pytest.mark.parametrize(
+    ("start", "words"),
+    [(None, "all 3 epochs of the job had begun before this loop came.*`set_epoch`"), (Position(3, 0), "are over")],
+)
+def test_a_loop_without_an_epoch_left_is_told_why(
+    catalog: Path, monkeypatch: pytest.MonkeyPatch, start: Position | None, words: str
+) -> None:
+    """`start` None: it has joined a job of a cluster, without a state."""
+    clips = loader(catalog, epochs=3)
+    monkeypatch.setattr(clips, "_feed_at", lambda start: SimpleNamespace(next=lambda: None))
+    with pytest.raises(essp.EsspError, match=words):
+        list(clips._epoch_from(start))
+
+
+@pytest.mark.processes
+def test_a_loop_that_nobody_closes_leaves_before_its_job_ends(catalog: Path) -> None:
+    """In the middle of an epoch. Else its threads would ask a bus that is closed, and say so in the log."""
+    command = [sys.executable, "-c", _LEAVING, str(catalog)]
+    ended = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "[]\n", "")
 
 
 @pytest.mark.parametrize(

@@ -118,6 +118,7 @@ def test_a_job_that_is_stopped_at_its_end_is_not_scored_again(unheard: Predictor
         unheard.completes = True
         unheard.control(Control.START, fence=3)
         assert unheard.ending().fence == 3
+        until(lambda: unheard.bus.backlog(topics.CONTROL, "predictor") == 0, "nothing is left to do")
     assert not list(unheard.store.list(layout.PARTS))
 
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import socket
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from typing import Any
+from unittest.mock import AsyncMock, MagicMock, Mock
 
 import pytest
 from kafka import KafkaAdminClient
 from kafka import errors as kafka_errors
+from kafka.cluster import ClusterMetadata
 from kafka.net.inet import create_connection
 from kafka.net.transport import KafkaTCPTransport
 
@@ -72,3 +75,24 @@ def test_closed_with_something_to_send(server: socket.socket) -> None:
         transport.close()
         client.close()
         del transport
+
+
+def test_a_client_that_is_closed_while_it_asks_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """Nor does one whose loop was about to read; other errors of its connections are said."""
+    cluster = ClusterMetadata(bootstrap_servers=["127.0.0.1:9"])
+    cluster._manager = Mock()
+    cluster._manager.broker_version_data.api_version.return_value = 1
+    for error in (kafka_errors.Cancelled(), kafka_errors.KafkaConnectionError("reset")):
+        cluster._manager.send = AsyncMock(side_effect=error)
+        with pytest.raises(type(error)):
+            asyncio.run(cluster._do_refresh_metadata(0))
+    transport = KafkaTCPTransport(Mock(), Mock())
+    broken = MagicMock(recv=Mock(side_effect=ValueError("broken")))
+    for connection in (None, broken):
+        transport._sock = connection
+        assert isinstance(transport._sock_recv()[1], kafka_errors.KafkaConnectionError)
+    said = [(r.name, str(r.exc_info[1] if r.exc_info else r.args)) for r in caplog.records if r.levelname == "ERROR"]
+    assert [(name, "reset" in text or "broken" in text) for name, text in said] == [
+        ("kafka.cluster", True),
+        ("kafka.net.transport", True),
+    ]

@@ -401,21 +401,23 @@ def test_of_two_attempts_the_later_one_counts_in_either_order(bench: OrderedBenc
 
 
 def test_released_but_not_committed_is_delivered_again_and_found_missing(bench: OrderedBench) -> None:
-    """What a consumer that dies before its checkpoint relies on."""
-    phases = [plan(TRAIN, 0, 2)]
-    for index in range(2):
+    """What a consumer that dies before its checkpoint relies on. It waits for all of them together, not one by one."""
+    phases = [plan(TRAIN, 0, 9)]
+    for index in range(9):
         bench.feature(phases[0], index)
     with bench.intake(phases) as intake:
-        intake.release([t for t in take_all(intake) if isinstance(t, Delivery)])
-        assert bench.cache.usage().keys == 0
-        assert bench.backlog() == 2
+        released = [t for t in take_all(intake) if isinstance(t, Delivery) and t.clip.index != 3]
+        intake.release(released)
+        assert bench.cache.usage().keys == 1
+        assert bench.backlog() == 9
+    missing = [t.clip.index for t in released]
     with bench.intake(phases) as intake:
         assert take_all(intake) == []
-        assert [p.failed.clip.index for p in bench.progress() if p.HasField("failed")] == [0]
-        for index in range(2):
+        assert [p.failed.clip.index for p in bench.progress() if p.HasField("failed")] == missing
+        for index in missing:
             bench.feature(phases[0], index)
         taken = [t for t in take_all(intake) if isinstance(t, Delivery)]
-        assert [t.clip.index for t in taken] == [0, 1]
+        assert [t.clip.index for t in taken] == list(range(9))
         intake.commit(t.record.bare for t in taken)
         assert bench.backlog() == 0
 

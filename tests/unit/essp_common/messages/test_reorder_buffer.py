@@ -85,7 +85,7 @@ def test_what_lies_before_the_start_was_passed() -> None:
 def test_an_item_that_is_discarded_is_awaited_again() -> None:
     buffer = buffer_of(2)
     buffer.put(START, (0, 0), "lost")
-    buffer.discard()
+    buffer.discard(START)
     assert (buffer.peek(), buffer.next) == (None, START)
     assert buffer.put(START, (0, 0), "made again") == (Put.STORED, None)
     assert drained(buffer) == ["made again"]
