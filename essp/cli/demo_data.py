@@ -42,7 +42,7 @@ def main(
     jobs = folder_for("--out", out)
     stores = Settings().stores
     with TemporaryFolder("demo") as folder:
-        made = make_dataset(folder, videos_per_class)
+        made = make_dataset(f"{folder}/videos", videos_per_class)  # whoever makes them locks their folder
         files = sorted(path for path in made.glob("*/*/*") if path.is_file())
         store = Stores(stores).under(f"{root}/videos")
         for path in files:
