@@ -2,7 +2,7 @@
 
 kafka-python takes part in a rebalance only while it is being polled, and a join that completes between two polls is
 thrown away and begun again. Hence a thread polls without a pause, holds what it read until the subscriber asks for it
-(a few hundred messages, then it pauses the partitions), and does all else with the consumer too, which is not
+(some thousand messages, then it pauses the partitions), and does all else with the consumer too, which is not
 thread-safe: commits, seeks, leaving. The subscriber's `poll` only waits for that thread. One lock guards what they
 share with `done`, which comes from any thread, and with kafka-python's own thread, which reports rebalances.
 
@@ -20,7 +20,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -34,6 +33,7 @@ from kafka.structs import MemberState
 from essp_common.bus.kafka_clients import Undelivered, connected, has_to_join, leave, mapped, notice_rebalance
 from essp_common.bus.liveness import Membership
 from essp_common.bus.port import SUSPECTS, Record
+from essp_common.bus.read_ahead import ReadAhead
 from essp_common.bus.watermark import Watermark
 from essp_common.errors import EsspError, NotFound, TransientError, Unavailable
 from essp_common.runtime.failpoints import failpoint
@@ -46,8 +46,9 @@ ABANDONED_S = 240.0
 _MAX_POLL_INTERVAL_MS = 60_000
 _POLL_MS = 250
 """How long one poll waits for messages. Each poll costs CPU, and closing waits for the poll under way."""
-_READ_AHEAD = 200
-"""Messages held ready: asking kafka-python costs about as much for a hundred as for one."""
+_READ_AHEAD, _READ_AHEAD_BYTES = 2000, 32 * 2**20
+"""Messages held ready, and their bytes, as far as one poll does not bring more: the oldest is handed out first, of as
+many as are held."""
 _FLUSH_TIMEOUT_S = 5.0
 _REVOKE_FLUSH_TIMEOUT_S = 1.0
 """Shorter: heartbeats stand still meanwhile."""
@@ -75,7 +76,7 @@ class KafkaSubscription:
         self._flush = flush
         self._membership = Membership(group or f"(all of {', '.join(topics)})")
         self._changed = threading.Condition()
-        self._read: deque[tuple[TopicPartition, Record]] = deque()
+        self._read = ReadAhead()
         self._owned: set[TopicPartition] = set()
         self._watermarks: dict[TopicPartition, Watermark] = {}
         self._committed: dict[TopicPartition, int] = {}
@@ -142,8 +143,8 @@ class KafkaSubscription:
         self._thread.join()
 
     def _hand_out(self, max_records: int) -> list[Record]:
-        taken = [self._read.popleft() for _ in range(min(max_records, len(self._read)))]
-        if len(self._read) < _READ_AHEAD // 2:
+        taken = [self._read.pop() for _ in range(min(max_records, len(self._read)))]
+        if self._has_room():
             self._changed.notify_all()
         if self._group is None:
             return [record for _, record in taken]
@@ -230,9 +231,10 @@ class KafkaSubscription:
         """False when enough is held ready, and stays so for a while."""
         patience_s = _POLL_MS / 1000 if self._settled() else 0.0
         with self._changed:
-            return self._changed.wait_for(
-                lambda: len(self._read) < _READ_AHEAD // 2 or self._closing.is_set(), patience_s
-            )
+            return self._changed.wait_for(lambda: self._has_room() or self._closing.is_set(), patience_s)
+
+    def _has_room(self) -> bool:
+        return len(self._read) < _READ_AHEAD // 2 and self._read.size_bytes < _READ_AHEAD_BYTES // 2
 
     def _settled(self) -> bool:
         """No join is under way, so nothing is thrown away if the consumer is not polled for a moment."""
@@ -250,11 +252,9 @@ class KafkaSubscription:
         """Hold what was read until it is asked for; nothing of a partition that was taken from us meanwhile."""
         with self._changed:
             for slot, messages in polled.items():
-                if slot in self._owned:
-                    self._read.extend(
-                        (slot, Record(slot.topic, slot.partition, m.offset, m.key or b"", m.value or b""))
-                        for m in messages
-                    )
+                for m in messages if slot in self._owned else ():
+                    record = Record(slot.topic, slot.partition, m.offset, m.key or b"", m.value or b"")
+                    self._read.add(slot, m.timestamp, record)
             self._changed.notify_all()
 
     def _tell(self, error: EsspError) -> None:
@@ -371,7 +371,7 @@ class KafkaSubscription:
             self._forget(set(self._watermarks))
 
     def _forget(self, slots: Collection[TopicPartition]) -> None:
-        self._read = deque((slot, record) for slot, record in self._read if slot not in slots)
+        self._read.drop(slots)
         for slot in slots:
             self._watermarks.pop(slot, None)
             self._committed.pop(slot, None)

@@ -7,6 +7,7 @@ import logging
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
@@ -96,12 +97,29 @@ class TestMemoryBus(BusContract):
 
 
 @pytest.mark.integration
+def next_millisecond() -> None:
+    """Later records are younger in Kafka's eyes, too."""
+    now_ms = time.time_ns() // 10**6
+    until(lambda: time.time_ns() // 10**6 > now_ms)
+
+
 class TestKafkaBus(BusContract):
     @pytest.fixture
     def bus(self, kafka_url: str) -> Iterator[Bus]:
         bus = KafkaBus.from_url(kafka_url)
         yield bus
         bus.close()
+
+    def test_what_was_published_first_is_handed_out_first(self, bus: Bus, topic: str, subscribe: Open) -> None:
+        """Not one partition after the other, as kafka-python reads them."""
+        for number in range(5 * PARTITIONS):
+            bus.publish(topic, b"k", str(number).encode(), partition=-number % PARTITIONS)
+            next_millisecond()
+        bus.flush()
+        subscription = subscribe("g")
+        assert isinstance(subscription, KafkaSubscription)
+        until(lambda: len(subscription._read) == 5 * PARTITIONS)
+        assert numbers(take(subscription, 5 * PARTITIONS)) == list(range(5 * PARTITIONS))
 
     def test_killed_member_hands_over(self, bus: Bus, kafka_url: str, topic: str, subscribe: Open) -> None:
         for number in range(20):
