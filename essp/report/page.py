@@ -210,7 +210,8 @@ def _strategies(run: Run) -> str:
     ]
     why = (
         '<p class="quiet">Chosen by the log loss on validation videos that the weights were not fitted to (&plusmn;: '
-        "standard error of the difference from the chosen one). The test split had no say.</p>"
+        "standard error of the difference from the chosen one), with scores as sure of themselves as is best for each "
+        "strategy, so these losses are lower than those above. The test split had no say.</p>"
     )
     doubt = f"<p>Note: {escape(run.model.doubt)}.</p>" if run.model.doubt else ""
     return section("Fusion", table(head, rows) + why + doubt)
