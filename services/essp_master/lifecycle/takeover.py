@@ -118,7 +118,8 @@ class Takeover:
             return None
         try:
             if (ended := history.result()) is not None:  # perhaps by a master that is still there
-                self._runner.jobs.remember(ended)
+                with self._runner.lock:  # requests list the jobs meanwhile
+                    self._runner.jobs.remember(ended)
             else:
                 command = as_recorded(command, self._stores)
                 self._starter.take_over(stored_spec(command.snapshot.spec_json, f"job {command.job}"), command)

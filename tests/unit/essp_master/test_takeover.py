@@ -21,7 +21,7 @@ from essp_common.artifacts import layout
 from essp_common.artifacts.history import History
 from essp_common.bus.port import Bus
 from essp_common.errors import Conflict, Fenced, PermanentError, Unavailable
-from essp_common.job.status import JobState
+from essp_common.job.status import JobState, JobStatus
 from essp_common.objects.directory import DirectoryStore
 from essp_common.objects.numbered_log import NumberedLog
 from essp_common.objects.port import ObjectInfo
@@ -32,6 +32,7 @@ from essp_master.config import MasterSettings
 from essp_master.failover.recovery import last_commands
 from essp_master.job import start_run
 from essp_master.lifecycle import runner, takeover
+from essp_master.lifecycle.job_table import JobTable
 from essp_master.service import Master
 from tests.harness.fleet import EVERYTHING, SIZES, Clock, Fleet, make_job, run_to_rest
 from tests.harness.waiting import LONGEST_S, until
@@ -600,6 +601,28 @@ def test_histories_are_read_side_by_side(
     second = master_named("m2", adapters)
     assert {job.name: job.state for job in second.jobs()} == dict.fromkeys(names, JobState.STOPPED)
     assert not together.broken
+
+
+def test_jobs_that_ended_are_remembered_while_nobody_lists_the_jobs(
+    adapters: Adapters, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = master_named("m1", adapters)
+    first.start(fleet.job)
+    first.stop("small")
+    first.drain()
+    first.run()
+    second = Master(adapters, MasterSettings(history_s=0.0, ready_s=0.0), "m2", recovers=True)
+    remember, free = JobTable.remember, list[bool]()
+
+    def look(table: JobTable, past: JobStatus) -> None:
+        asks = threading.Thread(target=lambda: free.append(second._runner.lock.acquire(blocking=False)))
+        asks.start()
+        asks.join()
+        remember(table, past)
+
+    monkeypatch.setattr(JobTable, "remember", look)
+    second.recover()
+    assert free == [False]
 
 
 def test_a_master_that_is_drained_waits_for_nobody(
