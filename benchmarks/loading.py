@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 _AIM = Aim(most=1.05)
 _SHARED_AIM = Aim(most=1.3)
 _LEARNING = 0.04
-_LONGER = 4
-"""Runs of several loops, than those of one."""
+_TIMES = 4
+"""As many clips have the runs of `shared` as others have."""
 _BATCH = 8
 _READER = "pyav_open"
 """The peer that keeps as many files open as ESSP does."""
@@ -55,7 +55,7 @@ def shared(scale: Scale) -> Iterator[Figure]:
     Runs are longer than elsewhere, since the memory of each loop's batches is new in the first of them.
     """
     job = NullJob(scale.catalog(LONG_GOP), processes=2)
-    clips = _LONGER * scale.clips // _BATCH * _BATCH or _BATCH
+    clips = _TIMES * scale.clips // _BATCH * _BATCH or _BATCH
     decode = per_clip(Work(stacked, (clips_of(job, 3 * clips), job.size), clips))
     learn_ms = _LEARNING * decode.cpu_ms
     works = {f"{loops}": Work(together, (job, loops, learn_ms), clips) for loops in (1, 2, 4, 8)}

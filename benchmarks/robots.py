@@ -14,8 +14,7 @@ from benchmarks.measure import Costs, Work, cheapest, cpu, in_rounds, ratio
 _VISITS = 2
 """Of a window; runs are of whole windows."""
 _WINDOWS = 4
-"""Of the shorter run. As many as the budget holds: the memory that clips lie in is new until they were all in hand, and
-used again from then on."""
+"""Of the shorter run: as many as the budget holds. Until then the memory of clips is new, later it is used again."""
 _VISIT = 240
 """Frames that a visit decodes in one pass, at least."""
 _FRAMES = 8

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from essp_common.artifacts import layout
 from essp_common.artifacts.figures import Figures
@@ -104,7 +104,7 @@ class StateFile(_Section):
 class Evaluation(_Section):
     """Figures by video on one split: each trainer alone, and fused."""
 
-    videos: int
+    videos: int = Field(ge=1)
     """Videos that every trainer has scored; only these are counted."""
     left_out: int
     """Videos that some trainer has not scored."""

@@ -2,7 +2,7 @@
 
 kafka-python takes part in a rebalance only while it is being polled, and a join that completes between two polls is
 thrown away and begun again. Hence a thread polls without a pause, holds what it read until the subscriber asks for it
-(some thousand messages, then it pauses the partitions), and does all else with the consumer too, which is not
+(a few thousand messages, then it pauses the partitions), and does all else with the consumer too, which is not
 thread-safe: commits, seeks, leaving. The subscriber's `poll` only waits for that thread. One lock guards what they
 share with `done`, which comes from any thread, and with kafka-python's own thread, which reports rebalances.
 
@@ -47,8 +47,8 @@ _MAX_POLL_INTERVAL_MS = 60_000
 _POLL_MS = 250
 """How long one poll waits for messages. Each poll costs CPU, and closing waits for the poll under way."""
 _READ_AHEAD, _READ_AHEAD_BYTES = 2000, 32 * 2**20
-"""Messages held ready, and their bytes, as far as one poll does not bring more: the oldest is handed out first, of as
-many as are held."""
+"""So many messages, and bytes of them, are held ready, and what the last poll has brought beyond. Of those that are
+held, the oldest is handed out first."""
 _FLUSH_TIMEOUT_S = 5.0
 _REVOKE_FLUSH_TIMEOUT_S = 1.0
 """Shorter: heartbeats stand still meanwhile."""
@@ -252,7 +252,9 @@ class KafkaSubscription:
         """Hold what was read until it is asked for; nothing of a partition that was taken from us meanwhile."""
         with self._changed:
             for slot, messages in polled.items():
-                for m in messages if slot in self._owned else ():
+                if slot not in self._owned:
+                    continue
+                for m in messages:
                     record = Record(slot.topic, slot.partition, m.offset, m.key or b"", m.value or b"")
                     self._read.add(slot, m.timestamp, record)
             self._changed.notify_all()

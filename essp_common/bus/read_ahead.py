@@ -2,13 +2,16 @@
 
 kafka-python empties one partition after the other. A worker that took records as they come would make what is wanted
 last before what is wanted next, as far as everything that is outstanding reaches. So the oldest of all partitions is
-next, by the time at which it was published; those of one partition keep their order whatever their times say.
+next, by the time at which it was published; those of one partition keep their order whatever their times say. A time
+that is still to come, of a publisher whose clock is ahead, counts as that of the arrival: else its records would wait
+for as long as there are others.
 """
 
 from __future__ import annotations
 
+import time
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from heapq import heapify, heappop, heappush, heapreplace
 
 from kafka import TopicPartition
@@ -19,7 +22,8 @@ from essp_common.bus.port import Record
 class ReadAhead:
     """Not thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
         self.size_bytes = 0
         """Of all values."""
         self._count = 0
@@ -32,7 +36,8 @@ class ReadAhead:
         return self._count
 
     def add(self, slot: TopicPartition, time_ms: int, record: Record) -> None:
-        """The next record of a partition."""
+        """The next record of a partition. `time_ms`: when it was published, since 1970."""
+        time_ms = min(time_ms, int(1000 * self._clock()))
         waiting = self._waiting.get(slot)
         if waiting is None:
             waiting = self._waiting[slot] = deque()

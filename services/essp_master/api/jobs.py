@@ -195,7 +195,7 @@ def _add_change(routes: APIRouter, master: Master) -> None:
 
 def _of_caller(request: Request, key: str | None) -> str | None:
     """Two callers may take the same key: what they ask is done for each."""
-    return None if key is None else f"{request.state.caller} {key}"
+    return None if key is None else fingerprint(request.state.caller, key)
 
 
 def _action(master: Master, action: str) -> Any:

@@ -96,11 +96,12 @@ class Takeover:
 
         Raises `TransientError` if one has to be waited for. `late`: such jobs are failed instead.
         """
-        first = sorted((command for command in commands if not self._known(command)), key=under_way, reverse=True)
+        unknown = [command for command in commands if not self._known(command)]
+        unknown.sort(key=under_way, reverse=True)
         readers = ThreadPoolExecutor(_READ_TOGETHER, "essp-takeover")
         try:
-            read = [(command, readers.submit(past, command, self._stores)) for command in first]
-            tried = ((command, self._take_over(command, ended)) for command, ended in read)
+            histories = [(command, readers.submit(past, command, self._stores)) for command in unknown]
+            tried = ((command, self._take_over(command, history)) for command, history in histories)
             awaited = [(command, error) for command, error in tried if error is not None and under_way(command)]
         finally:
             readers.shutdown(cancel_futures=True)

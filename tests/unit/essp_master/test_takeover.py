@@ -27,9 +27,9 @@ from essp_common.objects.numbered_log import NumberedLog
 from essp_common.objects.port import ObjectInfo
 from essp_common.pb.v1.messages_pb2 import AGGREGATOR, ERROR, Control, Failed, Finished, HistorySegment, Progress
 from essp_common.runtime import ids
-from essp_common.wiring import Adapters
+from essp_common.wiring import Adapters, Stores
 from essp_master.config import MasterSettings
-from essp_master.failover.recovery import last_commands
+from essp_master.failover.recovery import last_commands, past
 from essp_master.job import start_run
 from essp_master.lifecycle import runner, takeover
 from essp_master.lifecycle.job_table import JobTable
@@ -581,16 +581,21 @@ def test_nobody_waits_for_the_history_of_a_job_that_has_ended(
     assert master_named("m2", adapters).ready
 
 
+def stopped(adapters: Adapters, fleet: Fleet, tmp_path: Path, *names: str) -> None:
+    """A master has started and stopped these jobs, written their histories, and left."""
+    master = master_named("m1", adapters)
+    for name in names:
+        master.start(fleet.job.model_copy(update={"name": name, "output": f"file://{tmp_path}/{name}"}))
+        master.stop(name)
+    master.drain()
+    master.run()
+
+
 def test_histories_are_read_side_by_side(
     adapters: Adapters, fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = master_named("m1", adapters)
-    names = {"one", "two", "three"}
-    for name in names:
-        first.start(fleet.job.model_copy(update={"name": name, "output": f"file://{tmp_path}/{name}"}))
-        first.stop(name)
-    first.drain()
-    first.run()
+    names = ("one", "two", "three")
+    stopped(adapters, fleet, tmp_path, *names)
     together, newest = threading.Barrier(len(names), timeout=LONGEST_S), History.newest
 
     def read(history: History) -> HistorySegment | None:
@@ -603,22 +608,37 @@ def test_histories_are_read_side_by_side(
     assert not together.broken
 
 
-def test_jobs_that_ended_are_remembered_while_nobody_lists_the_jobs(
-    adapters: Adapters, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+def test_jobs_under_way_are_taken_over_before_the_histories_of_others_are_read(
+    adapters: Adapters, fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = master_named("m1", adapters)
+    stopped(adapters, fleet, tmp_path, "one", "two")
+    first = master_named("m2", adapters)
     first.start(fleet.job)
-    first.stop("small")
-    first.drain()
-    first.run()
+    die(first)
+    order = list[str]()
+
+    def read(command: Control, stores: Stores) -> JobStatus | None:
+        order.append(command.job)
+        return past(command, stores)
+
+    monkeypatch.setattr(takeover, "past", read)
+    monkeypatch.setattr(takeover, "_READ_TOGETHER", 1)
+    assert master_named("m3", adapters).status("small").state is JobState.RUNNING
+    assert order == ["small", "one", "two"]
+
+
+def test_jobs_that_ended_are_remembered_while_nobody_lists_the_jobs(
+    adapters: Adapters, fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped(adapters, fleet, tmp_path, "one")
     second = Master(adapters, MasterSettings(history_s=0.0, ready_s=0.0), "m2", recovers=True)
     remember, free = JobTable.remember, list[bool]()
 
-    def look(table: JobTable, past: JobStatus) -> None:
+    def look(table: JobTable, ended: JobStatus) -> None:
         asks = threading.Thread(target=lambda: free.append(second._runner.lock.acquire(blocking=False)))
         asks.start()
         asks.join()
-        remember(table, past)
+        remember(table, ended)
 
     monkeypatch.setattr(JobTable, "remember", look)
     second.recover()

@@ -44,3 +44,15 @@ def test_the_oldest_of_all_partitions_comes_first(arrivals: list[tuple[TopicPart
     read = filled(sorted(arrivals, key=lambda arrival: arrival[1]))
     times = [read.pop()[1].value[0] for _ in range(len(read))]
     assert times == sorted(times)
+
+
+def test_a_publisher_whose_clock_is_ahead_waits_for_nobody_that_comes_later() -> None:
+    """Else a partition of its records would stand still while there are others."""
+    now_s = [1.0]
+    read = ReadAhead(lambda: now_s[0])
+    for offset, (slot, time_ms) in enumerate([(SLOTS[0], 10**15), (SLOTS[1], 1001)]):
+        now_s[0] += 1.0
+        read.add(slot, time_ms, Record(slot.topic, slot.partition, offset, b"", b""))
+    now_s[0] += 1.0
+    read.add(SLOTS[2], 2001, Record("t", 2, 2, b"", b""))
+    assert [read.pop()[1].offset for _ in range(3)] == [1, 0, 2]
