@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from essp_common.features.intermediates import Intermediates, extract_with
+from essp_common.features.opencv import load_opencv
 from essp_common.features.port import ArraySpec, Extractor, FeatureParams, SignedExtractor
 from essp_common.features.sampling import centred_steps
 
@@ -74,10 +75,7 @@ class Reduced:
         return self._extractor.output(self._params.of(clip))
 
     def setup(self) -> None:
-        import cv2
-
-        cv2.setNumThreads(1)
-        self._cv2: Any = cv2
+        self._cv2 = load_opencv()
         self._extractor.setup()
 
     def extract(self, clip: Frames) -> NDArray[Any]:

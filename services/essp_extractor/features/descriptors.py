@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
 from essp_common.features.intermediates import Intermediates
+from essp_common.features.opencv import load_opencv
 from essp_common.features.port import ArraySpec, FeatureParams, Needs
 from essp_common.features.sampling import centre_window
 from essp_common.job.feature_layout import DESCRIPTOR, FeatureLayout
@@ -77,9 +78,7 @@ class _OnGrid(ABC):
         return ArraySpec((1, rows, columns, self._channels), "float32")
 
     def setup(self) -> None:
-        import cv2
-
-        self._cv2: Any = cv2
+        self._cv2 = load_opencv()
         self._fields = FlowFields(self._method)
 
     def extract(self, clip: NDArray[np.uint8]) -> NDArray[np.float32]:

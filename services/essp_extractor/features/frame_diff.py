@@ -4,12 +4,13 @@ Segment Networks, Wang et al., 2016)."""
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from essp_common.features.opencv import load_opencv
 from essp_common.features.port import ArraySpec, FeatureParams
 from essp_common.features.quantization import ZERO
 from essp_common.features.sampling import centre_window
@@ -49,11 +50,7 @@ class FrameDiff:
         return ArraySpec((1, height, width, channels * self._length), "uint8")
 
     def setup(self) -> None:
-        """Import OpenCV and limit it to one thread, as the worker runs several lanes in parallel."""
-        import cv2
-
-        cv2.setNumThreads(1)
-        self._cv2: Any = cv2
+        self._cv2 = load_opencv()
 
     def extract(self, clip: NDArray[np.uint8]) -> NDArray[np.uint8]:
         frames = np.ascontiguousarray(clip[centre_window(len(clip), self._length + 1)])

@@ -27,13 +27,14 @@ that hardly move (both standard deviations under the square root of 3 px), that 
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
 from essp_common.features.intermediates import Intermediates
+from essp_common.features.opencv import load_opencv
 from essp_common.features.port import ArraySpec, FeatureParams, Needs
 from essp_common.features.sampling import centre_window
 from essp_common.job.feature_layout import FeatureLayout
@@ -108,9 +109,7 @@ class Trajectories:
         return ArraySpec((1, self._count, 1, columns), "float32")
 
     def setup(self) -> None:
-        import cv2
-
-        self._cv2: Any = cv2
+        self._cv2 = load_opencv()
         self._fields = FlowFields(self._method)
 
     def extract(self, clip: NDArray[np.uint8]) -> _Floats:

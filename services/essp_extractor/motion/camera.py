@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from essp_common.features.intermediates import Intermediates
+from essp_common.features.opencv import load_opencv
 from essp_extractor.motion.fields import Field, FlowFields, FlowMethod, Grey
 
 Homography = NDArray[np.float64]
@@ -38,9 +39,7 @@ class CameraMotion:
 
     def __init__(self, method: FlowMethod) -> None:
         """`method`: how to compute flow after the removal."""
-        import cv2
-
-        self._cv2: Any = cv2
+        self._cv2 = load_opencv()
         self._method = method
         self._fields = FlowFields(method)
 

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from essp_common.errors import ConfigError
 from essp_common.features.intermediates import Intermediates
+from essp_common.features.opencv import load_opencv
 from essp_common.features.port import FeatureParams
 from essp_common.features.quantization import quantize
 from essp_extractor.motion.farneback import FarnebackParams, farneback_flow
@@ -81,11 +82,7 @@ class FlowFields:
     """Computes fields by one method. Create it in an extractor's `setup`, because it imports OpenCV."""
 
     def __init__(self, method: FlowMethod) -> None:
-        """Limit OpenCV to one thread, as the worker runs several lanes in parallel."""
-        import cv2
-
-        cv2.setNumThreads(1)
-        self._cv2: Any = cv2
+        self._cv2 = load_opencv()
         self._method = method
         self._compute: Callable[[Grey, Grey], Field] = {
             "dis": self._dis,
