@@ -10,8 +10,8 @@ arrives while the present one is decoded.
 Other blocks are fetched when they are read. A read that continues where the last request ended doubles the size of the
 next request. A small file therefore takes one request, a large one a few, and seeking back takes none.
 
-Blocks may also come from a shelf (`share`) that several processes and files have in common, and that outlives them.
-They belong to one version of an object, which the store names.
+Blocks may also come from a cache that several files and processes share, and that outlives them (`share`). A block
+belongs to one version of an object, which the store names.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ Range = tuple[int, int]
 """Bytes [start, end)."""
 
 
-class Shelf(Protocol):
-    """Blocks of objects that were read before. Thread-safe."""
+class SharedBlocks(Protocol):
+    """A cache of blocks that several files, and perhaps several processes, share. Thread-safe."""
 
     def get(self, version: str, first: int, count: int) -> Sequence[bytes | None]:
-        """So many blocks of a version of an object; None for those that are not there."""
+        """`count` blocks of a version of an object, from number `first` on; None for those that are not held."""
 
     def put(self, version: str, first: int, blocks: Sequence[memoryview]) -> None:
-        """Blocks that have been read from the store."""
+        """Keep adjacent blocks that were read from the store; `first` is the number of the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class RangedFile(io.RawIOBase):
         `version`: a name that no other object has, nor this one with other content, and `fetch` raises when it has
         other content; empty: there is none, so that blocks are kept nowhere else.
         """
-        self.shelf: Shelf | None = None
+        self.shared: SharedBlocks | None = None
         """Where blocks are looked up before they are fetched, and kept after that."""
         self._version = f"{version} {size_bytes} {block_bytes}" if version else ""
         self._size_bytes = size_bytes
@@ -173,16 +173,16 @@ class RangedFile(io.RawIOBase):
         self._keep(index, self._fetched(index, end))
 
     def _fetched(self, first: int, end: int) -> memoryview:
-        """Blocks from the shelf, and what is missing there from the store, in one request."""
-        if self.shelf is None or not self._version:
+        """Blocks from the shared cache, and those that it lacks from the store, in one request."""
+        if self.shared is None or not self._version:
             return self._requested(first, end)
         end = min(end, -(-self._size_bytes // self._block_bytes))
-        found = list(self.shelf.get(self._version, first, end - first))
+        found = list(self.shared.get(self._version, first, end - first))
         missing = [number for number, block in enumerate(found, first) if block is None]
         if missing:
             data = self._requested(missing[0], missing[-1] + 1)
             blocks = [data[at : at + self._block_bytes] for at in range(0, len(data), self._block_bytes)]
-            self.shelf.put(self._version, missing[0], blocks)
+            self.shared.put(self._version, missing[0], blocks)
             if len(blocks) == len(found):
                 return data
             found[missing[0] - first : missing[-1] + 1 - first] = map(bytes, blocks)
@@ -213,10 +213,10 @@ def expect(file: BinaryIO, ranges: Iterable[Range]) -> None:
         raw.expect(ranges)
 
 
-def share(file: BinaryIO, shelf: Shelf) -> None:
-    """Have `file`, if it is a `RangedFile` behind a buffer, take blocks from a shelf, and keep them there."""
+def share(file: BinaryIO, shared: SharedBlocks) -> None:
+    """Have `file`, if it is a `RangedFile` behind a buffer, take blocks from `shared`, and put there what it reads."""
     raw = getattr(file, "raw", None)
     if isinstance(raw, RangedFile):
-        raw.shelf = shelf
+        raw.shared = shared
     elif (whole := getattr(raw, "whole", None)) is not None:  # of which this file is a part
-        share(whole, shelf)
+        share(whole, shared)

@@ -1,15 +1,14 @@
 """Compressed video that a decoder keeps, so that it is read from an object store once, and not once an epoch.
 
 The bytes lie in the decoder, and its child processes ask for them over a socket each: what one child has read is there
-for all, and outlives every child. As frames, they would take some fifty
-times as much memory.
+for all, and outlives every child. As frames, they would take some fifty times as much memory.
 
-A block belongs to one version of an object: to its URI, size and ETag, and a store reads blocks on the condition that
-the ETag is still that. So a file that has changed has other blocks; those of the former one are never asked for again,
-and go as all do that are not used: the least recently used first, as soon as the limit is reached.
+A block belongs to one version of an object: its URI, size and ETag. A store reads on the condition that the ETag still
+holds. So when a file changes, nobody asks for its former blocks again, and they are evicted like any block that is not
+used: when the limit is reached, the least recently used first.
 
-Whatever goes wrong on the way costs a read from the store, and nothing else. A child is not trusted with more than its
-own messages: one that does not follow the format is not heard any more.
+A failure here costs a read from the store, and nothing else. Children are not trusted: a message of the wrong format
+ends the service of the child that sent it.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 
 from essp_common.runtime import metrics
-from essp_decoder.shelf import MOST_MESSAGE_BYTES, Blocks, answer, parsed
+from essp_decoder.block_protocol import MOST_MESSAGE_BYTES, Blocks, answer, parsed
 
 log = logging.getLogger(__name__)
 
@@ -42,18 +41,18 @@ class BlockCache:
 
     @property
     def held_bytes(self) -> int:
-        """Of all blocks."""
+        """Size of all blocks."""
         return self._bytes
 
     def get(self, version: str, first: int, count: int) -> Blocks:
-        """So many blocks of an object's version; None for those that are not here."""
+        """`count` blocks of a version of an object, from number `first` on; None for those that are not held."""
         with self._lock:
             found = [self._used((version, block)) for block in range(first, first + count)]
         _HIT.inc(sum(len(block) for block in found if block))
         return found
 
     def put(self, version: str, first: int, blocks: Sequence[bytes]) -> None:
-        """Keep blocks that were read from the store."""
+        """Keep adjacent blocks that were read from the store; those already held stay."""
         evicted = 0
         with self._lock:
             for number, block in enumerate(blocks, first):
@@ -87,7 +86,7 @@ class BlockServer:
         self._thread.start()
 
     def join(self) -> None:
-        """Wait for the end of a child that was ended."""
+        """Wait for the thread, once the child has ended."""
         self._thread.join()
 
     def _serve(self) -> None:

@@ -1,4 +1,4 @@
-"""The process that touches untrusted video: `python -m essp_decoder.child SOCKET MEMORY [SHELF]`, started by
+"""The process that touches untrusted video: `python -m essp_decoder.child SOCKET MEMORY [BLOCKS]`, started by
 `sandbox.py`.
 
 It imports PyAV and NumPy, and the object store's client if videos are there; it has no access to the bus or the cache.
@@ -36,10 +36,10 @@ from essp_common.video.codec import encode, frame_buffer, raw_bytes, set_colour
 from essp_common.video.container import Limits
 from essp_common.video.selection import Tally
 from essp_common.wiring import Stores
+from essp_decoder.block_protocol import BlockClient
+from essp_decoder.open_records import OpenRecords
+from essp_decoder.open_videos import OpenVideos
 from essp_decoder.protocol import READY, Channel, ChildConfig, Request, Shape, clip_shapes, is_of_records, is_raw
-from essp_decoder.records import OpenRecords
-from essp_decoder.shelf import Shelf
-from essp_decoder.sources import OpenVideos
 
 _OPEN_FILES = 256
 _PR_SET_PDEATHSIG = 1
@@ -48,11 +48,11 @@ _PR_SET_PDEATHSIG = 1
 class Child:
     """Decodes work units into shared memory."""
 
-    def __init__(self, config: ChildConfig, memory_fd: int, shelf: Shelf | None) -> None:
+    def __init__(self, config: ChildConfig, memory_fd: int, blocks: BlockClient | None) -> None:
         limits = Limits(size_bytes=config.video_bytes, pixels=config.frame_pixels)
         stores = Stores(config.stores)
-        self._videos = OpenVideos(stores, limits, config.open_videos, config.address_bytes // 4, shelf)
-        self._records = OpenRecords(stores, limits, config.open_videos, shelf)
+        self._videos = OpenVideos(stores, limits, config.open_videos, config.address_bytes // 4, blocks)
+        self._records = OpenRecords(stores, limits, config.open_videos, blocks)
         self._address_bytes = config.address_bytes
         self._memory_fd = memory_fd
         self._memory = memoryview(b"")
@@ -172,12 +172,12 @@ def _confine(config: ChildConfig) -> None:
 def main(arguments: Sequence[str]) -> None:
     """Serve the socket until it is closed."""
     _die_with_parent()
-    socket_fd, memory_fd, *shelf_fd = map(int, arguments)
+    socket_fd, memory_fd, *blocks_fd = map(int, arguments)
     channel = Channel(socket.socket(fileno=socket_fd))
     with suppress(EOFError, ConnectionError):
         config = ChildConfig.unpacked(channel.receive())
         _confine(config)
-        child = Child(config, memory_fd, Shelf(Connection(shelf_fd[0])) if shelf_fd else None)
+        child = Child(config, memory_fd, BlockClient(Connection(blocks_fd[0])) if blocks_fd else None)
         channel.send(READY)
         while True:
             message = channel.receive()

@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache
 
 from essp_common.errors import PermanentError
-from essp_common.pb.v1.messages_pb2 import DecodeSeed, FrameCodec
+from essp_common.pb.v1.messages_pb2 import DecodeSeed, FrameCodec, Seed
 from essp_common.runtime.shared_slots import Slot
 from essp_common.video.codec import max_encoded_bytes
 from essp_common.video.geometry import frame_shape
@@ -125,6 +125,15 @@ def clip_shapes(unit: DecodeSeed) -> list[Shape]:
             raise PermanentError(f"{unit.video.id}: {seed.frame_count} frames are no {snippets} equal snippets")
         shapes.append((seed.frame_count, *shape))
     return shapes
+
+
+def of_one_seed(unit: DecodeSeed, seed: Seed) -> DecodeSeed:
+    """A work unit of this seed alone."""
+    single = DecodeSeed()
+    single.CopyFrom(unit)
+    del single.seeds[:]
+    single.seeds.append(seed)
+    return single
 
 
 def is_of_records(unit: DecodeSeed) -> bool:

@@ -3,8 +3,8 @@
 The parent never opens a video. It sends a work unit, waits for a limited time, and finds the clips in shared memory, in
 the form of cache values. If a child dies, hangs or fails, the seeds of its unit are tried once more, each alone; a seed
 that fails again is `BadVideo` of kind `crashed` or `timeout`. So a child that is killed from outside (out of memory, an
-operator) costs only time, and not without end: seeds whose turn comes too late are given up untried (`timeout`). Else a
-video that hangs at each of its seeds would hang the decoder, and each one after it that gets the same message.
+operator) costs only time. That time is bounded: seeds whose turn comes too late are given up untried (`timeout`).
+Otherwise a video that hangs at each of its seeds would block this decoder, then the next one that gets its message.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from essp_common.runtime import metrics
 from essp_common.runtime.children import module_command
 from essp_common.runtime.shared_slots import SharedMemory, Slot
 from essp_decoder.block_cache import BlockCache, BlockServer
-from essp_decoder.protocol import READY, Channel, ChildConfig, Request, clip_shapes, slot_bytes
+from essp_decoder.protocol import READY, Channel, ChildConfig, Request, clip_shapes, of_one_seed, slot_bytes
 
 log = logging.getLogger(__name__)
 
 _FRAMES = cache(metrics.FRAMES.labels)
-"""Cached: looking up labels takes longer than counting."""
+"""Counters by label, cached: looking one up takes longer than counting."""
 _START_S = 60.0
 _TIMES_ALONE = 4
-"""So many times as long as a unit may take, seeds are tried alone; whoever has begun by then may finish."""
+"""After this many times `timeout_s`, no further seed of a unit is tried alone. One that has begun may finish."""
 _ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
 """One thread per child: several children run side by side."""
 
@@ -63,7 +63,7 @@ class Sandbox:
     """One child and the memory shared with it. Used from one thread."""
 
     def __init__(self, options: SandboxOptions, videos: BlockCache | None = None) -> None:
-        """`videos`: where children keep what they have read of videos."""
+        """`videos`: the cache of compressed video that the children share, if there is one."""
         self._options = options
         self._videos = videos
         self._memory = SharedMemory()
@@ -98,12 +98,8 @@ class Sandbox:
         if time.monotonic() >= ends_s:
             others = f"the {position} before it in its message took {_TIMES_ALONE} times {self._options.timeout_s:g} s"
             return BadVideo(f"the decoder had no time to try it alone: {others}", "timeout")
-        single = DecodeSeed()
-        single.CopyFrom(unit)
-        del single.seeds[:]
-        single.seeds.append(unit.seeds[position])
         try:
-            return self._attempt(single)[0]
+            return self._attempt(of_one_seed(unit, unit.seeds[position]))[0]
         except _ChildLost as lost:
             return _bad(lost)
 

@@ -25,6 +25,7 @@ from essp_common.runtime import ids, metrics, tracing
 from essp_common.runtime.failpoints import failpoint
 from essp_common.worker.dead_letters import publish_dead_letter
 from essp_common.worker.reports import Reports
+from essp_decoder.protocol import of_one_seed
 from essp_decoder.sandbox import Outcome, Sandbox
 
 
@@ -37,12 +38,11 @@ class _Held:
     seconds: float
     """Mean decoding time of a clip."""
     consumers: list[str]
-    """Of each clip."""
+    """Who reads each of the clips."""
     ready: ClipReady
-    """What is announced of a clip, written over what was of the one before: a message of its own for each would copy
-    the recipe each time."""
+    """The announcement of the clip in turn. One message serves all clips, since a new one would copy the recipe."""
     published: int = 0
-    """How many of the outcomes were."""
+    """How many of the outcomes are published."""
 
 
 class DecodeStage:
@@ -135,11 +135,7 @@ class DecodeStage:
         progress = Progress(job=unit.job, worker=self._worker, fence=unit.fence, failed=failed)
         self._bus.publish(topics.PROGRESS, unit.job.encode(), progress.SerializeToString())
         failpoint("decoder.failed")
-        single = DecodeSeed()
-        single.CopyFrom(unit)
-        del single.seeds[:]
-        single.seeds.append(seed)
-        message = single.SerializeToString()
+        message = of_one_seed(unit, seed).SerializeToString()
         publish_dead_letter(self._bus, record, error, attempts, self._worker, message)
 
 

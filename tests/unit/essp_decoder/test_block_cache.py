@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from prometheus_client import REGISTRY
 
 from essp_decoder.block_cache import BlockCache, BlockServer
-from essp_decoder.shelf import Shelf, answer, parsed
+from essp_decoder.block_protocol import BlockClient, answer, parsed
 
 Step = tuple[bool, str, int, list[bytes]]
 some = st.lists(st.binary(min_size=1, max_size=9), min_size=1, max_size=4)
@@ -78,13 +78,13 @@ def served() -> Iterator[Served]:
 
 
 def test_a_child_finds_what_another_one_read(served: Served) -> None:
-    Shelf(served.theirs).put("s3://b/ü x", 7, [memoryview(b"seven"), memoryview(b"eight")])
+    BlockClient(served.theirs).put("s3://b/ü x", 7, [memoryview(b"seven"), memoryview(b"eight")])
     ours, theirs = Pipe()
     other = BlockServer(served.cache, ours)
-    Shelf(served.theirs).get("v", 0, 1)  # what was put before has arrived
+    BlockClient(served.theirs).get("v", 0, 1)  # what was put before has arrived
     with theirs:
-        assert Shelf(theirs).get("s3://b/ü x", 6, 4) == [None, b"seven", b"eight", None]
-        assert Shelf(theirs).get("s3://b/other", 7, 1) == [None]
+        assert BlockClient(theirs).get("s3://b/ü x", 6, 4) == [None, b"seven", b"eight", None]
+        assert BlockClient(theirs).get("s3://b/other", 7, 1) == [None]
     other.join()
 
 
@@ -98,13 +98,13 @@ def test_a_child_that_does_not_follow_the_format_is_not_heard_any_more(served: S
     served.theirs.send_bytes(message)
     served.server.join()
     assert served.cache.held_bytes == 0
-    shelf = Shelf(served.theirs)
-    assert shelf.get("v", 0, 2) == [None, None], "a child without a decoder reads from the store"
-    shelf.put("v", 0, [memoryview(b"1")])
+    client = BlockClient(served.theirs)
+    assert client.get("v", 0, 2) == [None, None], "a child without a decoder reads from the store"
+    client.put("v", 0, [memoryview(b"1")])
 
 
 def test_an_answer_that_does_not_fit_is_none() -> None:
     ours, theirs = Pipe()
     with ours, theirs:
         ours.send_bytes(answer([b"1", None])[:-1])
-        assert Shelf(theirs).get("v", 0, 2) == [None, None]
+        assert BlockClient(theirs).get("v", 0, 2) == [None, None]

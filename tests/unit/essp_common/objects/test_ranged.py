@@ -32,7 +32,7 @@ class Source:
         return io.BufferedReader(RangedFile(len(self.data), self.fetch, BLOCK, version), buffer_size=BLOCK)
 
 
-class DictShelf:
+class DictBlocks:
     """Keeps everything."""
 
     def __init__(self) -> None:
@@ -54,38 +54,38 @@ class DictShelf:
 def test_reads_like_a_file_in_memory(
     size: int, moves: list[tuple[int, int, int]], announced: list[tuple[int, int]], lost: set[int] | None
 ) -> None:
-    """Also with a shelf that holds all blocks but those that are `lost`."""
+    """Also with a shared that holds all blocks but those that are `lost`."""
     source = Source(size)
-    shelf = DictShelf()
+    shared = DictBlocks()
     if lost is not None:
         with source.open("v") as whole:
-            share(whole, shelf)
+            share(whole, shared)
             whole.read()
-        shelf.blocks = {key: block for key, block in shelf.blocks.items() if key[1] not in lost}
+        shared.blocks = {key: block for key, block in shared.blocks.items() if key[1] not in lost}
     with source.open("v") as ranged:
-        share(ranged, shelf)
+        share(ranged, shared)
         expect(ranged, announced)
         _compare(ranged, io.BytesIO(source.data), size, moves)
 
 
 def test_what_a_shelf_holds_is_not_fetched() -> None:
-    source, shelf = Source(BLOCK * 20), DictShelf()
+    source, shared = Source(BLOCK * 20), DictBlocks()
     for version, fetched in (("v1", 20), ("v1", 0), ("v2", 20), ("v1", 0), ("", 20)):
         source.requests.clear()
         with source.open(version) as file:
-            share(file, shelf)
+            share(file, shared)
             expect(file, [(0, 100), (200, 250)])
             assert file.read() == source.data
         assert sum(length for _, length in source.requests) == fetched * BLOCK
-    assert len(shelf.blocks) == 40, "without a version, nothing is kept"
+    assert len(shared.blocks) == 40, "without a version, nothing is kept"
 
 
 def test_a_part_of_a_file_shares_the_blocks_of_the_whole() -> None:
-    source, shelf = Source(BLOCK * 20), DictShelf()
+    source, shared = Source(BLOCK * 20), DictBlocks()
     with io.BufferedReader(_Part(source.open("v"), 5, 100)) as part:
-        share(part, shelf)
+        share(part, shared)
         assert part.read() == source.data[5:105]
-    assert b"".join(shelf.blocks[key] for key in sorted(shelf.blocks))[5:105] == source.data[5:105]
+    assert b"".join(shared.blocks[key] for key in sorted(shared.blocks))[5:105] == source.data[5:105]
 
 
 def _compare(ranged: io.BufferedReader, plain: io.BytesIO, size: int, moves: list[tuple[int, int, int]]) -> None:

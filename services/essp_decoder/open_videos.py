@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from essp_common.errors import BadVideo, NotFound
 from essp_common.objects.port import ObjectInfo
-from essp_common.objects.ranged import BLOCK_BYTES, CACHED_BLOCKS, Shelf, share
+from essp_common.objects.ranged import BLOCK_BYTES, CACHED_BLOCKS, SharedBlocks, share
 from essp_common.pb.v1.messages_pb2 import Video
 from essp_common.video.container import Limits, VideoFile
 from essp_common.video.reader import Reader
@@ -40,14 +40,14 @@ class OpenVideos:
     """At most `capacity` open videos that hold about `capacity_bytes`; the latest one is always kept."""
 
     def __init__(
-        self, stores: Stores, limits: Limits, capacity: int, capacity_bytes: int, shelf: Shelf | None = None
+        self, stores: Stores, limits: Limits, capacity: int, capacity_bytes: int, shared: SharedBlocks | None = None
     ) -> None:
-        """`shelf`: where bytes of videos that are read in ranges are kept beyond that."""
+        """`shared`: a further cache for what is read in ranges."""
         self._stores = stores
         self._limits = limits
         self._capacity = capacity
         self._capacity_bytes = capacity_bytes
-        self._shelf = shelf
+        self._shared = shared
         self._open: OrderedDict[str, _Open] = OrderedDict()
 
     def reader(self, video: Video) -> Reader:
@@ -67,8 +67,8 @@ class OpenVideos:
             source = store.local_path(key) or store.open(key)
         except NotFound as error:
             raise BadVideo(f"{video.uri} is not there", "vanished") from error
-        if self._shelf is not None and not isinstance(source, str):
-            share(source, self._shelf)
+        if self._shared is not None and not isinstance(source, str):
+            share(source, self._shared)
         try:
             reader = Reader(source, self._limits, lookahead=video.lookahead)
         except BaseException:

@@ -1,4 +1,4 @@
-"""What a child process and its decoder say to each other about blocks of compressed video (`block_cache.py`).
+"""How a child reads and fills the blocks of video that its decoder keeps (`block_cache.py`): the messages, the client.
 
     child -> decoder   which blocks of which version of an object are wanted: `g`, first, count, version
     decoder -> child   sizes of those blocks, 0 for one that is not there, and their bytes, end to end
@@ -28,24 +28,27 @@ Blocks: TypeAlias = list[bytes | None]
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a child says."""
+    """A child's message."""
 
     version: str
     first: int
     count: int
     blocks: list[bytes] | None
-    """To keep; None: they are wanted."""
+    """Blocks to keep; None: these blocks are asked for."""
 
 
-class Shelf:
-    """The decoder's blocks, as a child sees them (`essp_common.objects.ranged.Shelf`). Thread-safe."""
+class BlockClient:
+    """The decoder's blocks over a connection to it. Follows `essp_common.objects.ranged.SharedBlocks`. Thread-safe.
+
+    Once the connection fails, nothing is found and nothing kept: the child reads from the store.
+    """
 
     def __init__(self, connection: Connection) -> None:
         self._connection: Connection | None = connection
         self._lock = threading.Lock()
 
     def get(self, version: str, first: int, count: int) -> Blocks:
-        """See `Shelf.get` of the port. Without the decoder, there is nothing."""
+        """See `SharedBlocks.get`."""
         with self._lock:
             if self._connection is not None:
                 try:
@@ -56,7 +59,7 @@ class Shelf:
         return [None] * count
 
     def put(self, version: str, first: int, blocks: Sequence[Buffer]) -> None:
-        """See `Shelf.put` of the port."""
+        """See `SharedBlocks.put`."""
         with self._lock:
             if self._connection is not None:
                 try:
@@ -66,7 +69,7 @@ class Shelf:
 
 
 def parsed(message: bytes) -> Asked:
-    """What a child has sent. Raises `ValueError`."""
+    """Parse a child's message. Raises `ValueError`."""
     if len(message) < _HEAD.size:
         raise ValueError("a message without a head")
     kind, first, count, length = _HEAD.unpack_from(message)
@@ -81,7 +84,7 @@ def parsed(message: bytes) -> Asked:
 
 
 def answer(blocks: Sequence[bytes | None]) -> bytes:
-    """The decoder's answer."""
+    """The answer to a child that asked for blocks: None for those that are not held."""
     return _packed([block or b"" for block in blocks])
 
 

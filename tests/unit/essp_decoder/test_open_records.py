@@ -19,7 +19,7 @@ from essp_common.video import codec
 from essp_common.video.container import Limits
 from essp_common.wiring import Stores
 from essp_decoder.config import DecoderSettings
-from essp_decoder.records import OpenRecords
+from essp_decoder.open_records import OpenRecords
 from essp_decoder.sandbox import Outcome, Sandbox
 from essp_decoder.service import sandbox_options
 from essp_master.job.message_builder import MessageBuilder

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from essp_common.colour import Colour
 from essp_common.errors import BadVideo, NotFound
-from essp_common.objects.ranged import Shelf, expect, share
+from essp_common.objects.ranged import SharedBlocks, expect, share
 from essp_common.pb.v1.messages_pb2 import Resize, Seed, StoredRecord, Video
 from essp_common.video.container import Limits
 from essp_common.video.images import Images
@@ -28,17 +28,17 @@ from essp_common.wiring import Stores
 class OpenRecords:
     """At most `capacity` open files of records."""
 
-    def __init__(self, stores: Stores, limits: Limits, capacity: int, shelf: Shelf | None = None) -> None:
-        """`shelf`: where bytes that are read in ranges are kept beyond that."""
+    def __init__(self, stores: Stores, limits: Limits, capacity: int, shared: SharedBlocks | None = None) -> None:
+        """`shared`: a further cache for what is read in ranges."""
         self._stores = stores
         self._limits = limits
         self._capacity = capacity
-        self._shelf = shelf
+        self._shared = shared
         self._images = Images(limits.pixels)
         self._open: OrderedDict[str, BinaryIO] = OrderedDict()
         self.tally = Tally()
         self.colours: list[Colour | None] = []
-        """Of the seeds that were read last: what the numbers mean of frames that are not RGB."""
+        """For each seed of the last `read`: the colours of its frames; None for RGB."""
 
     def read(
         self,
@@ -100,8 +100,8 @@ class OpenRecords:
             opened: BinaryIO = store.open(key) if path is None else open(path, "rb")  # noqa: SIM115  stays open
         except (NotFound, FileNotFoundError) as error:
             raise BadVideo(f"{uri} is not there", "vanished") from error
-        if self._shelf is not None:
-            share(opened, self._shelf)
+        if self._shared is not None:
+            share(opened, self._shared)
         self._open[uri] = opened
         while len(self._open) > self._capacity:
             self._open.popitem(last=False)[1].close()
