@@ -1,12 +1,11 @@
 """Frame codecs: an array of frames as one self-describing value of the cache, and back.
 
     raw    uncompressed: costs no CPU and is read as a view, without a copy
-    jpeg   one JPEG per frame (1 or 3 channels), otherwise one greyscale JPEG per channel, which also suits flow stacks;
-           uint8 `(T, H, W, C)` only, lossy
-    zstd   one Zstandard frame per frame: lossless, any type and shape. In integer images, each row but the first is
-           stored as its difference from the row above (modulo the type). Smooth flow shrinks to a quarter.
+    jpeg   lossy, uint8 `(T, H, W, C)` only; also suits stacks of flow
+    zstd   lossless, any type and shape; smooth flow shrinks to a quarter
 
-The first axis is time. Each frame is compressed separately, so `decode(value, frames=...)` reads only these frames.
+The first axis is time. Each frame is compressed by itself (`compressors.py`), so `decode(value, frames=...)` reads only
+these frames.
 
 Layout, little-endian:
 
@@ -14,8 +13,8 @@ Layout, little-endian:
     8 bytes/part   size and CRC-32 of the part (none for raw), covered by the header's CRC-32
     payload        the raw array in C order, or the parts one after another
 
-Other bytes raise `BadFrames`. Header, table and length are always checked, before memory is allocated. A compressed
-part is checked when it is read.
+Bytes of any other form raise `BadFrames`. Header, table and length are always checked, before memory is allocated; a
+compressed part is checked when it is read.
 
 The payload of raw has no checksum. It would cost each reader about 0.25 ms per MB, while the length is known, a flipped
 bit changes one sample, and TCP has its own checksum.
@@ -35,14 +34,13 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import simplejpeg
-import zstandard
 from numpy.typing import DTypeLike, NDArray
 
 from essp_common.cache.port import Buffer, Part
 from essp_common.colour import COLOURS, Colour
 from essp_common.errors import BadFrames, ConfigError
 from essp_common.pb.v1.messages_pb2 import FrameCodec
+from essp_common.video.compressors import COMPRESSORS, Compressor
 
 MAX_BYTES = 2**32
 """Largest size of an array. A header with more is damaged or malicious: real clips are far smaller."""
@@ -55,10 +53,8 @@ _HEAD_BYTES = _HEAD.size + _CRC.size
 _PART = struct.Struct("<II")
 _MIN_DIMENSIONS = 2
 _MAX_DIMENSIONS = 8
-_MAX_JPEG_SIDE = 65_500
-_CODECS = ("raw", "jpeg", "zstd")
+_CODECS = ("raw", *COMPRESSORS)
 _DTYPES = frozenset({"|u1", "|i1", "<u2", "<i2", "<f2", "<u4", "<i4", "<f4", "<u8", "<i8", "<f8"})
-_SUBSAMPLING = ("444", "422", "420")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +92,7 @@ def encode(array: NDArray[Any], codec: FrameCodec, colour: Colour | None = None)
             set_colour(value, colour)
         return value
     dtype = _storable(array.shape, array.dtype)
-    if codec.name == "jpeg":
-        parts = _jpeg_parts(array, codec)
-    elif codec.name == "zstd":
-        parts = _zstd_parts(array, dtype, codec)
-    else:
-        raise ConfigError(f"codec {codec.name!r}: use one of {', '.join(_CODECS)}")
+    parts = _compressor(codec.name).compress(array, dtype, codec)
     table = [(len(part), zlib.crc32(part)) for part in parts]
     return b"".join([_pack_header(codec.name, array.shape, dtype, table, colour), *parts])
 
@@ -141,15 +132,10 @@ def max_encoded_bytes(shape: Sequence[int], dtype: DTypeLike, codec: str) -> int
     stored = _storable(shape, np.dtype(dtype))
     if codec in ("", "raw"):
         return raw_bytes(shape, stored)
-    frames = shape[0]
-    if codec == "zstd":
-        return _HEAD_BYTES + frames * (_PART.size + _zstd_bound(math.prod(shape[1:]) * stored.itemsize))
-    if codec != "jpeg":
-        raise ConfigError(f"codec {codec!r}: use one of {', '.join(_CODECS)}")
-    _check_jpeg(shape, stored)
-    _, height, width, channels = shape
-    image = _jpeg_bound(height, width, 3 if channels == 3 else 1)
-    return _HEAD_BYTES + frames * _images_a_frame(channels) * (_PART.size + image)
+    compressor = _compressor(codec)
+    compressor.check(shape, stored)
+    parts = shape[0] * (compressor.parts_per_frame(shape, stored) or 0)
+    return _HEAD_BYTES + parts * (_PART.size + compressor.max_part_bytes(shape, stored))
 
 
 def header(buffer: Buffer) -> FrameHeader:
@@ -201,11 +187,14 @@ def decode(
         even = _as_slice(chosen)
         return array[even] if even is not None else array[list(chosen)]
     parts = _checked_parts(found, payload, chosen)
-    shape = (len(chosen), *found.shape[1:])
-    try:
-        return _read_jpeg(parts, shape) if found.codec == "jpeg" else _read_zstd(parts, shape, found.dtype)
-    except (ValueError, zstandard.ZstdError) as error:
-        raise BadFrames(f"{found.codec} frames do not decode: {error}") from error
+    return COMPRESSORS[found.codec].decompress(parts, (len(chosen), *found.shape[1:]), found.dtype)
+
+
+def _compressor(codec: str) -> Compressor:
+    """Raises `ConfigError` for a codec that does not exist."""
+    if codec not in COMPRESSORS:
+        raise ConfigError(f"codec {codec!r}: use one of {', '.join(_CODECS)}")
+    return COMPRESSORS[codec]
 
 
 def _storable(shape: Sequence[int], dtype: np.dtype[Any]) -> np.dtype[Any]:
@@ -268,7 +257,7 @@ def _unpack_header(view: memoryview) -> FrameHeader:
     if found.colour is not None and not _has_colour(found):
         raise BadFrames(f"impossible frames: {found.dtype} of shape {found.shape} of a video's own colours")
     promised = found.nbytes if found.codec == "raw" else sum(size for size, _ in found.parts)
-    if parts != _parts_expected(found) or payload != promised or found.nbytes > MAX_BYTES:
+    if parts != _parts(found) or payload != promised or found.nbytes > MAX_BYTES:
         raise BadFrames(f"impossible frames: {found.codec} of shape {found.shape} in {parts} parts, {payload} bytes")
     return found
 
@@ -289,18 +278,12 @@ def _has_colour(found: FrameHeader) -> bool:
     return planar or (len(found.shape) == 4 and found.shape[3] == 1)
 
 
-def _parts_expected(found: FrameHeader) -> int:
+def _parts(found: FrameHeader) -> int | None:
+    """How many parts such an array has; None if its codec does not hold it."""
     if found.codec == "raw":
         return 0
-    if found.codec == "zstd":
-        return found.shape[0]
-    if len(found.shape) != 4 or found.dtype != np.uint8:
-        return -1
-    return found.shape[0] * _images_a_frame(found.shape[3])
-
-
-def _images_a_frame(channels: int) -> int:
-    return 1 if channels in (1, 3) else channels
+    each = COMPRESSORS[found.codec].parts_per_frame(found.shape, found.dtype)
+    return None if each is None else found.shape[0] * each
 
 
 def _existing(frames: Sequence[int], count: int) -> Sequence[int]:
@@ -332,91 +315,3 @@ def _checked_parts(found: FrameHeader, payload: memoryview, chosen: Iterable[int
                 raise BadFrames(f"frame {frame} is damaged: its checksum does not match")
             parts.append(part)
     return parts
-
-
-def _jpeg_parts(array: NDArray[Any], codec: FrameCodec) -> list[bytes]:
-    _check_jpeg(array.shape, array.dtype)
-    subsampling = codec.subsampling or "444"
-    if subsampling not in _SUBSAMPLING:
-        raise ConfigError(f"JPEG subsampling {subsampling!r}: use one of {', '.join(_SUBSAMPLING)}")
-    height, width, channels = array.shape[1:]
-    if not (min(height, width, channels) > 0 and max(height, width) <= _MAX_JPEG_SIDE):
-        raise ConfigError(f"JPEG cannot hold images of {width}x{height}x{channels}; use raw or zstd for this stream")
-    if (quality := codec.quality or 95) > 100:
-        raise ConfigError(f"JPEG quality {quality}: use 1 to 100")
-    if channels == 3:
-        images = (np.ascontiguousarray(frame) for frame in array)
-        return [simplejpeg.encode_jpeg(i, quality, "RGB", subsampling) for i in images]
-    planes = (np.ascontiguousarray(plane) for frame in array for plane in np.moveaxis(frame, 2, 0))
-    return [simplejpeg.encode_jpeg(p[:, :, np.newaxis], quality, "GRAY", "Gray") for p in planes]
-
-
-def _check_jpeg(shape: Sequence[int], dtype: np.dtype[Any]) -> None:
-    if dtype != np.uint8 or len(shape) != 4:
-        what = f"{dtype} of shape {tuple(shape)}"
-        raise ConfigError(f"codec jpeg holds uint8 (T, H, W, C), not {what}; use raw or zstd for this stream")
-
-
-def _jpeg_bound(height: int, width: int, channels: int) -> int:
-    """`tjBufSize` of libjpeg-turbo: whole blocks of 16 pixels, each coefficient of the largest size."""
-    padded = -(-height // 16) * -(-width // 16) * 256
-    return padded * (6 if channels == 3 else 3) + 2048
-
-
-def _read_jpeg(parts: Sequence[memoryview], shape: tuple[int, ...]) -> NDArray[np.uint8]:
-    for part in parts:
-        if (size := simplejpeg.decode_jpeg_header(part)[:2]) != shape[1:3]:
-            raise BadFrames(f"a JPEG of {size} where the header promises frames of {shape[1:3]}")
-    array = np.empty(shape, np.uint8)
-    if shape[3] in (1, 3):
-        colours = "RGB" if shape[3] == 3 else "GRAY"
-        for frame, part in zip(array, parts, strict=True):
-            simplejpeg.decode_jpeg(part, colours, buffer=frame)
-        return array
-    plane = np.empty((*shape[1:3], 1), np.uint8)
-    for index, part in enumerate(parts):
-        simplejpeg.decode_jpeg(part, "GRAY", buffer=plane)
-        frame, channel = divmod(index, shape[3])
-        array[frame, :, :, channel] = plane[:, :, 0]
-    return array
-
-
-def _zstd_parts(array: NDArray[Any], dtype: np.dtype[Any], codec: FrameCodec) -> list[bytes]:
-    if codec.quality > zstandard.MAX_COMPRESSION_LEVEL:
-        raise ConfigError(f"zstd level {codec.quality}: use 1 (fast) to {zstandard.MAX_COMPRESSION_LEVEL}")
-    compressor = zstandard.ZstdCompressor(level=codec.quality or 1)
-    return [compressor.compress(_row_differences(frame, dtype).reshape(-1).view(np.uint8).data) for frame in array]
-
-
-def _zstd_bound(size: int) -> int:
-    """`ZSTD_compressBound` of zstd.h."""
-    return size + (size >> 8) + ((2**17 - size) >> 11 if size < 2**17 else 0)
-
-
-def _read_zstd(parts: Sequence[memoryview], shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-    frame_bytes = math.prod(shape[1:]) * dtype.itemsize
-    for part in parts:
-        if (size := zstandard.frame_content_size(part)) != frame_bytes:
-            raise BadFrames(f"a Zstandard frame of {size} bytes where the header promises {frame_bytes}")
-    array = np.empty(shape, dtype)
-    decompressor = zstandard.ZstdDecompressor()
-    for frame, part in zip(array, parts, strict=True):
-        frame[...] = np.frombuffer(decompressor.decompress(part), dtype).reshape(shape[1:])
-        if _has_row_differences(frame):
-            # Row by row: three to twenty times faster than `np.add.accumulate`.
-            for above, row in pairwise(frame):
-                np.add(row, above, out=row)
-    return array
-
-
-def _has_row_differences(frame: NDArray[Any]) -> bool:
-    return frame.ndim >= 2 and frame.dtype.kind in "iu"
-
-
-def _row_differences(frame: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-    stored = np.ascontiguousarray(frame, dtype)
-    if not _has_row_differences(stored):
-        return stored
-    differences = stored.copy()
-    np.subtract(stored[1:], stored[:-1], out=differences[1:])
-    return differences

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -14,8 +14,10 @@ from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
 from essp_common.errors import BadFrames, ConfigError
+from essp_common.job.clip_spec import CodecSpec
 from essp_common.pb.v1.messages_pb2 import FrameCodec
 from essp_common.video import codec
+from essp_common.video.compressors import COMPRESSORS
 
 RAW = FrameCodec(name="raw")
 ZSTD = FrameCodec(name="zstd")
@@ -117,6 +119,12 @@ def test_the_bound_of_what_a_codec_cannot_hold_is_refused() -> None:
         codec.max_encoded_bytes((1, 4, 4, 3), "float32", "jpeg")
     with pytest.raises(ConfigError, match="use one of raw, jpeg, zstd"):
         codec.max_encoded_bytes((1, 4, 4, 3), "uint8", "png")
+
+
+def test_jobs_can_name_each_codec_that_exists() -> None:
+    named = get_args(CodecSpec.model_fields["name"].annotation)
+    assert named == tuple(codec.header(codec.encode(smooth_clip(), FrameCodec(name=name))).codec for name in named)
+    assert named == ("raw", *COMPRESSORS)
 
 
 def test_header_describes_the_array() -> None:
