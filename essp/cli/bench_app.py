@@ -33,7 +33,8 @@ from essp.cli.bench_options import (
     ThrottleOption,
     TraceEveryOption,
     TraceOption,
-    give,
+    conclude,
+    copying,
     give_plan,
     noted,
     numbers,
@@ -49,7 +50,6 @@ from essp.uris import as_uri
 from essp_common.errors import ConfigError
 from essp_common.quantities import counted, parse_seconds
 from essp_common.runtime.config import Settings
-from essp_common.runtime.process import EXIT_INTERRUPTED
 from essp_common.wiring import Stores
 
 DEVICES = ("auto", "cpu", "cuda")
@@ -89,13 +89,13 @@ def main(
     it passes from 90 % on. What is damaged is left out and counted. Ctrl-C gives what there is.
     """
     options = AppOptions(
-        tuple(sorted(numbers(threads, "--threads", 1))),
-        numbers(prefetch, "--prefetch"),
-        numbers(batch, "--batch", 1),
-        batches,
-        runs,
-        cold,
-        seed,
+        threads=tuple(sorted(numbers(threads, "--threads", 1))),
+        prefetch=numbers(prefetch, "--prefetch"),
+        batch=numbers(batch, "--batch", 1),
+        batches=batches,
+        runs=runs,
+        cold=cold,
+        seed=seed,
     )
     (where,) = words(device, "--device", DEVICES)[:1]
     step_s = None if step_time is None else step_seconds(step_time)
@@ -117,12 +117,7 @@ def main(
     with ExitStack() as stack:
         interrupted = stack.enter_context(interruptible("stopping; what was measured so far follows"))
         show = stack.enter_context(shown_progress(console))
-
-        def copied(done: int, total: int) -> None:
-            if interrupted.is_set():
-                raise KeyboardInterrupt
-            show(f"copying {done} of {counted(total, 'object')}", 0.0, None)
-
+        copied = copying(show, interrupted)
         places = stack.enter_context(storages(found, stores, uris, slowed, copied))
         accesses = Accesses() if trace is not None else None
         folders = traced_folders(places)
@@ -139,27 +134,18 @@ def main(
                 clock.begin(run, number)
                 if traces is not None:
                     traces.mark(f"{labels['store']} p{labels['prefetch']} t{labels['threads']}")
-            done = (run * len(benchmark.configurations) + number) / (options.runs * len(benchmark.configurations))
             what = (
                 f"run {run + 1} of {options.runs}: {labels['store']}, batch {labels['batch']}, prefetch "
                 f"{labels['prefetch']}, {labels['threads']} threads"
             )
-            show(what, done, clock.left_s())
+            show(what, clock.done(run, number), clock.left_s())
 
         benchmark.run(interrupted.is_set, tell)
     tell_left_out(console, benchmark.damaged, benchmark.resident)
     results = benchmark.results()
-    if not results.rows:
-        console.print("interrupted before anything was measured")
-        raise typer.Exit(EXIT_INTERRUPTED)
-    give(results, as_json)
-    if plot is not None:
-        sizes_differ = len(options.batch) > 1  # so many --batches are then not as many samples, and seconds say nothing
-        value, groups = ("samples_per_s", "batch") if sizes_differ else ("seconds", "threads")
-        plot.write_bytes(bars(results, value, groups, "store"))
-    if results.partial:
-        console.print("interrupted: these figures are of fewer runs than were asked for", soft_wrap=True)
-        raise typer.Exit(EXIT_INTERRUPTED)
+    # With several sizes of batches, runs differ in samples, so seconds do not compare them.
+    value, groups = ("samples_per_s", "batch") if len(options.batch) > 1 else ("seconds", "threads")
+    conclude(results, as_json, plot, lambda: bars(results, value, groups, "store"))
 
 
 def _training(source: Source, side: int, device: str, seed: int) -> Learner:

@@ -24,7 +24,7 @@ from essp.cli.bench_options import (
     PlotOption,
     TraceEveryOption,
     TraceOption,
-    give,
+    conclude,
     shown_progress,
     words,
 )
@@ -37,7 +37,6 @@ from essp_common.objects.port import ObjectStore
 from essp_common.objects.throttled import Device, ThrottledStore, parse_throttle
 from essp_common.quantities import counted, parse_bytes, size
 from essp_common.runtime.config import Settings
-from essp_common.runtime.process import EXIT_INTERRUPTED
 from essp_common.runtime.temporary import TemporaryFolder
 from essp_common.wiring import Stores, open_store
 
@@ -124,7 +123,7 @@ def main(
         def tell(run: int, number: int, made: int) -> None:
             if not made:
                 clock.begin(run, number)
-            done = (run * len(chosen) + number + made / steps) / (runs * len(chosen))
+            done = clock.done(run, number, made / steps)
             show(f"run {run + 1} of {runs}: {chosen[number]}, step {made} of {steps}", done, clock.left_s())
 
         try:
@@ -136,15 +135,7 @@ def main(
                 "another --store or --buffer"
             ) from error
     results = benchmark.results()
-    if not results.rows:
-        console.print("interrupted before anything was measured")
-        raise typer.Exit(EXIT_INTERRUPTED)
-    give(results, as_json)
-    if plot is not None:
-        plot.write_bytes(picture(results))
-    if results.partial:
-        console.print("interrupted: these figures are of fewer runs than were asked for", soft_wrap=True)
-        raise typer.Exit(EXIT_INTERRUPTED)
+    conclude(results, as_json, plot, lambda: picture(results))
 
 
 def _trainee(

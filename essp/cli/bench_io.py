@@ -34,7 +34,8 @@ from essp.cli.bench_options import (
     ThrottleOption,
     TraceEveryOption,
     TraceOption,
-    give,
+    conclude,
+    copying,
     give_plan,
     noted,
     numbers,
@@ -49,7 +50,6 @@ from essp.cli.interrupt import interruptible
 from essp.uris import as_uri
 from essp_common.quantities import counted
 from essp_common.runtime.config import Settings
-from essp_common.runtime.process import EXIT_INTERRUPTED
 from essp_common.wiring import Stores
 
 
@@ -80,14 +80,14 @@ def main(
     bytes, and a sentence says what binds. What is damaged is left out and counted. Ctrl-C gives what there is.
     """
     options = IoOptions(
-        words(pipeline, "--pipeline", get_args(Kind)),
-        tuple(sorted(numbers(threads, "--threads", 1))),
-        numbers(prefetch, "--prefetch"),
-        batch,
-        batches,
-        runs,
-        cold,
-        seed,
+        kinds=words(pipeline, "--pipeline", get_args(Kind)),
+        threads=tuple(sorted(numbers(threads, "--threads", 1))),
+        prefetch=numbers(prefetch, "--prefetch"),
+        batch=batch,
+        batches=batches,
+        runs=runs,
+        cold=cold,
+        seed=seed,
     )
     if trace is not None:
         check_trace(trace, plot)
@@ -106,12 +106,7 @@ def main(
     with ExitStack() as stack:
         interrupted = stack.enter_context(interruptible("stopping; what was measured so far follows"))
         show = stack.enter_context(shown_progress(console))
-
-        def copied(done: int, total: int) -> None:
-            if interrupted.is_set():
-                raise KeyboardInterrupt
-            show(f"copying {done} of {counted(total, 'object')}", 0.0, None)
-
+        copied = copying(show, interrupted)
         places = stack.enter_context(storages(found, stores, uris, slowed, copied))
         accesses = Accesses() if trace is not None else None
         watched = [place if accesses is None else noted(place, accesses) for place in places]
@@ -122,26 +117,17 @@ def main(
             if not made:
                 clock.begin(run, number)
             configuration = benchmark.configurations[number]
-            done = (run * len(benchmark.configurations) + number) / (options.runs * len(benchmark.configurations))
             labels = configuration.labels
             what = (
                 f"run {run + 1} of {options.runs}: {labels['store']}, {labels['pipeline']}, {labels['threads']} threads"
             )
-            show(what, done, clock.left_s())
+            show(what, clock.done(run, number), clock.left_s())
 
         stack.enter_context(traced(trace, trace_every, traced_folders(places), accesses))
         benchmark.run(interrupted.is_set, tell)
     results = benchmark.results()
     tell_left_out(console, benchmark.damaged, benchmark.resident)
-    if not results.rows:
-        console.print("interrupted before anything was measured")
-        raise typer.Exit(EXIT_INTERRUPTED)
-    give(results, as_json)
-    if plot is not None:
-        plot.write_bytes(bars(results, "samples_per_s", "threads", "pipeline"))
-    if results.partial:
-        console.print("interrupted: these figures are of fewer runs than were asked for", soft_wrap=True)
-        raise typer.Exit(EXIT_INTERRUPTED)
+    conclude(results, as_json, plot, lambda: bars(results, "samples_per_s", "threads", "pipeline"))
 
 
 def _tell_plan(console: Console, name: str, source: Source, options: IoOptions, rows: int) -> None:

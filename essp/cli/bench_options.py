@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 from typing import Annotated, TypeVar
 
 import typer
@@ -24,6 +25,7 @@ from essp.cli.console import open_console
 from essp_common.errors import ConfigError
 from essp_common.objects.throttled import Throttle, parse_throttle
 from essp_common.quantities import counted, duration
+from essp_common.runtime.process import EXIT_INTERRUPTED
 
 _LINE_EVERY_S = 5.0
 _MOST_LINES = 5
@@ -109,6 +111,11 @@ class Clock:
             self._took_s[self._at[1]] = now_s - self._begun_s
         self._at, self._begun_s = (turn, kind), now_s
 
+    def done(self, turn: int, kind: int, part: float = 0.0) -> float:
+        """The share of all steps that is done: those before this one, and `part` of it."""
+        kinds = len(self._took_s)
+        return (turn * kinds + kind + part) / (self._rounds * kinds)
+
     def left_s(self) -> float | None:
         """Seconds to the end; None: nothing is known yet."""
         known = [took_s for took_s in self._took_s if took_s is not None]
@@ -140,6 +147,17 @@ def shown_progress(console: Console) -> Iterator[Show]:
         yield show
 
 
+def copying(show: Show, interrupted: Event) -> Callable[[int, int], None]:
+    """Shows how many objects of how many are copied; raises `KeyboardInterrupt` once the user has interrupted."""
+
+    def copied(done: int, total: int) -> None:
+        if interrupted.is_set():
+            raise KeyboardInterrupt
+        show(f"copying {done} of {counted(total, 'object')}", 0.0, None)
+
+    return copied
+
+
 def _line_printer(console: Console) -> Show:
     due_s = time.monotonic() + _LINE_EVERY_S
 
@@ -169,15 +187,27 @@ def give_plan(name: str, source: Source, configurations: int, runs: int) -> None
     typer.echo(json.dumps(plan, indent=2))
 
 
-def give(results: Results, as_json: bool) -> None:
-    """Print results to stdout: the table and what follows from it, or JSON."""
+def conclude(results: Results, as_json: bool, plot: Path | None, draw: Callable[[], bytes]) -> None:
+    """Print the results to stdout: the table and what follows from it, or JSON. `draw`: the picture for `plot`.
+
+    Raises `typer.Exit` if the measurement was interrupted.
+    """
+    errors = open_console(stderr=True)
+    if not results.rows:
+        errors.print("interrupted before anything was measured")
+        raise typer.Exit(EXIT_INTERRUPTED)
     if as_json:
         typer.echo(results.json())
-        return
-    console = open_console()
-    console.print(results.table())
-    for sentence in results.sentences:
-        console.print(sentence, highlight=False, soft_wrap=True)
+    else:
+        console = open_console()
+        console.print(results.table())
+        for sentence in results.sentences:
+            console.print(sentence, highlight=False, soft_wrap=True)
+    if plot is not None:
+        plot.write_bytes(draw())
+    if results.partial:
+        errors.print("interrupted: these figures are of fewer runs than were asked for", soft_wrap=True)
+        raise typer.Exit(EXIT_INTERRUPTED)
 
 
 def tell_left_out(console: Console, damaged: Mapping[str, Damaged], resident: int) -> None:
