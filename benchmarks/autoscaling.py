@@ -49,7 +49,7 @@ class Trace:
     start_s: int = 20
     """How long a worker takes to come up."""
     stuck: tuple[int, int, float] = (0, 0, 0.0)
-    """From when to when which share of the workers hangs."""
+    """`(begin_s, end_s, share)`: in this time, this share of the workers hangs."""
     credits: int = 400
     """Clips that may be outstanding."""
 
@@ -91,7 +91,7 @@ class Pool:
         return min(1.0, sum(self.recent) / able) if able else 0.0
 
     def scale(self, wanted: int, now_s: int) -> None:
-        """Ask for so many workers; those on their way are the first to be let go."""
+        """Ask for `wanted` workers. To have fewer, those that are still coming up are cancelled first."""
         while self.replicas > wanted:
             if self.coming:
                 self.coming.pop()
@@ -207,7 +207,7 @@ class Hpa:
 
 
 def keda(lag: int) -> Rule:
-    """KEDA's Kafka scaler with so many waiting clips for each worker."""
+    """KEDA's Kafka scaler: one worker for each `lag` clips that wait."""
     return Hpa(lambda pool: pool.queue / lag, period_s=30)
 
 

@@ -1,6 +1,6 @@
 """What the size of a catalog costs: `essp validate` with a million videos against a thousand, and its memory.
 
-`essp validate` does what every start of a job begins with, be it by the master, `essp run` or `essp.Loader`: it reads
+`essp validate` does what each start of a job begins with, by the master, `essp run` or `essp.Loader`: it reads
 and checks the catalog, divides it, makes the plans and the first messages.
 
 The catalogs have no videos: nothing here opens one. Their rows are as those of a real set: names as in Kinetics below
@@ -88,7 +88,7 @@ def validate(job: Path) -> Run:
 
 
 def _job(root: Path, rows: int) -> Path:
-    """A job over so many videos; its catalog is made in a process of its own, whose memory goes with it."""
+    """A job over `rows` videos. A process of its own makes the catalog, so this one does not keep that memory."""
     folder = root / f"catalog_{rows}"
     folder.mkdir(parents=True, exist_ok=True)
     catalog = folder / "catalog.parquet"
@@ -118,14 +118,14 @@ def _job(root: Path, rows: int) -> Path:
 
 
 def write(path: Path, rows: int) -> None:
-    """Write a catalog of so many videos."""
+    """Write a catalog of `rows` videos."""
     partial = path.with_name(f".{os.getpid()}-{path.name}")
     partial.write_bytes(pack_table(table_of(rows)))
     partial.rename(path)
 
 
 def table_of(rows: int, gop: int = 60, seed: int = 0) -> pa.Table:
-    """A catalog of so many videos in three splits, by id, without a video."""
+    """A catalog of `rows` videos in three splits, in the order of their ids; the videos themselves do not exist."""
     rng = np.random.default_rng(seed)
     classes = rng.integers(0, CLASSES, rows)
     splits = rng.choice(["train", "validation", "test"], rows, p=[0.86, 0.07, 0.07])

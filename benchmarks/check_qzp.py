@@ -71,7 +71,7 @@ WAYS = (
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Of a training."""
+    """What a training came to."""
 
     wait_s: float
     training_s: float
@@ -94,12 +94,12 @@ class Course:
     train: tuple[Images, Labels]
     test: tuple[Images, Labels]
     begin: State
-    """From where each training goes on."""
+    """The state that each training begins with."""
     warm: int
     """Steps until there."""
     epochs: int
     steps: int
-    """Of an epoch."""
+    """Steps of an epoch."""
 
     def run(self, way: Way, folder: Path) -> Outcome:
         """One training by one combination."""

@@ -121,7 +121,7 @@ def photographs(folder: Path) -> Images:
 
 
 def crops(each: int) -> Images:
-    """Parts of the photographs in scikit-image, so many of each, as of grass: `(N, 224, 224, 3)`."""
+    """`each` crops of each photograph of textures in scikit-image (grass, ...): `(N, 224, 224, 3)`."""
     rng, found = np.random.default_rng(0), []
     for name in (*BACKGROUNDS, *TEXTURES):
         whole = photograph(name, "train")
@@ -152,7 +152,7 @@ class Stall:
     torch_save_s: float
     dcp_s: float
     waited_s: float
-    """Of ours, for which the loop stands still: in the call, and before the update of the step after it."""
+    """How long ESSP's save stops the loop: in the call, and before the update of the step after it."""
     steps: float
     """A step while the child packs / a step beside no save."""
 

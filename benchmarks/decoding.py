@@ -18,7 +18,7 @@ _CORES = Aim(least=1.85)
 _WINDOW = 256
 """Seeds that are ordered together: with 8 videos about 32 of each, one work unit."""
 _NEAR = 1.4
-"""A peer that costs so many times what the cheapest does in the first round will not be the cheapest in others."""
+"""A peer that costs more than this many times as much as the cheapest in the first round is left out of the others."""
 _LOOP = "pyav_open"
 """The loop that keeps as many files open as ESSP does."""
 

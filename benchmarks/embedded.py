@@ -49,18 +49,18 @@ class NullJob:
     stride: int = 1
     locality: int = 0
     clips_per_visit: int = 0
-    """With a pooled plan; 0: without."""
+    """Clips of each video that is drawn, with a pooled plan; 0: no pooled plan."""
     window: int = 0
-    """Of the pooled plan."""
+    """Window of the pooled plan."""
     step: int = 0
-    """Show each place once, so many frames apart; 0: draw them."""
+    """Distance in frames of places that are each shown once; 0: places are drawn at random."""
     processes: int = 1
     """Child processes that decode."""
     collate: bool = False
     """Copy the clips of each batch into one array, as a DataLoader does."""
 
     def spec(self, clips: int, output: str) -> JobSpec:
-        """The job with so many training clips."""
+        """The job with `clips` training clips."""
         frame_bytes = self.size * self.size * 3
         together = max(self.locality, self.window)
         window_bytes = 4 * frame_bytes * self.frames * len(self.features) * (together + 2 * _BATCH)

@@ -58,7 +58,7 @@ class Scale:
     root: Path
     """Where videos are kept from one run to the next."""
     clips: int = 30
-    """Of the shorter of the two runs that make a cost."""
+    """Clips of the shorter of the two runs that make a cost."""
     rounds: int = 3
     quick: bool = False
     """Small numbers that mean nothing: to see that everything works."""

@@ -73,7 +73,7 @@ def gpu_busy(scale: Scale) -> Iterator[Figure]:
 
 
 def gpu_stall(scale: Scale) -> Iterator[Figure]:
-    """By how much a save of a trainer makes a loop on a GPU longer, in ms; and that / the same by `torch.save`."""
+    """How much longer a save of a trainer makes a loop on a GPU, in ms; and that / the same by `torch.save`."""
     if not _there("gpu_stall"):
         return
     scale.root.mkdir(parents=True, exist_ok=True)
@@ -175,7 +175,7 @@ class _Rate:
 
 
 def _rate(step: _Steps, given: Batches, warm: int, seconds: float = math.inf, batches: float = math.inf) -> _Rate:
-    """Of the batches after the first ones, for so long or so many."""
+    """The rate over the batches after the first `warm` ones, for `seconds` or `batches`, whichever ends first."""
     clips, begin = 0, _Moment.now()
     for number, (frames, labels) in enumerate(given):
         if number == warm:
@@ -231,7 +231,7 @@ def _by_data_loader(job: NullJob, workers: int) -> Batches:
 
 
 def _trained(job: NullJob, model: str) -> _Rate:
-    """Of ESSP's trainer, which makes its views on the GPU and saves checkpoints."""
+    """The rate of ESSP's trainer, which makes its views on the GPU and saves checkpoints."""
     window = _VISITS * _PER_VISIT
     with tempfile.TemporaryDirectory(prefix="essp-benchmark-") as folder:
         spec = JobSpec.model_validate(
@@ -274,7 +274,7 @@ def _trained(job: NullJob, model: str) -> _Rate:
 
 
 def _until(embedded: Embedded, clips: int, time_s: float) -> tuple[int, _Moment]:
-    """When so many clips are done, and it is so late: how many are, and the moment."""
+    """Wait until `clips` are done and `time_s` has come. Returns how many are done then, and the moment."""
     while True:
         if embedded.ended(_LOOK_S):
             raise RuntimeError(f"the job ended: {embedded.status().reason}")
@@ -292,7 +292,7 @@ class _Stalls:
     launches: list[float]
     """What the host needed to launch ours."""
     plain: list[float]
-    """By `torch.save`."""
+    """The same by `torch.save`."""
     none: list[float]
     """Where nothing was saved: what else goes on in the machine."""
 
@@ -309,7 +309,7 @@ def _stalls(step: _Steps, folder: Path, rounds: int) -> _Stalls:
         found.launches.append(1000 * (time.perf_counter() - began_s))
 
     def longer(save: Callable[[], None]) -> float:
-        """By how much the steps after a save, together, are longer than as many of those before and after them."""
+        """By how much the steps after a save take longer, together, than as many of the steps around them (median)."""
         saver.finish()
         events = [torch.cuda.Event(enable_timing=True) for _ in range(3 * _STEPS + 1)]  # type: ignore[no-untyped-call]
         step(*next(batches))

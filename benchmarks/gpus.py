@@ -51,7 +51,7 @@ class Run:
     nearly_s: int | None = None
 
     def loss(self, epochs: float) -> float:
-        """Its loss after so many epochs."""
+        """Its loss after `epochs`."""
         loss: float = self.floor + 2.0 / (1 + epochs) ** self.power
         return loss
 

@@ -66,7 +66,7 @@ class Trial:
     """One training."""
 
     folder: Path
-    """With images in files and as records, and test images in `test.npz`."""
+    """Holds the images as files and as records, and the test images in `test.npz`."""
     on: str = "shared"
     """`shared`: one loader; `jpg` or `npy`: one for each process, over such files; `memory`: none."""
     epochs: int = 1
@@ -77,14 +77,14 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Of a training."""
+    """What a training came to."""
 
     seconds: float
     cpu_s: float
-    """Of all processes."""
+    """CPU time of all processes."""
     steps: int
     errors: list[float]
-    """Of the test images, after each epoch."""
+    """Share of the test images that are classified wrongly, after each epoch."""
 
 
 class Files(Dataset[tuple[Any, int]]):
@@ -175,7 +175,7 @@ _SIDES = {
 
 
 def _run(trial: Trial) -> Outcome:
-    """In a process of its own: the processes that it forks are to find no threads."""
+    """Run the trial in a process of its own: it forks others, and a process with threads should not."""
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_trial, args=(trial, sender))
@@ -229,7 +229,7 @@ def _trial(trial: Trial, sender: Any) -> None:
 
 
 def _cpu_s() -> float:
-    """Of this process, and of its children that have ended."""
+    """CPU time of this process and of its children that have ended."""
     usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 

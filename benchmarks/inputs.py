@@ -42,7 +42,7 @@ class VideoSet:
     frames: int = 300
     videos: int = 8
     names: int = 1
-    """Under so many names each training video lies there: a large set, without the time to make it."""
+    """How many names each training video has: this makes a large set out of few videos."""
 
     @property
     def name(self) -> str:
@@ -56,7 +56,7 @@ class RealClips:
 
     name: str = "real"
     width: int = 640
-    """Of most of them."""
+    """Width of most of the videos, px."""
 
 
 Videos = VideoSet | RealClips
@@ -103,7 +103,7 @@ def make(videos: Videos, root: Path) -> Path:
 
 
 def _multiplied(catalog: Path, names: int) -> Path:
-    """The catalog with each training video under so many names, which are links to its file."""
+    """The catalog with each training video under `names` names, which are links to its file."""
     folder = catalog.parent / f"names-{names}"
     rows = []
     store, key = Stores(("file:///",)).resolve(f"file://{catalog}")

@@ -74,7 +74,7 @@ class _Stream:
     figure: str
     feature: str
     shape: tuple[int, int, int, int]
-    """Of a clip, or of its feature: (T, H, W, C)."""
+    """`(T, H, W, C)` of a clip, or of its feature."""
     codec: FrameCodec
     wanted: int | None
     """Frames of the clip; None: all."""

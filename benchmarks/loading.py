@@ -68,7 +68,7 @@ def shared(scale: Scale) -> Iterator[Figure]:
 
 
 def together(job: NullJob, loops: int, learn_ms: float, count: int) -> None:
-    """Have so many loops, each in a thread, take an epoch of `count` clips, and spend CPU time on each clip."""
+    """Have `loops` threads take an epoch of `count` clips each, and spend `learn_ms` of CPU time on each clip."""
     from essp import Clip, Loader
 
     first = Loader(
@@ -100,7 +100,7 @@ def _learn(loader: Loader, learn_ms: float) -> int:
 
 
 def batches(job: NullJob, count: int) -> None:
-    """Take so many clips, an epoch of them, in batches."""
+    """Take an epoch of `count` clips, in batches."""
     with tempfile.TemporaryDirectory(prefix="essp-benchmark-") as folder, loader_of(job, count, Path(folder)) as loader:
         taken = sum(len(batch.frames) for batch in loader)
     if taken != count:
@@ -119,7 +119,7 @@ def loader_of(job: NullJob, count: int, folder: Path) -> Loader:
 
 
 def stacked(clips: Sequence[peers.Clip], size: int, count: int) -> None:
-    """Read so many clips, one after the other, and stack them to batches."""
+    """Read `count` clips, one after the other, and stack them to batches of `size`."""
     read = peers.readers()[_READER]()
     for begin in range(0, count, _BATCH):
         np.stack([read(clips[index % len(clips)], size) for index in range(begin, min(count, begin + _BATCH))])

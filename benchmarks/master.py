@@ -143,7 +143,7 @@ class _Workers:
 
     count: int
     batch: int
-    """Clips that a worker tells of at once."""
+    """Clips in one report of a worker."""
     job: JobSpec
     report: Callable[[Progress], None]
     _made: dict[tuple[str, Purpose, int, int], list[Seed]] = field(default_factory=dict)
@@ -220,12 +220,12 @@ def master(scale: Scale) -> Iterator[Figure]:
 
 
 def _batch(workers: int) -> int:
-    """Clips that each of so many workers tells of at once."""
+    """Clips in one report of each of `workers` workers."""
     return min(RECORDS, 1 + int(_RATE * WINDOW_S / workers))
 
 
 def _shell(workers: int, clips: int, batch: int = 0, plan: Mapping[str, Any] = _RANDOM) -> float:
-    """Seconds of a core for a job of so many clips, by the whole master. `plan`: fields of its `sampling`."""
+    """CPU time in seconds that the whole master takes for a job of `clips`. `plan`: fields of its `sampling`."""
     with tempfile.TemporaryDirectory() as folder:
         job, bus = _job(Path(folder), clips, plan), _Bus()
         adapters = Adapters(bus, MemoryCache(), Stores([f"file://{folder}"]))
@@ -285,7 +285,7 @@ def _writer(run: Run) -> Callable[[Instruction], Iterator[DecodeSeed]]:
 
 
 def _job(folder: Path, clips: int, plan: Mapping[str, Any] = _RANDOM) -> JobSpec:
-    """A job of so many training clips, and its catalog."""
+    """A job of `clips` training clips, and its catalog."""
     rows = [
         VideoRow(
             f"{split}/class{n % _CLASSES:03d}/v{n:06d}.mp4",

@@ -32,7 +32,7 @@ class Work:
     function: Callable[..., None]
     arguments: tuple[Any, ...]
     clips: int
-    """Of the shorter of the two runs that make a cost."""
+    """Clips of the shorter of the two runs that make a cost."""
 
 
 Costs = Mapping[str, Sequence[Cost]]
@@ -41,7 +41,7 @@ Costs = Mapping[str, Sequence[Cost]]
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """Of two costs, by rounds."""
+    """The ratio of two costs over the rounds: median, least and greatest."""
 
     median: float
     low: float

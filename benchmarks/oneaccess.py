@@ -74,7 +74,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Of one loop: seconds of a step."""
+    """Which loop over which data, and the seconds of one of its steps."""
 
     data: str
     model: str

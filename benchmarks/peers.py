@@ -44,7 +44,7 @@ class PyAv:
     """Seek to the keyframe before, decode up to the clip, convert and scale in one step, in one thread."""
 
     def __init__(self, keep_open: int = 0) -> None:
-        """`keep_open`: so many files stay open, the latest used; 0: each clip opens its file."""
+        """`keep_open`: how many files stay open, the most recently used ones; 0: each clip opens its file."""
         self._keep_open = keep_open
         self._open: OrderedDict[str, InputContainer] = OrderedDict()
         self._reformatter = VideoReformatter()
@@ -156,7 +156,7 @@ def readers() -> dict[str, Callable[[], ReadClip]]:
 
 
 def loop(reader: str, clips: Sequence[Clip], size: int, count: int) -> None:
-    """Read so many clips, one after the other."""
+    """Read `count` clips, one after the other."""
     read = readers()[reader]()
     for i in range(count):
         read(clips[i % len(clips)], size)
@@ -177,7 +177,7 @@ def one_pass(paths: Sequence[str], size: int, frame_count: int, count: int) -> N
 
 
 def limit(units: Sequence[Sequence[Clip]], size: int, count: int) -> None:
-    """Read so many clips as nobody can do it for less: decode each group of pictures once for all clips of a video
+    """Read `count` clips at the least possible cost: decode each group of pictures once for all clips of a video
     that are wanted together, scale each wanted frame once. `units`: such clips."""
     reformatter = VideoReformatter()
     for unit in units:

@@ -130,7 +130,7 @@ def _over_memory(scale: Scale) -> Figure:
 
 
 def _made(scale: Scale, side: int, count: int, suffixes: tuple[str, ...] = (".npy", ".jpg")) -> Path:
-    """A folder with so many images, as files and as records; made once."""
+    """A folder with `count` images, as files and as records; made once."""
     folder = scale.root / f"images_{side}_{count}"
     if (folder / "records" / "versions").exists():
         return folder

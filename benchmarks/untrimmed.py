@@ -124,7 +124,7 @@ def make_all(root: Path) -> None:
 
 
 def make_long(root: Path, minutes: int) -> None:
-    """Write a video of so many minutes, the test videos' scenes one after the other, and where it shows which class."""
+    """Write a video of `minutes` minutes, made of the test videos' scenes, and where it shows which class."""
     scenes = [video for video in videos() if video.split == "test"]
     chosen = [scenes[place % len(scenes)] for place in range(minutes * 60 * _FPS // _FRAMES)]
     frames = chain.from_iterable(pictures(video) for video in chosen)

@@ -52,7 +52,7 @@ def multiview(scale: Scale) -> Iterator[Figure]:
 
 
 def views(rows: list[VideoRow], stride: int, count: int) -> None:
-    """Take so many views, all those of one video after the other."""
+    """Take `count` views, all those of one video after the other."""
     from essp import Clip, Loader  # torch is in no other measured process
 
     made = 0

@@ -1,4 +1,4 @@
-"""Who is asked for what in an object store: an adapter that notes each access, and what they come to for each file.
+"""What an object store is asked for: an adapter that notes each access, and the sums for each file.
 
 The summary is what Darshan (Carns and others, 2011) gives for files of an MPI program: accesses, bytes, sizes, and the
 share of accesses that are sequential, which begin where the one before in that file has ended, behind that, or anew at
@@ -95,7 +95,7 @@ class Accesses:
             return self._totals
 
     def files(self) -> list[FileAccesses]:
-        """By key."""
+        """The files that were accessed, in the order of their keys."""
         with self._lock:
             keys = sorted(self._reads.keys() | self._writes.keys())
             return [_summary(key, self._reads.get(key), self._writes.get(key)) for key in keys]

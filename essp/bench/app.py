@@ -43,12 +43,12 @@ class AppOptions:
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """What a run came to."""
+    """What was measured in a run."""
 
     steps: Sequence[Step]
     seconds: float
     cpu_s: float
-    """Of all threads of this process."""
+    """CPU time of all threads of this process."""
     samples: int
     bytes: int
     damaged: Sequence[Damaged]
@@ -77,14 +77,14 @@ def train(pipeline: Pipeline, learner: Learner, tell: Callable[[int], None]) -> 
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """A row to be."""
+    """What one row of the table measures."""
 
     storage: Storage
     plan: Plan
 
     @property
     def labels(self) -> dict[str, str | int]:
-        """Of the row."""
+        """What the row says that it measured."""
         return {
             "store": self.storage.name,
             "batch": self.plan.batch,
@@ -94,7 +94,7 @@ class Configuration:
 
 
 class AppBenchmark:
-    """Runs configurations; what it has come to can be asked for at any time."""
+    """Runs the configurations. `results` gives what there is at any time, also after an interruption."""
 
     def __init__(
         self, storages: Sequence[Storage], options: AppOptions, learner: Learner, facts: Mapping[str, object]
@@ -149,7 +149,7 @@ class AppBenchmark:
 
 
 def configurations(storages: Sequence[Storage], options: AppOptions) -> list[Configuration]:
-    """In the order of the table."""
+    """All configurations, in the order of the table."""
     found = []
     for storage, batch in product(storages, options.batch):
         size = batches_of(IoOptions(batch=batch, batches=options.batches), len(storage.source), storage.source.unit)

@@ -1,6 +1,6 @@
 """What checkpoints cost a training: the same steps with no checkpoint, and with each way to save them.
 
-Each run makes so many steps, and saves after every so many of them. Its time ends with its last step or checkpoint;
+Each run makes `steps` steps, and saves after every `every` of them. Its time ends with its last step or checkpoint;
 until all of it is in the store may take longer, which is told beside it. All ways take turns, run after run. Everything
 is written to a folder of its own, which is removed after each run, and the newest checkpoint is looked at before that.
 
@@ -58,7 +58,7 @@ class Trainee:
 
 
 def random_files(size_bytes: int) -> Callable[[], Files]:
-    """Checkpoints of so many bytes, a third of them weights, as with Adam; no two are alike, and none compresses."""
+    """Makes checkpoints of `size_bytes`, a third of it weights, as with Adam; no two are alike, none compresses."""
     content = os.urandom(size_bytes)  # here, and not while the first of them is saved
     weights = size_bytes // 3
     made = 0
@@ -75,12 +75,12 @@ def random_files(size_bytes: int) -> Callable[[], Files]:
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """What a run came to."""
+    """What was measured in a run."""
 
     training_s: float
-    """Until the training was over."""
+    """Time until the training ended."""
     drained_s: float
-    """From there until everything was in the store."""
+    """Time from then until everything was in the store."""
     held_s: Sequence[float]
     """How long the training waited for each checkpoint."""
     checkpoint_bytes: int
@@ -89,7 +89,7 @@ class Saved:
 
 
 class CheckpointBenchmark:
-    """Runs all ways; what it has come to can be asked for at any time."""
+    """Runs all ways. `results` gives what there is at any time, also after an interruption."""
 
     def __init__(
         self,
@@ -203,7 +203,7 @@ class Medians:
 
     training_s: float
     held_s: float
-    """Of each checkpoint."""
+    """How long the training stood still for each checkpoint."""
     drained_s: float
     checkpoint_bytes: int
 

@@ -24,7 +24,7 @@ from essp_common.errors import ConfigError
 from essp_common.runtime.process import cpu_count
 
 BOUND = "raw"
-"""The pipeline that is none: raw reads."""
+"""The name in tables of raw reads, which pass through no pipeline."""
 DEFAULT_BATCHES = 256
 
 
@@ -45,7 +45,7 @@ class IoOptions:
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """A row to be."""
+    """What one row of the table measures."""
 
     storage: Storage
     kind: Kind | None
@@ -54,7 +54,7 @@ class Configuration:
 
     @property
     def labels(self) -> dict[str, str | int]:
-        """Of the row."""
+        """What the row says that it measured."""
         plan = self.plan
         prefetch = "" if self.kind is None else plan.prefetch
         return {
@@ -66,7 +66,7 @@ class Configuration:
 
 
 Tell = Callable[[int, int, int], None]
-"""Is told how far it is: the run and the configuration, both from 0, and the batches that it has made."""
+"""Called with the progress: the run and the configuration, both from 0, and the batches made."""
 
 
 def batches_of(options: IoOptions, samples: int, unit: str) -> int:
@@ -79,7 +79,7 @@ def batches_of(options: IoOptions, samples: int, unit: str) -> int:
 
 
 def configurations(storages: Sequence[Storage], options: IoOptions) -> list[Configuration]:
-    """In the order of the table."""
+    """All configurations, in the order of the table."""
     found = []
     for storage in storages:
         size = batches_of(options, len(storage.source), storage.source.unit)
@@ -91,7 +91,7 @@ def configurations(storages: Sequence[Storage], options: IoOptions) -> list[Conf
 
 
 class IoBenchmark:
-    """Runs configurations; what it has come to can be asked for at any time."""
+    """Runs the configurations. `results` gives what there is at any time, also after an interruption."""
 
     def __init__(self, storages: Sequence[Storage], options: IoOptions, facts: Mapping[str, object]) -> None:
         self.configurations = configurations(storages, options)
@@ -170,7 +170,7 @@ def _values(took: Sequence[Took]) -> dict[str, Spread]:
 
 
 def _compared(rows: Sequence[Row]) -> Iterable[Row]:
-    """With its share of raw reads by as many threads, and its speed over that of the fewest threads."""
+    """Each row with its share of the raw reads of as many threads, and its speed relative to the fewest threads."""
     rates = {tuple(row.labels.values()): row.values["samples_per_s"].median for row in rows}
     for row in rows:
         store, pipeline, prefetch, threads = row.labels.values()

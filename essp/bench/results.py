@@ -26,7 +26,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
-        """Of runs in their order, the first of which is left out unless it is the only one."""
+        """The spread of the runs' values, in their order. The first run is left out unless it is the only one."""
         return cls(tuple(values[1:] or values))
 
     @property
@@ -50,7 +50,7 @@ class Column:
     """A measured quantity."""
 
     name: str
-    """With its unit, as in `bytes_per_s`."""
+    """Name with its unit, as in `bytes_per_s`."""
     title: str
     digits: int = 1
     scale: float = 1.0
@@ -134,5 +134,5 @@ class Results:
         return table
 
     def _labels(self, key: str) -> set[str | int]:
-        """Of all rows that have one."""
+        """The labels under `key` of all rows that have one."""
         return {label for row in self.rows if (label := row.labels.get(key, "")) != ""}

@@ -107,7 +107,7 @@ class Background(Saver):
         self._writing = self._pool.submit(self._writer.save, _manifest(step), in_memory(files), KEPT)
 
     def finish(self) -> None:
-        """Of the one that is being written."""
+        """Finish the checkpoint that is being written."""
         writing, self._writing = self._writing, None
         if writing is not None:
             writing.result()

@@ -50,9 +50,9 @@ class Shape:
     """What samples are made into."""
 
     side: int = 224
-    """Images and frames have so many pixels each way."""
+    """Height and width of images and frames, px."""
     frames: int = 16
-    """Of a clip."""
+    """Frames of a clip."""
     stride: int = 1
 
 

@@ -22,7 +22,7 @@ class Elapsed:
 
     seconds: float
     cpu_s: float
-    """Of all threads of this process."""
+    """CPU time of all threads of this process."""
     others_s: float
     """Processor time of other processes."""
 

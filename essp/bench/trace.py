@@ -54,7 +54,7 @@ class Sample:
     """What happened in one interval, as rates."""
 
     time_s: float
-    """From the beginning of the trace to the end of the interval."""
+    """End of the interval, counted from the beginning of the trace."""
     disk_read_bytes_per_s: float
     disk_written_bytes_per_s: float
     disk_reads_per_s: float

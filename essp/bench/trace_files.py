@@ -61,5 +61,5 @@ def _write(trace: Trace, accesses: Accesses | None, path: Path) -> None:
 
 
 def _picture(path: Path) -> Path:
-    """Of the trace in this CSV file."""
+    """Where the picture of the trace in this CSV file goes."""
     return path.with_suffix(".png")

@@ -45,7 +45,7 @@ class Training:
             )
         self.name = f"{model} on {self.device}"
         self.losses: list[float] = []
-        """Of each step."""
+        """The loss of each step."""
         description = ModelDescription(
             name=model,
             feature="rgb",

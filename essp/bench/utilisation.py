@@ -20,11 +20,11 @@ class Step:
     """One batch, from asking for it to the end of the training step."""
 
     wait_s: float
-    """For the batch."""
+    """Time that the training waited for the batch."""
     step_s: float
-    """From the batch to the end of the step."""
+    """Time from the arrival of the batch to the end of the step."""
     busy_s: float
-    """Of the accelerator."""
+    """Time that the accelerator was busy."""
 
 
 def data_wait(steps: Sequence[Step]) -> float:

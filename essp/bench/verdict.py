@@ -42,7 +42,7 @@ class Binds(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A number of threads, and what they came to."""
+    """A number of threads, and what was measured with it."""
 
     threads: int
     rate: float
@@ -78,7 +78,7 @@ class Verdict:
 
 
 def judge(case: Case) -> Verdict:
-    """Of the pipeline at its fastest."""
+    """What binds the pipeline where it is fastest."""
     best, raw = fastest(case.pipeline), fastest(case.raw)
     share = best.rate / raw.rate
     binds = _binds(case, best, raw)
@@ -116,7 +116,7 @@ def _binds(case: Case, best: Measured, raw: Measured) -> Binds:
 
 
 def _busy(one: Measured, cores: int) -> bool:
-    """With what others use: no core is left for more."""
+    """Whether no core is left, with those that other processes use."""
     return one.cpu_cores + one.other_cores >= NEAR * cores
 
 
@@ -126,7 +126,7 @@ def _stuck(case: Case, best: Measured) -> bool:
 
 
 def fastest(measured: Sequence[Measured]) -> Measured:
-    """With as few threads as are enough."""
+    """The fastest measurement; of those as fast, the one with the fewest threads."""
     most = max(one.rate for one in measured)
     return min((one for one in measured if one.rate >= _SAME * most), key=lambda one: one.threads)
 

@@ -35,9 +35,9 @@ class StoredBase(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     step: Number
-    """Of the checkpoint that it belongs to."""
+    """Step of the checkpoint that the file belongs to."""
     incarnation: Number
-    """Of that checkpoint, too."""
+    """Incarnation of that checkpoint."""
     size_bytes: Annotated[int, Field(ge=0, lt=2**64)]
     sha256: str
 

@@ -87,6 +87,6 @@ def _rows(table: ScoreTable) -> dict[str, Rows]:
 
 
 def _key(job: str, trainer: str, purpose: str, table: ScoreTable, rows: Rows) -> str:
-    """Of one video: its first clip says which."""
+    """The key for the rows of one video, which the first of them names."""
     first = int(table.clip_index[rows[0]])
     return f"{job_prefix(job)}{{features.{trainer}.{purpose}.{first}}}"

@@ -43,7 +43,7 @@ def top_k(labels: Labels, scores: Scores, k: int) -> float:
 
 def log_losses(labels: Labels, probabilities: Scores) -> NDArray[np.float64]:
     """`(N,)` negative logarithm of the probability given to the class of each row, in nats; of labels, the mean over
-    them all of that given to the truth, be it that a row has the label or has it not."""
+    all labels of that given to the truth: that the row has the label, or that it does not."""
     if labels.ndim == 2:
         exact = probabilities.astype(np.float64)
         right = np.where(labels, exact, 1 - exact)
@@ -101,7 +101,7 @@ def mean_class_accuracy(labels: Classes, scores: Scores) -> float:
 
 
 def share_interval(share: float, count: int) -> tuple[float, float]:
-    """Between what a share of so many lies with 95 % confidence, were each drawn by itself (Wilson, 1927)."""
+    """The 95 % confidence interval of a share of `count` independent draws (Wilson, 1927)."""
     z2 = 1.959964**2 / count
     middle, half = share + z2 / 2, math.sqrt(z2 * (share * (1 - share) + z2 / 4))
     return max(0.0, (middle - half) / (1 + z2)), min(1.0, (middle + half) / (1 + z2))

@@ -58,7 +58,7 @@ class Member(_Section):
     file: str
     """Its weights, beside the manifest: safetensors, or packed (`essp_common/tensors/packed.py`)."""
     bits: int = 0
-    """To how many bits its weights were rounded; 0: they are as they were trained."""
+    """Bits to which its weights were rounded; 0: they are as they were trained."""
     sha256: str
     checkpoint: str
     """URI of the checkpoint (its manifest) that the weights were taken from, for the record."""
@@ -81,7 +81,7 @@ class Strategy(_Section):
     weights: dict[str, float]
     """Trainer -> its share of the fused score."""
     validation: Figures
-    """With weights fitted to these very videos."""
+    """Figures of the validation videos, to which the weights were fitted."""
     held_out_log_loss: float | None = None
     """On videos that the weights were not fitted to, by cross-validation; the lowest is chosen. Null: one video."""
     uncertainty: float | None = None
@@ -97,7 +97,7 @@ class StateFile(_Section):
     """Where the state of a strategy lies: arrays, as `essp_common.tensors.packed` writes them."""
 
     file: str
-    """Beside the manifest."""
+    """Name of the file beside the manifest."""
     sha256: str
 
 

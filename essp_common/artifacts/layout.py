@@ -60,7 +60,7 @@ def checkpoint(trainer: str, step: int, incarnation: int) -> str:
 
 
 def checkpoint_object(key: str) -> tuple[int, int, str] | None:
-    """Step, incarnation and name of an object of a checkpoint; None for a key that is none."""
+    """Step, incarnation and name of an object of a checkpoint; None for any other key."""
     found = _CHECKPOINT.fullmatch(key)
     return None if found is None else (int(found[1]), int(found[2]), found[3])
 

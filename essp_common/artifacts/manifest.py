@@ -97,7 +97,7 @@ class TakenChange(_Document):
 
     @property
     def place(self) -> Place:
-        """From where on the training has it."""
+        """The place from which on the training has the change."""
         return Place(self.epoch, self.clip)
 
     def message(self, trainer: str) -> ChangeTaken:
@@ -109,7 +109,7 @@ class Rounding(_Document):
     """What a checkpoint does not hold to the last bit."""
 
     bits: Annotated[int, Field(ge=2, le=16)]
-    """Of each number that is rounded."""
+    """Bits of each number that is rounded."""
     scope: str
     """What has a range of its own; see `CheckpointSpec.scope`."""
     files: tuple[str, ...]
@@ -122,7 +122,7 @@ class Origin(_Document):
     uri: str
     """See `TrainerSpec.weights`."""
     sha256: str
-    """Of all its bytes, in hexadecimal."""
+    """SHA-256 of all its bytes, in hexadecimal."""
 
 
 class Manifest(_Document):
@@ -145,16 +145,16 @@ class Manifest(_Document):
     running: dict[str, float] = {}
     """Sums of the phase that is half done there."""
     fence: Number = 0
-    """Of the run that it belongs to."""
+    """Fencing number of the run that it belongs to."""
     digest: str = ""
-    """Of all clips before `position`, as they were seen; see `digest.py`."""
+    """Digest of all clips before `position`, as they were seen; see `digest.py`."""
     spec_digest: str
-    """Of everything in the job that decides what the weights become; a job with another digest cannot resume here."""
+    """Digest of all in the job that decides what the weights become; a job with another digest cannot resume here."""
     origin: Origin | None = None
     """What the training began with; null: from scratch. A training that resumes does not read that file again."""
     model: ModelDescription
     metrics: dict[str, float] = {}
-    """Of the last phase that was over."""
+    """Figures of the last phase that has ended."""
     best: Best | None = None
     history: tuple[PhaseRecord, ...] = ()
     scores: dict[str, str] = {}
@@ -164,7 +164,7 @@ class Manifest(_Document):
     approximate: tuple[Number, ...] = ()
     """Steps of the rounded checkpoints that the training resumed from until here; empty: all of it was exact."""
     changes: tuple[TakenChange, ...] = ()
-    """Of the running job, as far as they concern this trainer, in order."""
+    """Changes of the running job that concern this trainer, in order."""
     versions: dict[str, str] = {}
     created: datetime | None = None
     final: bool = False
@@ -187,7 +187,7 @@ class Manifest(_Document):
         return self.prefix + layout.CHECKPOINT_MANIFEST
 
     def message(self, store: ObjectStore) -> CheckpointReady:
-        """What is told of it, once it is complete. `store`: of the job's output."""
+        """The message that announces the checkpoint once it is complete. `store`: that of the job's output."""
         scores = self.scores.get("validation") or self.scores.get("test")
         return CheckpointReady(
             job=self.job,

@@ -41,7 +41,7 @@ class CheckpointName(NamedTuple):
 
     step: int
     incarnation: int
-    """Of the trainer that wrote it: two of them never write into one folder."""
+    """Incarnation of the trainer that wrote it: two of them never write into one folder."""
 
 
 class Entry(BaseModel):
@@ -52,7 +52,7 @@ class Entry(BaseModel):
     owner: Number
     """The incarnation that wrote it."""
     fence: Number = 0
-    """Of the master's command on which that incarnation began."""
+    """Fencing number of the master's command on which that incarnation began."""
     writer: str = ""
     """The process, for people."""
     process: str = ""

@@ -40,7 +40,7 @@ class ScoredPart:
     """What is known of one stream of some videos."""
 
     tables: dict[str, ScoreTable]
-    """By trainer."""
+    """Trainer -> its scores."""
     errors: dict[str, str]
     """Video -> why a clip of it is missing."""
     frames: dict[int, tuple[int, int]]

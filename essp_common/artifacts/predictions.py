@@ -73,7 +73,7 @@ def write_predictions(
 
 
 def read_predictions(store: ObjectStore, key: str) -> tuple[list[Prediction], tuple[str, ...]]:
-    """The answers and the class names. Raises `NotFound`, or `PermanentError` for an object that is none."""
+    """The answers and the class names. Raises `NotFound`, or `PermanentError` for an object of another kind."""
     data = store.get(key)
     try:
         table = tables.unpacked(data)

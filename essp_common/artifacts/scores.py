@@ -293,7 +293,7 @@ def write(store: ObjectStore, key: str, table: ScoreTable) -> None:
 
 
 def read(store: ObjectStore, key: str) -> ScoreTable:
-    """Load a score table. Raises `NotFound`, or `PermanentError` for an object that is none."""
+    """Load a score table. Raises `NotFound`, or `PermanentError` for an object of another kind."""
     try:
         return unpacked(store.get(key))
     except ValueError as error:
@@ -383,7 +383,7 @@ def unpacked(data: bytes) -> ScoreTable:
 
 
 def _kind_of_scores(table: pa.Table) -> pa.DataType:
-    """In which precision they are. Raises `ValueError` if they are no lists of numbers."""
+    """The type of the scores. Raises `ValueError` if they are not lists of floating-point numbers."""
     kind = table.schema.field(_SCORES).type
     if not pa.types.is_fixed_size_list(kind) or not pa.types.is_floating(kind.value_type):
         raise ValueError(f"column {_SCORES} holds {kind}, not as many numbers in each row")

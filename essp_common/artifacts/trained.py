@@ -24,7 +24,7 @@ class Trained(NamedTuple):
 
     output: ObjectStore
     manifest: Manifest
-    """Of its final checkpoint."""
+    """Manifest of its final checkpoint."""
 
     @property
     def origin(self) -> Origin:

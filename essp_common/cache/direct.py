@@ -35,7 +35,7 @@ class Direct:
         self._client = client
         self._cluster = client if isinstance(client, RedisCluster) else None
         self._idle: WeakKeyDictionary[ConnectionPool, deque[Connection]] = WeakKeyDictionary()
-        """Of each server, as long as the client knows it: those of one that has left the cluster are closed."""
+        """Idle connections to each server. Those to one that leaves the cluster go with the client's pool of it."""
         self._renewing = threading.Lock()
 
     def ask(self, key: str, command: tuple[object, ...], otherwise: Callable[[], Any]) -> Any:

@@ -124,7 +124,7 @@ class MemoryCache:
             self._used_bytes = 0
 
     def _has_room(self, key: str, size_bytes: int) -> bool:
-        """Whether so many bytes fit once `key` has been replaced."""
+        """Whether `size_bytes` fit once `key` has been replaced."""
         replaced = self._entries.get(key)
         return self._used_bytes - (replaced.size_bytes if replaced else 0) + size_bytes <= self._limit_bytes
 

@@ -74,12 +74,12 @@ class RedisCache:
         self._where = where
         self._ack = client.register_script(ACK)
         self._label_bytes = UNIT
-        """Of the last value that was read in parts; most have the same readers."""
+        """Length of the label of the last value that was read in parts: the next one mostly has the same."""
         self._evicts = ""
         self._refuses = ""
         self._silence = Silence(clock)
         self._silence_of_all = Silence(clock)
-        """Of `usage`, which asks every node of a cluster."""
+        """The silence of `usage`, which asks every node of a cluster."""
         with self._errors():
             clustered = isinstance(client, RedisCluster)
             self._largest_bytes = min(_LARGEST_VALUE, *(_checked_limit(node, clustered) for node in self._nodes()))
@@ -140,7 +140,7 @@ class RedisCache:
         return freed
 
     def ack_all(self, keys: Sequence[str], consumer: str) -> int:
-        """In one go for each server."""
+        """Ack all keys, with one round trip to each server."""
         with self._errors():
             commands = [(key, ("EVALSHA", self._ack.sha, 1, key, consumer)) for key in keys]
             freed = self._direct.ask_all(commands, lambda place: self._ack(keys=[keys[place]], args=[consumer]))
@@ -163,7 +163,7 @@ class RedisCache:
         return b"".join(found)
 
     def _ranges(self, key: str, parts: Sequence[Part], size: int) -> list[bytes]:
-        """In one go: the digits of a label's length, parts of the value behind a label of this size, the digits."""
+        """Digits of the label's length, parts behind a label of `size` bytes, the digits again: asked for together."""
         length = (0, DIGITS - 1)
         places = [length, *((size + begin, size + end - 1) for begin, end in parts), length]
         with self._errors():

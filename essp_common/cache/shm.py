@@ -47,7 +47,7 @@ class _Stored(NamedTuple):
     expires_s: float
     label: bytes
     end: int
-    """Of the value, in the file."""
+    """Where the value ends in the file."""
 
     @property
     def begin(self) -> int:

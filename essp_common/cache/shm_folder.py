@@ -54,7 +54,7 @@ class State:
     used_bytes: int = 0
     keys: int = 0
     spare_bytes: int = 0
-    """Beside those that are used; both together are within the limit."""
+    """Bytes of spare files, which count beside `used_bytes`; both together are within the limit."""
     spares: int = 0
     full_count: int = 0
     expires_s: float = _NEVER
@@ -71,7 +71,7 @@ class State:
         return cls(limit, begun, *others)
 
     def write(self, file: int) -> None:
-        """In one call, so whole or not at all."""
+        """Write it in one call, so whole or not at all."""
         held_now = (self.used_bytes, self.keys, self.spare_bytes, self.spares)
         os.pwrite(
             file,
@@ -84,7 +84,7 @@ class Folder:
     """The folder of one cache, in use by this process. Thread-safe."""
 
     def __init__(self, parent: Path, name: str, limit_bytes: int | None) -> None:
-        """`limit_bytes`: None takes what is there. Raises `ConfigError`, and `TransientError` for want of room."""
+        """`limit_bytes`: None takes the limit that is set already. Raises `ConfigError`, `TransientError` (no room)."""
         self._url = f"shm://{name}"
         self._root = parent / f"essp-{os.getuid()}-{name}"
         self._asked_bytes = limit_bytes
@@ -229,7 +229,7 @@ class Folder:
         state.spares = state.spare_bytes = 0
 
     def _count(self, state: State) -> None:
-        """By looking."""
+        """Count what is held by looking at the files."""
         values, spares = _sizes(self.values), _sizes(self._spare)
         state.used_bytes = sum(values) + sum(_sizes(self._writing))
         state.keys = len(values)
@@ -346,13 +346,13 @@ class Folder:
 
 
 def held(size: int) -> int:
-    """The size of the file for so many bytes, up to 6 % more, so that others fit into it later."""
+    """The size of the file that holds `size` bytes: up to 6 % more, so that other values fit into it later."""
     step = max(_PAGE, (1 << (size - 1).bit_length()) // (2 * _CLASSES_PER_DOUBLING))
     return -(-size // step) * step
 
 
 def _bytes_of(path: str) -> int:
-    """What a file counts; 0: there is none."""
+    """Size of a file; 0 if there is none."""
     try:
         return os.stat(path).st_size
     except FileNotFoundError:

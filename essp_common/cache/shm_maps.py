@@ -21,7 +21,7 @@ import numpy as np
 
 _MOST_IDLE = 128
 _SHARE = 8
-"""Of the descriptors that a process may have, one in so many is a map's: twice that are in use."""
+"""At most one map for this many descriptors that a process may have; a map has two."""
 _LOOK_EVERY = 32
 
 

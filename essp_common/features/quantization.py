@@ -24,7 +24,7 @@ ZERO = 128
 """The code of zero in every signed uint8 feature."""
 _HALF_RANGE = 127
 _SAMPLED_ROWS = 4
-"""One row of so many is looked at for `usage`, which then costs a hundredth of computing the flow."""
+"""`usage` looks at one row in this many, and so costs a hundredth of computing the flow."""
 
 
 class Usage(NamedTuple):

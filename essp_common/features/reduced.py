@@ -1,6 +1,6 @@
 """A feature of fewer or smaller frames than its clip has: two parameters of every feature that is computed.
 
-Streams of a job share each decoded clip, and look at it in their own geometry: `every` takes each so many frames of it,
+Streams of a job share each decoded clip, and look at it in their own geometry: `every` takes every n-th frame of it,
 `short_side` makes frames smaller first. So a network of clips may see frames of 256 px all over a long clip while
 flow, whose cost and bytes grow with the area, is computed of smaller ones.
 
@@ -29,9 +29,9 @@ class ReducedParams(FeatureParams):
     """Parameters that every computed feature has besides its own."""
 
     every: int = Field(1, ge=1, le=64)
-    """The feature is computed of each so many frames of the clip (or of a snippet of it), around its middle."""
+    """The feature is computed of every n-th frame of the clip (or of a snippet of it), around its middle."""
     short_side: int | None = Field(None, ge=16, le=4320)
-    """Frames are scaled down first, until their short side is so many pixels (null: as they are). Smaller ones stay."""
+    """Frames are scaled down first, to this many pixels on the short side (null: as they are). Smaller ones stay."""
 
     def frames_needed(self, own: int) -> int:
         """Frames that a clip needs, for a feature that needs `own` of what it sees."""

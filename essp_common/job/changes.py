@@ -55,7 +55,7 @@ class Place(NamedTuple):
 
     @classmethod
     def of(cls, message: TrainingPlace) -> Self:
-        """From a message."""
+        """The place that a message holds."""
         return cls(message.epoch, message.clip)
 
     def __str__(self) -> str:

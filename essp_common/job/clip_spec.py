@@ -109,7 +109,7 @@ class StreamSpec(Section):
     """An extractor's name (`essp extractor ls`)."""
     params: Params = Field({})
     """The extractor's parameters (`essp extractor describe NAME`). `rgb`: `frames`, how many of the clip's frames.
-    All others: `every`, to take each so many frames of the clip, and `short_side`, to make frames smaller first.
+    All others: `every`, to take every n-th frame of the clip, and `short_side`, to make frames smaller first.
     `flow` and its variants: `bound`, the largest displacement kept, as a share of the frame's short side (0.08: 20 px
     of 256, as in the two-stream papers). As a share it means the same motion of the scene at any size of the frame. It
     is not measured on the videos: a model would then not fit another catalog. The report says how much is clipped."""

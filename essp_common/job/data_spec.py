@@ -29,7 +29,7 @@ class DataSpec(Section):
     records_test: Uri = ""
     """The data set that the final figures are measured on (default: there is no test)."""
     versions: dict[Literal["train", "validation", "test"], Annotated[int, Field(ge=1, le=10**9)]] = Field({})
-    """Of records, the version of each data set (default: the newest when the job begins, which it then keeps)."""
+    """The version of each data set of records (default: the newest when the job begins, which it then keeps)."""
     train: Label = "train"
     """Split to train on."""
     validation: Label | None = "validation"
@@ -116,7 +116,7 @@ class SamplingSpec(Section):
     clips_per_video: int = Field(3, ge=1, le=10**6)
     """Evaluation: clips at even distances over each video; scores are averaged by video. Of records: 1."""
     every_s: float | None = Field(None, ge=0.001, le=86_400)
-    """Prediction: a clip every so many seconds of each video, however long it is, in place of `clips_per_video`. See
+    """Prediction: seconds from one clip to the next, in a video of any length, in place of `clips_per_video`. See
     docs/segments.md."""
     background: Label | None = None
     """Training: the class whose videos show none of the others (`essp catalog build --background`). It is learned like

@@ -159,7 +159,7 @@ class TrainerStatus(_Model):
     """What it is at; null before its first report."""
     epoch: int
     clips_done: int
-    """In that phase."""
+    """Clips of that phase that are done."""
     loss: float | None
     top1: float | None
     data_wait_ratio: float | None
@@ -243,7 +243,7 @@ class QueueStatus(_Model):
     """The place of a job that waits for others."""
 
     position: int
-    """From 1 on: that of the next job."""
+    """Place in the queue, from 1 on; the next job to run has 1."""
     reason: str
     """Why it does not run yet: a sentence without its end."""
 
@@ -305,7 +305,7 @@ class JobStatus(_Model):
     team: str = ""
     """Whose it is, by the token with which it was started."""
     priority: int | None = None
-    """In the queue; null: this master has none."""
+    """Priority in the queue; null: this master has no queue."""
     queue: QueueStatus | None = None
     """Its place in the queue; null: it does not wait for other jobs."""
     awaits: tuple[str, ...] = ()
@@ -337,7 +337,7 @@ class JobSummary(_Model):
     failed: int
     team: str
     priority: int | None
-    """In the queue; null: this master has none."""
+    """Priority in the queue; null: this master has no queue."""
     queue: QueueStatus | None
     """Its place in the queue; null: it does not wait for other jobs."""
     awaits: tuple[str, ...] = ()
@@ -356,7 +356,7 @@ class CurvePoint(_Model):
 
     epoch: int
     clips_done: int
-    """In that epoch."""
+    """Clips of that epoch that are done."""
     loss: float
     """Mean over the epoch so far."""
     top1: float
@@ -384,7 +384,7 @@ class StreamPreview(_Model):
     class_name: str
     """Empty: the video has no label."""
     first_frame: int
-    """Of the clip, in the video."""
+    """First frame of the clip, in the video."""
     height: int
     """Of a picture as consumers get it, px."""
     width: int

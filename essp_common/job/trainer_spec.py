@@ -210,7 +210,7 @@ class CheckpointSpec(Section):
     optimizer: Literal["exact", "quantized"] = "exact"
     """With `bits`: whether the momentum is rounded, too. Not with AdamW: a square that becomes 0 makes a step huge."""
     best: Literal["exact", "quantized"] = "exact"
-    """With `bits`: whether also the weights are rounded that validation may choose, and that the job ends with."""
+    """With `bits`: whether the weights that validation may choose, and that the job ends with, are rounded, too."""
     codec: Literal["none", "gzip", "zstd"] = "zstd"
     """How bytes are compressed, where that makes them fewer."""
     planes: bool = True
@@ -219,7 +219,7 @@ class CheckpointSpec(Section):
     delta: bool = True
     """Write the difference to an earlier checkpoint where that has fewer bytes: exact. That one is kept for as long."""
     exact_every: int = Field(8, ge=1, le=10_000)
-    """With `delta`: each so many saves one stands alone, and the next ones are differences to it."""
+    """With `delta`: one save in this many stands alone, and those after it are differences to it."""
 
     @model_validator(mode="after")
     def _rounds_what_it_says(self) -> CheckpointSpec:
@@ -246,8 +246,8 @@ class StopSpec(Section):
     """When a trainer stops before the last epoch."""
 
     patience: int = Field(0, ge=0, le=MOST_EPOCHS)
-    """It stops after so many epochs in a row of which none was better than the best one before them, by the figure that
-    chooses the best checkpoint (`choose`; 0: never). What follows all epochs comes then, with the best weights. Other
+    """It stops after this many epochs in a row, none of them better than the best before, by the figure that chooses
+    the best checkpoint (`choose`; 0: never). What follows all epochs comes then, with the best weights. Other
     trainers of the job go on. See [early stopping](early-stopping.md)."""
 
 
@@ -344,7 +344,7 @@ class TrainerSpec(Section):
         return self
 
     def updates(self, clips: int) -> int:
-        """Updates of the weights in an epoch of so many clips."""
+        """Updates of the weights in an epoch of `clips` clips."""
         return -(-clips // self.batch_size)
 
     @property

@@ -25,7 +25,7 @@ class Times:
     duration_s: float
     start_s: float
     stamps: tuple[int, ...] = ()
-    """In ticks, where the rate varies; otherwise `fps` tells each frame to within a tick."""
+    """Timestamps of the frames in ticks, where the rate varies; otherwise `fps` gives each to within a tick."""
 
 
 def measure(

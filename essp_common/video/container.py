@@ -71,7 +71,7 @@ class Limits:
 
     size_bytes: int = 64 << 30
     pixels: int = 8192 * 4320
-    """Of one frame."""
+    """Pixels of one frame."""
     frames: int = 5_000_000
     streams: int = 64
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 
 class Header(NamedTuple):
-    """Of one packet."""
+    """What the header of a packet says."""
 
     shown: int
     """Frames that it shows."""

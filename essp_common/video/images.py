@@ -116,7 +116,7 @@ def _codec_of(data: bytes) -> str:
 
 
 def _tiff_compression(data: bytes) -> int:
-    """Of the first image of a TIFF file (TIFF 6.0, section 2); 0: it does not say."""
+    """The compression of the first image of a TIFF file (TIFF 6.0, section 2); 0 if the file does not say."""
     order: Literal["little", "big"] = "little" if data[:1] == b"I" else "big"
 
     def number(at: int, size: int) -> int:

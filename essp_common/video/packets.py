@@ -36,7 +36,7 @@ class Keyframe:
     offset: int
     """Byte offset in the file; -1 if the container does not say."""
     self_contained: bool
-    """By the standard of the codec, frames shown from here on refer to no earlier frame."""
+    """Whether, by the codec's standard, the frames shown from here on refer to no earlier frame."""
 
 
 @dataclass(slots=True)

@@ -61,7 +61,7 @@ class Reader:
         self._next, self._strict = 0, True
         self.tally = Tally()
         self.colours: list[Colour | None] = []
-        """Of the seeds that were read last: what the numbers mean of frames that are not RGB."""
+        """For each seed of the last `read`: the colours of its frames; None for RGB."""
         self._open()
 
     def __enter__(self) -> Reader:
