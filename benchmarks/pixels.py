@@ -23,8 +23,8 @@ from essp_common.job.clip_spec import ClipSpec
 from essp_common.messages.recipe import resize_of
 from essp_common.pb.v1.messages_pb2 import Resize
 from essp_common.video.codec import raw_bytes
+from essp_common.video.conversion import FrameConverter
 from essp_common.video.geometry import frame_shape
-from essp_common.video.pictures import Pictures
 from essp_common.wiring import Stores
 
 _CPU = Aim(least=2.3)
@@ -37,7 +37,7 @@ def pixels(scale: Scale) -> Iterator[Figure]:
     frames = _decoded(scale)
     kinds = {kind: resize_of(ClipSpec(frames=_FRAMES, pixels=kind)) for kind in ("rgb", "yuv420", "gray")}
     clips = {kind: np.zeros((_FRAMES, *_shape(frames[0], resize)), np.uint8) for kind, resize in kinds.items()}
-    converter = Pictures()
+    converter = FrameConverter()
     costs: dict[str, list[float]] = {kind: [] for kind in (*kinds, "to_rgb")}
     for _ in range(1 + max(5, scale.rounds) * (1 if scale.quick else 5)):
         for kind, resize in kinds.items():

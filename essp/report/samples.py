@@ -36,7 +36,7 @@ from essp_common.planning.planned_clip import places_in_part
 from essp_common.records.rows import record_at
 from essp_common.video.container import Limits
 from essp_common.video.geometry import frame_shape
-from essp_common.video.images import Images
+from essp_common.video.images import ImageDecoder
 from essp_common.video.reader import Reader
 from essp_common.wiring import Stores
 
@@ -130,7 +130,7 @@ def _read(spec: JobSpec, row: VideoRow, stores: Stores, first_frame: int | None 
     if spec.data.records:
         data, shape = record_at(row.uri, stores)
         clip = np.zeros((1, *frame_shape(resize, row.height, row.width)), np.uint8)
-        colour = Images(Limits().pixels).write(data, shape, resize, clip[0], strict=spec.limits.strict)
+        colour = ImageDecoder(Limits().pixels).write(data, shape, resize, clip[0], strict=spec.limits.strict)
         return Intermediates(clip, colour)
     store, key = stores.resolve(row.uri, video=True)
     frames, stride = spec.clip.snippet_frames, spec.clip.stride

@@ -27,7 +27,7 @@ end
 redis.call('SETRANGE', KEYS[1], place, '+')
 return 0
 """
-"""Script of an ack: the key, the consumer -> 1 if that freed it. Works without room, too: nothing grows."""
+"""The Lua script of an ack: key and consumer -> 1 if that freed the key, else 0. It needs no memory: nothing grows."""
 
 DIGITS = 6
 """Characters at the beginning that say how long the label is."""
@@ -37,7 +37,7 @@ UNIT = 64
 
 @lru_cache(maxsize=1024)
 def label(consumers: tuple[str, ...]) -> bytes:
-    """What stands before a value for these consumers, who have names of one line."""
+    """The label of a value for these consumers, whose names contain no line break."""
     names = "".join(f"-{name}\n" for name in dict.fromkeys(consumers)).encode()
     size = -(-(DIGITS + 1 + len(names)) // UNIT) * UNIT
     return (b"%06d\n%b" % (size, names)).ljust(size)

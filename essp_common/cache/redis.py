@@ -35,10 +35,10 @@ from redis.exceptions import (
 )
 from redis.retry import Retry
 
-from essp_common.cache.direct import Direct
 from essp_common.cache.label import ACK, DIGITS, UNIT, label, label_bytes, unlabelled
 from essp_common.cache.port import Buffer, CacheUsage, Part
-from essp_common.cache.wire import Labelled, PlainConnection, TlsConnection
+from essp_common.cache.redis_connections import DirectConnections
+from essp_common.cache.redis_wire import Labelled, PlainConnection, TlsConnection
 from essp_common.errors import CacheFull, CacheMiss, ConfigError, Unavailable
 from essp_common.runtime.certificates import advised
 from essp_common.runtime.failpoints import failpoint
@@ -70,7 +70,7 @@ class RedisCache:
     ) -> None:
         """`where` names the server in messages; it holds no password. Raises `ConfigError`, `Unavailable`."""
         self._client = client
-        self._direct = Direct(client)
+        self._direct = DirectConnections(client)
         self._where = where
         self._ack = client.register_script(ACK)
         self._label_bytes = UNIT

@@ -271,7 +271,7 @@ class Folder:
     # Users
 
     def _join(self) -> None:
-        """Be one of those that use the folder. The first makes it, or makes it empty."""
+        """Become a user of the folder. The first user makes it, or empties it."""
         with self._joining:
             users = self._joined()
             while users is None:
@@ -310,7 +310,7 @@ class Folder:
         _check_linked(users)
 
     def _make_empty(self) -> None:
-        """Nobody else uses it. The state comes last, so that nobody takes for made what is not."""
+        """Make the contents anew; nobody else uses them. The state file comes last: where it is, the rest is whole."""
         Path(self._state_path).unlink(missing_ok=True)
         for folder in (self.values, self._writing, self._spare):
             shutil.rmtree(folder, ignore_errors=True)
@@ -329,7 +329,7 @@ class Folder:
             os.close(file)
 
     def _agree(self) -> None:
-        """Take the limit that is there. Raises `ConfigError` if it was to be another."""
+        """Take the limit that is set already. Raises `ConfigError` if another one was asked for."""
         file = os.open(self._state_path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             state = State.read(file)
@@ -393,7 +393,7 @@ def _locked_file(path: str) -> int | None:
 
 @contextmanager
 def _locked_alone(path: str) -> Iterator[bool]:
-    """Whether no process that lives has the file locked; nobody has meanwhile."""
+    """Yields whether no living process has the file locked. If so, it stays locked by this one within the block."""
     file = _locked_file(path)
     if file is None:
         yield False
@@ -417,7 +417,7 @@ def _remove_if_unused(root: Path) -> None:
 
 
 def _remove(root: Path) -> None:
-    """`users` goes last: those who wait for its lock learn from it that they wait in vain."""
+    """`users` goes last: from its removal, those who wait for its lock learn that the folder is gone."""
     (root / "state").unlink(missing_ok=True)
     for name in ("values", "writing", "spare"):
         shutil.rmtree(root / name, ignore_errors=True)

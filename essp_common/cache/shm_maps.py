@@ -1,9 +1,9 @@
-"""Files of values as a process sees them in its memory, kept for when they are used for other values.
+"""Memory maps of value files, kept for the next value in the same file.
 
-To map 2 MB, touch them and unmap them takes as long as to copy them; files are used again and again. So a map stays
-when nothing refers any more to what was got, and the file's lock alone is given back.
+Mapping 2 MB, touching them and unmapping them takes as long as copying them, and files are used again for other values.
+So when nothing refers to a value any more, only the lock of its file is released; the map stays.
 
-A map has two descriptors, one of them Python's. Where a process may have few, values beyond some are copied.
+A map takes two file descriptors, one of them Python's. A process that may have few of them copies further values.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Decodes images of records: files (JPEG, PNG, WebP, BMP, TIFF, GIF) and plain numbers.
 
 FFmpeg's decoders read the files, named by their first bytes; no demuxer takes part. An image becomes a frame like that
-of a video, turned and mirrored as its EXIF says, and `Pictures` scales, crops and converts both alike. Numbers
+of a video, turned and mirrored as its EXIF says, and `FrameConverter` scales, crops and converts both alike. Numbers
 that need neither are copied.
 """
 
@@ -23,9 +23,9 @@ from essp_common.colour import Colour
 from essp_common.errors import BadVideo
 from essp_common.pb.v1.messages_pb2 import Resize
 from essp_common.video.container import reason
+from essp_common.video.conversion import FrameConverter
 from essp_common.video.geometry import GRAY, YUV420, covering_size
-from essp_common.video.pictures import Pictures
-from essp_common.video.png import without_profile
+from essp_common.video.png_profiles import without_profile
 
 _CODECS: tuple[tuple[int, bytes, str], ...] = (
     (0, b"\xff\xd8\xff", "mjpeg"),
@@ -45,13 +45,13 @@ _FORMATS: Mapping[int, str] = {1: "gray", 3: "rgb24", 4: "rgba"}
 """Channels of an image as numbers -> FFmpeg's name of the format."""
 
 
-class Images:
+class ImageDecoder:
     """Decodes images one by one. Used from one thread."""
 
     def __init__(self, pixels: int) -> None:
         """`pixels`: of an image, at most."""
         self._pixels = pixels
-        self._pictures = Pictures()
+        self._converter = FrameConverter()
 
     def write(
         self,
@@ -62,19 +62,19 @@ class Images:
         *,
         strict: bool = True,
     ) -> Colour | None:
-        """Fill `target` as `Pictures.write` does. Returns what its numbers mean, where it is not RGB.
+        """Fill `target` as `FrameConverter.write` does. Returns what its numbers mean, where it is not RGB.
 
         `shape`: `(H, W, C)` of an image as numbers; None: it is a file. `strict`: any sign of damage counts. Raises
         `BadVideo`.
         """
         if shape is None:
-            return self._pictures.write(self._decoded(data, strict), resize, target)
+            return self._converter.write(self._decoded(data, strict), resize, target)
         image = _numbers(data, shape)
         if (cut := _cut(image, resize, target)) is not None:
             target[...] = cut
             return None
         frame = VideoFrame.from_ndarray(image[..., 0] if shape[2] == 1 else image, format=_FORMATS[shape[2]])
-        return self._pictures.write(frame, resize, target)
+        return self._converter.write(frame, resize, target)
 
     def _decoded(self, data: bytes, strict: bool) -> VideoFrame:
         data = bytes(data)  # it may be a view

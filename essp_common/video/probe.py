@@ -29,9 +29,9 @@ from essp_common.errors import BadVideo
 from essp_common.pb.v1.messages_pb2 import Seek
 from essp_common.video.clock import measure, pack
 from essp_common.video.container import Limits, VideoFile, check_complete, open_video
+from essp_common.video.conversion import quarter_turns
 from essp_common.video.digest import digest
 from essp_common.video.packets import Keyframe, Packets, orderly, scan
-from essp_common.video.pictures import quarter_turns
 from essp_common.video.reader import Reader
 from essp_common.video.selection import lookahead
 

@@ -36,8 +36,8 @@ from essp_common.errors import BadVideo
 from essp_common.objects.ranged import expect
 from essp_common.pb.v1.messages_pb2 import Resize, Seed, Seek, Snippet
 from essp_common.video.container import Limits, VideoFile, open_video, reason
-from essp_common.video.pictures import Pictures
-from essp_common.video.png import harmless
+from essp_common.video.conversion import FrameConverter
+from essp_common.video.png_profiles import packets_without_profile
 from essp_common.video.selection import Tally, select
 
 _KEYFRAME_WEIGHT = 12
@@ -55,7 +55,7 @@ class Reader:
         self._file = file
         self._limits = limits or Limits()
         self._lookahead = lookahead
-        self._pictures = Pictures()
+        self._converter = FrameConverter()
         self._onward: Iterator[tuple[int, VideoFrame]] | None = None
         """The frames from `_next` on, of a decode from the start of the file that can be continued."""
         self._next, self._strict = 0, True
@@ -89,7 +89,7 @@ class Reader:
         Otherwise damaged packets are skipped, and the last shown frame replaces missing ones.
         """
         outcomes: list[BadVideo | None] = [None] * len(seeds)
-        output = _Output(self._pictures, resize, targets)
+        output = _Output(self._converter, resize, targets)
         self.colours = output.colours
         runs = _runs(seeds)
         if not isinstance(self._file, str):
@@ -228,7 +228,7 @@ class Reader:
 
     def _packets(self) -> Iterator[Packet[VideoStream]]:
         try:
-            yield from harmless(self._container.demux(self._stream), self._stream)
+            yield from packets_without_profile(self._container.demux(self._stream), self._stream)
         except av.error.FFmpegError as error:
             raise BadVideo(f"the rest of the file cannot be read: {reason(error)}") from error
 
@@ -245,8 +245,8 @@ class _Want:
 class _Output:
     """Where frames go, and in which size and colours."""
 
-    def __init__(self, pictures: Pictures, resize: Resize, targets: Sequence[Target]) -> None:
-        self._pictures = pictures
+    def __init__(self, converter: FrameConverter, resize: Resize, targets: Sequence[Target]) -> None:
+        self._converter = converter
         self._resize = resize
         self._targets = targets
         self._written = [False] * len(targets)
@@ -257,7 +257,7 @@ class _Output:
     def convert(self, frame: VideoFrame, want: _Want) -> tuple[NDArray[np.uint8], Colour | None]:
         """Convert a frame into its place. Returns that place, and the frame's colour."""
         place = self._targets[want.seed][want.slot]
-        colour = self._pictures.write(frame, self._resize, place)
+        colour = self._converter.write(frame, self._resize, place)
         self._note(want.seed, colour)
         return place, colour
 

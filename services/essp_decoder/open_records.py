@@ -20,7 +20,7 @@ from essp_common.errors import BadVideo, NotFound
 from essp_common.objects.ranged import SharedBlocks, expect, share
 from essp_common.pb.v1.messages_pb2 import Resize, Seed, StoredRecord, Video
 from essp_common.video.container import Limits
-from essp_common.video.images import Images
+from essp_common.video.images import ImageDecoder
 from essp_common.video.selection import Tally
 from essp_common.wiring import Stores
 
@@ -34,7 +34,7 @@ class OpenRecords:
         self._limits = limits
         self._capacity = capacity
         self._shared = shared
-        self._images = Images(limits.pixels)
+        self._images = ImageDecoder(limits.pixels)
         self._open: OrderedDict[str, BinaryIO] = OrderedDict()
         self.tally = Tally()
         self.colours: list[Colour | None] = []

@@ -43,8 +43,8 @@ from essp.catalog.check.signals import (
 from essp_common.errors import BadVideo
 from essp_common.pb.v1.messages_pb2 import Resize
 from essp_common.video.container import Limits, VideoFile, open_video, reason
-from essp_common.video.pictures import Pictures, quarter_turns
-from essp_common.video.png import harmless
+from essp_common.video.conversion import FrameConverter, quarter_turns
+from essp_common.video.png_profiles import packets_without_profile
 
 BLACK_S = 0.5
 FROZEN_S = 1.0
@@ -77,7 +77,7 @@ def _read(file: VideoFile, decode: bool) -> Measures:
         packets = _Packets(stream)
         look = _Look(min(max(rate, 1.0), 240.0))
         try:
-            for packet in harmless(container.demux(stream), stream):
+            for packet in packets_without_profile(container.demux(stream), stream):
                 packets.take(packet)
                 if packets.count > limits.frames or look.frames > limits.frames:
                     raise BadVideo(f"more than {limits.frames} frames", "limit")
@@ -249,7 +249,7 @@ class _Thumbnails:
     """Small JPEG pictures, as a page holds them."""
 
     def __init__(self) -> None:
-        self._pictures = Pictures()
+        self._converter = FrameConverter()
 
     def of(self, frame: VideoFrame) -> str:
         """A frame as clips have it: turned, and with square pixels."""
@@ -257,5 +257,5 @@ class _Thumbnails:
         height, width = (frame.width, frame.height) if turned else (frame.height, frame.width)
         scale = _THUMBNAIL / max(height, width)
         target: NDArray[np.uint8] = np.zeros((max(1, round(height * scale)), max(1, round(width * scale)), 3), np.uint8)
-        self._pictures.write(frame, Resize(mode=Resize.EXACT, interpolation="area"), target)
+        self._converter.write(frame, Resize(mode=Resize.EXACT, interpolation="area"), target)
         return b64encode(simplejpeg.encode_jpeg(target, _QUALITY, colorspace="RGB", colorsubsampling="420")).decode()

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from essp_common.errors import BadVideo
 from essp_common.pb.v1.messages_pb2 import Resize
-from essp_common.video.images import Images
+from essp_common.video.images import ImageDecoder
 from tests.harness.record_sets import image
 
 HEIGHT, WIDTH = 24, 28
@@ -21,15 +21,15 @@ WHOLE = Resize(mode=Resize.NONE)
 
 
 @pytest.fixture
-def images() -> Images:
-    return Images(2**20)
+def images() -> ImageDecoder:
+    return ImageDecoder(2**20)
 
 
 def encoded(name: str) -> bytes:
     return cv2.imencode(name, image(1, 0)[..., ::-1])[1].tobytes()
 
 
-def written(images: Images, data: bytes, shape: tuple[int, int, int] | None, resize: Resize) -> NDArray[np.uint8]:
+def written(images: ImageDecoder, data: bytes, shape: tuple[int, int, int] | None, resize: Resize) -> NDArray[np.uint8]:
     size = (resize.height, resize.width) if resize.mode != Resize.NONE else (HEIGHT, WIDTH)
     target = np.zeros((*size, 3), np.uint8)
     assert images.write(data, shape, resize, target) is None
@@ -37,12 +37,12 @@ def written(images: Images, data: bytes, shape: tuple[int, int, int] | None, res
 
 
 @pytest.mark.parametrize("name", [".png", ".bmp", ".tiff"])
-def test_files_without_loss_give_their_pixels_each_time(images: Images, name: str) -> None:
+def test_files_without_loss_give_their_pixels_each_time(images: ImageDecoder, name: str) -> None:
     for _ in range(2):  # what came before has no say
         np.testing.assert_array_equal(written(images, encoded(name), None, WHOLE), image(1, 0))
 
 
-def test_a_jpeg_gives_what_its_standard_says_to_within_the_colours_of_neighbours(images: Images) -> None:
+def test_a_jpeg_gives_what_its_standard_says_to_within_the_colours_of_neighbours(images: ImageDecoder) -> None:
     """Decoders interpolate halved chroma in different ways; where neighbours are equal, there is nothing to choose."""
     grey = np.repeat(image(1, 0)[..., :1], 3, axis=2)
     data = cv2.imencode(".jpg", grey)[1]
@@ -75,7 +75,7 @@ def webp_turned(exif: bytes) -> bytes:
 @pytest.mark.parametrize(("turned", "off"), [(jpeg_turned, 2), (png_turned, 0), (webp_turned, 0)])
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_an_image_is_turned_and_mirrored_as_its_exif_says(
-    images: Images, turned: Callable[[bytes], bytes], off: int, orientation: int
+    images: ImageDecoder, turned: Callable[[bytes], bytes], off: int, orientation: int
 ) -> None:
     """`off`: largest difference, by the way of decoding."""
     tag = struct.pack("<HHIHH", 0x0112, 3, 1, orientation, 0)
@@ -91,13 +91,13 @@ def test_an_image_is_turned_and_mirrored_as_its_exif_says(
 
 @pytest.mark.parametrize("name", [".png", ".jpg", ".webp"])
 @pytest.mark.parametrize("cut", [10, 100])
-def test_a_file_that_ends_early_is_refused(images: Images, name: str, cut: int) -> None:
+def test_a_file_that_ends_early_is_refused(images: ImageDecoder, name: str, cut: int) -> None:
     with pytest.raises(BadVideo, match=r"cannot be decoded|ends early|not an image"):
         written(images, encoded(name)[:cut], None, WHOLE)
 
 
 @pytest.mark.parametrize("name", [".jpg", ".gif"])
-def test_any_lack_of_the_end_is_damage_where_any_sign_counts(images: Images, name: str) -> None:
+def test_any_lack_of_the_end_is_damage_where_any_sign_counts(images: ImageDecoder, name: str) -> None:
     data, target = encoded(name), np.zeros((HEIGHT, WIDTH, 3), np.uint8)
     images.write(data + b"\0\r\n of another program", None, WHOLE, target)
     with pytest.raises(BadVideo, match="ends early") as caught:
@@ -108,7 +108,7 @@ def test_any_lack_of_the_end_is_damage_where_any_sign_counts(images: Images, nam
 
 @pytest.mark.parametrize("order", ["<", ">"])
 @pytest.mark.parametrize("compression", [6, 7])
-def test_a_tiff_file_that_would_be_black_is_refused(images: Images, order: str, compression: int) -> None:
+def test_a_tiff_file_that_would_be_black_is_refused(images: ImageDecoder, order: str, compression: int) -> None:
     """As JPEG within TIFF is."""
     fields = struct.pack(order + "HHHIHH", 1, 259, 3, 1, compression, 0)
     data = (b"II*\0" if order == "<" else b"MM\0*") + struct.pack(order + "I", 8) + fields
@@ -117,19 +117,19 @@ def test_a_tiff_file_that_would_be_black_is_refused(images: Images, order: str, 
     assert caught.value.kind == "format"
 
 
-def test_what_is_no_image_or_too_large_is_refused(images: Images) -> None:
+def test_what_is_no_image_or_too_large_is_refused(images: ImageDecoder) -> None:
     with pytest.raises(BadVideo, match="not an image of a known format") as caught:
         written(images, b"no image at all", None, WHOLE)
     assert caught.value.kind == "format"
     with pytest.raises(BadVideo, match="cannot be decoded"):
-        written(Images(100), encoded(".png"), None, WHOLE)
+        written(ImageDecoder(100), encoded(".png"), None, WHOLE)
     with pytest.raises(BadVideo, match="2 channels"):
         written(images, bytes(8), (2, 2, 2), WHOLE)
     with pytest.raises(BadVideo, match="7 bytes are no image"):
         written(images, bytes(7), (2, 2, 3), WHOLE)
 
 
-def test_numbers_are_cut_where_they_need_no_scaling(images: Images) -> None:
+def test_numbers_are_cut_where_they_need_no_scaling(images: ImageDecoder) -> None:
     numbers = image(2, 1)
     shape = (HEIGHT, WIDTH, 3)
     np.testing.assert_array_equal(written(images, numbers.tobytes(), shape, WHOLE), numbers)
@@ -137,7 +137,7 @@ def test_numbers_are_cut_where_they_need_no_scaling(images: Images) -> None:
     np.testing.assert_array_equal(written(images, numbers.tobytes(), shape, crop), numbers[:, 2:-2])
 
 
-def test_numbers_and_files_are_scaled_alike(images: Images) -> None:
+def test_numbers_and_files_are_scaled_alike(images: ImageDecoder) -> None:
     numbers = image(2, 1)
     png = cv2.imencode(".png", numbers[..., ::-1])[1].tobytes()
     for resize in (Resize(mode=Resize.CROP, height=10, width=12), Resize(mode=Resize.EXACT, height=30, width=12)):
@@ -145,7 +145,7 @@ def test_numbers_and_files_are_scaled_alike(images: Images) -> None:
         np.testing.assert_array_equal(found, written(images, png, None, resize))
 
 
-def test_grey_numbers_become_the_colours_asked_for(images: Images) -> None:
+def test_grey_numbers_become_the_colours_asked_for(images: ImageDecoder) -> None:
     grey = image(3, 0)[..., 0]
     data = grey.tobytes()
     np.testing.assert_array_equal(written(images, data, (*grey.shape, 1), WHOLE), np.stack([grey] * 3, axis=2))

@@ -143,7 +143,7 @@ def test_sides_of_yuv_are_even() -> None:
 def test_a_clip_that_changes_its_colours_fails_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its header has room for one; the clips before and after the change are whole."""
     shown: list[Colour] = [Colour("bt601")] * 2 + [Colour("bt709")] * 2
-    monkeypatch.setattr("essp_common.video.pictures.colour_of", lambda frame: shown.pop(0))
+    monkeypatch.setattr("essp_common.video.conversion.colour_of", lambda frame: shown.pop(0))
     resize = Resize(mode=Resize.EXACT, height=32, width=32, pixels="yuv420")
     seeds = [Seed(first_frame=first, frame_count=2, stride=1, last_frame=3) for first in (0, 1, 2)]
     with Reader(str(folder / "untagged.mp4")) as reader:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from av.packet import Packet
 
-from essp_common.video.png import without_profile
+from essp_common.video.png_profiles import without_profile
 from tests.harness.record_sets import image
 
 FRAMES = 4
@@ -64,9 +64,9 @@ def test_profiles_are_left_out_and_nothing_else() -> None:
 
 def test_an_image_with_a_profile_is_read() -> None:
     script = (
-        "import sys, numpy as np; from essp_common.video.images import Images;"
+        "import sys, numpy as np; from essp_common.video.images import ImageDecoder;"
         "from essp_common.pb.v1.messages_pb2 import Resize; data = sys.stdin.buffer.read();"
-        f"target = np.zeros({SHAPE}, np.uint8); images = Images(2**20);"
+        f"target = np.zeros({SHAPE}, np.uint8); images = ImageDecoder(2**20);"
         "[images.write(data, None, Resize(mode=Resize.NONE), target) for _ in range(3)];"
         "sys.stdout.buffer.write(target.tobytes())"
     )

@@ -1,9 +1,9 @@
-"""One command at a time on a connection that is kept for that.
+"""Sends commands to Redis over connections of its own, past what redis-py does around each command.
 
-What redis-py does around a command (a pool with checks and events, retries, telemetry) takes as long as the command
-itself, where that moves 150 kB to the next process. So `ask` tries once without all that; where that fails, the
-caller's other way is gone: redis-py's, with its retries, redirections and reconnects. Only a server of a cluster that
-does not answer is left to nobody: who holds its slots is asked of the others, for the next command.
+A pool with checks and events, retries and telemetry take as long as a command that moves 150 kB to the next process. So
+a command is tried once without them. If that fails, the caller's `otherwise` repeats it through redis-py, with its
+retries, redirections and reconnects. The exception is a server of a cluster that does not answer in time: the command
+fails, and the other servers are asked who holds the slots, for the next command.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _TOGETHER = 256
 """Commands that are sent before the first answer is read: few enough that neither side's socket fills up."""
 
 
-class Direct:
-    """Connections of a client, as many as threads have asked at the same time. Thread-safe.
+class DirectConnections:
+    """Idle connections of a client, at most one for each thread that used it at the same time. Thread-safe.
 
-    They belong to the client's pools, and are closed with it.
+    The client's pools own the connections, and close them.
     """
 
     def __init__(self, client: redis.Redis | RedisCluster) -> None:
@@ -39,9 +39,10 @@ class Direct:
         self._renewing = threading.Lock()
 
     def ask(self, key: str, command: tuple[object, ...], otherwise: Callable[[], Any]) -> Any:
-        """What the server that holds `key` answers to `command`. A lack of memory is an answer, raised as such.
+        """The answer to `command` of the server that holds `key`; `otherwise` gives it where this way fails.
 
-        A server that did not answer in time is not asked again: it would take as long once more, and longer to connect.
+        Raises `OutOfMemoryError`, which is an answer, and redis-py's `TimeoutError`: a server that did not answer in
+        time is not asked again, since that would take as long once more, and longer to connect.
         """
         try:
             pool = self._pool(key)
@@ -55,10 +56,10 @@ class Direct:
             return otherwise()
 
     def ask_all(self, commands: Sequence[tuple[str, tuple[object, ...]]], otherwise: Callable[[int], Any]) -> list[Any]:
-        """Answers to (key, command) pairs, in their order: all are sent before the first answer is waited for.
+        """The answers to (key, command) pairs, in their order. Up to 256 commands are sent before an answer is read.
 
-        Commands are to be small, and where there are many, answers too. What fails is asked for `otherwise`, with its
-        place.
+        Commands have to be small, and so do the answers where there are many. `otherwise` is called with the place of
+        each command that failed, and gives its answer.
         """
         answers: list[Any] = [None] * len(commands)
         pools: dict[ConnectionPool, list[int]] = {}
@@ -76,7 +77,7 @@ class Direct:
         return answers
 
     def _asked_all(self, pool: ConnectionPool, commands: Sequence[tuple[object, ...]]) -> list[Any]:
-        """An answer or an error for each."""
+        """For each command its answer or its error."""
         answers: list[Any] = []
         try:
             connection = self._taken(pool)
@@ -132,7 +133,7 @@ class Direct:
         return pool
 
     def _renew(self, silent: ConnectionPool) -> None:
-        """Learn who holds the slots of a cluster, this server the last to be asked; by one thread at a time."""
+        """Learn who holds the slots of a cluster, asking this server last. One thread at a time does so."""
         if self._cluster is None or not self._renewing.acquire(blocking=False):
             return
         try:

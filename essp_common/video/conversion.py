@@ -41,7 +41,7 @@ _WITHOUT_MATRIX = ("gray", "rgb", "bgr", "gbr", "argb", "abgr", "pal8", "0rgb", 
 """Beginnings of the names of formats that are not YUV: of the full range, and converted by BT.601."""
 
 
-class Pictures:
+class FrameConverter:
     """Flips, rotates, scales and converts frames. Reuses libswscale's tables for the next frame."""
 
     def __init__(self) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from redis import Connection, ConnectionPool
 from redis.cluster import RedisCluster
 
-from essp_common.cache.direct import Direct
+from essp_common.cache.redis_connections import DirectConnections
 
 OPEN: set[str] = set()
 
@@ -57,7 +57,7 @@ class Cluster(RedisCluster):
 def test_connections_to_a_server_that_left_the_cluster_are_closed() -> None:
     OPEN.clear()
     cluster = Cluster("first")
-    direct = Direct(cluster)
+    direct = DirectConnections(cluster)
     assert direct.ask("key", ("GET", "key"), lambda: "otherwise") == "first"
     assert {"first"} == OPEN
     cluster.leads_to("second")

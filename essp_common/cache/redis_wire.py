@@ -1,8 +1,8 @@
-"""How commands and answers cross a socket to Redis, where values are large: no copy on the way out, one on the way in.
+"""Moves large values to and from Redis with few copies: none when sending, one when receiving.
 
 redis-py's serializer for hiredis copies a large value several times (5 ms in place of 0.5 for 2 MB), and hiredis copies
-each answer twice more than it has to. A timeout of Python's costs a `poll` before each call of the socket; the kernel
-keeps it for nothing. (Through TLS it is Python's all the same.)
+each answer twice more than necessary. A timeout kept by Python costs a `poll` before each call of the socket, one kept
+by the kernel costs nothing; connections through TLS keep Python's.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Labelled(NamedTuple):
 
 
 class Serializer:
-    """Commands as what a socket sends; redis-py calls it a command packer."""
+    """Makes of a command the pieces that a socket sends (redis-py: a command packer)."""
 
     def pack(self, *words: Any) -> list[bytes | memoryview]:
         """RESP of one command. The first word may be two (`SCRIPT LOAD`)."""
@@ -48,7 +48,7 @@ class Serializer:
 
 
 class Parser(_HiredisParser):
-    """hiredis but for a large value that is alone in its answer: that goes from the socket to where it stays."""
+    """hiredis, except that a large value, alone in its answer, is received straight into its own memory."""
 
     def read_response(self, *args: Any, **options: Any) -> Any:
         """The next answer."""
@@ -72,7 +72,7 @@ class Parser(_HiredisParser):
 
 
 class PlainConnection(Connection):
-    """A connection that is good with large values."""
+    """A connection without TLS that copies large values little, and leaves timeouts to the kernel."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options, **_WIRE)  # type: ignore[no-untyped-call]
@@ -87,7 +87,7 @@ class PlainConnection(Connection):
         return connected
 
     def send_packed_command(self, command: Any, check_health: bool = True) -> None:
-        """As redis-py does it, but for what it makes of a timeout of the kernel's."""
+        """As in redis-py, except that a timeout of the kernel's is raised as a timeout."""
         try:
             super().send_packed_command(command, check_health)  # type: ignore[no-untyped-call]
         except ConnectionLost as error:
@@ -107,7 +107,7 @@ _WIRE: dict[str, Any] = {"command_packer": Serializer(), "parser_class": Parser}
 
 
 def _received(sock: socket.socket, into: bytearray | memoryview) -> int:
-    """How many bytes came."""
+    """How many bytes were received. Raises `TimeoutError` and `ConnectionLost`."""
     try:
         count = sock.recv_into(into)
     except BlockingIOError as error:

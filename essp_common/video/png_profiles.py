@@ -1,7 +1,7 @@
-"""PNG files, and packets of video that is coded as such, without their colour profile (`iCCP`), which nothing applies.
+"""Removes the colour profile (`iCCP`) from PNG files, and from packets of video that is coded as PNG.
 
-FFmpeg notes the name of the profile beside the frame, and PyAV 18 frees it a second time when somebody looks what comes
-with the frame, as for the display matrix. That ends the process.
+Nothing here applies the profile, and it can end the process: FFmpeg stores its name in the side data of the frame, and
+PyAV 18 frees that a second time when the side data is read, as for the display matrix.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _SIGNATURE_BYTES = 8
 
 
 def without_profile(data: bytes) -> bytes:
-    """The file, or packet, without profiles; damage stays as it is."""
+    """A PNG file, or a packet of one, without its profile. Damage stays as it is."""
     kept, at = [data[:_SIGNATURE_BYTES]], _SIGNATURE_BYTES
     while at < len(data):
         end = at + 12 + int.from_bytes(data[at : at + 4], "big")  # length, name, content and checksum
@@ -26,8 +26,10 @@ def without_profile(data: bytes) -> bytes:
     return b"".join(kept)
 
 
-def harmless(packets: Iterable[Packet[VideoStream]], stream: VideoStream) -> Iterator[Packet[VideoStream]]:
-    """The packets of a stream; those of PNG without profiles."""
+def packets_without_profile(
+    packets: Iterable[Packet[VideoStream]], stream: VideoStream
+) -> Iterator[Packet[VideoStream]]:
+    """The packets of a stream, those of PNG without their profile."""
     if stream.codec_context.codec.canonical_name != "png":
         yield from packets
         return
