@@ -149,7 +149,7 @@ class Manifest(_Document):
     digest: str = ""
     """Digest of all clips before `position`, as they were seen; see `digest.py`."""
     spec_digest: str
-    """Digest of all in the job that decides what the weights become; a job with another digest cannot resume here."""
+    """Of everything in the job that decides what the weights become; a job with another digest cannot resume here."""
     origin: Origin | None = None
     """What the training began with; null: from scratch. A training that resumes does not read that file again."""
     model: ModelDescription
