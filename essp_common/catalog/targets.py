@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -51,10 +51,6 @@ class Targets:
     def names(self) -> frozenset[str]:
         """All that labels and spans name."""
         return frozenset(self.labels) | {span.name for span in self.spans}
-
-    def spans_at(self, frames: Sequence[int]) -> list[frozenset[str]]:
-        """What the spans say of each of these frames of the file."""
-        return [frozenset(s.name for s in self.spans if s.first_frame <= frame <= s.last_frame) for frame in frames]
 
 
 NONE = Targets()

@@ -23,8 +23,6 @@ from essp_common.encoders.encoder import Encoder, length, shapes
 from essp_common.encoders.rows import descriptors_of
 from essp_common.learning.scores import Scores
 
-Vector = NDArray[np.float32]
-
 
 class DescriptorClassifier(nn.Module):
     """An encoder with its linear classifier."""

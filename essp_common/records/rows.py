@@ -183,22 +183,32 @@ def _catalog(sets: Sequence[_Set], labelled: bool, source: str) -> Catalog:
     missing = np.zeros(count, np.int8) - 1
     errors = np.where(table["label"] < 0, np.int8(0), missing) if labelled else missing
     encodings = np.where(table["encoding"] == Encoding.RAW, np.int8(1), np.int8(0))
-    empty = _words(np.zeros(count, np.int8), [""])
-    zeros, ones = np.zeros(count, np.int8), np.ones(count, np.int8)
-    none = Lists(np.zeros(count + 1, np.int32), np.empty(0, np.int8))
-    texts, blobs = (kind(b"", np.zeros(count + 1, np.int32)) for kind in (Texts, Blobs))
-    columns: dict[str, Column] = {
+    own: dict[str, Column] = {
         "id": _texts(sets),
         "uri": RecordUris(files, file, table["key"].copy()),
         "class_name": _words(codes, classes),
         "split": _words(splits, [found.split for found in sets]),
         "size_bytes": table["length"].astype(np.int64),
-        "etag": texts,
-        "container": _words(zeros, ["records"]),
         "codec": _words(encodings, ["image", "raw"]),
-        "pixel_format": empty,
         "width": table["width"].astype(np.int32),
         "height": table["height"].astype(np.int32),
+        "error": _words(errors, [UNLABELLED]),
+        "record": table,
+        "file": file,
+    }
+    return Catalog.of_columns(_alike(count) | own, source)
+
+
+def _alike(count: int) -> dict[str, Column]:
+    """The columns that say the same of each record: it is one frame, which has no time and no keyframe."""
+    empty = _words(np.zeros(count, np.int8), [""])
+    zeros, ones = np.zeros(count, np.int8), np.ones(count, np.int8)
+    none = Lists(np.zeros(count + 1, np.int32), np.empty(0, np.int8))
+    texts, blobs = (kind(b"", np.zeros(count + 1, np.int32)) for kind in (Texts, Blobs))
+    return {
+        "etag": texts,
+        "container": _words(zeros, ["records"]),
+        "pixel_format": empty,
         "rotation": zeros,
         "fps": np.zeros(count),
         "duration_s": np.zeros(count),
@@ -217,11 +227,7 @@ def _catalog(sets: Sequence[_Set], labelled: bool, source: str) -> Catalog:
         "group": empty,
         "extra": texts,
         "targets": blobs,
-        "error": _words(errors, [UNLABELLED]),
-        "record": table,
-        "file": file,
     }
-    return Catalog.of_columns(columns, source)
 
 
 def _texts(sets: Sequence[_Set]) -> Texts:

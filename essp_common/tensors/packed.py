@@ -170,7 +170,6 @@ class Described(NamedTuple):
     bits: int
     """0: exact."""
     difference: bool
-    stored_bytes: int
 
 
 def pack(arrays: Mapping[str, Array], packing: Packing = EXACT, base: Base | None = None) -> bytes:
@@ -220,8 +219,8 @@ def described(data: bytes | memoryview) -> list[Described]:
     """What a file holds, without reading the numbers. Raises `DamagedTensors`."""
     header, payload = _opened(data)
     return [
-        Described(entry.name, entry.dtype, entry.shape, entry.bits, entry.difference, len(part))
-        for entry, part in _parts(header, payload)
+        Described(entry.name, entry.dtype, entry.shape, entry.bits, entry.difference)
+        for entry, _ in _parts(header, payload)
     ]
 
 
