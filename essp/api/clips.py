@@ -80,7 +80,7 @@ def decode(
     start: the first frame, from 0; a sequence of N first frames gives N clips, which are decoded in one pass. For a
         labelled segment of a file, frames are counted from the segment's first.
     frames, stride: T frames, each `stride` after the one before. Frames past the end repeat the last one.
-    short_side: scale the picture, with its aspect ratio kept, so that its shorter side has so many pixels.
+    short_side: scale the picture, with its aspect ratio kept, so that its shorter side has this many pixels.
     size: `(height, width)` to scale to. Neither: as the video is displayed, its rotation applied.
     clip: frames, stride, size and colours in one, as a model was trained: `clip=model.clip`. Of `gray` clips
         `(T, H, W, 1)`. The first of its `snippets` begins at `start`, and each other one as far into its part of the

@@ -33,7 +33,7 @@ def compute_feature(frames: NDArray[np.uint8], name: str, /, *, snippets: int = 
     frames: `(T, H, W, 3)` uint8, RGB, or `(T, H, W, 1)`, grey levels, for features of these such as `flow`, and for
         `rgb`; not written to.
     name: one of `essp.features()`.
-    snippets: of each of so many equal parts of the frames by itself, `model.clip.snippets`; T' is that of all.
+    snippets: the feature of each of this many equal parts of the frames (`model.clip.snippets`); T' is that of all.
     params: the parameters of the feature, as under `streams.<name>.params` of a job file.
 
     The result of a feature for networks is `(T', H, W, C)` uint8; descriptors are `(T', rows, columns, bins)` or

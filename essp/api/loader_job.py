@@ -57,7 +57,7 @@ ARGUMENTS_OF_A_FILE = {f"consumers.{NAME}.batch_size": "batch_size", "data.consu
 
 
 def names_of(loops: int) -> list[str]:
-    """Of the consumers of a job that so many loops share."""
+    """Names for the consumers of a job that `loops` loops share."""
     count = whole_number("loops", loops, 1, MOST_READERS // 2)
     return [NAME, *(f"{NAME}-{number}" for number in range(2, count + 1))]
 

@@ -229,7 +229,7 @@ class _Windows:
     drop_last: bool
 
     def starts(self, length: int) -> range:
-        """The first frames of the windows of a video of so many frames."""
+        """The first frame of each window of a video of `length` frames."""
         span = (self.frames - 1) * self.stride + 1
         if self.drop_last:
             return range(0, max(0, length - span + 1), self.step)

@@ -57,7 +57,7 @@ def main(
         typer.Option("--size", help="Of a checkpoint, as in 600MB, about that of AlexNet with Adam; default: 64MiB."),
     ] = None,
     steps: Annotated[int, typer.Option(help="Steps of a run.", min=1)] = 100,
-    every: Annotated[int, typer.Option(help="A checkpoint after every so many steps.", min=1)] = 20,
+    every: Annotated[int, typer.Option(help="Steps from one checkpoint to the next.", min=1)] = 20,
     step_time: Annotated[
         str | None, typer.Option(help="What a step of a pretended accelerator takes; default: 50ms.")
     ] = None,

@@ -36,8 +36,10 @@ def check_command(
     fast: Annotated[
         bool, typer.Option("--fast", help="Read packets and decode nothing: no cuts, black, frozen, near-duplicates.")
     ] = False,
-    limit: Annotated[int | None, typer.Option(help="Check only the first so many videos.", min=1)] = None,
-    sample: Annotated[int | None, typer.Option(help="Check only so many videos, from all over.", min=1)] = None,
+    limit: Annotated[int | None, typer.Option(help="Check only this many videos, the first ones.", min=1)] = None,
+    sample: Annotated[
+        int | None, typer.Option(help="Check only this many videos, spread over the catalog.", min=1)
+    ] = None,
     workers: Annotated[int, typer.Option(help="Files read at a time (0: one a core).", min=0)] = 0,
     timeout_s: Annotated[
         float, typer.Option(help="Seconds of processor time that one file may take.", min=0.1)

@@ -15,7 +15,7 @@ from essp_common.job.spec import JobSpec
 Epochs = Annotated[
     int | None,
     typer.Option(
-        help="Train so many epochs, whatever the job file says; a job that has ended goes on if they are more.",
+        help="Train this many epochs, whatever the job file says; a job that has ended goes on if they are more.",
         min=1,
         max=MOST_EPOCHS,
     ),

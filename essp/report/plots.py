@@ -31,7 +31,7 @@ LEGIBLE_CLASSES = 30
 _LABEL = 72
 """Columns of the label of a sweep's member, which leave half of the picture to the bars."""
 _HEIGHT, _LEGEND_ROWS, _LEGEND_COLUMNS = 4.1, 2, 2
-"""Inches of a picture of curves, with so many rows in its legend."""
+"""Height in inches of a picture of curves whose legend has `_LEGEND_ROWS` rows of `_LEGEND_COLUMNS`."""
 _LEGEND_ROW = 0.24
 """Inches of a row more, which makes the picture higher and not the curves lower."""
 
@@ -103,7 +103,7 @@ def accuracy(
 
 
 def line_colours(theme: Theme, count: int) -> Sequence[str]:
-    """A colour for each of so many trainers: those of the theme, or, if these are too few, a ramp."""
+    """A colour for each trainer: those of the theme, or, if these are too few, a ramp."""
     if count <= len(theme.lines):
         return theme.lines[:count]
     return [to_hex(colormaps["turbo"](place)) for place in np.linspace(0.08, 0.92, count)]

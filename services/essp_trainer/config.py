@@ -55,7 +55,7 @@ class TrainerSettings(Settings):
     """On a GPU: use only cuDNN kernels that give the same bits each time, and do not search for the fastest one."""
     burst: Annotated[str, AfterValidator(_checked_burst)] = ""
     """A fast disk of this node for checkpoints, as in `file:///nvme/essp?bytes=20GiB`: a save waits for it alone, and a
-    thread copies from it to the job's output. Each training may have so many bytes there. Empty: none."""
+    thread copies from it to the job's output. Each training may hold that many bytes there. Empty: none."""
     save_retry_s: float = Field(30.0, ge=0)
     """How long to train on after a failed save before the next attempt."""
     final_save_timeout_s: float = Field(300.0, ge=0)

@@ -133,7 +133,7 @@ KINDS = {
 LONG_GOP = 300
 """Frames from one keyframe to the next: encoders do not go beyond 250 unless told to."""
 _UNEVEN = 10.0
-"""The largest class has so many times as many videos as the smallest."""
+"""Reported where the largest class has this many times as many videos as the smallest."""
 _ODD_AREA = 6.0
 _ODD_RATIO = 1.6
 _SQUARE = 0.02

@@ -44,9 +44,9 @@ class CheckOptions:
     fast: bool = False
     """Read packets and decode nothing."""
     limit: int | None = None
-    """Only the first so many videos of the catalog."""
+    """Only this many videos, the first of the catalog."""
     sample: int | None = None
-    """Only so many of its videos, from all over it; the same ones each time."""
+    """Only this many videos, spread over the catalog; the same ones each time."""
     probe: ProbeOptions = field(default_factory=lambda: ProbeOptions(timeout_s=TIMEOUT_S))
     """`probe.probe` follows from `fast`, unless it is another one than that of catalogs."""
 
