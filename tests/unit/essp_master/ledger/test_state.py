@@ -15,6 +15,7 @@ from essp_common.planning.position import Position
 from essp_master.ledger.indices import IndexSet
 from essp_master.ledger.instructions import Instruction
 from essp_master.ledger.ledger import Ledger
+from essp_master.ledger.outstanding import outstanding_clips
 from tests.harness.ledger_config import CLIP_BYTES, STREAM_BYTES, ledger_config
 from tests.harness.ledger_simulation import LedgerSimulation
 
@@ -40,8 +41,16 @@ class Twins(Ledger):
 
     def _same(self, out: list[Instruction], other: list[Instruction]) -> list[Instruction]:
         assert out == other
-        assert self.state() == self.other.state()
+        assert _clip_by_clip(self.state()) == _clip_by_clip(self.other.state())
         return out
+
+
+def _clip_by_clip(state: LedgerState) -> LedgerState:
+    """The same without columns: those of a ledger that was restored lie in none."""
+    clips = outstanding_clips(state)
+    del state.plain[:], state.outstanding[:]
+    state.outstanding.extend(clips)
+    return state
 
 
 def something(sim: LedgerSimulation, chance: random.Random) -> None:
