@@ -219,6 +219,8 @@ class MemorySubscription:
         self._ready: dict[Slot, None] = {}
         """Partitions with something to read, longest waiting first: looking at all of them costs more than a read."""
         self._changed = threading.Condition(bus.lock)
+        self._waiting = False
+        """Whether a reader sleeps that nothing has woken yet."""
         self._paused = False
         self._closed = False
 
@@ -232,6 +234,7 @@ class MemorySubscription:
                 left = deadline - time.monotonic()
                 if records or left <= 0 or self._closed:
                     return records
+                self._waiting = True
                 self._changed.wait(left)
 
     def done(self, record: Record) -> None:
@@ -281,7 +284,9 @@ class MemorySubscription:
 
     def wake(self) -> None:
         """There may be something to read."""
-        self._changed.notify_all()
+        if self._waiting:
+            self._waiting = False
+            self._changed.notify_all()
 
     def _first_offset(self, slot: Slot) -> int:
         start = self._bus.log(slot).start
