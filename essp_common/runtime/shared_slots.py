@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import weakref
 from collections import defaultdict
 from dataclasses import dataclass
 
@@ -91,15 +90,29 @@ class SharedMemory:
 
         The slot becomes free when the view and everything made of it are gone.
         """
-        array = np.frombuffer(self._mapped, np.uint8, length, slot.start)
-        weakref.finalize(array, self._free[slot.size].append, slot).atexit = False
-        return array.data if writable else array.data.toreadonly()
+        lent = _Lent(length, np.uint8, self._mapped, slot.start)
+        lent.slot, lent.free = slot, self._free[slot.size]
+        return lent.data if writable else lent.data.toreadonly()
 
     def close(self) -> None:
         """Close the descriptor. Views stay valid. Idempotent."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
+
+
+class _Lent(np.ndarray[tuple[int], np.dtype[np.uint8]]):
+    """What a view is of. It lives as long as the view and everything made of it, then its slot is free.
+
+    One object for the garbage collector to look at, where `weakref.finalize` makes five, for each clip in memory.
+    """
+
+    __slots__ = ("free", "slot")
+    slot: Slot
+    free: list[Slot]
+
+    def __del__(self) -> None:
+        self.free.append(self.slot)
 
 
 def _size_class(size: int) -> int:
