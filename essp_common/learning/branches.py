@@ -4,7 +4,7 @@ On several ranks each batch normalisation exchanges numbers, forwards and backwa
 the backward pass goes on. All ranks have to do so in the same order: else gloo ends the process, NCCL waits for ever,
 and where the numbers are as many, those of different layers are added up.
 
-So a network is sent no clip and two clips before it trains. What a rank leaves out without a clip, or does in another
+So a network is sent no clip and one clip before it trains. What a rank leaves out without a clip, or does in another
 order, it does not do on every rank. A batch normalisation of that kind is refused; a gradient has to wait for the end
 of the backward pass.
 
@@ -52,16 +52,16 @@ def gradients_that_wait(model: Classifier, side: int, still: Collection[nn.Modul
         return set()  # nothing comes between the gradients, whose own order is the same everywhere
     try:
         with _in_evaluation(model):
-            without, with_clips = (_course(model, layers, clips, side) for clips in (0, 2))
+            without, with_one = (_course(model, layers, clips, side) for clips in (0, 1))
     except Exception as error:  # noqa: BLE001  of another package; if it is not of this test, training raises it again
         _log.warning("whether the network computes the same for all clips is not known: %s", error)
         return set(model.parameters())
-    _require_alike(without.forward, with_clips.forward, "is left out by a rank")
-    _require_alike(without.backward, with_clips.backward, "gets no gradient on a rank")
+    _require_alike(without.forward, with_one.forward, "is left out by a rank")
+    _require_alike(without.backward, with_one.backward, "gets no gradient on a rank")
     return {
         parameter
         for parameter in model.parameters()
-        if without.moments.get(parameter, -1) != with_clips.moments.get(parameter, -2)
+        if without.moments.get(parameter, -1) != with_one.moments.get(parameter, -2)
     }
 
 
@@ -112,9 +112,9 @@ def _course(model: Classifier, layers: Mapping[str, nn.Module], clips: int, side
     return course
 
 
-def _require_alike(without: list[str], with_clips: list[str], fate: str) -> None:
+def _require_alike(without: list[str], with_one: list[str], fate: str) -> None:
     """Raises `ConfigError` for batch normalisations that a rank without a clip leaves out."""
-    for one, other in zip_longest(without, with_clips):
+    for one, other in zip_longest(without, with_one):
         if one != other:
             raise ConfigError(
                 f"{other or one} of the network is a batch normalisation that {fate} without a clip for it, while the "
