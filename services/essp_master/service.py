@@ -381,11 +381,11 @@ class Master:
             if self._jobs.past(name) is not None or self._jobs[name].state.ended:
                 raise NotFound(f"job {name} has ended, and its clips are gone")
             job = self._jobs[name]
-            spec = job.run.preflight.spec
+            spec, layouts = job.run.preflight.spec, job.run.preflight.layouts
             if stream not in spec.streams:
                 raise NotFound(f"job {name} has no stream {stream!r}; {suggested(stream, list(spec.streams))}")
             clips = job.stored.of(stream)
-        return self._previews.of(spec, stream, clips)
+        return self._previews.of(spec, stream, layouts[stream], clips)
 
     def recent(self) -> list[JobStatus]:
         """The jobs that have not ended, and those that ended within the last hour, as far as they are known already."""

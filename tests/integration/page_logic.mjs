@@ -91,6 +91,7 @@ assert.deepEqual(compared("#/compare/a%+b%20c"), ["a%", "b c"]);
 // What a stream carries, in words.
 const preview = { purpose: "train", epoch: 1, index: 1199, video: "a/b.mp4", class_name: "run", first_frame: 30, height: 112, width: 112, pictures: 10, shown: 6 };
 assert.equal(previewWords(preview), "train, epoch 2, clip 1,200: a/b.mp4 (run), from frame 30 on; 6 of 10 pictures of 112 x 112 pixels");
+assert.match(previewWords({ ...preview, caption: "hue: direction" }), /112 pixels; hue: direction$/);
 assert.match(previewWords({ ...preview, class_name: "", pictures: 1, shown: 1 }), /b\.mp4, from frame 30 on; 1 picture of/);
 
 // Events in words, and left out as people want it.

@@ -599,7 +599,7 @@ class StepReport(_message.Message):
     def __init__(self, trainer: _Optional[str] = ..., purpose: _Optional[_Union[Purpose, str]] = ..., epoch: _Optional[int] = ..., clips_done: _Optional[int] = ..., loss: _Optional[float] = ..., top1: _Optional[float] = ..., data_wait_ratio: _Optional[float] = ..., clips_per_s: _Optional[float] = ..., queue: _Optional[int] = ...) -> None: ...
 
 class JobSnapshot(_message.Message):
-    __slots__ = ("spec_json", "classes", "versions", "phases", "plan_digest", "layouts")
+    __slots__ = ("spec_json", "classes", "versions", "phases", "plan_digest", "layouts", "training_digest")
     class VersionsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -620,13 +620,15 @@ class JobSnapshot(_message.Message):
     PHASES_FIELD_NUMBER: _ClassVar[int]
     PLAN_DIGEST_FIELD_NUMBER: _ClassVar[int]
     LAYOUTS_FIELD_NUMBER: _ClassVar[int]
+    TRAINING_DIGEST_FIELD_NUMBER: _ClassVar[int]
     spec_json: str
     classes: _containers.RepeatedScalarFieldContainer[str]
     versions: _containers.ScalarMap[str, str]
     phases: _containers.RepeatedCompositeFieldContainer[PhasePlan]
     plan_digest: int
     layouts: _containers.ScalarMap[str, str]
-    def __init__(self, spec_json: _Optional[str] = ..., classes: _Optional[_Iterable[str]] = ..., versions: _Optional[_Mapping[str, str]] = ..., phases: _Optional[_Iterable[_Union[PhasePlan, _Mapping]]] = ..., plan_digest: _Optional[int] = ..., layouts: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    training_digest: int
+    def __init__(self, spec_json: _Optional[str] = ..., classes: _Optional[_Iterable[str]] = ..., versions: _Optional[_Mapping[str, str]] = ..., phases: _Optional[_Iterable[_Union[PhasePlan, _Mapping]]] = ..., plan_digest: _Optional[int] = ..., layouts: _Optional[_Mapping[str, str]] = ..., training_digest: _Optional[int] = ...) -> None: ...
 
 class PhasePlan(_message.Message):
     __slots__ = ("purpose", "epoch", "clips")

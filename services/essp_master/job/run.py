@@ -103,6 +103,7 @@ def claim_run(preflight: Preflight, stores: Stores, since: int = 0, changes: Seq
         versions=_versions(),
         phases=phases.plans,
         plan_digest=phases.digest(),
+        training_digest=phases.training_digest(),
         layouts={name: layout.model_dump_json() for name, layout in preflight.layouts.items()},
     )
     store_if_large(output, snapshot, fence)
