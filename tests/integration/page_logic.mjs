@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { ask, decoded } from "./api.js";
 import { changeMarks, lines, nearest, range, ticks } from "./chart.js";
 import { lineOf } from "./create.js";
-import { compared, comparison, joined, resultsOf } from "./compare.js";
+import { compared, comparison, joined, loadComparison, resultsOf } from "./compare.js";
 import { chosen, eventWords, groupOf } from "./events.js";
 import { DEFAULTS, jobText, quoted } from "./fields.js";
 import { flowOf, marks } from "./flow.js";
@@ -195,3 +195,11 @@ globalThis.fetch = async (path, { signal }) => {
 };
 await assert.rejects(ask("v1/jobs"), { status: 0 });
 assert.equal(await ask("v1/jobs/a:stop", { method: "POST" }), "done");
+
+// A job that there is not is named beside those that are compared; any other refusal is one of the whole view.
+const refused = status => ({ ok: false, status, json: async () => ({ detail: "no" }) });
+const answers = path => (path.includes("/gone") ? refused(404) : path.includes("/hidden") ? refused(403) : { ok: true, json: async () => path });
+AbortSignal.timeout = () => null;
+globalThis.fetch = async path => answers(path);
+assert.deepEqual(await loadComparison(["a", "gone"]), { found: [{ job: "v1/jobs/a", curves: "v1/jobs/a/curves" }], unknown: ["gone"] });
+await assert.rejects(loadComparison(["a", "hidden"]), { status: 403 });
