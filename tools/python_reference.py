@@ -117,7 +117,8 @@ def _signature(name: str, found: Callable[..., Any]) -> str:
 def _parameter(value: inspect.Parameter) -> str:
     stars = "*" if value.kind is value.VAR_POSITIONAL else "**" if value.kind is value.VAR_KEYWORD else ""
     default = "" if value.default is value.empty else f" = {value.default!r}"
-    return f"{stars}{value.name}: {str(value.annotation).strip(chr(39))}{default}"
+    kind = getattr(value.annotation, "__forward_arg__", value.annotation)  # a named tuple has references
+    return f"{stars}{value.name}: {str(kind).strip(chr(39))}{default}"
 
 
 def _prose_of(found: Any) -> str:
