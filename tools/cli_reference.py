@@ -64,13 +64,22 @@ def _row(parameter: Any, context: typer.Context, path: str) -> str:
     if not parameter.help:
         raise ValueError(f"essp {path}: {parameter.name} has no explanation")
     name, values = parameter.get_help_record(context)[0], ""
-    if len(name) > _LONGEST:  # a list of values, which would not wrap
+    if name.endswith(" range>"):
+        name = f"{name.removesuffix(' range>')}{_bounds(parameter.min, parameter.max)}>"
+    if len(name) > _LONGEST and "|" in name:  # a list of values, which would not wrap
         name, _, listed = name.partition(" <")
         values = f" One of {', '.join(f'`{value}`' for value in listed.rstrip('>').split('|'))}."
     default = parameter.default
     told = default is not None and default is not False and default not in ((), "", []) and not callable(default)
     shown = f"`{default}`" if told and not parameter.required else ""
     return f"| `{cell(name)}` | {cell(shown)} | {cell(' '.join(parameter.help.split()) + values)} |"
+
+
+def _bounds(least: float | None, most: float | None) -> str:
+    """What a number may be, in words."""
+    if least is None:
+        return f", up to {most:g}"
+    return f", {least:g} or more" if most is None else f", {least:g} to {most:g}"
 
 
 if __name__ == "__main__":
