@@ -139,6 +139,8 @@ class Master:
                 self.recover()  # before the first message is read, since it may be about one of these jobs
                 feed = ControlFeed(self._bus)
                 self._runner.follow(feed)
+                watches.append(threading.Thread(target=self._takeover.read_on, name="essp-read-on", daemon=True))
+                watches[-1].start()
             # A master that has nothing to say would not notice that the broker takes no messages.
             with Heart(self._bus, self._worker, ids.MASTER, dict):
                 self._work()

@@ -7,6 +7,7 @@ import random
 import shutil
 import threading
 import weakref
+from collections import Counter
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -25,10 +26,21 @@ from essp_common.job.status import JobState, JobStatus
 from essp_common.objects.directory import DirectoryStore
 from essp_common.objects.numbered_log import NumberedLog
 from essp_common.objects.port import ObjectInfo
-from essp_common.pb.v1.messages_pb2 import AGGREGATOR, ERROR, Control, Failed, Finished, HistorySegment, Progress
+from essp_common.pb.v1.messages_pb2 import (
+    AGGREGATOR,
+    ERROR,
+    Control,
+    Failed,
+    Finished,
+    HistorySegment,
+    JobSnapshot,
+    Progress,
+)
 from essp_common.runtime import ids
 from essp_common.wiring import Adapters, Stores
 from essp_master.config import MasterSettings
+from essp_master.failover import reading
+from essp_master.failover.reading import Histories
 from essp_master.failover.recovery import last_commands, past
 from essp_master.job import start_run
 from essp_master.lifecycle import runner, takeover
@@ -577,8 +589,69 @@ def test_nobody_waits_for_the_history_of_a_job_that_has_ended(
     def away(store: DirectoryStore, key: str) -> bytes:
         raise Unavailable("the store is away", 0.001)
 
-    monkeypatch.setattr(DirectoryStore, "get", away)
-    assert master_named("m2", adapters).ready
+    with monkeypatch.context() as patched:
+        patched.setattr(DirectoryStore, "get", away)
+        second = master_named("m2", adapters)
+        assert second.ready
+        told = second.status("small")
+        assert (told.state, told.progress.total) == (JobState.STOPPED, 0)
+        assert told.reason == "its history cannot be read yet: the store is away"
+        second._takeover.read_again()
+        assert second.status("small") is told
+    second._takeover.read_again()
+    known = second.status("small")
+    assert (known.state, known.progress.total, known.reason) == (JobState.STOPPED, sum(SIZES), "")
+
+
+def test_a_job_that_was_started_again_is_not_taken_for_the_one_whose_history_could_not_be_read(
+    adapters: Adapters, fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped(adapters, fleet, tmp_path, "small")
+
+    def away(store: DirectoryStore, key: str) -> bytes:
+        raise Unavailable("the store is away", 0.001)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(DirectoryStore, "get", away)
+        second = master_named("m2", adapters)
+    second.start(fleet.job.model_copy(update={"output": f"file://{tmp_path}/other"}))
+    second._takeover.read_again()
+    assert second.status("small").state is JobState.RUNNING
+
+
+def test_a_store_that_does_not_answer_is_waited_for_once_for_all_its_histories(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And keeps nobody from those of another store."""
+    roots = {name: f"file://{tmp_path}/{name}" for name in ("dead", "alive")}
+    clock, asked = Clock(), Counter[str]()
+
+    def read(command: Control, stores: Stores) -> JobStatus | None:
+        name = command.job.partition("-")[0]
+        asked[name] += 1
+        if name == "dead":
+            clock.now_s += 80.0
+            raise Unavailable("it does not answer")
+        return None
+
+    monkeypatch.setattr(reading, "past", read)
+    jobs = [
+        make_job(tmp_path).model_copy(update={"name": f"{n}-{i}", "output": f"{roots[n]}/{i}"})
+        for n in roots
+        for i in range(40)
+    ]
+    commands = [
+        Control(job=job.name, command=Control.START, snapshot=JobSnapshot(spec_json=job.model_dump_json()))
+        for job in jobs
+    ]
+    histories = Histories(Stores(list(roots.values())), clock, threading.Event())
+    found = {each.command.job: each.error for each in histories.read(commands)}
+    assert asked == {"dead": 1, "alive": 40}
+    assert {name for name, error in found.items() if isinstance(error, Unavailable)} == {f"dead-{i}" for i in range(40)}
+    assert len(found) == len(commands)
+    asked.clear()
+    assert len(list(histories.read(commands, insist=True))) == len(commands)
+    assert asked == {"dead": 40, "alive": 40}
 
 
 def stopped(adapters: Adapters, fleet: Fleet, tmp_path: Path, *names: str) -> None:
@@ -594,12 +667,15 @@ def stopped(adapters: Adapters, fleet: Fleet, tmp_path: Path, *names: str) -> No
 def test_histories_are_read_side_by_side(
     adapters: Adapters, fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    names = ("one", "two", "three")
+    """All but the first of a store, which shows that it answers."""
+    names = ("one", "two", "three", "four")
     stopped(adapters, fleet, tmp_path, *names)
-    together, newest = threading.Barrier(len(names), timeout=LONGEST_S), History.newest
+    together, newest = threading.Barrier(len(names) - 1, timeout=LONGEST_S), History.newest
+    first = iter([True])
 
     def read(history: History) -> HistorySegment | None:
-        together.wait()  # for the other two
+        if not next(first, False):
+            together.wait()  # for the other two
         return newest(history)
 
     monkeypatch.setattr(History, "newest", read)
@@ -621,8 +697,8 @@ def test_jobs_under_way_are_taken_over_before_the_histories_of_others_are_read(
         order.append(command.job)
         return past(command, stores)
 
-    monkeypatch.setattr(takeover, "past", read)
-    monkeypatch.setattr(takeover, "_READ_TOGETHER", 1)
+    monkeypatch.setattr(reading, "past", read)
+    monkeypatch.setattr(reading, "_TOGETHER", 1)
     assert master_named("m3", adapters).status("small").state is JobState.RUNNING
     assert order == ["small", "one", "two"]
 
