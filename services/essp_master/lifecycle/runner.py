@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime, timedelta
 
 from essp_common.errors import EsspError, Fenced, TransientError
+from essp_common.failures import shortened
 from essp_common.job.status import JobState
 from essp_common.messages.control import ControlFeed
 from essp_common.pb.v1.messages_pb2 import Control, Progress
@@ -201,18 +202,26 @@ class JobRunner:
 
     # --- the histories ---
 
+    def _tell_of_lost(self, job: Job, reason: str) -> None:
+        """A job fails whose history cannot be written; one that has ended stays as it was."""
+        log.error("job %s: %s", job.name, reason, extra={"job_id": job.name})
+        if job.state.ended:
+            job.reporter.warn([f"job {job.name}: {reason}"])
+        else:
+            self.fail(job, shortened(reason))
+
     def write_histories(self, now: bool = False) -> None:
         """Write what was noted if it is time (or `now`); the messages that it accounts for are done afterwards.
         Takes the lock."""
         with self.lock:
-            for name, error in self.history.lost():
-                if (job := self.jobs.find(name)) is None:
+            for lost in self.history.lost():
+                if (job := self.jobs.find(lost.job)) is None:
                     continue
-                if isinstance(error, Fenced):
-                    self.yield_to(job, error.fence)
+                if isinstance(lost.error, Fenced):
+                    self.yield_to(job, lost.error.fence)
                 else:
                     job.unrecorded = True
-                    self.fail(job, f"its history cannot be written: {error}")
+                    self._tell_of_lost(job, f"its history cannot be written: {lost.error}; it lacks {lost.part}")
             if self.outbox.empty:
                 self.history.write(self.jobs, now)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import random
+import re
 import shutil
 import threading
 import weakref
@@ -43,6 +44,7 @@ from essp_master.failover import reading
 from essp_master.failover.reading import Histories
 from essp_master.failover.recovery import last_commands, past
 from essp_master.job import start_run
+from essp_master.ledger.ledger import Ledger
 from essp_master.lifecycle import runner, takeover
 from essp_master.lifecycle.job_table import JobTable
 from essp_master.service import Master
@@ -165,6 +167,10 @@ def test_a_history_that_cannot_be_written_fails_its_job_alone_and_has_no_gap(
         until(lambda: master.step(0) == 0 and master.status("small").state.ended)
     status = master.status("small")
     assert (status.state, str(error) in status.reason) == (JobState.FAILED, True)
+    lacking = re.search(r"; it lacks segment (\d+) \((.*)\), and all that happened since$", status.reason)
+    assert lacking is not None, status.reason
+    assert int(lacking[1]) == History(adapters.stores.under(fleet.job.output)).last() + 1
+    assert re.match(r"train, epoch \d: clips between \d+ and \d+ .*(decoded|trained)", lacking[2])
     run_to_rest(master, fleet)
     master.start(fleet.job)
     run_to_rest(master, fleet)
@@ -177,6 +183,45 @@ def test_a_history_that_cannot_be_written_fails_its_job_alone_and_has_no_gap(
     subscription = adapters.bus.subscribe([topics.PROGRESS], ids.MASTER)
     assert not any(record.key == b"small" for record in subscription.poll(1000, 0)), "all messages are done"
     subscription.close()
+
+
+def test_what_the_history_lacks_of_a_job_that_has_ended_is_told(
+    adapters: Adapters, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    master = master_named("m1", adapters)
+    master.start(fleet.job)
+    written(master, fleet)
+
+    def refuse(*_: Any) -> Any:
+        raise PermanentError("no right to write")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(History, "append", refuse)
+        master.stop("small")
+        until(lambda: master.step(0) == 0 and bool(told := warnings(master)) and "no right" in told[-1])
+    assert master.status("small").state is JobState.STOPPED
+    assert re.search(r"no right to write; it lacks segment \d+ \(.*state stopped.*\), and all", warnings(master)[-1])
+
+
+def test_where_no_segment_can_be_made_it_is_told_after_which_one_the_history_ends(
+    adapters: Adapters, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    master = master_named("m1", adapters)
+    master.start(fleet.job)
+    written(master, fleet)
+
+    def fails(*_: Any) -> Any:
+        raise ValueError("a defect")
+
+    monkeypatch.setattr(Ledger, "state", fails)
+    fleet.work()
+    until(lambda: master.step(0) == 0 and master.status("small").state.ended)
+    last = History(adapters.stores.under(fleet.job.output)).last()
+    assert f"a defect; it lacks all that happened after segment {last}" in master.status("small").reason
+
+
+def warnings(master: Master) -> list[str]:
+    return [event.message for event in master.events("small") if event.kind == "warning"]
 
 
 def test_of_two_masters_the_later_one_goes_on_and_the_other_leaves(adapters: Adapters, fleet: Fleet) -> None:
