@@ -38,6 +38,8 @@ RECENT = timedelta(hours=1)
 """For how long a job that has ended is among the metrics."""
 _KEPT_WHOLE = 100
 """Jobs that have ended of which all is kept; of older ones, after that hour, the last status is."""
+_LOOK_S = 1.0
+"""How often the store is asked whether another master has taken a fence."""
 _SWEEP_S = 2.0
 """How often stray bytes are looked for after the end of a job."""
 
@@ -70,15 +72,18 @@ class JobRunner:
         self._settings = settings
         self._worker_registry = worker_registry
         self._swept_s = clock()
+        self._look_s: dict[str, float] = {}
+        """Jobs of which nobody had taken a higher fence, and when that is asked again: it is asked under the lock, and
+        anybody may send messages with such fences."""
 
     def handle(self, progress: Progress, now_s: float) -> None:
         """Account for a message about a job."""
         job = self.jobs.find(progress.job)
         if job is None:
             return
-        if progress.fence > job.run.fence:
-            self.yield_to(job, progress.fence)
         with self.isolated(job):
+            if progress.fence > job.run.fence:
+                self.yield_to(job, progress.fence)
             if out := job.handle(progress, now_s):
                 self.carry_out(job, out)
 
@@ -192,11 +197,15 @@ class JobRunner:
 
     def _was_taken(self, job: Job, fence: int) -> bool:
         """Whether a master has taken this fence of a job; if the store does not answer, it is believed."""
+        now_s = self.clock()
+        if now_s < self._look_s.get(job.name, now_s):
+            return False  # if it was, a message after that tells again, and so does the next segment
         try:
             taken = job.run.history.fences_above(job.run.fence) >= fence
         except TransientError:
             return True
         if not taken:
+            self._look_s[job.name] = now_s + _LOOK_S
             log.warning("job %s: a message with fence %d, which nobody has taken, is ignored", job.name, fence)
         return taken
 
@@ -218,7 +227,8 @@ class JobRunner:
                 if (job := self.jobs.find(lost.job)) is None:
                     continue
                 if isinstance(lost.error, Fenced):
-                    self.yield_to(job, lost.error.fence)
+                    with self.isolated(job):
+                        self.yield_to(job, lost.error.fence)
                 else:
                     job.unrecorded = True
                     self._tell_of_lost(job, f"its history cannot be written: {lost.error}; it lacks {lost.part}")
