@@ -119,7 +119,7 @@ def router(master: Master) -> APIRouter:
 
 
 def _add_start(routes: APIRouter, master: Master, aside: Aside) -> None:
-    answers: Answers[JobStatus] = Answers()
+    answers: Answers[JobStatus] = Answers(JobStatus)
 
     @routes.post(
         "",
@@ -171,7 +171,7 @@ def _add_validate(routes: APIRouter, master: Master, aside: Aside) -> None:
 
 
 def _add_change(routes: APIRouter, master: Master, aside: Aside) -> None:
-    answers: Answers[JobStatus] = Answers()
+    answers: Answers[JobStatus] = Answers(JobStatus)
 
     @routes.patch(
         "/{name}",
