@@ -309,6 +309,25 @@ def test_fences_that_nobody_has_taken_cost_the_store_one_look_a_second(
     assert master._runner.fenced is not None
 
 
+def test_what_anybody_may_send_fills_no_memory(adapters: Adapters, fleet_of: FleetOf) -> None:
+    clock = Clock()
+    master, fleet = master_over(adapters, clock), fleet_of()
+    master.start(fleet.job)
+    run_to_rest(master, fleet)
+    job = master._jobs["small"]
+    for number in range(300):
+        clock.now_s += 1.0
+        report = PhaseReport(trainer="rgb", purpose=TRAIN, epoch=number, metrics={"loss": 1.0})
+        made = Made(purpose=TRAIN, indices=[0], bytes=[1], seconds=0.1)
+        for event in (Progress(phase_report=report), Progress(made=made)):
+            event.job, event.worker = "small", f"pod-{number}"
+            master._runner.handle(event, clock())
+    assert len(job.activity.trainers["rgb"].reports) <= len(job.run.preflight.phases.order)
+    assert len(job.activity._pools["decoder"].seen) <= 32
+    (pool,) = (pool for pool in master.status("small").pools if pool.name == "decoder")
+    assert pool.workers == len(job.activity._pools["decoder"].seen)
+
+
 def test_a_store_that_refuses_to_tell_who_has_a_job_is_the_trouble_of_that_job_alone(
     adapters: Adapters, fleet_of: FleetOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
