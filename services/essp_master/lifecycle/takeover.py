@@ -109,7 +109,7 @@ class Takeover:
                 if isinstance(reading.error, TransientError):
                     continue
                 with self._runner.lock:
-                    started_again = self._runner.jobs.past(command.job) is not told
+                    started_again = self._runner.jobs.past(command.job) != told
                 if started_again or self._take_over(reading) is None:
                     del self._unread[command.job]
 
@@ -151,7 +151,7 @@ class Takeover:
             )
 
     def _known(self, command: Control) -> bool:
-        return command.job in self._runner.jobs or self._runner.jobs.past(command.job) is not None
+        return command.job in self._runner.jobs or self._runner.jobs.is_past(command.job)
 
     def _take_over(self, reading: Reading) -> TransientError | None:
         """Take over one job. Returns an error if a server does not answer, and None if there is nothing left to do."""

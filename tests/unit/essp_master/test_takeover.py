@@ -7,6 +7,7 @@ import random
 import re
 import shutil
 import threading
+import tracemalloc
 import weakref
 from collections import Counter
 from collections.abc import Iterator
@@ -385,6 +386,27 @@ def test_a_master_keeps_the_status_alone_of_jobs_that_ended_long_ago(
     assert master.events("first")
 
 
+def test_jobs_that_are_past_take_little_memory(adapters: Adapters, fleet: Fleet) -> None:
+    """A master may know thousands of them, with hundreds of epochs each."""
+    master = master_named("m1", adapters)
+    master.start(fleet.job.model_copy(update={"epochs": 100}))
+    master.stop("small")
+    told, table = master.status("small"), JobTable()
+    table.remember(told)
+    tracemalloc.start()
+    try:
+        for number in range(20):
+            table.remember(told.model_copy(update={"name": f"job-{number}"}, deep=True))
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 20 * 20_000, "unpacked it is more than 200 kB each"
+    assert table.past("small") == told
+    assert len(table.summaries(0.0)) == 21
+    assert told.ended is not None
+    assert [len(table.past_since(told.ended + timedelta(seconds=s))) for s in (-1, 1)] == [21, 0]
+
+
 def test_the_events_of_a_job_that_ended_under_another_master_come_to_an_end(adapters: Adapters, fleet: Fleet) -> None:
     """Readers wait for the last event that the status names."""
     first = master_named("m1", adapters)
@@ -642,7 +664,7 @@ def test_nobody_waits_for_the_history_of_a_job_that_has_ended(
         assert (told.state, told.progress.total) == (JobState.STOPPED, 0)
         assert told.reason == "its history cannot be read yet: the store is away"
         second._takeover.read_again()
-        assert second.status("small") is told
+        assert second.status("small") == told
     second._takeover.read_again()
     known = second.status("small")
     assert (known.state, known.progress.total, known.reason) == (JobState.STOPPED, sum(SIZES), "")
