@@ -42,6 +42,8 @@ _AGAIN_S = 60.0
 """How often the histories of jobs that have ended are read again that could not be read."""
 _PATIENCE_S = 10.0
 """How long a request waits for the master to know the jobs."""
+_WAIT_TOGETHER = 20
+"""Requests that wait for it; the others are told at once: each takes a thread, and metrics and logs need some, too."""
 
 
 class Takeover:
@@ -60,6 +62,7 @@ class Takeover:
         """It is known what was under way; until then requests wait."""
         self.obstacle = ""
         """What the master waits for before it can take over what was under way; empty: nothing."""
+        self._waiting = threading.BoundedSemaphore(_WAIT_TOGETHER)
         self._runner = runner
         self._starter = starter
         self._bus = adapters.bus
@@ -73,8 +76,16 @@ class Takeover:
             self.done.set()
 
     def wait(self) -> None:
-        """Until it is known what was under way. Raises `Unavailable` if that takes long."""
-        if not self.done.wait(_PATIENCE_S):
+        """Until it is known what was under way. Raises `Unavailable` if that takes long, or many wait for it."""
+        if self.done.is_set():
+            return
+        waits = self._waiting.acquire(blocking=False)
+        try:
+            known = self.done.wait(_PATIENCE_S if waits else 0.0)
+        finally:
+            if waits:
+                self._waiting.release()
+        if not known:
             obstacle = f" ({self.obstacle})" if self.obstacle else ""
             raise Unavailable(f"this master is still finding out what was under way{obstacle}; ask again in a moment")
 

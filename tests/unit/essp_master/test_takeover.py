@@ -11,6 +11,7 @@ import tracemalloc
 import weakref
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -591,6 +592,29 @@ def test_a_server_that_is_away_during_a_take_over_is_waited_for(
     assert second.status("small").state is JobState.RUNNING
     run_to_rest(second, fleet)
     assert fleet.trained == BOTH
+
+
+def test_a_few_requests_wait_for_a_take_over_and_the_others_are_told_at_once(
+    adapters: Adapters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(takeover, "_PATIENCE_S", 20.0)
+    master = Master(adapters, MasterSettings(), "m1", recovers=True)
+    waits, first = list[float | None](), threading.Event()
+
+    class Known(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            waits.append(timeout)
+            if timeout:
+                first.wait(LONGEST_S)
+            return False
+
+    master._takeover.done = Known()
+    with ThreadPoolExecutor(25) as many:
+        answers = [many.submit(master.jobs) for _ in range(25)]
+        until(lambda: len(waits) == 25)
+        first.set()
+    assert all(isinstance(each.exception(), Unavailable) for each in answers)
+    assert sorted(waits, key=str) == [0.0] * 5 + [20.0] * 20
 
 
 def test_a_job_whose_store_stays_away_keeps_a_new_master_from_no_other(
