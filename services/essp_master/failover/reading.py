@@ -7,6 +7,7 @@ not asked again, either, in the same reading.
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 from collections import defaultdict
@@ -16,7 +17,6 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 
 from essp_common.errors import EsspError, TransientError
-from essp_common.job.spec import stored_spec
 from essp_common.job.status import JobStatus
 from essp_common.pb.v1.messages_pb2 import Control
 from essp_common.wiring import Stores
@@ -103,7 +103,7 @@ class Histories:
             return Reading(command, error=error)
 
     def _store_of(self, command: Control) -> str:
-        try:
-            return self._stores.root_of(stored_spec(command.snapshot.spec_json, f"job {command.job}").output)
-        except EsspError:  # reading its history says what is wrong with it
-            return ""
+        try:  # a fifth of the time that a whole specification takes, which matters for thousands
+            return self._stores.root_of(json.loads(command.snapshot.spec_json)["output"])
+        except (EsspError, ValueError, TypeError, LookupError, AttributeError, RecursionError):
+            return ""  # reading its history says what is wrong with it
