@@ -128,6 +128,17 @@ class Outstanding:
                 self.get((phase_index, index))
         return [self._entries[position] for position in sorted(self._entries)]
 
+    def to_count(self, phase_index: int) -> list[int]:
+        """The clips of a phase whose end is counted once they are closed."""
+        plain = self._plain.get(phase_index)
+        entries = (entry for entry in self._entries.values() if entry.phase_index == phase_index)
+        others = [entry.clip.index for entry in entries if entry.state not in REOPENED]
+        return others if plain is None else [*plain.clips, *others]
+
+    def reopened(self) -> list[Entry]:
+        """The clips whose end is not counted."""
+        return [entry for entry in self._entries.values() if entry.state in REOPENED]
+
     def state(self) -> tuple[list[OutstandingClip], list[PlainColumns]]:
         """All of them, as messages: those that are not plain, the lowest first, and those that are."""
         plain = [plain.columns(phase_index) for phase_index, plain in sorted(self._plain.items()) if plain.clips]
