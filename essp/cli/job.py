@@ -7,6 +7,7 @@ The master is at `--server` or ESSP_SERVER; its token is ESSP_API_TOKEN. Exit co
 from __future__ import annotations
 
 import json
+import re
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -36,6 +37,7 @@ from essp.cli.rest import (
 )
 from essp.job_file import placed_part, read_part
 from essp_common.errors import ConfigError, Unavailable
+from essp_common.field_paths import PATH, joined, parts_of
 from essp_common.job.documents import read_yaml
 from essp_common.job.status import JobState, JobStatus, JobSummary
 
@@ -48,6 +50,7 @@ _LOOK_S = 1.0
 _PATIENCE_S = 600.0
 """How long a master that has answered is waited for: it is restarted, or moves to another node."""
 _STREAM = "text/event-stream"
+_GIVEN = re.compile(rf"({PATH})=(.*)", re.DOTALL)
 
 Name = Annotated[str, typer.Argument(help="The job.")]
 
@@ -146,7 +149,11 @@ def priority(
 def change(
     name: Name,
     fields: Annotated[
-        list[str] | None, typer.Argument(metavar="[FIELD=VALUE...]", help="As in a job file, with dots.")
+        list[str] | None,
+        typer.Argument(
+            metavar="[FIELD=VALUE...]",
+            help='As in a job file, with dots; names with dots in them in double quotes: layers."layer1.0"=0.1',
+        ),
     ] = None,
     file: Annotated[
         Path | None, typer.Option(help="Also what this part of a job file says.", exists=True, dir_okay=False)
@@ -224,14 +231,18 @@ def _changes(fields: Sequence[str], document: dict[str, Any]) -> dict[str, Any]:
     if not fields and not document:
         raise ConfigError("nothing to change: write FIELD=VALUE, as in trainers.rgb.optimizer.lr=0.001, or give --file")
     for given in fields:
-        field, equals, value = given.partition("=")
-        if not equals or not all(parts := field.split(".")):
-            raise ConfigError(f"{given!r}: write FIELD=VALUE, as in trainers.rgb.optimizer.lr=0.001")
+        if not (found := _GIVEN.fullmatch(given)):
+            raise ConfigError(
+                f"{given!r}: write FIELD=VALUE, as in trainers.rgb.optimizer.lr=0.001; a name with dots in it stands "
+                "in double quotes"
+            )
+        field, value = found.groups()
+        parts = parts_of(field)
         section = document
         for part in parts[:-1]:
             section = section.setdefault(part, {})
             if not isinstance(section, dict):
-                raise ConfigError(f"{field}: {part} has a value already")
+                raise ConfigError(f"{field}: {joined([part])} has a value already")
         section[parts[-1]] = read_yaml(value, field)
     return document
 
