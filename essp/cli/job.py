@@ -33,6 +33,7 @@ from essp.cli.rest import (
     connect,
     not_a_master,
     pages,
+    path_of,
     unreachable,
 )
 from essp.job_file import placed_part, read_part
@@ -141,7 +142,7 @@ def priority(
 ) -> None:
     """Give a job another priority in the queue of its team, also while it runs."""
     with connect(server, token) as client:
-        answer = _retried(lambda: ask(client, "PUT", f"/v1/jobs/{name}/priority", json={"priority": wanted}))
+        answer = _retried(lambda: ask(client, "PUT", path_of("jobs", name, "/priority"), json={"priority": wanted}))
     _print(JobStatus.model_validate(answer), as_json)
 
 
@@ -171,7 +172,7 @@ def change(
     document = placed_part(_changes(fields or [], {} if file is None else read_part(file)), Path.cwd())
     headers = {"Idempotency-Key": uuid.uuid4().hex}
     with connect(server, token) as client:
-        answer = _retried(lambda: ask(client, "PATCH", f"/v1/jobs/{name}", json=document, headers=headers))
+        answer = _retried(lambda: ask(client, "PATCH", path_of("jobs", name), json=document, headers=headers))
     _print(JobStatus.model_validate(answer), as_json)
 
 
@@ -249,7 +250,7 @@ def _changes(fields: Sequence[str], document: dict[str, Any]) -> dict[str, Any]:
 
 def _act(action: str, name: str, server: str, token: str, as_json: bool) -> None:
     with connect(server, token) as client:
-        answer = _retried(lambda: ask(client, "POST", f"/v1/jobs/{name}:{action}"))  # harmless twice
+        answer = _retried(lambda: ask(client, "POST", path_of("jobs", name, f":{action}")))  # harmless twice
         _print(JobStatus.model_validate(answer), as_json)
 
 
@@ -296,7 +297,7 @@ def _retried(ask: Callable[[], Any]) -> Any:
 
 
 def _get(client: httpx.Client, name: str) -> JobStatus:
-    return JobStatus.model_validate(ask(client, "GET", f"/v1/jobs/{name}"))
+    return JobStatus.model_validate(ask(client, "GET", path_of("jobs", name)))
 
 
 def _print(status: JobStatus, as_json: bool) -> None:
@@ -313,7 +314,9 @@ def _events(client: httpx.Client, name: str, after: int) -> Iterator[dict[str, A
     while not ended:
         try:
             timeout = httpx.Timeout(TIMEOUT_S)
-            with client.stream("GET", f"/v1/jobs/{name}/events", params={"after": after}, timeout=timeout) as response:
+            with client.stream(
+                "GET", path_of("jobs", name, "/events"), params={"after": after}, timeout=timeout
+            ) as response:
                 if response.is_error:
                     response.read()
                 check(response)

@@ -120,6 +120,22 @@ def test_fields_of_a_running_job_are_set_as_a_job_file_has_them(live: Live) -> N
         live.essp("set", "small", "trainers.more.stream=rgb")
 
 
+@pytest.mark.parametrize("name", ["small:pause?", "small#", "small?"])
+def test_a_name_is_one_name_whatever_is_in_it(live: Live, name: str) -> None:
+    live.essp("start", str(live.file))
+    for call in (["stop", name, "--yes"], ["get", name], ["set", name, "epochs=9"], ["events", name]):
+        with pytest.raises(NotFound, match=re.escape(f"there is no job {name!r}; there are: small")):
+            live.essp(*call)
+    assert json.loads(live.essp("get", "small", "--json").stdout)["state"] == "running"
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a\nb", "\udcff", "a" * 70_000])
+def test_what_is_no_name_is_refused_before_anything_is_sent(name: str) -> None:
+    for call in (["stop", name, "--yes"], ["get", name], ["set", name, "epochs=9"], ["events", name], ["wait", name]):
+        with pytest.raises(ConfigError, match="is no name of anything that a master has"):
+            essp("job", *call)
+
+
 def test_a_field_is_given_as_messages_show_it(live: Live) -> None:
     live.essp("start", str(live.file))
     layer = 'trainers.more.optimizer.layers."layer1.0"'
