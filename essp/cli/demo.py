@@ -56,8 +56,13 @@ def main(
     spec = parse_spec(text, str(path))  # says what is wrong before minutes go into videos
     console = open_console(stderr=True)
     videos = directory / "videos"
-    _make_videos(videos, videos_per_class, seed, console)
-    build(as_uri(str(videos)), as_uri(str(directory / "catalog.parquet")), Settings().stores, BuildOptions("folders"))
+    try:
+        _make_videos(videos, videos_per_class, seed, console)
+        catalog = as_uri(str(directory / "catalog.parquet"))
+        build(as_uri(str(videos)), catalog, Settings().stores, BuildOptions("folders"))
+    except KeyboardInterrupt:
+        console.print("interrupted; what was made is kept: the same command again goes on", soft_wrap=True)
+        raise typer.Exit(EXIT_INTERRUPTED) from None
     path.write_text(text, encoding="utf-8")
     console.print(
         f"training {' and '.join(spec.trainers)}: {shown(as_uri(str(path)))}", highlight=False, soft_wrap=True
