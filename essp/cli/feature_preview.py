@@ -11,6 +11,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from essp.folders import written
 from essp_common.errors import ConfigError
 from essp_common.features import registry
 from essp_common.features.drawing import Picture, fullest_speed, grid, pictures
@@ -48,7 +49,9 @@ def write_preview(video: Path, out: Path, preview: Preview) -> None:
     if out.suffix == ".png":
         _write_picture(out, _sheet(preview.feature, extractor, clip))
     else:
-        write_video(out, _strips(preview, extractor, clip), Encoding(fps=round(probe(str(video)).fps) or 25))
+        encoding = Encoding(fps=round(probe(str(video)).fps) or 25)
+        with written(out):
+            write_video(out, _strips(preview, extractor, clip), encoding)
 
 
 def _read(video: Path, preview: Preview, count: int) -> NDArray[np.uint8]:
@@ -114,5 +117,6 @@ def _with_tracks(frame: Picture, paths: Sequence[NDArray[np.float32]]) -> Pictur
 
 
 def _write_picture(out: Path, picture: Picture) -> None:
-    if not cv2.imwrite(str(out), cv2.cvtColor(picture, cv2.COLOR_RGB2BGR)):
-        raise ConfigError(f"{out} cannot be written")
+    _, encoded = cv2.imencode(".png", cv2.cvtColor(picture, cv2.COLOR_RGB2BGR))
+    with written(out):
+        out.write_bytes(encoded.tobytes())
