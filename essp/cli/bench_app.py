@@ -45,6 +45,7 @@ from essp.cli.bench_options import (
 )
 from essp.cli.console import open_console
 from essp.cli.interrupt import interruptible
+from essp.folders import written
 from essp.uris import as_uri
 from essp_common.errors import ConfigError
 from essp_common.quantities import counted, parse_seconds
@@ -156,7 +157,8 @@ def main(
     if plot is not None:
         sizes_differ = len(options.batch) > 1  # so many --batches are then not as many samples, and seconds say nothing
         value, groups = ("samples_per_s", "batch") if sizes_differ else ("seconds", "threads")
-        plot.write_bytes(bars(results, value, groups, "store"))
+        with written(plot):
+            plot.write_bytes(bars(results, value, groups, "store"))
     if results.partial:
         console.print("interrupted: these figures are of fewer runs than were asked for", soft_wrap=True)
         raise typer.Exit(EXIT_INTERRUPTED)

@@ -30,7 +30,7 @@ from essp.cli.bench_options import (
 )
 from essp.cli.console import open_console
 from essp.cli.interrupt import interruptible
-from essp.folders import folder_for
+from essp.folders import folder_for, written
 from essp.uris import as_uri, shown
 from essp_common.errors import ConfigError, StorageFull
 from essp_common.objects.port import ObjectStore
@@ -141,7 +141,8 @@ def main(
         raise typer.Exit(EXIT_INTERRUPTED)
     give(results, as_json)
     if plot is not None:
-        plot.write_bytes(picture(results))
+        with written(plot):
+            plot.write_bytes(picture(results))
     if results.partial:
         console.print("interrupted: these figures are of fewer runs than were asked for", soft_wrap=True)
         raise typer.Exit(EXIT_INTERRUPTED)

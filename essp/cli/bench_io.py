@@ -46,6 +46,7 @@ from essp.cli.bench_options import (
 )
 from essp.cli.console import open_console
 from essp.cli.interrupt import interruptible
+from essp.folders import written
 from essp.uris import as_uri
 from essp_common.quantities import counted
 from essp_common.runtime.config import Settings
@@ -138,7 +139,8 @@ def main(
         raise typer.Exit(EXIT_INTERRUPTED)
     give(results, as_json)
     if plot is not None:
-        plot.write_bytes(bars(results, "samples_per_s", "threads", "pipeline"))
+        with written(plot):
+            plot.write_bytes(bars(results, "samples_per_s", "threads", "pipeline"))
     if results.partial:
         console.print("interrupted: these figures are of fewer runs than were asked for", soft_wrap=True)
         raise typer.Exit(EXIT_INTERRUPTED)

@@ -11,6 +11,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from essp.folders import written
 from essp_common.errors import ConfigError
 from essp_common.features import registry
 from essp_common.features.drawing import Drawing, Picture, drawing, fullest_of, grid
@@ -54,8 +55,9 @@ def write_preview(video: Path, out: Path, preview: Preview) -> str:
     if out.suffix == ".png":
         _write_picture(out, _sheet(drawn.pictures, clip))
     else:
-        strips = _strips(preview, extractor, layout, clip, fullest)
-        write_video(out, strips, Encoding(fps=round(probe(str(video)).fps) or 25))
+        encoding = Encoding(fps=round(probe(str(video)).fps) or 25)
+        with written(out):
+            write_video(out, _strips(preview, extractor, layout, clip, fullest), encoding)
     return drawn.words
 
 
@@ -125,5 +127,6 @@ def _with_tracks(frame: Picture, paths: Sequence[NDArray[np.float32]]) -> Pictur
 
 
 def _write_picture(out: Path, picture: Picture) -> None:
-    if not cv2.imwrite(str(out), cv2.cvtColor(picture, cv2.COLOR_RGB2BGR)):
-        raise ConfigError(f"{out} cannot be written")
+    _, encoded = cv2.imencode(".png", cv2.cvtColor(picture, cv2.COLOR_RGB2BGR))
+    with written(out):
+        out.write_bytes(encoded.tobytes())

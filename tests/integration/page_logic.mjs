@@ -6,7 +6,7 @@ import { changeMarks, lines, nearest, range, ticks } from "./chart.js";
 import { lineOf } from "./create.js";
 import { compared, comparison, joined, loadComparison, resultsOf } from "./compare.js";
 import { chosen, eventWords, groupOf } from "./events.js";
-import { DEFAULTS, jobText, quoted } from "./fields.js";
+import { DEFAULTS, jobText, partsOf, quoted } from "./fields.js";
 import { flowOf, marks } from "./flow.js";
 import { asChange, commands, courseWords, resultRows, watchJob, why } from "./job.js";
 import { loadJobs, narrowed } from "./jobs.js";
@@ -56,6 +56,8 @@ assert.deepEqual(Object.keys(joined([{ job: labels, curves }]).all), ["loss", "m
 const changes = [{ number: 1, fields: { "trainers.two.optimizer.lr": 0.5 }, places: { two: { epoch: 1, clip: 10 } } }, { number: 2, fields: {}, places: {} }];
 assert.deepEqual(changeMarks({ ...job, changes }), [{ trainer: "two", colour: 1, x: 1.25, words: "change 1: trainers.two.optimizer.lr 0.5" }]);
 assert.deepEqual(asChange(" trainers.one.optimizer.lr = 1e-3 "), { trainers: { one: { optimizer: { lr: 0.001 } } } });
+assert.deepEqual(asChange('a.layers."layer1.0" = 0.1'), { a: { layers: { "layer1.0": 0.1 } } });
+assert.deepEqual(["a", 'a."b.c=\\"".d', 'a.""', "a..b", 'a."b', 'a"b"', '"\\q"'].map(partsOf), [["a"], ["a", 'b.c="', "d"], ["a", ""], null, null, null, null]);
 assert.deepEqual(["a=cosine", "a=[1, 2]", "lr", "=1", "a="].map(asChange), [{ a: "cosine" }, { a: [1, 2] }, null, null, null]);
 assert.deepEqual([0, 1.2, 1.3, 9].map(x => nearest([{ x: 1 }, { x: 1.5 }, { x: 2 }], x).x), [1, 1, 1.5, 2]);
 
