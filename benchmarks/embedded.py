@@ -194,13 +194,15 @@ class _NullTrainer:
     def run(self) -> None:
         """Until all phases are over."""
         batch: list[Delivery] = []
-        while not (self._intake.finished or self._trainers.leaving):
+        while not self._intake.finished:
             taken = self._intake.take(_WAIT_S)
             if isinstance(taken, Delivery):
                 batch.append(taken)
             if len(batch) == _BATCH or isinstance(taken, PhaseEnd):
                 self._use(batch)
                 batch = []
+            if (taken is None or not batch) and self._trainers.leaving:  # once a batch, as a trainer looks
+                break
         self._intake.close()
 
     def drain(self) -> None:

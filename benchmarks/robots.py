@@ -13,8 +13,8 @@ from benchmarks.measure import Costs, Work, cheapest, cpu, in_rounds, ratio
 
 _VISITS = 2
 """Of a window; runs are of whole windows."""
-_WINDOWS = 4
-"""Of the shorter run: as many as the budget holds. Until then the memory of clips is new, later it is used again."""
+_WINDOWS = 5
+"""Of the shorter run: a few more than the budget holds. Until then the memory of clips is new, then used again."""
 _VISIT = 240
 """Frames that a visit decodes in one pass, at least."""
 _FRAMES = 8

@@ -13,6 +13,8 @@ from typing import Any, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from essp_common.field_paths import joined
+
 _WORDS = {
     "missing": "is required",
     "int_type": "has to be a whole number",
@@ -84,7 +86,7 @@ def requirement(found: ErrorDetails) -> str:
 
 
 def _problem(found: ErrorDetails, kind: type[BaseModel]) -> str:
-    place = ".".join(str(part) for part in found["loc"] if part != "[key]")
+    place = joined(part for part in found["loc"] if part != "[key]")
     text = _unknown(found, kind) or requirement(found)
     value = found["input"]
     if found["type"] not in _SAID and not isinstance(value, _UNSHOWN):

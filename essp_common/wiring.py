@@ -139,6 +139,10 @@ class Stores:
         store = self._store(root)
         return store.below(key) if key else store
 
+    def root_of(self, uri: str) -> str:
+        """The configured root that holds `uri`. Raises `ConfigError`, `NotFound` as `resolve` does."""
+        return str(self._within(place_of(uri))[0])
+
     def troubles(self) -> Troubles:
         """What keeps the stores that are open from working."""
         with self._lock:

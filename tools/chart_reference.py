@@ -1,8 +1,7 @@
 """What the chart says of its values, made from where it is known: `python -m tools.chart_reference --write`.
 
 The settings in `values.schema.json` come from the settings classes of the services, so that no name, default or
-explanation can differ; the tables in the chart's README come from the schema and `values.yaml`. Without `--write` it
-tells what has drifted and exits with 1.
+explanation can differ; the tables in the chart's README come from the schema and `values.yaml`.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import ast
 import copy
 import inspect
 import json
-import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,8 +24,9 @@ from essp_extractor.config import ExtractorSettings
 from essp_master.config import MasterSettings
 from essp_predictor.config import PredictorSettings
 from essp_trainer.config import TrainerSettings
+from tools.written import ROOT, between, cell, settle
 
-CHART = Path(__file__).resolve().parents[1] / "charts" / "essp"
+CHART = ROOT / "charts" / "essp"
 SCHEMA = CHART / "values.schema.json"
 README = CHART / "README.md"
 
@@ -149,14 +148,7 @@ def _told(field: dict[str, Any]) -> str:
     text: str = field.get("description", "")
     if field.get("enum"):
         text += " One of " + ", ".join(f"`{v}`" for v in field["enum"] if v) + "."
-    return text.replace("|", "\\|")
-
-
-def readme(text: str, made: str) -> str:
-    """The README with its tables replaced."""
-    before, _, rest = text.partition(_BEGIN)
-    _, _, after = rest.partition(_END)
-    return f"{before}{_BEGIN}\n\n{made}\n\n{_END}{after}"
+    return cell(text)
 
 
 def current() -> dict[Path, str]:
@@ -165,18 +157,9 @@ def current() -> dict[Path, str]:
     values = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
     return {
         SCHEMA: json.dumps(schema, indent=2, ensure_ascii=False) + "\n",
-        README: readme(README.read_text(encoding="utf-8"), tables(schema, values)),
+        README: between(README.read_text(encoding="utf-8"), _BEGIN, f"\n\n{tables(schema, values)}\n\n", _END),
     }
 
 
-def drifted() -> list[str]:
-    """Files that are not as they should be."""
-    return [path.name for path, text in current().items() if path.read_text(encoding="utf-8") != text]
-
-
 if __name__ == "__main__":
-    if "--write" in sys.argv:
-        for path, text in current().items():
-            path.write_text(text, encoding="utf-8")
-    elif drifted():
-        sys.exit(f"{', '.join(drifted())}: run `make docs` and commit")
+    settle(current())

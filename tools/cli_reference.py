@@ -1,29 +1,26 @@
 """`python -m tools.cli_reference --write`: make `docs/cli.md` from the commands themselves.
 
 Usage, arguments, options and their defaults come from the commands, examples from `essp/cli/commands.py`. An argument
-or option without an explanation is an error. Without `--write` it tells what has drifted and exits with 1.
+or option without an explanation is an error.
 """
 
 from __future__ import annotations
 
-import sys
-import textwrap
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import typer
 
 from essp.cli.commands import EXAMPLES, SECTIONS
 from essp.cli.main import EXIT_CODES_TEXT, app
+from tools.written import ROOT, cell, settle, wrapped
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "cli.md"
+PAGE = ROOT / "docs" / "cli.md"
 HEAD = """# Command line reference
 
 Made from the commands by `make docs`: what `essp COMMAND --help` shows, as a page. Settings that commands take from the
 environment (`ESSP_STORES`, ...) are in [the chart's reference](../charts/essp/README.md), with the same names.
 """
-_COLUMNS = 120
 _LONGEST = 50
 """Characters of an option with its value, in one cell."""
 _COMPLETION = ("--install-completion", "--show-completion", "--help")
@@ -33,7 +30,7 @@ def page() -> str:
     """The whole page. Raises `ValueError` for what is not explained."""
     group = typer.main.get_command(app)
     context = typer.Context(group, info_name="essp")
-    parts = [HEAD, *_wrapped(f"Exit codes: {EXIT_CODES_TEXT}."), ""]
+    parts = [HEAD, *wrapped(f"Exit codes: {EXIT_CODES_TEXT}."), ""]
     for title, commands in SECTIONS.items():
         parts += [f"## {title}", ""]
         for name in commands:
@@ -46,7 +43,7 @@ def _command(command: Any, path: str, parent: typer.Context) -> Iterator[str]:
     yield from (f"### essp {path}", "")
     help_text = (command.help or command.short_help or "").partition("\f")[0].replace("\b\n", "")
     for paragraph in help_text.strip().split("\n\n"):
-        yield from (*_wrapped(paragraph), "")
+        yield from (*wrapped(paragraph), "")
     inner: dict[str, Any] = getattr(command, "commands", {})
     if not inner or command.invoke_without_command:
         usage = " ".join(command.collect_usage_pieces(context)).translate({ord("{"): None, ord("}"): None})
@@ -67,31 +64,23 @@ def _row(parameter: Any, context: typer.Context, path: str) -> str:
     if not parameter.help:
         raise ValueError(f"essp {path}: {parameter.name} has no explanation")
     name, values = parameter.get_help_record(context)[0], ""
-    if len(name) > _LONGEST:  # a list of values, which would not wrap
+    if name.endswith(" range>"):
+        name = f"{name.removesuffix(' range>')}{_bounds(parameter.min, parameter.max)}>"
+    if len(name) > _LONGEST and "|" in name:  # a list of values, which would not wrap
         name, _, listed = name.partition(" <")
         values = f" One of {', '.join(f'`{value}`' for value in listed.rstrip('>').split('|'))}."
     default = parameter.default
     told = default is not None and default is not False and default not in ((), "", []) and not callable(default)
     shown = f"`{default}`" if told and not parameter.required else ""
-    return f"| `{_cell(name)}` | {_cell(shown)} | {_cell(' '.join(parameter.help.split()) + values)} |"
+    return f"| `{cell(name)}` | {cell(shown)} | {cell(' '.join(parameter.help.split()) + values)} |"
 
 
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
-
-
-def _wrapped(paragraph: str) -> list[str]:
-    return textwrap.wrap(" ".join(paragraph.split()), _COLUMNS, break_long_words=False, break_on_hyphens=False)
-
-
-def main() -> None:
-    """Write the page, or tell what has drifted."""
-    made = page()
-    if "--write" in sys.argv:
-        PAGE.write_text(made, encoding="utf-8")
-    elif not PAGE.exists() or PAGE.read_text(encoding="utf-8") != made:
-        sys.exit(f"{PAGE.name} has drifted from the commands; run `make docs`")
+def _bounds(least: float | None, most: float | None) -> str:
+    """What a number may be, in words."""
+    if least is None:
+        return f", up to {most:g}"
+    return f", {least:g} or more" if most is None else f", {least:g} to {most:g}"
 
 
 if __name__ == "__main__":
-    main()
+    settle({PAGE: page()})

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import inspect
 import json
-import sys
 import typing
-from pathlib import Path
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import to_jsonable_python
 
 from essp_common.job.spec import JobSpec
+from tools.written import ROOT, cell, settle
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "job.md"
+PAGE = ROOT / "docs" / "job.md"
 HEAD = """# The fields of a job
 
 Made from `essp_common/job/spec.py` and its sections by `make docs`; `essp init` writes a file to start from, and
@@ -44,7 +43,7 @@ def _inner_models(annotation: object) -> list[type[BaseModel]]:
 
 def _section(model: type[BaseModel], path: str) -> str:
     rows = [
-        f"| `{name}` | {_default(field)} | {(field.description or '').replace(chr(10), ' ').replace('|', '/')} |"
+        f"| `{name}` | {_default(field)} | {cell(' '.join((field.description or '').split()))} |"
         for name, field in model.model_fields.items()
         if not field.exclude  # what is written otherwise, as the model's docstring says
     ]
@@ -63,7 +62,4 @@ def _default(field: FieldInfo) -> str:
 
 
 if __name__ == "__main__":
-    if "--write" in sys.argv:
-        PAGE.write_text(page(), encoding="utf-8")
-    elif PAGE.read_text(encoding="utf-8") != page():
-        sys.exit("docs/job.md is stale; run: make docs")
+    settle({PAGE: page()})

@@ -1,4 +1,4 @@
-"""Write docs/openapi.json, the description of the REST API: `make docs`. The fuzz tests of the API compare it."""
+"""`python -m tools.openapi --write`: make `docs/openapi.json`, what a master says of its REST API."""
 
 from __future__ import annotations
 
@@ -9,18 +9,21 @@ from pathlib import Path
 from essp_master.api.app import create_app
 from essp_master.config import MasterSettings
 from tests.harness.fleet import adapters_in, master_over
+from tools.written import ROOT, settle
 
-DESCRIPTION = Path(__file__).parents[1] / "docs" / "openapi.json"
+DESCRIPTION = ROOT / "docs" / "openapi.json"
 
 
-def main() -> None:
-    """Write it."""
+def description() -> str:
+    """What a master tells at `/openapi.json`, in lines."""
     with tempfile.TemporaryDirectory() as folder:
         adapters = adapters_in(Path(folder))
-        document = create_app(master_over(adapters), MasterSettings()).openapi()
-        adapters.close()
-    DESCRIPTION.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        try:
+            document = create_app(master_over(adapters), MasterSettings()).openapi()
+        finally:
+            adapters.close()
+    return json.dumps(document, indent=1) + "\n"
 
 
 if __name__ == "__main__":
-    main()
+    settle({DESCRIPTION: description()})

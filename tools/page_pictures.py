@@ -21,7 +21,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 from urllib.parse import quote
 
 WIDTHS = (420, 1280, 2560)
@@ -48,10 +48,10 @@ def chromium() -> str | None:
 class Browser:
     """One tab. Not thread-safe."""
 
-    def __init__(self, reading: int, writing: int) -> None:
-        """`reading`, `writing`: descriptors of pipes to and from Chromium; they are closed with it."""
-        self._from = os.fdopen(reading, "rb")
-        self._to = os.fdopen(writing, "wb")
+    def __init__(self, answers: BinaryIO, orders: BinaryIO) -> None:
+        """`answers`, `orders`: the pipes from and to Chromium, the second without a buffer."""
+        self._from = answers
+        self._to = orders
         self._last = 0
         self._session: str | None = None
         self.troubles: list[str] = []
@@ -65,8 +65,12 @@ class Browser:
         """Do one thing. Raises `PageError` if it cannot be done."""
         self._last += 1
         message = {"id": self._last, "method": method, "params": params}
-        self._to.write(json.dumps(message | ({"sessionId": self._session} if self._session else {})).encode() + b"\0")
-        self._to.flush()
+        order = json.dumps(message | ({"sessionId": self._session} if self._session else {})).encode() + b"\0"
+        try:
+            while order:
+                order = order[self._to.write(order) :]
+        except BrokenPipeError as error:
+            raise PageError("Chromium has ended") from error
         while True:
             told = self._read()
             if told.get("id") == self._last:
@@ -84,9 +88,10 @@ class Browser:
         return answer["result"].get("value")
 
     def open(self, url: str) -> None:
-        """Show this address, as if it was typed."""
+        """Show this address, as if it was typed. Raises `PageError` if nothing answers there."""
         self.call("Page.navigate", url="about:blank")
-        self.call("Page.navigate", url=url)
+        if trouble := self.call("Page.navigate", url=url).get("errorText"):
+            raise PageError(f"{url}: {trouble}")
         self.wait(f"document.readyState === 'complete' && {_DRAWN}")
 
     def wait(self, condition: str) -> None:
@@ -117,8 +122,6 @@ class Browser:
         """Have Chromium end."""
         self._session = None
         self.call("Browser.close")
-        self._from.close()
-        self._to.close()
 
     def _read(self) -> dict[str, Any]:
         found = bytearray()
@@ -139,10 +142,13 @@ class Browser:
 
 @contextmanager
 def browser(program: str) -> Iterator[Browser]:
-    """A Chromium without a window and with a profile of its own, for as long as it is needed."""
+    """A Chromium without a window and with a profile of its own, for as long as it is needed.
+
+    Raises `PageError` if it ends by itself.
+    """
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
-        ends = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for pair in (os.pipe(), os.pipe()) for end in pair]
-        theirs_reads, ours_writes, ours_reads, theirs_writes = ends
+        theirs_reads, ours_writes = _pipe()
+        ours_reads, theirs_writes = _pipe()
         options = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars")
         child = os.posix_spawn(
             program,
@@ -156,12 +162,22 @@ def browser(program: str) -> Iterator[Browser]:
         )
         os.close(theirs_reads)
         os.close(theirs_writes)
-        opened = Browser(ours_reads, ours_writes)
         try:
-            yield opened
-        finally:
-            opened.close()
+            with os.fdopen(ours_reads, "rb") as answers, os.fdopen(ours_writes, "wb", buffering=0) as orders:
+                opened = Browser(answers, orders)
+                yield opened
+                opened.close()
+        finally:  # without its pipes it ends, whatever it does
             os.waitpid(child, 0)
+
+
+def _pipe() -> tuple[int, int]:
+    """Its ends, which no child inherits, above the numbers that Chromium knows."""
+    ends = os.pipe()
+    moved = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, _WRITES + 1) for end in ends]
+    for end in ends:
+        os.close(end)
+    return moved[0], moved[1]
 
 
 def give_token(page: Browser, server: str, token: str) -> None:
@@ -172,8 +188,11 @@ def give_token(page: Browser, server: str, token: str) -> None:
 
 
 def views(page: Browser) -> dict[str, str]:
-    """Name of a picture -> what stands behind the # of the address."""
-    jobs = json.loads(page.evaluate(_STATES.replace("HEADERS", _HEADERS)))
+    """Name of a picture -> what stands behind the # of the address. Raises `PageError` if jobs are not told."""
+    told = page.evaluate(_STATES.replace("HEADERS", _HEADERS))
+    if told is None:
+        raise PageError("the master does not tell its jobs; has it another --token?")
+    jobs = json.loads(told)
     newest: dict[str, str] = {}
     for job in jobs:
         newest.setdefault(job["state"], job["name"])
@@ -183,8 +202,8 @@ def views(page: Browser) -> dict[str, str]:
     return {"jobs": "#/", "new": "#/new", "pools": "#/pools", "logs": "#/logs"} | found
 
 
-def take(page: Browser, url: str, name: str, out: Path) -> None:
-    """The pictures of one view. Raises `PageError` if it is wider than a window."""
+def take(page: Browser, url: str, name: str, out: Path) -> int:
+    """The pictures of one view, and how many. Raises `PageError` if it is wider than a window."""
     for width in WIDTHS:
         for scheme in SCHEMES:
             page.look(width, 900, scheme)
@@ -192,6 +211,7 @@ def take(page: Browser, url: str, name: str, out: Path) -> None:
             (out / f"{name}-{width}-{scheme}.png").write_bytes(page.picture())
             if (wide := page.evaluate("document.documentElement.scrollWidth")) > width:
                 raise PageError(f"{name} is {wide} pixels wide in a window of {width}")
+    return len(WIDTHS) * len(SCHEMES)
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -208,32 +228,30 @@ def main(arguments: Sequence[str]) -> None:
     try:
         with browser(program) as page:
             if given.server:
-                _take_all(page, given.server.rstrip("/"), given.token, given.out)
+                taken = _take_all(page, given.server.rstrip("/"), given.token, given.out)
             else:
-                _take_own(page, given.out)
+                taken = _take_own(page, given.out)
             if page.troubles:
                 raise PageError("; ".join(page.troubles))
     except PageError as error:
         raise SystemExit(f"the page: {error}") from error
-    print(f"{len(list(given.out.glob('*.png')))} pictures in {given.out}")
+    print(f"{taken} pictures in {given.out}")
 
 
-def _take_all(page: Browser, server: str, token: str, out: Path) -> None:
-    if token:
-        take(page, f"{server}/", "token", out)
+def _take_all(page: Browser, server: str, token: str, out: Path) -> int:
+    taken = take(page, f"{server}/", "token", out) if token else 0
     give_token(page, server, token)
-    for name, view in views(page).items():
-        take(page, f"{server}/{view}", name, out)
+    return taken + sum(take(page, f"{server}/{view}", name, out) for name, view in views(page).items())
 
 
-def _take_own(page: Browser, out: Path) -> None:
+def _take_own(page: Browser, out: Path) -> int:
     from tools.page_states import BUSY, EVENTS, JOBS, busy_master
 
     with tempfile.TemporaryDirectory() as folder, busy_master(Path(folder), 0, 0) as server:
-        take(page, f"{server}/#/", "empty", out)
+        taken = take(page, f"{server}/#/", "empty", out)
     with tempfile.TemporaryDirectory() as folder, busy_master(Path(folder), JOBS, EVENTS) as server:
-        _take_all(page, server, "", out)
-        take(page, f"{server}/#/jobs/{BUSY}", "job-busy", out)
+        taken += _take_all(page, server, "", out)
+        return taken + take(page, f"{server}/#/jobs/{BUSY}", "job-busy", out)
 
 
 if __name__ == "__main__":

@@ -9,17 +9,16 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import is_dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import essp
+from tools.written import COLUMNS, ROOT, cell, settle
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "python.md"
+PAGE = ROOT / "docs" / "python.md"
 HEAD = """# Python reference
 
 Made from the docstrings by `make docs`: what `help(essp)` shows, as a page.
@@ -33,7 +32,6 @@ SECTIONS: dict[str, tuple[str, ...]] = {
 }
 MADE_BY_FUNCTIONS = ("Stream",)
 """Classes whose constructor is not for users."""
-_COLUMNS = 120
 
 
 def page() -> str:
@@ -110,7 +108,7 @@ def _signature(name: str, found: Callable[..., Any]) -> str:
             written.insert((places[-1] if after else places[0]) + after, mark)
     returned = "" if inspect.isclass(found) else f" -> {signature.return_annotation}"
     text = f"{name}({', '.join(written)}){returned}"
-    if len(text) > _COLUMNS:
+    if len(text) > COLUMNS:
         lines = "".join(f"    {each},\n" for each in written)
         text = f"{name}(\n{lines}){returned}"
     return f"```python\n{text}\n```\n"
@@ -119,7 +117,8 @@ def _signature(name: str, found: Callable[..., Any]) -> str:
 def _parameter(value: inspect.Parameter) -> str:
     stars = "*" if value.kind is value.VAR_POSITIONAL else "**" if value.kind is value.VAR_KEYWORD else ""
     default = "" if value.default is value.empty else f" = {value.default!r}"
-    return f"{stars}{value.name}: {str(value.annotation).strip(chr(39))}{default}"
+    kind = getattr(value.annotation, "__forward_arg__", value.annotation)  # a named tuple has references
+    return f"{stars}{value.name}: {str(kind).strip(chr(39))}{default}"
 
 
 def _prose_of(found: Any) -> str:
@@ -176,7 +175,7 @@ def _listed(block: str, parameters: tuple[str, ...]) -> str:
             items.append(f"- {names}: {line[found.end() :]}")
         else:
             items[-1] += f" {line.strip()}"
-    return "\n".join(textwrap.fill(item, _COLUMNS, subsequent_indent="  ", break_on_hyphens=False) for item in items)
+    return "\n".join(textwrap.fill(item, COLUMNS, subsequent_indent="  ", break_on_hyphens=False) for item in items)
 
 
 def _fields(found: type) -> Iterator[str]:
@@ -188,13 +187,10 @@ def _fields(found: type) -> Iterator[str]:
                 continue
             said = ""
             if isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
-                said = inspect.cleandoc(str(following.value.value)).replace("\n", " ").replace("|", "/")
-            kind = ast.unparse(statement.annotation).replace("|", "\\|")
+                said = cell(" ".join(str(following.value.value).split()))
+            kind = cell(ast.unparse(statement.annotation))
             yield f"| `{statement.target.id}` | `{kind}` | {said} |"
 
 
 if __name__ == "__main__":
-    if "--write" in sys.argv:
-        PAGE.write_text(page(), encoding="utf-8")
-    elif PAGE.read_text(encoding="utf-8") != page():
-        sys.exit("docs/python.md is stale; run: make docs")
+    settle({PAGE: page()})

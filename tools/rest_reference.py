@@ -1,18 +1,14 @@
-"""`python -m tools.rest_reference --write`: make `docs/rest.md` from `docs/openapi.json` (`tools/openapi.py`).
-
-Without `--write` it tells whether the page has drifted and exits with 1.
-"""
+"""`python -m tools.rest_reference --write`: make `docs/rest.md` from `docs/openapi.json` (`tools/openapi.py`)."""
 
 from __future__ import annotations
 
 import json
-import sys
-import textwrap
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-DOCS = Path(__file__).resolve().parents[1] / "docs"
+from tools.written import ROOT, cell, settle, wrapped
+
+DOCS = ROOT / "docs"
 PAGE = DOCS / "rest.md"
 HEAD = """# REST reference
 
@@ -26,7 +22,6 @@ curl -H "Authorization: Bearer $TOKEN" --data-binary @job.yaml -H "Content-Type:
     https://essp.example/v1/jobs
 ```
 """
-_COLUMNS = 120
 _METHODS = ("get", "post", "put", "delete", "patch")
 _EVERYWHERE = ("401", "403", "429")
 """Answers of every call, told once."""
@@ -65,16 +60,16 @@ def _everywhere(calls: list[tuple[str, str, Any]]) -> Iterator[str]:
 def _call(path: str, method: str, operation: Any) -> Iterator[str]:
     yield from (f"### {method.upper()} {path}", "")
     for paragraph in operation.get("description", operation["summary"]).split("\n\n"):
-        yield from (*_wrapped(paragraph), "")
+        yield from (*wrapped(paragraph), "")
     rows = [
-        f"| `{each['name']}` | {each['in']} | {_type(each['schema'])} | {_cell(each.get('description', ''))} |"
+        f"| `{each['name']}` | {each['in']} | {_type(each['schema'])} | {cell(each.get('description', ''))} |"
         for each in operation.get("parameters", ())
     ]
     if rows:
         yield from ("| parameter | in | type | |", "|---|---|---|---|", *rows, "")
     if body := operation.get("requestBody"):
         kinds = [f"`{kind}`: {_type(content['schema'])}" for kind, content in body["content"].items()]
-        yield from (*_wrapped(f"Body: {', '.join(kinds)}."), "")
+        yield from (*wrapped(f"Body: {', '.join(kinds)}."), "")
     for code, answer in operation["responses"].items():
         if code not in _EVERYWHERE:
             what = {_type(content["schema"]) for content in answer.get("content", {}).values() if content.get("schema")}
@@ -87,13 +82,13 @@ def _object(name: str, schema: Any) -> Iterator[str]:
     yield from (f"### {name}", "")
     if schema.get("description"):
         for paragraph in schema["description"].split("\n\n"):
-            yield from (*_wrapped(paragraph), "")
+            yield from (*wrapped(paragraph), "")
     if "enum" in schema:
-        yield from (*_wrapped(f"One of {', '.join(f'`{value}`' for value in schema['enum'])}."), "")
+        yield from (*wrapped(f"One of {', '.join(f'`{value}`' for value in schema['enum'])}."), "")
     required = set(schema.get("required", ()))
     rows = [
         f"| {f'**`{field}`**' if field in required else f'`{field}`'} | {_type(each)} | "
-        f"{_cell(' '.join(each.get('description', '').split()))} |"
+        f"{cell(' '.join(each.get('description', '').split()))} |"
         for field, each in schema.get("properties", {}).items()
     ]
     if rows:
@@ -118,22 +113,5 @@ def _type(schema: Any) -> str:
     return kinds if isinstance(kinds, str) else " or ".join(kinds)
 
 
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
-
-
-def _wrapped(paragraph: str) -> list[str]:
-    return textwrap.wrap(" ".join(paragraph.split()), _COLUMNS, break_long_words=False, break_on_hyphens=False)
-
-
-def main() -> None:
-    """Write the page, or tell that it has drifted."""
-    made = page()
-    if "--write" in sys.argv:
-        PAGE.write_text(made, encoding="utf-8")
-    elif not PAGE.exists() or PAGE.read_text(encoding="utf-8") != made:
-        sys.exit(f"{PAGE.name} has drifted from openapi.json; run `make docs`")
-
-
 if __name__ == "__main__":
-    main()
+    settle({PAGE: page()})

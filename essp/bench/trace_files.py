@@ -9,6 +9,7 @@ from pathlib import Path
 
 from essp.bench.accesses import Accesses, write_files_csv
 from essp.bench.trace import StoreCounters, Trace, write_csv
+from essp.folders import written
 from essp_common.errors import ConfigError
 
 
@@ -54,10 +55,14 @@ def check_path(path: Path, option: str, suffix: str) -> None:
 def _write(trace: Trace, accesses: Accesses | None, path: Path) -> None:
     from essp.bench.trace_plot import picture  # needs an extra
 
-    write_csv(trace.samples, path)
-    _picture(path).write_bytes(picture(trace.samples, trace.marks))
+    with written(path):
+        write_csv(trace.samples, path)
+    with written(_picture(path)):
+        _picture(path).write_bytes(picture(trace.samples, trace.marks))
     if accesses is not None:
-        write_files_csv([*accesses.files(), accesses.total()], path.with_name(f"{path.stem}-files.csv"))
+        by_file = path.with_name(f"{path.stem}-files.csv")
+        with written(by_file):
+            write_files_csv([*accesses.files(), accesses.total()], by_file)
 
 
 def _picture(path: Path) -> Path:

@@ -12,9 +12,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from math import isfinite
 from pathlib import PurePosixPath
 from typing import Any
+
+import numpy as np
 
 from essp.catalog.entry import Entry, Segment
 from essp.catalog.found import Found, few
@@ -29,8 +32,11 @@ _LARGEST_GUESS = 256 * 2**20
 
 def split_named(name: str) -> str:
     """The split that a file name tells, such as `kinetics_val_list.txt`; empty: none."""
-    words = [word for word in _WORDS.findall(PurePosixPath(name).stem.lower()) if word in SPLIT_NAMES]
-    return canonical_split(words[-1]) if words else ""
+    words = _WORDS.findall(PurePosixPath(name).stem.lower())
+    splits = [canonical_split(word) if word in SPLIT_NAMES else "" for word in words]
+    if ("train", "validation") in pairwise(splits):  # `train_val`: what both have together is there to train on
+        return "train"
+    return next((split for split in reversed(splits) if split), "")
 
 
 # --- Something-Something ---
@@ -126,19 +132,24 @@ def _video(found: Found, key: str, name: str, video: Mapping[str, Any]) -> Itera
             label = name_in(annotation.get("label")) if isinstance(annotation, dict) else ""
             entry = found.entry(info, label, split, meta=meta, error=f"segment: annotation {place} in {key}: {wrong}")
             yield replace(entry, id=f"{entry.id}#annotation {place}")
-    shown = [(segment, label) for _, segment, label in spans]
-    for number, (annotation, segment, label) in enumerate(spans):
+    near = _Near([(segment, label) for _, segment, label in spans])
+    seen: set[tuple[Segment, str]] = set()
+    segments: set[Segment] = set()
+    for annotation, segment, label in spans:
         more = {k: v for k, v in annotation.items() if k not in ("segment", "label")}
-        near = _near(segment, shown)
-        entry = found.entry(info, label, split, segment=segment, spans=near, meta={**meta, **more})
-        twice = "doubled: the list has it more than once" if (segment, label) in shown[:number] else None
-        yield replace(_renamed(entry, shown[:number]), error=twice)
+        entry = found.entry(info, label, split, segment=segment, spans=near.of(segment), meta={**meta, **more})
+        # An id of its own, also where several things happen in the same seconds.
+        own = f"{entry.id}#{segment}:{label}" if segment in segments else f"{entry.id}#{segment}"
+        twice = "doubled: the list has it more than once" if (segment, label) in seen else None
+        yield replace(entry, id=own, error=twice)
+        seen.add((segment, label))
+        segments.add(segment)
 
 
 def _span(annotation: Any) -> tuple[Segment, str]:
     """What an annotation says is seen where. Raises `ValueError`."""
     try:
-        start, end = map(_seconds, annotation["segment"])
+        start, end = map(_seconds, _list_in(annotation["segment"]))
         label = name_in(annotation["label"])
     except (KeyError, TypeError, ValueError, OverflowError):
         label = ""
@@ -149,24 +160,32 @@ def _span(annotation: Any) -> tuple[Segment, str]:
     return Segment(start, end, "s"), label
 
 
+def _list_in(value: Any) -> list[Any]:
+    """Raises `ValueError` for anything but a list: text has parts, too."""
+    if not isinstance(value, list):
+        raise ValueError(f"{value!r} is no list")
+    return value
+
+
 def _seconds(value: Any) -> float:
-    """Raises `ValueError` for anything but a number."""
-    if not isinstance(value, int | float) or isinstance(value, bool):
+    """Raises `ValueError` for anything but a number; one that is written as text is one."""
+    if not isinstance(value, int | float | str) or isinstance(value, bool):
         raise ValueError(f"{value!r} is no number")
     return float(value)
 
 
-def _near(segment: Segment, spans: Sequence[tuple[Segment, str]]) -> tuple[tuple[Segment, str], ...]:
-    """What overlaps a segment."""
-    ends = segment.end or 0.0
-    return tuple((other, name) for other, name in spans if other.start < ends and (other.end or 0.0) > segment.start)
+class _Near:
+    """What is seen in a video, to be found by what it overlaps."""
 
+    def __init__(self, spans: Sequence[tuple[Segment, str]]) -> None:
+        self._spans = spans
+        self._starts = np.array([segment.start for segment, _ in spans])
+        self._ends = np.array([segment.end for segment, _ in spans], np.float64)
 
-def _renamed(entry: Entry, before: Sequence[tuple[Segment, str]]) -> Entry:
-    """With an id of its own, where several things happen in the same seconds."""
-    same = sum(segment == entry.segment for segment, _ in before)
-    label = f":{entry.class_name}" if same else ""
-    return replace(entry, id=f"{entry.id}#{entry.segment}{label}")
+    def of(self, segment: Segment) -> tuple[tuple[Segment, str], ...]:
+        """What overlaps a segment, itself included, in the order of the list."""
+        overlap = (self._starts < (segment.end or 0.0)) & (self._ends > segment.start)
+        return tuple(self._spans[place] for place in np.flatnonzero(overlap).tolist())
 
 
 def _databases(found: Found) -> list[str]:

@@ -30,6 +30,7 @@ from typing import Any
 
 from essp_common.distribution import remedy
 from essp_common.errors import ConfigError, EsspError, PermanentError, TransientError, Unavailable
+from essp_common.runtime.children import deaf_to_interrupts
 from essp_common.wiring import Stores
 
 PROBE = "essp_common.video.probe:probe"
@@ -169,13 +170,8 @@ class _Child:
         context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(theirs, roots, options), name="catalog-probe", daemon=True)
-        # Ctrl-C reaches every process of a terminal, but is for the parent, which ends its children: one that starts
-        # with the signal blocked never sees it.
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        try:
+        with deaf_to_interrupts():
             self._process.start()
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         theirs.close()  # else its end would go unnoticed
         self._hung_s = options.hung_s
         self.uri = uri

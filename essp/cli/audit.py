@@ -6,9 +6,9 @@ Exit codes are those of `essp`; 1: something did not hold.
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -55,12 +55,12 @@ def main(
 
 
 def _is_output(job: str) -> bool:
-    return "://" in job or "/" in job or Path(job).is_dir()
+    return "://" in job or "/" in job or os.path.isdir(job)
 
 
 def _ask(job: str, server: str, token: str) -> JobStatus:
     with rest.connect(server, token) as client:
-        return JobStatus.model_validate(rest.ask(client, "GET", f"/v1/jobs/{job}"))
+        return JobStatus.model_validate(rest.ask(client, "GET", rest.path_of("jobs", job)))
 
 
 def _plan(account: Account, stores: Stores) -> Planned | None:

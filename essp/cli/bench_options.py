@@ -22,6 +22,7 @@ from essp.bench.sources import Damaged, Source
 from essp.bench.storages import Storage
 from essp.bench.trace_files import check_path
 from essp.cli.console import open_console
+from essp.folders import written
 from essp_common.errors import ConfigError
 from essp_common.objects.throttled import Throttle, parse_throttle
 from essp_common.quantities import counted, duration
@@ -204,7 +205,8 @@ def conclude(results: Results, as_json: bool, plot: Path | None, draw: Callable[
         for sentence in results.sentences:
             console.print(sentence, highlight=False, soft_wrap=True)
     if plot is not None:
-        plot.write_bytes(draw())
+        with written(plot):
+            plot.write_bytes(draw())
     if results.partial:
         errors.print("interrupted: these figures are of fewer runs than were asked for", soft_wrap=True)
         raise typer.Exit(EXIT_INTERRUPTED)

@@ -18,6 +18,7 @@ from essp.deadletters.entries import Entry, Filter, entry_of
 from essp.deadletters.replay import obstacle, publish_again, replay_state
 from essp.deadletters.store import BusEntryStore, EntryStore, OutputEntryStore
 from essp.uris import as_uri
+from essp_common.artifacts import layout
 from essp_common.errors import ConfigError, Conflict, NotFound
 from essp_common.pb.v1.messages_pb2 import DeadLetter
 from essp_common.runtime.config import Settings
@@ -165,7 +166,14 @@ def _store(origin: str) -> Iterator[EntryStore]:
     """The dead letters in a job's output or, without one, on the bus."""
     settings = Settings()
     if origin:
-        yield OutputEntryStore(Stores(settings.stores).under(as_uri(origin)))
+        output = Stores(settings.stores).under(as_uri(origin))
+        try:
+            output.head(layout.SPEC)
+        except NotFound as error:
+            raise NotFound(
+                f"{origin} is the output of no job ({error}); `output` in a job file says where it is"
+            ) from error
+        yield OutputEntryStore(output)
         return
     if settings.bus == "memory://":
         raise ConfigError(

@@ -27,6 +27,7 @@ from essp.cli.view import open_view
 from essp.demo.dataset import CLASSES, make_dataset
 from essp.demo.job import job_text
 from essp.embedded.composition import EmbeddedOptions
+from essp.folders import written
 from essp.uris import as_uri, shown
 from essp_common.job.spec import parse_spec
 from essp_common.job.status import JobState, JobStatus
@@ -56,9 +57,15 @@ def main(
     spec = parse_spec(text, str(path))  # says what is wrong before minutes go into videos
     console = open_console(stderr=True)
     videos = directory / "videos"
-    _make_videos(videos, videos_per_class, seed, console)
-    build(as_uri(str(videos)), as_uri(str(directory / "catalog.parquet")), Settings().stores, BuildOptions("folders"))
-    path.write_text(text, encoding="utf-8")
+    try:
+        _make_videos(videos, videos_per_class, seed, console)
+        catalog = as_uri(str(directory / "catalog.parquet"))
+        build(as_uri(str(videos)), catalog, Settings().stores, BuildOptions("folders"))
+    except KeyboardInterrupt:
+        console.print("interrupted; what was made is kept: the same command again goes on", soft_wrap=True)
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+    with written(path):
+        path.write_text(text, encoding="utf-8")
     console.print(
         f"training {' and '.join(spec.trainers)}: {shown(as_uri(str(path)))}", highlight=False, soft_wrap=True
     )

@@ -19,7 +19,7 @@ import typer
 from essp.catalog.build import BuildOptions, build
 from essp.demo.dataset import make_dataset
 from essp.demo.job import job_text, prediction_text
-from essp.folders import folder_for
+from essp.folders import folder_for, written
 from essp.uris import as_uri, shown
 from essp_common.job.spec import parse_spec
 from essp_common.runtime.config import Settings
@@ -52,5 +52,6 @@ def main(
     build(f"{root}/videos/test", f"{root}/unseen.parquet", stores, BuildOptions("folders"))
     for name, text in texts.items():
         path = jobs / f"{name}.yaml"
-        path.write_text(text, encoding="utf-8")
+        with written(path):
+            path.write_text(text, encoding="utf-8")
         typer.echo(f"essp job start {shown(as_uri(str(path)))} --wait")

@@ -72,8 +72,10 @@ def preview(
     from essp.cli.feature_preview import Preview, write_preview
 
     params = dict(_parameter(text) for text in param or ())
-    write_preview(video, out, Preview(feature, params, start, frames, short_side))
+    caption = write_preview(video, out, Preview(feature, params, start, frames, short_side))
     typer.echo(out)
+    if caption:
+        typer.echo(caption, err=True)
 
 
 def _row(name: str) -> dict[str, str]:

@@ -11,11 +11,13 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from essp.folders import written
 from essp_common.errors import ConfigError
 from essp_common.features import registry
-from essp_common.features.drawing import Picture, fullest_speed, grid, pictures
+from essp_common.features.drawing import Drawing, Picture, drawing, fullest_of, grid
 from essp_common.features.port import Extractor
 from essp_common.features.sampling import evenly_spaced
+from essp_common.job.feature_layout import FeatureLayout
 from essp_common.pb.v1.messages_pb2 import Resize, Seed
 from essp_common.video.geometry import output_size
 from essp_common.video.probe import probe
@@ -37,18 +39,26 @@ class Preview:
     short_side: int
 
 
-def write_preview(video: Path, out: Path, preview: Preview) -> None:
-    """Write the picture or the video. Raises `ConfigError` for what cannot be drawn, `BadVideo` for a bad file."""
+def write_preview(video: Path, out: Path, preview: Preview) -> str:
+    """Write the picture or the video. Returns how to read it; empty: it shows frames. Raises `ConfigError` for what
+    cannot be drawn, `BadVideo` for a bad file."""
     if out.suffix not in (".png", ".mp4"):
         raise ConfigError(f"{out}: a preview is a .png or an .mp4")
     extractor = registry.create(preview.feature, preview.params)
     extractor.setup()
     needed = extractor.frames_needed()
     clip = _read(video, preview, needed if out.suffix == ".png" else preview.frames + needed - 1)
+    feature = extractor.extract(clip[:needed])
+    layout = registry.layout_of(preview.feature)
+    fullest = fullest_of(feature, layout)
+    drawn = _drawn(extractor, layout, clip, feature, fullest)
     if out.suffix == ".png":
-        _write_picture(out, _sheet(preview.feature, extractor, clip))
+        _write_picture(out, _sheet(drawn.pictures, clip))
     else:
-        write_video(out, _strips(preview, extractor, clip), Encoding(fps=round(probe(str(video)).fps) or 25))
+        encoding = Encoding(fps=round(probe(str(video)).fps) or 25)
+        with written(out):
+            write_video(out, _strips(preview, extractor, layout, clip, fullest), encoding)
+    return drawn.words
 
 
 def _read(video: Path, preview: Preview, count: int) -> NDArray[np.uint8]:
@@ -66,22 +76,21 @@ def _read(video: Path, preview: Preview, count: int) -> NDArray[np.uint8]:
     return clip
 
 
-def _sheet(feature: str, extractor: Extractor, clip: NDArray[np.uint8]) -> Picture:
-    drawn = _drawn(feature, extractor, clip, extractor.extract(clip))
+def _sheet(drawn: Sequence[Picture], clip: NDArray[np.uint8]) -> Picture:
     shown = evenly_spaced(len(drawn), min(_COLUMNS, len(drawn)))
     return grid([[clip[min(i, len(clip) - 1)] for i in shown], [drawn[i] for i in shown]])
 
 
-def _strips(preview: Preview, extractor: Extractor, clip: NDArray[np.uint8]) -> Iterator[Picture]:
-    """One picture a frame. A stack of n fields serves n frames, so nothing is extracted twice."""
+def _strips(
+    preview: Preview, extractor: Extractor, layout: FeatureLayout, clip: NDArray[np.uint8], fullest: float
+) -> Iterator[Picture]:
+    """One picture a frame. A stack of n fields serves n frames, so nothing is extracted twice. `fullest`: one scale for
+    the whole video, or it flickers."""
     needed = extractor.frames_needed()
-    fullest = None
     start = 0
     while start < preview.frames:
         feature = extractor.extract(clip[start : start + needed])
-        if preview.feature.startswith("flow"):
-            fullest = fullest or fullest_speed(feature)  # one scale for the whole video, or it flickers
-        drawn = _drawn(preview.feature, extractor, clip[start:], feature, fullest)[: preview.frames - start]
+        drawn = _drawn(extractor, layout, clip[start:], feature, fullest).pictures[: preview.frames - start]
         for offset, picture in enumerate(drawn):
             strip = grid([[clip[start + min(offset, needed - 1)]], [picture]])
             yield strip[: strip.shape[0] // 2 * 2, : strip.shape[1] // 2 * 2]  # 4:2:0 needs even sides
@@ -89,19 +98,23 @@ def _strips(preview: Preview, extractor: Extractor, clip: NDArray[np.uint8]) -> 
 
 
 def _drawn(
-    feature: str, extractor: Extractor, clip: NDArray[np.uint8], array: NDArray[Any], fullest: float | None = None
-) -> list[Picture]:
-    """The pictures of a feature, as large as the clip's: grids of descriptors are enlarged, tracks drawn on a frame."""
+    extractor: Extractor, layout: FeatureLayout, clip: NDArray[np.uint8], array: NDArray[Any], fullest: float
+) -> Drawing:
+    """The pictures of a feature, as large as the clip's; tracks are drawn on a frame."""
     height, width = clip.shape[1:3]
     if isinstance(extractor, Trajectories):
-        return [_with_tracks(clip[0], extractor.paths(array))]
-    return [_fitted(picture, height, width) for picture in pictures(feature, array, fullest)]
+        return Drawing([_with_tracks(clip[0], extractor.paths(array))], "green: the path of a point; red: its end")
+    made = drawing(array, layout, fullest)
+    return made._replace(pictures=[_fitted(picture, height, width) for picture in made.pictures])
 
 
 def _fitted(picture: Picture, height: int, width: int) -> Picture:
     if picture.shape[:2] == (height, width):
         return picture
-    return np.asarray(cv2.resize(picture, (width, height), interpolation=cv2.INTER_NEAREST), np.uint8)
+    # Enlarged pixel by pixel; where several numbers share a pixel, it has their mean.
+    smaller = picture.shape[0] > height or picture.shape[1] > width
+    kind = cv2.INTER_AREA if smaller else cv2.INTER_NEAREST
+    return np.asarray(cv2.resize(picture, (width, height), interpolation=kind), np.uint8)
 
 
 def _with_tracks(frame: Picture, paths: Sequence[NDArray[np.float32]]) -> Picture:
@@ -114,5 +127,6 @@ def _with_tracks(frame: Picture, paths: Sequence[NDArray[np.float32]]) -> Pictur
 
 
 def _write_picture(out: Path, picture: Picture) -> None:
-    if not cv2.imwrite(str(out), cv2.cvtColor(picture, cv2.COLOR_RGB2BGR)):
-        raise ConfigError(f"{out} cannot be written")
+    _, encoded = cv2.imencode(".png", cv2.cvtColor(picture, cv2.COLOR_RGB2BGR))
+    with written(out):
+        out.write_bytes(encoded.tobytes())

@@ -12,6 +12,7 @@ import typer
 
 from essp.cli.init_records import SMALL, reader_of, records_text, scalar, side_for, trainer_text
 from essp.cli.recipes import TEMPLATES, Recipe, recipe_text
+from essp.folders import written
 from essp.uris import as_uri
 from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.file import read_catalog
@@ -168,10 +169,8 @@ def main(
     else:
         text = job_text(read_catalog(*stores.resolve(uri)), uri, str(out), model, recipe)
     parse_spec(text, str(out))
-    try:
+    with written(out):
         out.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{out} cannot be written ({error.strerror}); name another file with --out") from error
     needed = _files_of(text) if recipe is not None else ""
     typer.echo(f"wrote {out}{needed}; next: essp validate {out} && essp run {out}", err=True)
 

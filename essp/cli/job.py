@@ -7,6 +7,7 @@ The master is at `--server` or ESSP_SERVER; its token is ESSP_API_TOKEN. Exit co
 from __future__ import annotations
 
 import json
+import re
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -32,10 +33,12 @@ from essp.cli.rest import (
     connect,
     not_a_master,
     pages,
+    path_of,
     unreachable,
 )
 from essp.job_file import placed_part, read_part
 from essp_common.errors import ConfigError, Unavailable
+from essp_common.field_paths import PATH, joined, parts_of
 from essp_common.job.documents import read_yaml
 from essp_common.job.status import JobState, JobStatus, JobSummary
 
@@ -48,6 +51,7 @@ _LOOK_S = 1.0
 _PATIENCE_S = 600.0
 """How long a master that has answered is waited for: it is restarted, or moves to another node."""
 _STREAM = "text/event-stream"
+_GIVEN = re.compile(rf"({PATH})=(.*)", re.DOTALL)
 
 Name = Annotated[str, typer.Argument(help="The job.")]
 
@@ -138,7 +142,7 @@ def priority(
 ) -> None:
     """Give a job another priority in the queue of its team, also while it runs."""
     with connect(server, token) as client:
-        answer = _retried(lambda: ask(client, "PUT", f"/v1/jobs/{name}/priority", json={"priority": wanted}))
+        answer = _retried(lambda: ask(client, "PUT", path_of("jobs", name, "/priority"), json={"priority": wanted}))
     _print(JobStatus.model_validate(answer), as_json)
 
 
@@ -146,7 +150,11 @@ def priority(
 def change(
     name: Name,
     fields: Annotated[
-        list[str] | None, typer.Argument(metavar="[FIELD=VALUE...]", help="As in a job file, with dots.")
+        list[str] | None,
+        typer.Argument(
+            metavar="[FIELD=VALUE...]",
+            help='As in a job file, with dots; names with dots in them in double quotes: layers."layer1.0"=0.1',
+        ),
     ] = None,
     file: Annotated[
         Path | None, typer.Option(help="Also what this part of a job file says.", exists=True, dir_okay=False)
@@ -164,7 +172,7 @@ def change(
     document = placed_part(_changes(fields or [], {} if file is None else read_part(file)), Path.cwd())
     headers = {"Idempotency-Key": uuid.uuid4().hex}
     with connect(server, token) as client:
-        answer = _retried(lambda: ask(client, "PATCH", f"/v1/jobs/{name}", json=document, headers=headers))
+        answer = _retried(lambda: ask(client, "PATCH", path_of("jobs", name), json=document, headers=headers))
     _print(JobStatus.model_validate(answer), as_json)
 
 
@@ -224,21 +232,25 @@ def _changes(fields: Sequence[str], document: dict[str, Any]) -> dict[str, Any]:
     if not fields and not document:
         raise ConfigError("nothing to change: write FIELD=VALUE, as in trainers.rgb.optimizer.lr=0.001, or give --file")
     for given in fields:
-        field, equals, value = given.partition("=")
-        if not equals or not all(parts := field.split(".")):
-            raise ConfigError(f"{given!r}: write FIELD=VALUE, as in trainers.rgb.optimizer.lr=0.001")
+        if not (found := _GIVEN.fullmatch(given)):
+            raise ConfigError(
+                f"{given!r}: write FIELD=VALUE, as in trainers.rgb.optimizer.lr=0.001; a name with dots in it stands "
+                "in double quotes"
+            )
+        field, value = found.groups()
+        parts = parts_of(field)
         section = document
         for part in parts[:-1]:
             section = section.setdefault(part, {})
             if not isinstance(section, dict):
-                raise ConfigError(f"{field}: {part} has a value already")
+                raise ConfigError(f"{field}: {joined([part])} has a value already")
         section[parts[-1]] = read_yaml(value, field)
     return document
 
 
 def _act(action: str, name: str, server: str, token: str, as_json: bool) -> None:
     with connect(server, token) as client:
-        answer = _retried(lambda: ask(client, "POST", f"/v1/jobs/{name}:{action}"))  # harmless twice
+        answer = _retried(lambda: ask(client, "POST", path_of("jobs", name, f":{action}")))  # harmless twice
         _print(JobStatus.model_validate(answer), as_json)
 
 
@@ -285,7 +297,7 @@ def _retried(ask: Callable[[], Any]) -> Any:
 
 
 def _get(client: httpx.Client, name: str) -> JobStatus:
-    return JobStatus.model_validate(ask(client, "GET", f"/v1/jobs/{name}"))
+    return JobStatus.model_validate(ask(client, "GET", path_of("jobs", name)))
 
 
 def _print(status: JobStatus, as_json: bool) -> None:
@@ -302,7 +314,9 @@ def _events(client: httpx.Client, name: str, after: int) -> Iterator[dict[str, A
     while not ended:
         try:
             timeout = httpx.Timeout(TIMEOUT_S)
-            with client.stream("GET", f"/v1/jobs/{name}/events", params={"after": after}, timeout=timeout) as response:
+            with client.stream(
+                "GET", path_of("jobs", name, "/events"), params={"after": after}, timeout=timeout
+            ) as response:
                 if response.is_error:
                     response.read()
                 check(response)

@@ -117,6 +117,7 @@ def _options(
 
 def main() -> None:
     """Run `essp`; errors that ESSP raises on purpose become one message and an exit code."""
+    _fill_standard_streams()
     collect_rarely()
     try:
         _need_a_folder()
@@ -132,6 +133,16 @@ def main() -> None:
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def _fill_standard_streams() -> None:
+    """Where a standard stream is closed (`essp run job.yaml 2>&-`), the next file that is opened has its number, and
+    what a library says of a video would be written into that."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
 
 
 def _need_a_folder() -> None:

@@ -19,6 +19,7 @@ from essp.cli.dashboard import duration
 from essp.cli.interrupt import interruptible
 from essp.cli.job_file import load_job
 from essp.embedded.devices import check_devices
+from essp.folders import written
 from essp_common.errors import ConfigError
 from essp_common.job.spec import JobSpec
 from essp_common.quantities import counted, parse_bytes, size
@@ -67,7 +68,8 @@ def main(
     if plot is not None:
         from essp.capacity.plot import drawn  # matplotlib, which only this needs
 
-        plot.write_bytes(drawn(found.limits, found.outcome, rate))
+        with written(plot):
+            plot.write_bytes(drawn(found.limits, found.outcome, rate))
 
 
 def _measured(spec: JobSpec, seconds: float) -> Costs:

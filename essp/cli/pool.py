@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 from essp.cli.console import open_console
-from essp.cli.rest import SERVER, AsJson, Server, Token, ask, connect
+from essp.cli.rest import SERVER, AsJson, Server, Token, ask, connect, path_of
 
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, help="Look at the pools of a running master, and set them."
@@ -49,7 +49,7 @@ def set_pool(
     """Keep a pool between bounds, or at a fixed size."""
     rule = {"min": min_workers, "max": max_workers, "replicas": replicas}
     with connect(server, token) as client:
-        ask(client, "PUT", f"/v1/pools/{name}", json=rule)
+        ask(client, "PUT", path_of("pools", name), json=rule)
     typer.echo(f"{name}: {_kept(rule)}", err=True)
 
 
@@ -61,7 +61,7 @@ def reset_pool(
 ) -> None:
     """Forget what `essp pool set` said: the pool gets the bounds that it was made with."""
     with connect(server, token) as client:
-        ask(client, "DELETE", f"/v1/pools/{name}")
+        ask(client, "DELETE", path_of("pools", name))
     typer.echo(f"{name}: the bounds that it was made with", err=True)
 
 

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from essp.cli.confirmation import Yes, confirm
 from essp.cli.console import open_console
-from essp.cli.rest import SERVER, AsJson, Server, Token, answer_of, ask, connect
+from essp.cli.rest import SERVER, AsJson, Server, Token, answer_of, ask, connect, path_of
 from essp_common.errors import ConfigError, NotFound
 from essp_common.job.documents import read_yaml, text_of
 
@@ -65,7 +65,7 @@ def list_rows(
 def get(kind: Which, name: Name, server: Server = SERVER, token: Token = "") -> None:
     """Print one row as JSON, as `put` takes it."""
     with connect(server, token) as client:
-        typer.echo(json.dumps(ask(client, "GET", f"/v1/{kind}/{name}"), indent=2))
+        typer.echo(json.dumps(ask(client, "GET", path_of(kind, name)), indent=2))
 
 
 @app.command()
@@ -85,10 +85,11 @@ def put(
     resources: {cpu: "2", memory: 2Gi}
     """
     row = _row(file)
+    name = str(row["name"])
     with connect(server, token) as client:
-        seen = _seen(client, kind, str(row.get("name", "")))
+        seen = _seen(client, kind, name)
         headers = {"If-Match": seen} if seen else {"If-None-Match": "*"}
-        answer = ask(client, "PUT", f"/v1/{kind}/{row.get('name', '')}", json=row, headers=headers)
+        answer = ask(client, "PUT", path_of(kind, name), json=row, headers=headers)
     typer.echo(json.dumps(answer) if as_json else f"{kind}/{answer['name']} {'changed' if seen else 'registered'}")
 
 
@@ -104,8 +105,8 @@ def rm(
     if not yes:
         confirm(f"Remove {kind}/{name}?")
     with connect(server, token) as client:
-        _, seen = answer_of(client, "GET", f"/v1/{kind}/{name}")
-        ask(client, "DELETE", f"/v1/{kind}/{name}", headers={"If-Match": seen})
+        _, seen = answer_of(client, "GET", path_of(kind, name))
+        ask(client, "DELETE", path_of(kind, name), headers={"If-Match": seen})
 
 
 @app.command()
@@ -123,7 +124,7 @@ def _row(file: Path) -> dict[str, Any]:
         row = read_yaml(text_of(file), str(file))
     except UnicodeDecodeError as error:
         raise ConfigError(f"{file} is not text: {error}") from error
-    if not isinstance(row, dict):
+    if not isinstance(row, dict) or row.get("name") is None:
         raise ConfigError(f"{file} is not a row: write name, image, output, ... as keys")
     return row
 
@@ -131,6 +132,6 @@ def _row(file: Path) -> dict[str, Any]:
 def _seen(client: httpx.Client, kind: Kind, name: str) -> str:
     """The ETag of a row; empty if there is no such row."""
     try:
-        return answer_of(client, "GET", f"/v1/{kind}/{name}")[1]
+        return answer_of(client, "GET", path_of(kind, name))[1]
     except NotFound:
         return ""

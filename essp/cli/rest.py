@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from http import HTTPStatus
 from typing import Annotated, Any
+from urllib.parse import quote
 
 import httpx
 import typer
@@ -24,10 +25,12 @@ from essp_common.errors import (
     Unavailable,
 )
 from essp_common.runtime.certificates import advised
+from essp_common.validation import shown
 
 SERVER = "http://127.0.0.1:8080"
 EXIT_DENIED = 5
 TIMEOUT_S = 30.0
+_LONGEST_NAME = 200
 
 Server = Annotated[str, typer.Option("--server", envvar="ESSP_SERVER", help="URL of the master.", show_envvar=True)]
 Token = Annotated[str, typer.Option("--token", envvar="ESSP_API_TOKEN", hidden=True, show_envvar=False)]
@@ -54,6 +57,16 @@ def connect(server: str, token: str) -> httpx.Client:
         raise ConfigError(f"--server {server!r} is not a URL; write for example {SERVER}") from error
 
 
+def path_of(collection: str, name: str, below: str = "") -> str:
+    """The path of one thing of a collection, such as the job of a name. Raises `ConfigError` for what is no name.
+
+    Whatever is in a name, it names one thing, and is not read as a part of the URL. `below`: what follows it.
+    """
+    if not name.isprintable() or "/" in name or name in ("", ".", "..") or len(name) > _LONGEST_NAME:
+        raise ConfigError(f"{shown(name)} is no name of anything that a master has; `ls` lists those that there are")
+    return f"/v1/{collection}/{quote(name, safe='')}{below}"
+
+
 def ask(client: httpx.Client, method: str, path: str, **more: Any) -> Any:
     """What the master answers, as plain data; None where it says that there is nothing to say (204).
 
@@ -66,7 +79,11 @@ def answer_of(client: httpx.Client, method: str, path: str, **more: Any) -> tupl
     """What the master answers, and the ETag of it."""
     try:
         response = client.request(method, path, **more)
-    except (httpx.TransportError, httpx.InvalidURL) as error:
+    except UnicodeEncodeError as error:
+        raise ConfigError(f"{shown(error.object)} cannot be sent: it has bytes that are no UTF-8 text") from error
+    except httpx.InvalidURL as error:
+        raise ConfigError(f"what is asked for cannot be sent ({error}); give shorter or fewer names") from error
+    except httpx.TransportError as error:
         raise unreachable(client, error) from error
     check(response)
     return _content(response), response.headers.get("etag", "")

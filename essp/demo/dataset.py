@@ -16,7 +16,6 @@ import fcntl
 import json
 import os
 import shutil
-import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -28,6 +27,7 @@ from pathlib import Path
 from essp.demo.photographs import TEXTURES
 from essp.demo.scene import MOTIONS, Scene, render
 from essp_common.errors import ConfigError, Conflict, EsspError
+from essp_common.runtime.children import deaf_to_interrupts
 from essp_common.runtime.process import cpu_count
 from essp_common.video.synthetic import Encoding, write_video
 
@@ -97,12 +97,8 @@ def _complete(root: Path, videos: list[_Video], seed: int, report: Callable[[int
     batches = [missing[i : i + _BATCH] for i in range(0, len(missing), _BATCH)]
     # Spawned, not forked: the caller may have threads.
     with ProcessPoolExecutor(min(len(batches), cpu_count()), mp_context=get_context("spawn")) as pool:
-        # Ctrl-C is for this process: children that start with the signal blocked finish what they have in hand.
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        try:
+        with deaf_to_interrupts():  # they finish what they have in hand
             making = [pool.submit(_make, root, batch, seed) for batch in batches]
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         try:
             for made in as_completed(making):
                 done += made.result()

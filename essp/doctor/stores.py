@@ -20,6 +20,7 @@ from urllib.parse import parse_qs, urlsplit
 from essp.doctor.finding import Finding, clock, fail, ok, unreachable, warn
 from essp_common.errors import ConfigError, Conflict, EsspError, NotFound
 from essp_common.objects.port import ObjectStore
+from essp_common.objects.s3 import S3Store
 from essp_common.runtime.addresses import address_of
 from essp_common.wiring import checked_scheme, open_store, stores_of
 
@@ -148,6 +149,13 @@ def _round_trip(store: ObjectStore, key: str, where: str) -> Iterator[Finding]:
             S3,
             f"{where}: it accepted two writes that both require the object to be absent (If-None-Match: *)",
             "use a server with conditional writes, or two masters could lead at once",
+        )
+    if isinstance(store, S3Store) and not store.keeps_marks(key):
+        yield warn(
+            S3,
+            f"{where}: it keeps no metadata of objects, so after a write whose answer is lost nobody knows whose "
+            "object is there, and what waits for it goes on waiting",
+            "let gateways and proxies pass the x-amz-meta- headers",
         )
     if store.get(key, 2, 3) != _DATA[2:5]:
         yield fail(S3, f"{where}: a range read returned other bytes", "remove proxies that ignore the Range header")

@@ -136,7 +136,7 @@ def _over_epochs(histories: Histories, names: Sequence[str], theme: Theme, chang
         for change in changes.get(trainer, ()):
             axes.axvline(epochs_at(history, change), color=colour, linewidth=1.0, linestyle=":")
     axes.set_xlabel("epoch")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))  # there may be one epoch
     axes.grid(color=theme.faint, linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
     handles, labels = axes.get_legend_handles_labels()

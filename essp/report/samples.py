@@ -11,7 +11,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from textwrap import fill
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -24,7 +25,7 @@ from essp_common.artifacts.scores import clip_named
 from essp_common.catalog.rows import VideoRow
 from essp_common.errors import ConfigError, EsspError
 from essp_common.features import registry
-from essp_common.features.drawing import Picture, pictures
+from essp_common.features.drawing import Picture, drawing
 from essp_common.features.intermediates import Intermediates, extract_with
 from essp_common.features.port import SignedExtractor
 from essp_common.features.quantization import Usage, usage
@@ -48,6 +49,10 @@ _WIDTH = 2.1
 _DPI = 80
 _TITLE = 84
 """Columns of the words above a row: of a video of several labels the middle is left out."""
+_HEAD = 34
+"""Columns of a line below a picture, of which there may be some."""
+_LINE = 0.15
+"""Inches of such a line."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +69,8 @@ class Sample:
     """(T, H, W, 3)"""
     features: Mapping[str, Picture]
     """Stream -> its drawing, (H, W, 3)."""
+    captions: Mapping[str, str]
+    """Stream -> how to read its drawing."""
     codes: Mapping[str, Usage]
     """Stream of flow -> how it uses its codes."""
 
@@ -111,8 +118,9 @@ def read_samples(run: Run, stores: Stores, positions: Sequence[int]) -> list[Sam
                 right=bool(run.fused.right[position]),
                 score=float(run.fused.probabilities[position, predicted]),
                 clip=read.clip,
-                features={name: drawn for name, (drawn, _) in made.items() if drawn is not None},
-                codes={name: codes for name, (_, codes) in made.items() if codes is not None},
+                features={name: each.picture for name, each in made.items() if each.picture is not None},
+                captions={name: each.caption for name, each in made.items()},
+                codes={name: each.codes for name, each in made.items() if each.codes is not None},
             )
         )
     return samples
@@ -151,10 +159,13 @@ def _read(spec: JobSpec, row: VideoRow, stores: Stores, first_frame: int | None 
 def draw_samples(samples: Sequence[Sample], theme: Theme) -> bytes:
     """A row a video: its first, middle and last frame (or its only one), then a drawing of each extracted stream."""
     streams = list(dict.fromkeys(stream for sample in samples for stream in sample.features))
+    captions = {stream: caption for sample in samples for stream, caption in sample.captions.items()}
     single = all(len(sample.clip) == 1 for sample in samples)
-    heads = [*(["image"] if single else ["first frame", "middle frame", "last frame"]), *streams]
+    heads = [*(["image"] if single else ["first frame", "middle frame", "last frame"])]
+    heads += [fill(f"{stream}. {captions[stream]}", _HEAD) if captions[stream] else stream for stream in streams]
     aspect = max(sample.clip.shape[1] / sample.clip.shape[2] for sample in samples)
-    size = (_WIDTH * len(heads), len(samples) * (_WIDTH * aspect + 0.35) + 0.2)
+    below = _LINE * max(head.count("\n") for head in heads)
+    size = (_WIDTH * len(heads), len(samples) * (_WIDTH * aspect + 0.35) + 0.2 + below)
     figure = Figure(figsize=size, dpi=_DPI, layout="constrained")
     grid = figure.subplots(len(samples), len(heads), squeeze=False)
     for sample, cells in zip(samples, grid, strict=True):
@@ -186,14 +197,23 @@ def code_shares(samples: Sequence[Sample]) -> dict[str, str]:
     return found
 
 
-def _made(stream: StreamSpec, clip: Intermediates) -> tuple[Picture | None, Usage | None]:
-    """The middle one of a stream's pictures (None: the feature is not of pictures), and how flow uses its codes."""
+class _Made(NamedTuple):
+    """What a stream makes of a clip."""
+
+    picture: Picture | None
+    """The middle one; None: the feature is not of pictures."""
+    caption: str
+    codes: Usage | None
+    """How flow uses its codes."""
+
+
+def _made(stream: StreamSpec, clip: Intermediates) -> _Made:
     extractor = registry.create(stream.feature, stream.params)
     extractor.setup()
     feature = extract_with(extractor, clip)
     codes = usage(feature) if isinstance(extractor, SignedExtractor) else None
     try:
-        drawn = pictures(stream.feature, feature)
+        drawn = drawing(feature, registry.layout_of(stream.feature))
     except ConfigError:
-        return None, codes
-    return drawn[len(drawn) // 2], codes
+        return _Made(None, "", codes)
+    return _Made(drawn.pictures[len(drawn.pictures) // 2], drawn.caption, codes)

@@ -150,6 +150,9 @@ class Manifest(_Document):
     """Digest of all clips before `position`, as they were seen; see `digest.py`."""
     spec_digest: str
     """Of everything in the job that decides what the weights become; a job with another digest cannot resume here."""
+    clips: Number = 0
+    """Digest of the clips of the first epoch and its validation, as planned: a catalog that gives others has changed.
+    0: not known."""
     origin: Origin | None = None
     """What the training began with; null: from scratch. A training that resumes does not read that file again."""
     model: ModelDescription

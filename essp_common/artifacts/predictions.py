@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 
 from essp_common.artifacts.scores import CLASSES, VideoScores, classes_of
@@ -52,7 +53,8 @@ def predictions(scores: VideoScores, clips: Mapping[str, int], errors: Mapping[s
     found = {
         video: Prediction(
             video_id=video,
-            class_name=scores.classes[int(row.argmax())],
+            # Of scores that are equal once they are stored, the first, as `top` has it.
+            class_name=scores.classes[int(row.astype(np.float32).argmax())],
             clips=clips[video],
             scores=tuple(float(value) for value in row),
             error=errors.get(video),

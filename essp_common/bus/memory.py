@@ -15,8 +15,8 @@ import threading
 import time
 import zlib
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import count as count_from
 from typing import Self
 
 from essp_common.bus.port import SUSPECTS, Record, check_size
@@ -27,31 +27,44 @@ from essp_common.runtime.troubles import Troubles
 RETAINED = 4096
 """Records a partition keeps although every group has committed them, for a group that comes late."""
 
+_STEPS = 16
+"""A partition drops records when it has a part of `RETAINED` more."""
+
 Slot = tuple[str, int]
 """Topic and partition."""
 
 
 class _Log:
-    """One partition: its records from offset `start` on."""
+    """One partition: its records from offset `start` on.
+
+    As keys and values: those that are kept are many, and the garbage collector has nothing to look at in bytes.
+    """
 
     def __init__(self) -> None:
         self.start = 0
-        self.records: list[Record] = []
+        self._keys: list[bytes] = []
+        self._values: list[bytes] = []
 
     @property
     def end(self) -> int:
-        return self.start + len(self.records)
+        return self.start + len(self._values)
 
-    def read(self, offset: int, count: int) -> list[Record]:
+    def append(self, key: bytes, value: bytes) -> None:
+        """A new record at its end."""
+        self._keys.append(key)
+        self._values.append(value)
+
+    def read(self, offset: int, count: int) -> Iterator[tuple[int, bytes, bytes]]:
+        """Offset, key and value of up to so many records."""
         first = offset - self.start
-        return self.records[first : first + count]
+        chosen = slice(first, first + count)
+        return zip(count_from(offset), self._keys[chosen], self._values[chosen], strict=False)
 
-    def trim(self, offset: int, retained: int) -> None:
-        """Drop what lies below `offset`, in large steps, as dropping from the front of a list moves the rest."""
-        surplus = min(offset, self.end - retained) - self.start
-        if surplus > retained:
-            del self.records[:surplus]
-            self.start += surplus
+    def drop(self, offset: int) -> None:
+        """Drop what lies below `offset`."""
+        surplus = max(0, offset - self.start)
+        del self._keys[:surplus], self._values[:surplus]
+        self.start += surplus
 
 
 class _Group:
@@ -69,7 +82,7 @@ class MemoryBus:
     def __init__(self, retained: int = RETAINED) -> None:
         self.lock = threading.RLock()
         self.closed = False
-        self._retained = retained
+        self._retained, self._step = retained, max(1, retained // _STEPS)
         self._topics: dict[str, list[_Log]] = {}
         self._groups: defaultdict[str, _Group] = defaultdict(_Group)
         self._readers: defaultdict[str, list[MemorySubscription]] = defaultdict(list)
@@ -96,8 +109,7 @@ class MemoryBus:
             chosen = zlib.crc32(key) % len(logs) if partition is None else partition
             if not 0 <= chosen < len(logs):
                 raise ValueError(f"topic {topic} has {len(logs)} partitions, there is no {chosen}")
-            log = logs[chosen]
-            log.records.append(Record(topic, chosen, log.end, key, value))
+            logs[chosen].append(key, value)
             for reader in self._readers[topic]:
                 reader.arrived((topic, chosen))
 
@@ -161,11 +173,11 @@ class MemoryBus:
     def trim(self, slot: Slot, committed: int) -> None:
         """Drop what every group has committed and every group-less reader has read. `committed`: by one of them."""
         log = self.log(slot)
-        if committed - log.start <= self._retained:
-            return  # asking the others is not worth it: a log drops nothing before
+        if committed - log.start <= self._retained + self._step:
+            return  # asking the others, and moving the rest of a list to its front, is not worth it before
         limits = [group.committed[slot] for group in self._groups.values() if slot in group.committed]
         limits += [r.position(slot) for r in self._readers[slot[0]] if r.group is None and slot in r.slots]
-        log.trim(min(limits), self._retained)
+        log.drop(min(*limits, log.end - self._retained))
 
     def _logs(self, topic: str) -> list[_Log]:
         try:
@@ -219,6 +231,8 @@ class MemorySubscription:
         self._ready: dict[Slot, None] = {}
         """Partitions with something to read, longest waiting first: looking at all of them costs more than a read."""
         self._changed = threading.Condition(bus.lock)
+        self._waiting = False
+        """Whether a reader sleeps that nothing has woken yet."""
         self._paused = False
         self._closed = False
 
@@ -232,6 +246,7 @@ class MemorySubscription:
                 left = deadline - time.monotonic()
                 if records or left <= 0 or self._closed:
                     return records
+                self._waiting = True
                 self._changed.wait(left)
 
     def done(self, record: Record) -> None:
@@ -281,7 +296,9 @@ class MemorySubscription:
 
     def wake(self) -> None:
         """There may be something to read."""
-        self._changed.notify_all()
+        if self._waiting:
+            self._waiting = False
+            self._changed.notify_all()
 
     def _first_offset(self, slot: Slot) -> int:
         start = self._bus.log(slot).start
@@ -293,14 +310,12 @@ class MemorySubscription:
             slot = next(iter(self._ready))
             del self._ready[slot]
             watermark, log = self.slots[slot], self._bus.log(slot)
-            found = log.read(watermark.position, max_records - len(records))
-            for number, record in enumerate(found):
-                watermark.delivered(record.offset)
-                if self.group is not None and record.offset < watermark.start + SUSPECTS:
-                    found[number] = replace(record, redelivered=True)
+            suspects = 0 if self.group is None else watermark.start + SUSPECTS
+            for offset, key, value in log.read(watermark.position, max_records - len(records)):
+                watermark.delivered(offset)
                 if self.group is None:
-                    watermark.done(record.offset)
-            records += found
+                    watermark.done(offset)
+                records.append(Record(*slot, offset, key, value, redelivered=offset < suspects))
             if log.end > watermark.position:
                 # To the end of the line, so that a busy partition does not starve the others.
                 self._ready[slot] = None

@@ -26,6 +26,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 from pydantic import ValidationError
 
 from essp_common.errors import ConfigError
+from essp_common.field_paths import joined, parts_of
 from essp_common.job.documents import read_yaml
 from essp_common.job.fields import MOST_EPOCHS
 from essp_common.job.spec import AggregationSpec, JobSpec
@@ -91,14 +92,17 @@ def concerns(fields: Iterable[str], trainer: str) -> bool:
 
 
 def parse_changes(text: str) -> dict[str, Any]:
-    """Dotted field -> value, of a part of a job in YAML or JSON, as it stands in a job file. Raises `ConfigError`."""
+    """Place of a field -> value, of a part of a job in YAML or JSON, as it stands in a job file.
+
+    Raises `ConfigError`.
+    """
     document = read_yaml(text, "the change")
     if not isinstance(document, dict) or not document:
         raise ConfigError(
             "the change: is a mapping of the fields to change, as in "
             '{"trainers": {"rgb": {"optimizer": {"lr": 0.001}}}}'
         )
-    return dict(_leaves(document, ""))
+    return {joined(names): value for names, value in _leaves(document)}
 
 
 def changed(spec: JobSpec, fields: Mapping[str, Any]) -> JobSpec:
@@ -127,7 +131,7 @@ def of_next_run(spec: JobSpec, fields: Iterable[str]) -> set[str]:
     A trainer without a stream is none, but a name that was misspelled.
     """
     given = list(fields)
-    new = {field.split(".")[1] for field in given if field.startswith("trainers.") and field.endswith(".stream")}
+    new = {parts[1] for parts in map(parts_of, given) if len(parts) == 3 and parts[::2] == ("trainers", "stream")}
     groups = {"trainers": new - spec.trainers.keys(), "streams": _names("streams", given) - spec.streams.keys()}
     return {
         field
@@ -143,7 +147,7 @@ def next_run(spec: JobSpec, fields: Mapping[str, Any]) -> JobSpec:
     """
     document = spec.model_dump(mode="json")
     for field, value in fields.items():
-        *path, last = field.split(".")
+        *path, last = parts_of(field)
         section = document
         for name in path:
             if not isinstance(section.get(name), dict):
@@ -226,7 +230,7 @@ def _instead(field: str, known: Sequence[str]) -> str:
 
 def _names(group: str, fields: Iterable[str]) -> set[str]:
     """The names in `trainers` or `streams` of which these fields are."""
-    return {parts[1] for field in fields if len(parts := field.split(".")) > 1 and parts[0] == group}
+    return {parts[1] for field in fields if len(parts := parts_of(field)) > 1 and parts[0] == group}
 
 
 def _optimizer(trainer: str) -> str:
@@ -258,14 +262,13 @@ def _in_lines(found: Sequence[str]) -> str:
 
 
 def _value(spec: JobSpec, field: str) -> str:
-    section = spec.aggregation if field == STRATEGIES else spec.trainers[field.split(".")[1]].optimizer
+    section = spec.aggregation if field == STRATEGIES else spec.trainers[parts_of(field)[1]].optimizer
     return json.dumps(section.model_dump(mode="json")[field.rpartition(".")[2]])
 
 
-def _leaves(document: Mapping[str, Any], where: str) -> Iterator[tuple[str, Any]]:
+def _leaves(document: Mapping[str, Any], where: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
     for name, value in document.items():
-        field = f"{where}.{name}" if where else str(name)
         if isinstance(value, Mapping) and value:
-            yield from _leaves(value, field)
+            yield from _leaves(value, (*where, name))
         else:
-            yield field, value
+            yield (*where, name), value

@@ -393,6 +393,8 @@ class StreamPreview(_Model):
     """How many pictures of the clip the stream's consumers get."""
     shown: int
     """How many of them are here, evenly spaced."""
+    caption: str = ""
+    """How to read them: what colours mean. Empty: they are frames."""
     jpeg: str
     """The shown ones side by side, in order, as a JPEG in base64; large ones are made smaller."""
 

@@ -415,6 +415,7 @@ def _load_backbone(backbone: nn.Module, entry: Network, weights: StateDict, desc
             f"{len(unexpected)} unknown{_first(unexpected)}; set `model` to the model of the weights, or give them its "
             "names (docs/networks.md says which layouts are known)"
         )
+    _refuse_no_numbers(state, description.name)
     left_out = sorted(name for name in named.tensors if name.startswith(fresh))
     _log.info(
         "%s starts from weights%s: %d tensors loaded%s; left out, as that layer is new for the %d classes: %s%s",
@@ -426,6 +427,17 @@ def _load_backbone(backbone: nn.Module, entry: Network, weights: StateDict, desc
         ", ".join(left_out) or "nothing",
         f"; not in the file, so drawn at random: AuxLogits ({len(random)} tensors)" if random else "",
     )
+
+
+def _refuse_no_numbers(state: StateDict, name: str) -> None:
+    """Refuse weights of a training that diverged, or that are damaged: each step would end in a loss of NaN, for which
+    no learning rate is to blame. Infinities may be masks."""
+    damaged = [path for path, tensor in state.items() if tensor.isnan().any()]
+    if damaged:
+        raise ConfigError(
+            f"these weights of {name} have values that are no numbers (NaN) in {len(damaged)} tensors"
+            f"{_first(damaged)}: they are damaged, or of a training that diverged; start from others"
+        )
 
 
 def _in_a_line(error: RuntimeError) -> str:

@@ -75,8 +75,9 @@ class Network:
     the stream and the classes of the catalog.
 
     It sees `(B, C, H, W)` float32, normalised, and returns `(B, K)` logits; B may be 0 while it trains on several
-    ranks. It draws random numbers in dropout layers alone, which are replaced, too: a training that resumes has to get
-    the same ones. An installed package registers one for jobs under the entry points `essp.models` (docs/networks.md):
+    ranks, and goes through the same batch normalisations then. It draws random numbers in dropout layers alone, which
+    are replaced, too: a training that resumes has to get the same ones. An installed package registers one for jobs
+    under the entry points `essp.models` (docs/networks.md):
 
         TINY = essp.Network(make, stem="0", head="4")
     """

@@ -152,6 +152,11 @@ class S3Store:
                 return None
             raise
 
+    def keeps_marks(self, key: str) -> bool:
+        """Whether an object that was written with `if_absent` says which write it was."""
+        with self._errors(key):
+            return _MARK in self._client.head_object(**self._target(key))["Metadata"]
+
     def put_file(self, key: str, path: str) -> ObjectInfo:
         """Upload a file, in parts where large."""
         with self._writes.one(small=False), self._errors(key):

@@ -9,7 +9,7 @@ own is one split, epoch after epoch.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import lru_cache
 
 from essp_common.catalog.catalog import Catalog
@@ -56,10 +56,17 @@ class Phases:
         It is the same for every rank. Of a prediction every video goes into it, as its file was when the catalog was
         made: scores are kept from one run of the job to the next.
         """
+        return self._digest_of({purpose for purpose, _ in self.order})
+
+    def training_digest(self) -> int:
+        """The same of the first epoch and its validation alone: it stays as it is if the job is given more epochs."""
+        return self._digest_of((TRAIN, VALIDATION))
+
+    def _digest_of(self, purposes: Collection[Purpose]) -> int:
         crc = 0
         sampling = self.spec.sampling.model_copy(update={"ranks": 1, "rank": 0})
         for number, (purpose, epoch) in enumerate(self.order):
-            if epoch:
+            if epoch or purpose not in purposes:
                 continue
             view = self.view(number)
             if purpose == PREDICT:

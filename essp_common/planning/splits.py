@@ -23,7 +23,7 @@ from essp_common.job.data_spec import DataSpec
 from essp_common.validation import suggested
 
 _ALIASES = {
-    "training": "train",
+    **dict.fromkeys(("training", "trainval"), "train"),  # what two splits have together is there to train on
     **dict.fromkeys(("val", "valid", "validate", "dev"), "validation"),  # Kinetics has `validate`
     "testing": "test",
 }

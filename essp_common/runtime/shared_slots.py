@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import weakref
 from collections import defaultdict
 from dataclasses import dataclass
 
@@ -44,7 +43,8 @@ class SharedMemory:
         """Bytes that are mapped, most of them perhaps not in use; it only grows."""
         self._mapped = mmap.mmap(-1, _PAGE)
         self._end = 0
-        self._free: defaultdict[int, list[Slot]] = defaultdict(list)
+        self._free: defaultdict[int, list[int]] = defaultdict(list)
+        """Size -> where free slots of it begin."""
 
     def take(self, size: int) -> Slot:
         """A slot of at least `size` bytes, with its previous content. Give it back, or hand out a view of it.
@@ -53,7 +53,7 @@ class SharedMemory:
         """
         size = _size_class(size)
         try:
-            return self._free[size].pop()
+            return Slot(self._free[size].pop(), size)
         except IndexError:
             pass
         slot = Slot(self._end, size)
@@ -80,7 +80,7 @@ class SharedMemory:
 
     def give_back(self, slot: Slot) -> None:
         """Free a slot."""
-        self._free[slot.size].append(slot)
+        self._free[slot.size].append(slot.start)
 
     def copy(self, slot: Slot, length: int) -> bytes:
         """A copy of the first bytes of a slot. The slot stays taken."""
@@ -91,15 +91,31 @@ class SharedMemory:
 
         The slot becomes free when the view and everything made of it are gone.
         """
-        array = np.frombuffer(self._mapped, np.uint8, length, slot.start)
-        weakref.finalize(array, self._free[slot.size].append, slot).atexit = False
-        return array.data if writable else array.data.toreadonly()
+        lent = _Lent(length, np.uint8, self._mapped, slot.start)
+        lent.start, lent.free = slot.start, self._free[slot.size]
+        return lent.data if writable else lent.data.toreadonly()
 
     def close(self) -> None:
         """Close the descriptor. Views stay valid. Idempotent."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
+
+
+class _Lent(np.ndarray[tuple[int], np.dtype[np.uint8]]):
+    """What a view is of. It lives as long as the view and everything made of it, then its slot is free.
+
+    One object for the garbage collector to look at, where `weakref.finalize` makes five, for each clip in memory.
+    """
+
+    __slots__ = ("free", "start")
+    start: int
+    """Of its slot."""
+    free: list[int]
+    """Those of the slots of its size that are free."""
+
+    def __del__(self) -> None:
+        self.free.append(self.start)
 
 
 def _size_class(size: int) -> int:

@@ -30,6 +30,7 @@ import struct
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -50,6 +51,8 @@ _VERSION = 1
 _HEAD = struct.Struct("<4sBBBBIQ8s8I")
 _CRC = struct.Struct("<I")
 _HEAD_BYTES = _HEAD.size + _CRC.size
+_PARTS = slice(8, 12)
+"""Where a header says how many parts there are."""
 _PART = struct.Struct("<II")
 _MIN_DIMENSIONS = 2
 _MAX_DIMENSIONS = 8
@@ -184,6 +187,8 @@ def decode(
     chosen = range(found.shape[0]) if frames is None else _existing(frames, found.shape[0])
     if found.codec == "raw":
         array: NDArray[Any] = np.ndarray(found.shape, found.dtype, buffer=payload.toreadonly())
+        if frames is None:
+            return array
         even = _as_slice(chosen)
         return array[even] if even is not None else array[list(chosen)]
     parts = _checked_parts(found, payload, chosen)
@@ -230,9 +235,21 @@ def _pack_header(
 
 
 def _unpack_header(view: memoryview) -> FrameHeader:
-    """The header, with every field checked. The CRC finds damage; the other checks find forged headers."""
+    """The header, with every field checked."""
     if len(view) < _HEAD_BYTES:
         raise BadFrames(f"{len(view)} bytes are no frames: the header alone has {_HEAD_BYTES}")
+    head = bytes(view[:_HEAD_BYTES])
+    return _checked_header(view) if any(head[_PARTS]) else _raw_header(head)
+
+
+@lru_cache(maxsize=64)
+def _raw_header(head: bytes) -> FrameHeader:
+    """Of a value without parts. All raw clips of a job have the same header: reading it takes longer than the clip."""
+    return _checked_header(memoryview(head))
+
+
+def _checked_header(view: memoryview) -> FrameHeader:
+    """The CRC finds damage; the other checks find forged headers."""
     magic, version, codec, dimensions, colour, parts, payload, dtype, *shape = _HEAD.unpack_from(view)
     if magic != _MAGIC:
         raise BadFrames(f"no frames: the value begins with {magic!r}, not {_MAGIC!r}")

@@ -1,8 +1,9 @@
 """Reports what a worker made to the master in batches: one message for several clips.
 
 A message for each clip would cost the master more than everything else it does about the clip. The clips that the
-lanes of a worker make are therefore collected for at most `WINDOW_S`, or until `RECORDS` records are finished, and
-reported together. A worker with nothing else in hand reports at once, since a consumer may be waiting.
+lanes of a worker make are therefore collected for at most `WINDOW_S`, or until there are `CLIPS` of them or `RECORDS`
+records are finished, and reported together. A worker with nothing else in hand reports at once, since a consumer may
+be waiting.
 
 Effects that must follow the report of a record (the ack of its input, and the commit of the record) are deferred with
 `then` and happen when the report is durable. So nothing is lost: if a worker dies or cannot reach the bus before it has
@@ -28,6 +29,9 @@ WINDOW_S = 0.2
 RECORDS = 16
 """Most records that are finished and not reported. If the worker dies they are delivered again, and must be among those
 that the next worker suspects (`bus.port.SUSPECTS`)."""
+CLIPS = 256
+"""Most clips that wait to be reported at the end of a record: more of them together cost the master no less each. What
+a consumer is done with before the master has heard that it was made costs it several times as much."""
 
 Effect = Callable[[], object]
 
@@ -88,7 +92,10 @@ class Reports:
     def due(self) -> bool:
         """It is time to `flush`, although the worker has other records in hand."""
         with self._lock:
-            return self._since_s is not None and (self._records >= RECORDS or self._clock() >= self._since_s + WINDOW_S)
+            if self._since_s is None:
+                return False
+            enough = self._records >= RECORDS or len(self._reports) >= CLIPS
+            return enough or self._clock() >= self._since_s + WINDOW_S
 
     def flush(self) -> None:
         """Publish all reports durably, then run the deferred effects. Raises `TransientError` and keeps the rest."""

@@ -110,9 +110,9 @@ class MasterSettings(Settings):
     mlflow: str = ""
     """URI of an MLflow server on which each training gets a run, in an experiment named after its job (needs the extra
     `tracking`). Empty: none."""
-    stall_s: float = Field(60.0, gt=0)
+    stall_s: float = Field(60.0, gt=0, le=3600)
     """If workers report nothing for a job for so long, its outstanding clips are issued again. Each time in a row the
-    wait doubles, up to an hour."""
+    wait doubles, up to an hour, which is the most it can be."""
     ready_s: float = Field(600.0, ge=0)
     """How long the seeds of a job wait, from when it runs, until each pool that its clips flow through has a worker:
     decoders, extractors, and its trainers or a predictor. Then they go out all the same. 0: they do not wait."""

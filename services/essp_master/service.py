@@ -139,6 +139,8 @@ class Master:
                 self.recover()  # before the first message is read, since it may be about one of these jobs
                 feed = ControlFeed(self._bus)
                 self._runner.follow(feed)
+                watches.append(threading.Thread(target=self._takeover.read_on, name="essp-read-on", daemon=True))
+                watches[-1].start()
             # A master that has nothing to say would not notice that the broker takes no messages.
             with Heart(self._bus, self._worker, ids.MASTER, dict):
                 self._work()
@@ -369,7 +371,7 @@ class Master:
         """The course of a job's trainings; empty if it is past (`lifecycle/job_table.py`). Raises `NotFound`."""
         self._takeover.wait()
         with self._lock:
-            return [] if self._jobs.past(name) is not None else curves_of(self._jobs[name])
+            return [] if self._jobs.is_past(name) else curves_of(self._jobs[name])
 
     def preview(self, name: str, stream: str) -> StreamPreview:
         """Pictures of a clip that lies in the cache for the consumers of a stream; it stays there as it is.
@@ -378,14 +380,14 @@ class Master:
         """
         self._takeover.wait()
         with self._lock:
-            if self._jobs.past(name) is not None or self._jobs[name].state.ended:
+            if self._jobs.is_past(name) or self._jobs[name].state.ended:
                 raise NotFound(f"job {name} has ended, and its clips are gone")
             job = self._jobs[name]
-            spec = job.run.preflight.spec
+            spec, layouts = job.run.preflight.spec, job.run.preflight.layouts
             if stream not in spec.streams:
                 raise NotFound(f"job {name} has no stream {stream!r}; {suggested(stream, list(spec.streams))}")
             clips = job.stored.of(stream)
-        return self._previews.of(spec, stream, clips)
+        return self._previews.of(spec, stream, layouts[stream], clips)
 
     def recent(self) -> list[JobStatus]:
         """The jobs that have not ended, and those that ended within the last hour, as far as they are known already."""
@@ -394,7 +396,7 @@ class Master:
             own = [
                 status_of(job, usage, now_s) for job in self._jobs if job.life.ended is None or job.life.ended > since
             ]
-            return own + [past for past in self._jobs.all_past() if past.ended is not None and past.ended > since]
+            return own + self._jobs.past_since(since)
 
     @property
     def recovered(self) -> bool:
@@ -415,7 +417,7 @@ class Master:
         """The events of a job after event `after`; waits up to `timeout_s` for one. Raises `NotFound`."""
         self._takeover.wait()
         with self._lock:
-            if self._jobs.past(name) is not None:
+            if self._jobs.is_past(name):
                 return ()
             events = self._jobs[name].reporter.log
         return events.after(after, timeout_s)

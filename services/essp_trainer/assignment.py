@@ -41,6 +41,8 @@ class Assignment:
     fence: int
     since: int = 0
     """The fence with which this run of the job began; 0: not known."""
+    clips: int = 0
+    """Digest of the clips of the first epoch and its validation (`JobSnapshot.training_digest`); 0: not known."""
     code: tuple[str, ...] = ()
     """Packages of which the job may name the network and the loss by path."""
 
@@ -67,6 +69,7 @@ class Assignment:
             versions=dict(snapshot.versions),
             fence=command.fence,
             since=run_of(command),
+            clips=snapshot.training_digest,
             code=code,
         )
 

@@ -115,6 +115,13 @@ class Session:
             self._state.digest = 0  # rank 0 accounts for the clips before the checkpoint
         self._meter = Meter.of(self._state.running, self._clock)
         self._checkpointer.saved = manifest
+        if self._ranks.is_rank_zero and 0 != manifest.clips != self._assignment.clips != 0:
+            warning = (
+                f"{self._checkpoint_store.uri(manifest)} was made with other videos, or labels of them, than the "
+                "catalog now has: the training goes on with these, and its figures before and after cannot be compared"
+            )
+            log.warning("%s: %s", self._assignment.trainer, warning)
+            self._retry(lambda: self._reporter.trouble(warning))
         if self._assignment.stop_at(manifest) is not None:
             self._stopped = True
             self._meter, self._state.running = Meter(self._clock), {}

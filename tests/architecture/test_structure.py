@@ -16,7 +16,8 @@ from setuptools import find_packages
 
 from essp_common import topics
 from essp_common.job.spec import JobSpec
-from tools import chart_reference, cli_reference, job_reference, proto_drift, rest_reference
+from tools import chart_reference, cli_reference, job_reference, messages, rest_reference
+from tools.written import drifted
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = sorted(
@@ -55,7 +56,7 @@ def test_a_decoders_child_starts_light() -> None:
 
 
 def test_generated_messages_are_current() -> None:
-    assert proto_drift.drifted() == []
+    assert drifted(messages.current()) == []
 
 
 @pytest.mark.parametrize("reference", [cli_reference, job_reference, rest_reference], ids=lambda of: of.PAGE.name)
@@ -65,7 +66,7 @@ def test_reference_is_current(reference: Any) -> None:
 
 
 def test_references_of_the_chart_are_current() -> None:
-    assert chart_reference.drifted() == []
+    assert drifted(chart_reference.current()) == []
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))

@@ -84,9 +84,10 @@ def test_several_ranks_a_pod_are_started_by_torchrun(objects: list[Object]) -> N
 def test_torchrun_leaves_ranks_the_time_that_their_pod_has(helm: Helm, values: Object, seconds: int) -> None:
     """By itself it kills them 30 s after SIGTERM. Ten seconds are left for its own end."""
     pool = {"service": "trainer", "training": {"job": "a", "trainer": "b", "ranksPerNode": 2}, **values}
-    objects = helm.render(extraPools={"t": pool}, controlPlane={"ranks": 8, "ranksPerNode": 2, "trainer": values})
-    (started,) = (made for made in templates(objects) if made["kind"] == "Job")
-    for job in (job_of(objects, "t"), started):
+    installed = helm.render(extraPools={"t": pool})
+    master = helm.render(controlPlane={"ranks": 8, "ranksPerNode": 2, "trainer": values})
+    (started,) = (made for made in templates(master) if made["kind"] == "Job")
+    for job, objects in ((job_of(installed, "t"), installed), (started, master)):
         assert environment_of(job, objects)["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] == str(seconds)
         assert pod_of(job)["spec"]["terminationGracePeriodSeconds"] == seconds + 10
 
@@ -172,3 +173,16 @@ def test_a_changed_training_is_another_job(helm: Helm, change: dict[str, Any]) -
 def test_what_makes_no_training_is_refused(helm: Helm, pool: Object, said: str) -> None:
     with pytest.raises(Refused, match=said):
         helm.render(extraPools={"t": pool})
+
+
+def test_a_trainer_has_one_pool(helm: Helm) -> None:
+    def pool(job: str, trainer: str) -> Object:
+        return {"service": "trainer", "training": {"job": job, "trainer": trainer}}
+
+    one = pool("a", "rgb")
+    helm.render(extraPools={"s": one, "t": pool("a", "flow"), "u": pool("b", "rgb")})
+    helm.render(extraPools={"s": one, "t": {**one, "enabled": False}})
+    with pytest.raises(Refused, match=r"pools s and t are both trainer rgb of job a, .* keep one"):
+        helm.render(extraPools={"s": one, "t": {**one, "resources": {"limits": {"memory": "1Gi"}}}})
+    with pytest.raises(Refused, match=r"pool s: the master starts the trainers of all jobs .* controlPlane.ranks to 0"):
+        helm.render(extraPools={"s": one}, controlPlane={"ranks": 2})

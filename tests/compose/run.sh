@@ -43,7 +43,7 @@ for container in $decoders; do
 done
 say "trainers have left by themselves"
 for trainer in trainer-rgb trainer-flow; do
-    status=$(docker wait "$(compose ps --quiet "$trainer")")
+    status=$(docker wait "$(compose ps --all --quiet "$trainer")")
     [ "$status" = 0 ] || fail "$trainer ended with status $status"
     echo "$trainer: 0"
 done

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from essp_common.planning.position import Position
 from essp_master.ledger.indices import IndexSet
+from essp_master.ledger.outstanding import outstanding_clips
 from essp_master.ledger.states import REOPENED
 from tests.harness.ledger_simulation import LedgerSimulation
 
@@ -51,10 +52,11 @@ def check_account(sim: LedgerSimulation) -> None:
     check_lead(sim)
     ledger, state = sim.ledger, sim.ledger.state()
     credits = ledger.credits
-    assert sum(sum(o.sizes) for o in state.outstanding) == credits.outstanding_bytes <= credits.budget_bytes
-    left = {Position.of(o.position): o.left for o in state.outstanding}
-    assert len(left) == len(state.outstanding)
-    counted = {Position.of(o.position) for o in state.outstanding if o.state not in REOPENED}
+    clips = outstanding_clips(state)
+    assert sum(sum(clip.sizes) for clip in clips) == credits.outstanding_bytes <= credits.budget_bytes
+    left = {Position.of(clip.position): clip.left for clip in clips}
+    assert len(left) == len(clips)
+    counted = {Position.of(clip.position) for clip in clips if clip.state not in REOPENED}
     issued = IndexSet.of(state.order.issued)
     stragglers = {queue.consumer for queue in state.catch_up_queues}
     unfinished = [0] * len(ledger.phases)

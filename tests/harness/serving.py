@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import httpx
-from fastapi import FastAPI
+from starlette.applications import Starlette
 
 from essp_common.wiring import Adapters
 from essp_master.api.app import create_app
@@ -22,7 +22,7 @@ from tests.harness.waiting import LONGEST_S
 
 
 @contextmanager
-def served(app: FastAPI, settings: MasterSettings | None = None) -> Iterator[str]:
+def served(app: Starlette, settings: MasterSettings | None = None) -> Iterator[str]:
     """The URL of an API."""
     server = ApiServer(app, "127.0.0.1", 0, settings or MasterSettings())
     with running(server):

@@ -103,6 +103,8 @@ class Stage:
     """Of this run of the job."""
     changes: list[Change] = field(default_factory=list)
     """What people have changed of it while it ran."""
+    training_digest: int = 0
+    """Of what the catalog gives."""
 
     def __post_init__(self) -> None:
         self.adapters = Adapters(self.bus, self.cache, self.stores)
@@ -133,6 +135,7 @@ class Stage:
             classes=CLASSES,
             phases=self.plans,
             layouts={"s": layout.model_dump_json()},
+            training_digest=self.training_digest,
         )
         then = self.spec.model_copy(update={"epochs": epochs}).model_dump_json() if epochs else ""
         control = Control(job="tiny", fence=self.fence, command=command, snapshot=snapshot, next_spec_json=then)

@@ -4,9 +4,9 @@ import assert from "node:assert/strict";
 import { ask, decoded } from "./api.js";
 import { changeMarks, lines, nearest, range, ticks } from "./chart.js";
 import { lineOf } from "./create.js";
-import { compared, comparison, joined, resultsOf } from "./compare.js";
+import { compared, comparison, joined, loadComparison, resultsOf } from "./compare.js";
 import { chosen, eventWords, groupOf } from "./events.js";
-import { DEFAULTS, jobText, quoted } from "./fields.js";
+import { DEFAULTS, jobText, partsOf, quoted } from "./fields.js";
 import { flowOf, marks } from "./flow.js";
 import { asChange, commands, courseWords, resultRows, watchJob, why } from "./job.js";
 import { loadJobs, narrowed } from "./jobs.js";
@@ -56,6 +56,8 @@ assert.deepEqual(Object.keys(joined([{ job: labels, curves }]).all), ["loss", "m
 const changes = [{ number: 1, fields: { "trainers.two.optimizer.lr": 0.5 }, places: { two: { epoch: 1, clip: 10 } } }, { number: 2, fields: {}, places: {} }];
 assert.deepEqual(changeMarks({ ...job, changes }), [{ trainer: "two", colour: 1, x: 1.25, words: "change 1: trainers.two.optimizer.lr 0.5" }]);
 assert.deepEqual(asChange(" trainers.one.optimizer.lr = 1e-3 "), { trainers: { one: { optimizer: { lr: 0.001 } } } });
+assert.deepEqual(asChange('a.layers."layer1.0" = 0.1'), { a: { layers: { "layer1.0": 0.1 } } });
+assert.deepEqual(["a", 'a."b.c=\\"".d', 'a.""', "a..b", 'a."b', 'a"b"', '"\\q"'].map(partsOf), [["a"], ["a", 'b.c="', "d"], ["a", ""], null, null, null, null]);
 assert.deepEqual(["a=cosine", "a=[1, 2]", "lr", "=1", "a="].map(asChange), [{ a: "cosine" }, { a: [1, 2] }, null, null, null]);
 assert.deepEqual([0, 1.2, 1.3, 9].map(x => nearest([{ x: 1 }, { x: 1.5 }, { x: 2 }], x).x), [1, 1, 1.5, 2]);
 
@@ -91,6 +93,7 @@ assert.deepEqual(compared("#/compare/a%+b%20c"), ["a%", "b c"]);
 // What a stream carries, in words.
 const preview = { purpose: "train", epoch: 1, index: 1199, video: "a/b.mp4", class_name: "run", first_frame: 30, height: 112, width: 112, pictures: 10, shown: 6 };
 assert.equal(previewWords(preview), "train, epoch 2, clip 1,200: a/b.mp4 (run), from frame 30 on; 6 of 10 pictures of 112 x 112 pixels");
+assert.match(previewWords({ ...preview, caption: "hue: direction" }), /112 pixels; hue: direction$/);
 assert.match(previewWords({ ...preview, class_name: "", pictures: 1, shown: 1 }), /b\.mp4, from frame 30 on; 1 picture of/);
 
 // Events in words, and left out as people want it.
@@ -194,3 +197,11 @@ globalThis.fetch = async (path, { signal }) => {
 };
 await assert.rejects(ask("v1/jobs"), { status: 0 });
 assert.equal(await ask("v1/jobs/a:stop", { method: "POST" }), "done");
+
+// A job that there is not is named beside those that are compared; any other refusal is one of the whole view.
+const refused = status => ({ ok: false, status, json: async () => ({ detail: "no" }) });
+const answers = path => (path.includes("/gone") ? refused(404) : path.includes("/hidden") ? refused(403) : { ok: true, json: async () => path });
+AbortSignal.timeout = () => null;
+globalThis.fetch = async path => answers(path);
+assert.deepEqual(await loadComparison(["a", "gone"]), { found: [{ job: "v1/jobs/a", curves: "v1/jobs/a/curves" }], unknown: ["gone"] });
+await assert.rejects(loadComparison(["a", "hidden"]), { status: 403 });

@@ -599,7 +599,7 @@ class StepReport(_message.Message):
     def __init__(self, trainer: _Optional[str] = ..., purpose: _Optional[_Union[Purpose, str]] = ..., epoch: _Optional[int] = ..., clips_done: _Optional[int] = ..., loss: _Optional[float] = ..., top1: _Optional[float] = ..., data_wait_ratio: _Optional[float] = ..., clips_per_s: _Optional[float] = ..., queue: _Optional[int] = ...) -> None: ...
 
 class JobSnapshot(_message.Message):
-    __slots__ = ("spec_json", "classes", "versions", "phases", "plan_digest", "layouts")
+    __slots__ = ("spec_json", "classes", "versions", "phases", "plan_digest", "layouts", "training_digest")
     class VersionsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -620,13 +620,15 @@ class JobSnapshot(_message.Message):
     PHASES_FIELD_NUMBER: _ClassVar[int]
     PLAN_DIGEST_FIELD_NUMBER: _ClassVar[int]
     LAYOUTS_FIELD_NUMBER: _ClassVar[int]
+    TRAINING_DIGEST_FIELD_NUMBER: _ClassVar[int]
     spec_json: str
     classes: _containers.RepeatedScalarFieldContainer[str]
     versions: _containers.ScalarMap[str, str]
     phases: _containers.RepeatedCompositeFieldContainer[PhasePlan]
     plan_digest: int
     layouts: _containers.ScalarMap[str, str]
-    def __init__(self, spec_json: _Optional[str] = ..., classes: _Optional[_Iterable[str]] = ..., versions: _Optional[_Mapping[str, str]] = ..., phases: _Optional[_Iterable[_Union[PhasePlan, _Mapping]]] = ..., plan_digest: _Optional[int] = ..., layouts: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    training_digest: int
+    def __init__(self, spec_json: _Optional[str] = ..., classes: _Optional[_Iterable[str]] = ..., versions: _Optional[_Mapping[str, str]] = ..., phases: _Optional[_Iterable[_Union[PhasePlan, _Mapping]]] = ..., plan_digest: _Optional[int] = ..., layouts: _Optional[_Mapping[str, str]] = ..., training_digest: _Optional[int] = ...) -> None: ...
 
 class PhasePlan(_message.Message):
     __slots__ = ("purpose", "epoch", "clips")
@@ -836,6 +838,25 @@ class OutstandingClip(_message.Message):
     catch_up: str
     def __init__(self, position: _Optional[_Union[Position, _Mapping]] = ..., attempt: _Optional[int] = ..., state: _Optional[_Union[OutstandingClip.State, str]] = ..., left: _Optional[int] = ..., made: _Optional[int] = ..., counted: _Optional[int] = ..., sizes: _Optional[_Iterable[int]] = ..., losses: _Optional[int] = ..., catch_up: _Optional[str] = ...) -> None: ...
 
+class PlainColumns(_message.Message):
+    __slots__ = ("phase_index", "indices", "left", "made", "sizes")
+    class Sizes(_message.Message):
+        __slots__ = ("bytes",)
+        BYTES_FIELD_NUMBER: _ClassVar[int]
+        bytes: _containers.RepeatedScalarFieldContainer[int]
+        def __init__(self, bytes: _Optional[_Iterable[int]] = ...) -> None: ...
+    PHASE_INDEX_FIELD_NUMBER: _ClassVar[int]
+    INDICES_FIELD_NUMBER: _ClassVar[int]
+    LEFT_FIELD_NUMBER: _ClassVar[int]
+    MADE_FIELD_NUMBER: _ClassVar[int]
+    SIZES_FIELD_NUMBER: _ClassVar[int]
+    phase_index: int
+    indices: _containers.RepeatedScalarFieldContainer[int]
+    left: _containers.RepeatedScalarFieldContainer[int]
+    made: _containers.RepeatedScalarFieldContainer[int]
+    sizes: _containers.RepeatedCompositeFieldContainer[PlainColumns.Sizes]
+    def __init__(self, phase_index: _Optional[int] = ..., indices: _Optional[_Iterable[int]] = ..., left: _Optional[_Iterable[int]] = ..., made: _Optional[_Iterable[int]] = ..., sizes: _Optional[_Iterable[_Union[PlainColumns.Sizes, _Mapping]]] = ...) -> None: ...
+
 class IssueState(_message.Message):
     __slots__ = ("phase_index", "begin", "end", "issued")
     PHASE_INDEX_FIELD_NUMBER: _ClassVar[int]
@@ -867,7 +888,7 @@ class ReplacedClip(_message.Message):
     def __init__(self, position: _Optional[_Union[Position, _Mapping]] = ..., attempt: _Optional[int] = ...) -> None: ...
 
 class LedgerState(_message.Message):
-    __slots__ = ("consumers", "streams", "phases", "outstanding", "order", "counts", "finals", "catch_up_queues", "replaced")
+    __slots__ = ("consumers", "streams", "phases", "outstanding", "order", "counts", "finals", "catch_up_queues", "replaced", "plain")
     class CountsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -884,6 +905,7 @@ class LedgerState(_message.Message):
     FINALS_FIELD_NUMBER: _ClassVar[int]
     CATCH_UP_QUEUES_FIELD_NUMBER: _ClassVar[int]
     REPLACED_FIELD_NUMBER: _ClassVar[int]
+    PLAIN_FIELD_NUMBER: _ClassVar[int]
     consumers: _containers.RepeatedCompositeFieldContainer[ConsumerState]
     streams: _containers.RepeatedScalarFieldContainer[str]
     phases: _containers.RepeatedCompositeFieldContainer[PhaseState]
@@ -893,7 +915,8 @@ class LedgerState(_message.Message):
     finals: _containers.RepeatedScalarFieldContainer[str]
     catch_up_queues: _containers.RepeatedCompositeFieldContainer[CatchUpState]
     replaced: _containers.RepeatedCompositeFieldContainer[ReplacedClip]
-    def __init__(self, consumers: _Optional[_Iterable[_Union[ConsumerState, _Mapping]]] = ..., streams: _Optional[_Iterable[str]] = ..., phases: _Optional[_Iterable[_Union[PhaseState, _Mapping]]] = ..., outstanding: _Optional[_Iterable[_Union[OutstandingClip, _Mapping]]] = ..., order: _Optional[_Union[IssueState, _Mapping]] = ..., counts: _Optional[_Mapping[str, int]] = ..., finals: _Optional[_Iterable[str]] = ..., catch_up_queues: _Optional[_Iterable[_Union[CatchUpState, _Mapping]]] = ..., replaced: _Optional[_Iterable[_Union[ReplacedClip, _Mapping]]] = ...) -> None: ...
+    plain: _containers.RepeatedCompositeFieldContainer[PlainColumns]
+    def __init__(self, consumers: _Optional[_Iterable[_Union[ConsumerState, _Mapping]]] = ..., streams: _Optional[_Iterable[str]] = ..., phases: _Optional[_Iterable[_Union[PhaseState, _Mapping]]] = ..., outstanding: _Optional[_Iterable[_Union[OutstandingClip, _Mapping]]] = ..., order: _Optional[_Union[IssueState, _Mapping]] = ..., counts: _Optional[_Mapping[str, int]] = ..., finals: _Optional[_Iterable[str]] = ..., catch_up_queues: _Optional[_Iterable[_Union[CatchUpState, _Mapping]]] = ..., replaced: _Optional[_Iterable[_Union[ReplacedClip, _Mapping]]] = ..., plain: _Optional[_Iterable[_Union[PlainColumns, _Mapping]]] = ...) -> None: ...
 
 class Runs(_message.Message):
     __slots__ = ("lengths",)

@@ -7,14 +7,14 @@ without one; it ends when the job has ended. A reader that was cut off resumes a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Header, Query
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from starlette.concurrency import run_in_threadpool
 
-from essp_common.job.status import JobEvent
+from essp_common.job.status import JobEvent, JobStatus
 from essp_master.api.problems import answers_of
 from essp_master.service import Master
 
@@ -31,6 +31,9 @@ def router(master: Master) -> APIRouter:
         """Refuse an unknown job before the stream begins."""
         master.status(name)
 
+    def look(name: str, seen: int) -> tuple[JobStatus, Sequence[JobEvent]]:
+        return master.status(name), master.events(name, seen)
+
     @routes.get(
         "/{name}/events",
         operation_id="job_events",
@@ -46,8 +49,9 @@ def router(master: Master) -> APIRouter:
         """What happens to a job, as it happens."""
         seen = int(last_event_id) if last_event_id else after
         while master.ready:
-            status = await run_in_threadpool(master.status, name)
-            for event in master.events(name, seen):
+            # In a thread, as both wait for the master: the event loop also answers the probes of all.
+            status, events = await run_in_threadpool(look, name, seen)
+            for event in events:
                 seen = event.id
                 yield ServerSentEvent(event=event.kind, id=str(event.id), data=event)
             yield ServerSentEvent(event="status", data=status)

@@ -11,9 +11,12 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
+
+from pydantic import TypeAdapter
 
 from essp_common.errors import ConfigError, Conflict
 
@@ -25,10 +28,12 @@ _MOST = 10_000
 
 
 @dataclass
-class _Entry(Generic[AnswerT]):
+class _Entry:
     asked: str
     since_s: float
-    answer: AnswerT | None = None
+    answer: bytes | None = None
+    """Packed: the status of a job with hundreds of epochs is most of a megabyte of objects, and there may be thousands
+    of answers."""
     over: threading.Event = field(default_factory=threading.Event)
     """The first request was answered, or it failed."""
 
@@ -36,9 +41,11 @@ class _Entry(Generic[AnswerT]):
 class Answers(Generic[AnswerT]):
     """The answers of one operation, by key. Thread-safe."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, kind: type[AnswerT], clock: Callable[[], float] = time.monotonic) -> None:
+        """`kind`: what an answer is."""
+        self._kind = TypeAdapter(kind)
         self._clock = clock
-        self._entries: dict[str, _Entry[AnswerT]] = {}
+        self._entries: dict[str, _Entry] = {}
         self._lock = threading.Lock()
 
     def once(self, key: str | None, asked: str, act: Callable[[], AnswerT]) -> AnswerT:
@@ -52,14 +59,15 @@ class Answers(Generic[AnswerT]):
             if not known.over.wait(PATIENCE_S):
                 raise Conflict("the request with this Idempotency-Key is still being answered; wait for it")
             if known.answer is not None:
-                return known.answer
+                return self._kind.validate_json(zlib.decompress(known.answer))
         return self._act(key, act)
 
     def _act(self, key: str, act: Callable[[], AnswerT]) -> AnswerT:
         entry = self._entries[key]
         try:
-            entry.answer = act()
-            return entry.answer
+            answer = act()
+            entry.answer = zlib.compress(self._kind.dump_json(answer))
+            return answer
         except BaseException:
             with self._lock:
                 del self._entries[key]
@@ -67,7 +75,7 @@ class Answers(Generic[AnswerT]):
         finally:
             entry.over.set()
 
-    def _begin(self, key: str, asked: str) -> _Entry[AnswerT] | None:
+    def _begin(self, key: str, asked: str) -> _Entry | None:
         """The request that came first; None: it is this one."""
         now_s = self._clock()
         with self._lock:

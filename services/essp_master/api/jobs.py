@@ -6,11 +6,11 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request, Response
 from pydantic import BaseModel, Field
-from starlette.concurrency import run_in_threadpool
 
 from essp_common.job.changes import parse_changes
 from essp_common.job.spec import parse_spec
 from essp_common.job.status import JobKind, JobState, JobStatus, JobSummary, StreamPreview, TrainerCurve
+from essp_master.api.aside import Aside
 from essp_master.api.idempotency import Answers, fingerprint
 from essp_master.api.pages import PAGE_SIZE, PAGE_SIZE_MOST, page
 from essp_master.api.problems import answers_of
@@ -65,9 +65,10 @@ _CHANGE_BODY = {
 def router(master: Master) -> APIRouter:
     """The routes of jobs."""
     routes = APIRouter(prefix="/v1/jobs", tags=["jobs"])
-    _add_start(routes, master)
-    _add_validate(routes, master)
-    _add_change(routes, master)
+    aside = Aside()
+    _add_start(routes, master, aside)
+    _add_validate(routes, master, aside)
+    _add_change(routes, master, aside)
 
     @routes.get("", operation_id="list_jobs", responses=answers_of(401, 403, 422, 503))
     def list_jobs(
@@ -117,8 +118,8 @@ def router(master: Master) -> APIRouter:
     return routes
 
 
-def _add_start(routes: APIRouter, master: Master) -> None:
-    answers: Answers[JobStatus] = Answers()
+def _add_start(routes: APIRouter, master: Master, aside: Aside) -> None:
+    answers: Answers[JobStatus] = Answers(JobStatus)
 
     @routes.post(
         "",
@@ -141,12 +142,12 @@ def _add_start(routes: APIRouter, master: Master) -> None:
             return master.start(parse_spec(body.decode("utf-8", "replace")), fresh, team=request.state.team)
 
         asked = fingerprint(body, str(fresh))
-        status = await run_in_threadpool(answers.once, _of_caller(request, idempotency_key), asked, start)
+        status = await aside.run(answers.once, _of_caller(request, idempotency_key), asked, start)
         response.headers["Location"] = f"/v1/jobs/{status.name}"
         return status
 
 
-def _add_validate(routes: APIRouter, master: Master) -> None:
+def _add_validate(routes: APIRouter, master: Master, aside: Aside) -> None:
     @routes.post(
         ":validate",
         operation_id="validate_job",
@@ -166,11 +167,11 @@ def _add_validate(routes: APIRouter, master: Master) -> None:
             trainers = list(found.spec.trainers)
             return JobCheck(name=found.spec.name, clips=clips, trainers=trainers, warnings=list(found.warnings))
 
-        return await run_in_threadpool(check)
+        return await aside.run(check)
 
 
-def _add_change(routes: APIRouter, master: Master) -> None:
-    answers: Answers[JobStatus] = Answers()
+def _add_change(routes: APIRouter, master: Master, aside: Aside) -> None:
+    answers: Answers[JobStatus] = Answers(JobStatus)
 
     @routes.patch(
         "/{name}",
@@ -190,7 +191,7 @@ def _add_change(routes: APIRouter, master: Master) -> None:
             return master.change(name, parse_changes(body.decode("utf-8", "replace")))
 
         key = _of_caller(request, idempotency_key)
-        return await run_in_threadpool(answers.once, key, fingerprint(body, name), change)
+        return await aside.run(answers.once, key, fingerprint(body, name), change)
 
 
 def _of_caller(request: Request, key: str | None) -> str | None:

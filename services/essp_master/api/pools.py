@@ -5,6 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 
 from essp_common.errors import ConfigError
+from essp_master.api.aside import Aside
 from essp_master.api.problems import answers_of
 from essp_master.pools.reconciler import PoolEvent, PoolView, Reconciler
 from essp_master.pools.rules import PoolRule
@@ -12,7 +13,7 @@ from essp_master.pools.rules import PoolRule
 
 def router(reconciler: Reconciler | None) -> APIRouter:
     """The routes of pools."""
-    routes = APIRouter(prefix="/v1/pools", tags=["pools"])
+    routes, aside = APIRouter(prefix="/v1/pools", tags=["pools"]), Aside()
 
     def keeper() -> Reconciler:
         if reconciler is None:
@@ -20,6 +21,7 @@ def router(reconciler: Reconciler | None) -> APIRouter:
         return reconciler
 
     @routes.get("", operation_id="list_pools", responses=answers_of(401, 403, 422, 503))
+    @aside.route
     def list_pools() -> list[PoolView]:
         """All pools, with their classification by the autoscaler."""
         return keeper().pools()
@@ -30,12 +32,14 @@ def router(reconciler: Reconciler | None) -> APIRouter:
         return keeper().events()
 
     @routes.put("/{name}", operation_id="set_pool", responses=answers_of(401, 403, 404, 413, 422, 503))
+    @aside.route
     def set_pool(name: str, rule: PoolRule, request: Request) -> PoolRule:
         """Keep a pool within these bounds, or at this size, also after another master has taken over."""
         keeper().set(name, rule, request.state.caller)
         return rule
 
     @routes.delete("/{name}", operation_id="reset_pool", status_code=204, responses=answers_of(401, 403, 404, 422, 503))
+    @aside.route
     def reset_pool(name: str, request: Request) -> None:
         """Forget what was set: the pool gets the bounds that it was made with."""
         keeper().reset(name, request.state.caller)

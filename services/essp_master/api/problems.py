@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
@@ -20,10 +21,12 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 
 from essp_common.errors import ConfigError, Conflict, EsspError, NotFound, PreconditionFailed, TransientError
+from essp_common.field_paths import PATH
 
 log = logging.getLogger(__name__)
 
 MEDIA_TYPE = "application/problem+json"
+_FIELD = re.compile(rf"(?P<field>{PATH}): (?P<detail>.*)")
 
 
 class PreconditionRequired(ConfigError):
@@ -106,9 +109,8 @@ def field_errors(message: str) -> list[dict[str, str]]:
         lines = lines[1:]
     found = []
     for line in lines:
-        field, colon, detail = line.partition(": ")
-        if colon and " " not in field:
-            found.append({"field": field, "detail": detail})
+        if said := _FIELD.match(line):
+            found.append({"field": said["field"], "detail": said["detail"]})
     return found
 
 

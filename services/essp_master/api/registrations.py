@@ -7,12 +7,13 @@ DELETE with `If-Match: "7"`    likewise
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, TypeVar
 
 from fastapi import APIRouter, Header, Path, Request, Response
 
 from essp_common.errors import ConfigError
+from essp_master.api.aside import Aside
 from essp_master.api.problems import PreconditionRequired, answers_of
 from essp_master.registrations import Change, ExtractorRow, Kind, Registrations, Row, TrainerRow
 
@@ -24,17 +25,18 @@ RowT = TypeVar("RowT", ExtractorRow, TrainerRow)
 
 def router(tables: Registrations | None) -> APIRouter:
     """The routes of both tables."""
-    routes = APIRouter(prefix="/v1", tags=["registrations"])
+    routes, aside = APIRouter(prefix="/v1", tags=["registrations"]), Aside()
 
     def known() -> Registrations:
         if tables is None:
             raise ConfigError("this master has nowhere to keep registrations; set ESSP_STATE to a folder of a store")
         return tables
 
-    _add_table(routes, known, "extractors", ExtractorRow, lambda: known().extractors())
-    _add_table(routes, known, "trainers", TrainerRow, lambda: known().trainers())
+    _add_table(routes, aside, known, "extractors", ExtractorRow, lambda: known().extractors())
+    _add_table(routes, aside, known, "trainers", TrainerRow, lambda: known().trainers())
 
     @routes.get("/registrations/changes", operation_id="list_changes", responses=answers_of(401, 403, 422, 503))
+    @aside.route
     def list_changes() -> list[Change]:
         """Who registered what, and when; oldest first."""
         return known().changes()
@@ -44,6 +46,7 @@ def router(tables: Registrations | None) -> APIRouter:
 
 def _add_table(
     routes: APIRouter,
+    aside: Aside,
     known: Callable[[], Registrations],
     kind: Kind,
     model: type[RowT],
@@ -77,14 +80,14 @@ def _add_table(
         known().delete(kind, name, request.state.caller, if_match)
 
     put_row.__annotations__["row"] = model  # where FastAPI looks for the type of the body
-    _describe(routes, kind, model, (list_rows, get_row, put_row, delete_row))
+    _describe(routes, kind, model, [aside.route(call) for call in (list_rows, get_row, put_row, delete_row)])
 
 
 def _describe(
     routes: APIRouter,
     kind: Kind,
     model: type[ExtractorRow] | type[TrainerRow],
-    calls: tuple[Callable[..., object], ...],
+    calls: Sequence[Callable[..., object]],
 ) -> None:
     """Give the four operations of a table their places, names and answers."""
     list_rows, get_row, put_row, delete_row = calls

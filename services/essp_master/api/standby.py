@@ -1,12 +1,15 @@
 """A master that does not lead passes requests on to the leader.
 
 So it does not matter which of several masters a request reaches. While no master leads, the answer is 503 with
-`Retry-After`. Every answer names the leader in `Essp-Leader`.
+`Retry-After`. Every answer names the leader in `Essp-Leader`. A leader may take its time, but once another master leads
+nobody waits for it any more: the node that it ran on may be gone, and then nothing ends the connection.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any, TypeVar
 
 import httpx
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -24,6 +27,10 @@ LEADER = "Essp-Leader"
 _METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 _OWN = frozenset({"host", "connection", "transfer-encoding", "content-length", "keep-alive", "upgrade"})
 _CONNECT_S = 5.0
+_LOOK_S = 1.0
+"""How often it is looked whether the one who was asked still leads."""
+
+T = TypeVar("T")
 
 
 class Front:
@@ -56,13 +63,17 @@ def create_standby(leader: Callable[[], str], own_url: str) -> Starlette:
             )
         except httpx.InvalidURL as error:
             return problem(400, "No address", f"{path} cannot be an address ({error})")
+
+        def lost() -> bool:
+            return leader() not in ("", url)
+
         try:
-            answer = await client.send(passed, stream=True)
+            answer = await _unless(lost, client.send(passed, stream=True))
         except httpx.TransportError as error:
             detail = f"the master that leads, {url}, does not answer ({error}); try again"
             return problem(503, "The leader does not answer", detail, {"Retry-After": "2", LEADER: url})
         kept = {k: v for k, v in answer.headers.items() if k.lower() not in _OWN} | {LEADER: url}
-        return StreamingResponse(_raw(answer), answer.status_code, kept)
+        return StreamingResponse(_raw(answer, lost), answer.status_code, kept)
 
     async def livez(request: Request) -> Response:
         return PlainTextResponse("ok\n")
@@ -81,10 +92,29 @@ def create_standby(leader: Callable[[], str], own_url: str) -> Starlette:
     return app
 
 
-async def _raw(answer: httpx.Response) -> AsyncIterator[bytes]:
-    """The body as it arrives, an event stream too."""
+async def _unless(lost: Callable[[], bool], wanted: Coroutine[Any, Any, T]) -> T:
+    """What is wanted of a leader. Raises `httpx.ReadError` if another master leads before it comes."""
+    task = asyncio.ensure_future(wanted)
     try:
-        async for part in answer.aiter_raw():
+        while not task.done():
+            await asyncio.wait({task}, timeout=_LOOK_S)
+            if not task.done() and lost():
+                raise httpx.ReadError("another master leads by now")
+        return task.result()
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+
+
+async def _raw(answer: httpx.Response, lost: Callable[[], bool]) -> AsyncIterator[bytes]:
+    """The body as it arrives, an event stream too."""
+    parts = answer.aiter_raw()
+
+    async def following() -> bytes | None:
+        return await anext(parts, None)
+
+    try:
+        while (part := await _unless(lost, following())) is not None:
             yield part
     finally:
         await answer.aclose()

@@ -23,11 +23,12 @@ from dataclasses import dataclass
 from essp_common.artifacts.history import History
 from essp_common.bus.port import Record, Subscription
 from essp_common.errors import EsspError, Fenced, PermanentError
-from essp_common.pb.v1.messages_pb2 import HistorySegment
+from essp_common.pb.v1.messages_pb2 import HistorySegment, Purpose
 from essp_common.runtime.failpoints import failpoint
 from essp_common.runtime.retry import Outage
 from essp_master.config import MasterSettings
 from essp_master.job.job import Job
+from essp_master.job.lost_history import contents
 from essp_master.job.status_view import status_of
 
 log = logging.getLogger(__name__)
@@ -52,6 +53,18 @@ class Page:
     job: str
     history: History
     segment: HistorySegment
+    order: Sequence[tuple[Purpose, int]]
+    """Of the job's phases."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A job that is no longer this master's."""
+
+    job: str
+    error: EsspError
+    part: str
+    """What its history lacks, in words."""
 
 
 class HistoryWriter:
@@ -71,7 +84,7 @@ class HistoryWriter:
         self._written_s: dict[str, float] = {}
         self._pages: Sequence[Page] = ()
         """The batch that is being written, or was the last."""
-        self._lost: deque[tuple[str, EsspError]] = deque()
+        self._lost: deque[Lost] = deque()
         self._handled: list[Record] = []
         """Messages that are accounted for, and not yet in the histories."""
         self._left_over: Sequence[Record] = ()
@@ -94,8 +107,8 @@ class HistoryWriter:
             self._holding = too_many
             (self._subscription.pause if too_many else self._subscription.resume)()
 
-    def lost(self) -> Sequence[tuple[str, EsspError]]:
-        """The jobs that are no longer this master's, and why. Each is given once."""
+    def lost(self) -> Sequence[Lost]:
+        """The jobs that are no longer this master's. Each is given once."""
         lost = []
         while self._lost:
             lost.append(self._lost.popleft())
@@ -148,12 +161,14 @@ class HistoryWriter:
 
     def _page(self, job: Job) -> Page | None:
         """The next segment of a job; None if it has none to give, and then it is this job alone that is lost."""
+        last = job.recorder.last
         try:
-            return Page(job.name, job.run.history, self._segment(job))
+            return Page(job.name, job.run.history, self._segment(job), job.run.preflight.phases.order)
         except Exception as error:
             log.exception("job %s: no segment can be made of its history", job.name, extra={"job_id": job.name})
             job.unrecorded = True
-            self._lost.append((job.name, _unexpected(error)))
+            part = f"all that happened after segment {last}"
+            self._lost.append(Lost(job.name, _unexpected(error), part))
             return None
 
     def _segment(self, job: Job) -> HistorySegment:
@@ -175,10 +190,10 @@ class HistoryWriter:
                     return
             except EsspError as error:
                 fenced |= isinstance(error, Fenced)
-                self._lost.append((page.job, error))
+                self._lost.append(self._lacking(page, error))
             except Exception as error:  # of this job alone; were it raised, no message would ever be done again
                 log.exception("job %s: its history cannot be written", page.job, extra={"job_id": page.job})
-                self._lost.append((page.job, _unexpected(error)))
+                self._lost.append(self._lacking(page, _unexpected(error)))
         if fenced:
             self._left_over = handled
             return
@@ -200,6 +215,9 @@ class HistoryWriter:
                 return True
             if self._closing.is_set():
                 return False
+
+    def _lacking(self, page: Page, error: EsspError) -> Lost:
+        return Lost(page.job, error, f"{contents(page.segment, page.order)}, and all that happened since")
 
     def _check_fence(self, page: Page) -> None:
         last_s = self._written_s.get(page.job)

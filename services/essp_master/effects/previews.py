@@ -4,8 +4,8 @@ It is a look and nothing else: it acks nothing, so no clip is freed by it, kept 
 the cache little: one value at a time, of at most `MOST_BYTES`, and one picture of a stream a second, however many
 people watch. Nothing of the master waits for it, and what it finds gone is no error of the job.
 
-Frames are those that the stream's consumers look at, before a trainer crops and flips them; motion is drawn as colours
-(`essp_common/features/drawing.py`).
+Frames are those that the stream's consumers look at, before a trainer crops and flips them; features are drawn as what
+they are (`essp_common/features/drawing.py`).
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from numpy.typing import NDArray
 from essp_common import colour
 from essp_common.cache.port import Buffer, FrameCache
 from essp_common.errors import BadFrames, CacheMiss, ConfigError, NotFound, Unavailable
-from essp_common.features.drawing import Picture, grid, pictures
+from essp_common.features.drawing import Drawing, Picture, drawing, grid
 from essp_common.features.sampling import evenly_spaced, wanted_frames
 from essp_common.job.clip_spec import StreamSpec
+from essp_common.job.feature_layout import FeatureLayout
 from essp_common.job.spec import JobSpec
 from essp_common.job.status import PURPOSES, StreamPreview
 from essp_common.quantities import size
@@ -53,8 +54,8 @@ class Previews:
         self._drawn: dict[tuple[str, str], tuple[StreamPreview, float]] = {}
         """By job and stream: the last picture, and when it was drawn."""
 
-    def of(self, spec: JobSpec, stream: str, clips: Sequence[StoredClip]) -> StreamPreview:
-        """A picture of the first of these clips that is still there.
+    def of(self, spec: JobSpec, stream: str, layout: FeatureLayout, clips: Sequence[StoredClip]) -> StreamPreview:
+        """A picture of the first of these clips that is still there. `layout`: how to read the stream.
 
         Raises `NotFound` if none is, or if it cannot be drawn; `Unavailable` while the cache does not answer, or while
         others ask for pictures.
@@ -66,15 +67,15 @@ class Previews:
             self._drawn = {asked: each for asked, each in self._drawn.items() if now_s - each[1] < _FRESH_S}
             drawn = self._drawn.get((spec.name, stream))
             if drawn is None:
-                drawn = self._drawn[spec.name, stream] = self._look(spec, stream, clips), self._clock()
+                drawn = self._drawn[spec.name, stream] = self._look(spec, stream, layout, clips), self._clock()
             return drawn[0]
         finally:
             self._busy.release()
 
-    def _look(self, spec: JobSpec, stream: str, clips: Sequence[StoredClip]) -> StreamPreview:
+    def _look(self, spec: JobSpec, stream: str, layout: FeatureLayout, clips: Sequence[StoredClip]) -> StreamPreview:
         for clip in clips:
             try:
-                made, count = self._pictures(spec, spec.streams[stream], clip)
+                made, count = self._pictures(spec, spec.streams[stream], layout, clip)
             except (CacheMiss, BadFrames):
                 continue
             except (ConfigError, ValueError, IndexError) as error:  # a feature of somebody else's may be anything
@@ -84,17 +85,21 @@ class Previews:
             raise NotFound(f"no clip of stream {stream} was made since this master has job {spec.name}")
         raise NotFound(f"no clip of stream {stream} lies in the cache now: each is taken as soon as it is made")
 
-    def _pictures(self, spec: JobSpec, stream: StreamSpec, clip: StoredClip) -> tuple[list[Picture], int]:
+    def _pictures(
+        self, spec: JobSpec, stream: StreamSpec, layout: FeatureLayout, clip: StoredClip
+    ) -> tuple[Drawing, int]:
         """Some of a clip's pictures, in order, and how many it has."""
         wanted = wanted_frames(spec.clip, stream)
         value = self._read(spec, clip, wanted)
         found = codec.described(value)
         frames, looked_at = _chosen(found.shape[0], wanted)
+        if layout.values == "descriptor":  # all of them are one picture
+            frames, looked_at = list(range(found.shape[0])), found.shape[0]
         _refuse_more(found.nbytes // found.shape[0] * len(frames))
         array: NDArray[Any] = codec.decode(value, frames)
-        drawn = pictures(stream.feature, colour.pictures(array, found.colour))
-        count = len(drawn) * looked_at // len(frames)
-        return [drawn[k] for k in _chosen(len(drawn), None)[0]], count
+        drawn = drawing(colour.pictures(array, found.colour), layout)
+        count = len(drawn.pictures) * looked_at // len(frames)
+        return drawn._replace(pictures=[drawn.pictures[k] for k in _chosen(len(drawn.pictures), None)[0]]), count
 
     def _read(self, spec: JobSpec, clip: StoredClip, wanted: int | None) -> Buffer:
         """The value, or of uncompressed frames those that are shown."""
@@ -118,7 +123,8 @@ def _refuse_more(size_bytes: int) -> None:
         raise ConfigError(f"it would take {size(size_bytes)}, and a look takes at most {size(MOST_BYTES)}")
 
 
-def _preview(spec: JobSpec, stream: str, clip: StoredClip, shown: list[Picture], count: int) -> StreamPreview:
+def _preview(spec: JobSpec, stream: str, clip: StoredClip, drawn: Drawing, count: int) -> StreamPreview:
+    shown = drawn.pictures
     height, width = shown[0].shape[:2]
     sheet = grid([[_smaller(picture) for picture in shown]])
     return StreamPreview(
@@ -134,6 +140,7 @@ def _preview(spec: JobSpec, stream: str, clip: StoredClip, shown: list[Picture],
         width=width,
         pictures=count,
         shown=len(shown),
+        caption=drawn.words,
         jpeg=base64.b64encode(simplejpeg.encode_jpeg(sheet, _QUALITY, "RGB", "444")).decode(),
     )
 

@@ -69,6 +69,14 @@ class _Pool:
     clips: Rate = field(default_factory=Rate)
     seconds: Rate = field(default_factory=Rate)
     seen: dict[str, float] = field(default_factory=dict)
+    """When each worker has last made something, the one that is silent longest first."""
+
+    def see(self, worker: str, now_s: float) -> None:
+        """A worker has made something; those that are not counted any more are forgotten, as pods come and go."""
+        self.seen.pop(worker, None)
+        self.seen[worker] = now_s
+        while (oldest := next(iter(self.seen))) != worker and now_s - self.seen[oldest] > _ALIVE_S:
+            del self.seen[oldest]
 
 
 @dataclass
@@ -126,7 +134,7 @@ class Activity:
         pool.done += clips
         pool.clips.add(clips, now_s)
         pool.seconds.add(seconds, now_s)
-        pool.seen[worker] = now_s
+        pool.see(worker, now_s)
 
     def note(self, progress: Progress) -> None:
         """Note what a trainer says."""

@@ -30,7 +30,17 @@ from essp_common.job.changes import gains
 from essp_common.job.spec import JobSpec
 from essp_common.job.status import PURPOSES, JobState, QueueStatus
 from essp_common.messages.snapshot import in_message, is_large
-from essp_common.pb.v1.messages_pb2 import TRAINER, Control, HistorySegment, Loop, Made, Progress, StoppedEarly
+from essp_common.pb.v1.messages_pb2 import (
+    TRAINER,
+    Control,
+    HistorySegment,
+    Loop,
+    Made,
+    PhaseReport,
+    Progress,
+    StepReport,
+    StoppedEarly,
+)
 from essp_common.runtime import ids
 from essp_master.job.activity import Activity
 from essp_master.job.changes import Changes
@@ -77,6 +87,7 @@ class Job:
         self.place: QueueStatus | None = None
         """Its place in the queue, as far as it is known; None while it does not wait."""
         self.life = JobLife(spec.name)
+        self._phases = frozenset(phases.order)
         self.recorder = Recorder(run)
         self.changes = Changes(spec, run.changes)
         self.messages = MessageBuilder(spec, phases, run.fence, run.preflight.labels)
@@ -360,7 +371,7 @@ class Job:
             return self._leave(progress, self.extension)
         if kind == "left":
             return ()
-        if kind in ("step", "phase_report") and getattr(progress, kind).purpose not in PURPOSES:
+        if kind in ("step", "phase_report") and not self._has_phase(getattr(progress, kind)):
             return ()
         if kind == "change_taken":
             return (TellOfChanges(),) if self._take(progress) else ()
@@ -372,7 +383,7 @@ class Job:
         told = kind == "stopped" and ledger.has_stopped(progress.stopped.trainer)
         closed, failed = ledger.closed, ledger.counts.failed
         out = self.recorder.handle(progress)
-        if kind == "loop" and any(loop.incarnation == progress.loop.incarnation for loop in ledger.loops()):
+        if kind == "loop" and any(_same_process(loop, progress.loop) for loop in ledger.loops()):
             self._heard_s[progress.loop.consumer] = now_s  # what a process says that was replaced is no sign of life
         if ledger.closed != closed:
             self.activity.closed(ledger.closed - closed, now_s)
@@ -387,6 +398,10 @@ class Job:
             if any(isinstance(instruction, TellOfLoops) for instruction in out):
                 self.reporter.loops(ledger.loops())
         return out
+
+    def _has_phase(self, report: StepReport | PhaseReport) -> bool:
+        """Whether the job has the phase that a trainer tells of: one report is kept of each."""
+        return report.purpose in PURPOSES and (report.purpose, report.epoch) in self._phases
 
     def _note_made(self, made: Made, worker: str, now_s: float) -> None:
         """Remember how fast workers are, and which clips there are to look at."""
@@ -470,6 +485,10 @@ class Job:
             position = self.run.resume.start[ids.trainer_consumer(name)].message()
             stopped = StoppedEarly(trainer=name, position=position, epoch=stop.epoch, best=stop.best)
             self.handle(Progress(job=self.name, fence=self.run.fence, stopped=stopped), now_s)
+
+
+def _same_process(one: Loop, other: Loop) -> bool:
+    return (one.consumer, one.incarnation) == (other.consumer, other.incarnation)
 
 
 def _now_ms() -> int:

@@ -21,6 +21,7 @@ from essp_common.catalog.label_sets import COLUMN as LABELS
 from essp_common.catalog.label_sets import label_names
 from essp_common.catalog.schema import HANDED, PLANNED
 from essp_common.errors import ConfigError, NotFound
+from essp_common.field_paths import joined
 from essp_common.job.changes import changeable
 from essp_common.job.feature_layout import FeatureLayout
 from essp_common.job.spec import JobSpec, stored_spec
@@ -356,13 +357,11 @@ def _remedy(stores: Stores, weights: str, trainer: TrainerSpec) -> str:
     return f"it is the output of a job, of which one trainer has to be named: {folders}"
 
 
-def _differing(known: Any, wanted: Any, where: str = "") -> list[str]:
+def _differing(known: Any, wanted: Any, where: tuple[str, ...] = ()) -> list[str]:
     """The fields in which two specifications differ, without those that do not change what is computed."""
-    if where.split(".")[0] == "limits" or where.split(".")[-1] in _NO_EFFECT:
+    if where and (where[0] == "limits" or where[-1] in _NO_EFFECT):
         return []
     if isinstance(known, dict) and isinstance(wanted, dict):
         names = sorted(known.keys() | wanted.keys())
-        return [
-            field for n in names for field in _differing(known.get(n), wanted.get(n), f"{where}.{n}" if where else n)
-        ]
-    return [] if known == wanted else [where]
+        return [field for n in names for field in _differing(known.get(n), wanted.get(n), (*where, n))]
+    return [] if known == wanted else [joined(where)]

@@ -45,7 +45,6 @@ class Recorder:
         self._run = run
         self._phase_index = {(p.purpose, p.epoch): index for index, p in enumerate(run.preflight.phases.plans)}
         self._last = run.last
-        """Number of the newest segment."""
         self._entries: list[HistoryEntry] = []
         self._present = HistoryEntry()
         self._facts: dict[int, dict[_Fact, set[int]]] = defaultdict(lambda: defaultdict(set))
@@ -54,6 +53,11 @@ class Recorder:
         """Something was noted since the last segment."""
         self.urgent = False
         """The job has changed its state since the last segment: the next one is to be written soon."""
+
+    @property
+    def last(self) -> int:
+        """The number of the newest segment."""
+        return self._last
 
     # --- changes of the ledger ---
 

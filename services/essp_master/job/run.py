@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
 from essp_common import distribution
-from essp_common.artifacts import layout
+from essp_common.artifacts import layout, partial_scores
 from essp_common.artifacts.history import History
 from essp_common.job.spec import JobSpec
+from essp_common.job.status import JobState
 from essp_common.messages.snapshot import store_if_large
 from essp_common.objects.numbered_log import NumberedLog
 from essp_common.objects.port import ObjectStore
@@ -96,6 +97,10 @@ def claim_run(preflight: Preflight, stores: Stores, since: int = 0, changes: Seq
     failpoint("master.fence-taken")
     newest = history.newest()
     continued = newest if newest is not None and since and newest.since == since else None
+    if spec.predictor and newest is not None and not since and newest.state == JobState.COMPLETED:
+        # The predictor that had it removes them too, but a moment after the job is complete: this run must not begin
+        # after scores that then are gone.
+        partial_scores.remove(output)
     resume = resume_points(spec, phases, stores, preflight.resume.manifests, 0 if since else fence)
     snapshot = JobSnapshot(
         spec_json=spec.model_dump_json(),
@@ -103,6 +108,7 @@ def claim_run(preflight: Preflight, stores: Stores, since: int = 0, changes: Seq
         versions=_versions(),
         phases=phases.plans,
         plan_digest=phases.digest(),
+        training_digest=phases.training_digest(),
         layouts={name: layout.model_dump_json() for name, layout in preflight.layouts.items()},
     )
     store_if_large(output, snapshot, fence)

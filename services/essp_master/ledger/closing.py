@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from essp_common.planning.position import Position
 from essp_master.ledger.books import Books
+from essp_master.ledger.consumption import done_by_all
 from essp_master.ledger.instructions import FinishPhase, Instruction
 from essp_master.ledger.outstanding import Entry
 from essp_master.ledger.states import REOPENED
@@ -50,10 +53,18 @@ class Closer:
             self._stragglers.forget(position)
         self.count_all(phase_index, 1, out)
 
-    def uncount(self, phase_index: int) -> None:
-        """A clip whose end was counted is wanted once more."""
-        self._phases[phase_index].closed -= 1
-        self.total -= 1
+    def recount(self, phases: Iterable[int], out: list[Instruction]) -> None:
+        """Count the clips of these phases anew: a consumer has come, or wants no more, and so many of them are closed
+        or wanted once more that nobody can go through them one by one."""
+        self._stragglers.forget_done()
+        for phase_index in phases:
+            account = self._phases[phase_index]
+            closed = self._closed(phase_index)
+            if closed > account.closed:
+                self.count_all(phase_index, closed - account.closed, out)
+            else:
+                self.total -= account.closed - closed
+                account.closed = closed
 
     def pass_over(self, phase_index: int, clips: int, out: list[Instruction]) -> None:
         """Count clips as issued and closed that nobody wants."""
@@ -67,6 +78,18 @@ class Closer:
         self.total += clips
         if account.closed == self._clips[phase_index] and not self._is_skipped(phase_index):
             out.append(FinishPhase(phase_index))
+
+    def _closed(self, phase_index: int) -> int:
+        """How many clips everybody is done with of those that were issued or passed over, but for those of which the
+        end will be counted."""
+        consumption, order = self._books.consumption.values(), self._books.order
+        open_ = self._outstanding.to_count(phase_index)
+        end = self._clips[phase_index]
+        if phase_index >= order.end.phase_index:
+            end = order.end.index if phase_index == order.end.phase_index else 0
+            open_ += order.coming() if end else ()
+        left = sum(all(each.has(phase_index, index) for each in consumption) for index in open_)
+        return done_by_all(consumption, phase_index, end) - left
 
     def _is_skipped(self, phase_index: int) -> bool:
         """Whether all consumers have stopped before this phase."""

@@ -6,12 +6,14 @@ another, and so may the ranks of a trainer; a small set holds the clips beyond t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from functools import reduce
+from operator import and_
 from typing import Self
 
 from essp_common.pb.v1.messages_pb2 import ConsumerState
 from essp_common.planning.position import Position
-from essp_master.ledger.indices import IndexSet
+from essp_master.ledger.indices import BLOCK, IndexSet
 
 _MOST_RETIRED = 64
 
@@ -84,13 +86,13 @@ class Consumption:
         self.stopped = position
         for phase_index in range(position.phase_index, self._rest.phase_index):
             first = position.index if phase_index == position.phase_index else 0
-            if not first:
-                self.total += self._sizes[phase_index] - self.done(phase_index)
-                self._below[phase_index] = self._sizes[phase_index]
-                self._beyond.pop(phase_index, None)
-                continue
-            left = {index for index in range(first, self._sizes[phase_index]) if not self.has(phase_index, index)}
-            self.add_all(phase_index, left)
+            below, beyond = self._below[phase_index], self._beyond.pop(phase_index, IndexSet())
+            before = below + len(beyond)
+            beyond.fill(max(first, below), self._sizes[phase_index])
+            self._below[phase_index] = beyond.take_run(below)
+            if beyond:
+                self._beyond[phase_index] = beyond
+            self.total += self.done(phase_index) - before
 
     def leave(self) -> None:
         """Want nothing more."""
@@ -147,7 +149,32 @@ class Consumption:
                 return Position(phase_index, below)
         return Position(len(self._sizes), 0)
 
+    def below(self, phase_index: int) -> int:
+        """The first clip of a phase that is not done."""
+        return self._below[phase_index]
+
+    def block(self, phase_index: int, block: int) -> int:
+        """The bits of the clips that are done, of one block of indices (`IndexSet.block`)."""
+        below = min(max(self._below[phase_index] - block * BLOCK, 0), BLOCK)
+        beyond = self._beyond.get(phase_index)
+        return (1 << below) - 1 | (beyond.block(block) if beyond is not None else 0)
+
     def _before(self, phase_index: int) -> int:
         if phase_index < self.start.phase_index:
             return self._sizes[phase_index]
         return min(self.start.index, self._sizes[phase_index]) if phase_index == self.start.phase_index else 0
+
+
+def done_by_all(consumption: Collection[Consumption], phase_index: int, end: int) -> int:
+    """How many of the clips before the index `end` of a phase all of them are done with.
+
+    Blocks of indices are counted at once: a phase may have millions of clips, and the master waits meanwhile.
+    """
+    below = min(end, *(each.below(phase_index) for each in consumption))
+    if below == end:
+        return end
+    count = 0
+    for block in range(below // BLOCK, -(-end // BLOCK)):
+        bits = reduce(and_, (each.block(phase_index, block) for each in consumption))
+        count += (bits & (1 << min(end - block * BLOCK, BLOCK)) - 1).bit_count()
+    return below // BLOCK * BLOCK + count

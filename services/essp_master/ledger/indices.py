@@ -10,7 +10,8 @@ from typing import Self
 
 from essp_common.pb.v1.messages_pb2 import Indices
 
-_BITS = 1024
+BLOCK = 1024
+"""Indices of one block."""
 
 
 class IndexSet(Set[int]):
@@ -40,7 +41,7 @@ class IndexSet(Set[int]):
 
     def add(self, index: int) -> bool:
         """Add an index; False if it was in the set."""
-        block, bit = index // _BITS, 1 << index % _BITS
+        block, bit = index // BLOCK, 1 << index % BLOCK
         present = self._blocks.get(block, 0)
         if present & bit:
             return False
@@ -50,8 +51,8 @@ class IndexSet(Set[int]):
 
     def remove(self, index: int) -> None:
         """Remove an index that is in the set."""
-        block = index // _BITS
-        left = self._blocks[block] & ~(1 << index % _BITS)
+        block = index // BLOCK
+        left = self._blocks[block] & ~(1 << index % BLOCK)
         self._size -= 1
         if left:
             self._blocks[block] = left
@@ -63,10 +64,22 @@ class IndexSet(Set[int]):
         for index in indices:
             self.add(index)
 
+    def fill(self, first: int, end: int) -> None:
+        """Add the indices from `first` to before `end`, if there are any."""
+        for block in range(first // BLOCK, -(-end // BLOCK)) if first < end else ():
+            low, high = max(first - block * BLOCK, 0), min(end - block * BLOCK, BLOCK)
+            present = self._blocks.get(block, 0)
+            self._blocks[block] = filled = present | (1 << high) - (1 << low)
+            self._size += filled.bit_count() - present.bit_count()
+
+    def block(self, block: int) -> int:
+        """The bits of the indices from `block * BLOCK` on, as many as a block has."""
+        return self._blocks.get(block, 0)
+
     def take_run(self, start: int) -> int:
         """Remove the indices that follow one another from `start` on; the first one after them."""
         while True:
-            block, place = divmod(start, _BITS)
+            block, place = divmod(start, BLOCK)
             bits = self._blocks.get(block, 0)
             ahead = bits >> place
             run = (ahead ^ (ahead + 1)).bit_length() - 1
@@ -81,14 +94,14 @@ class IndexSet(Set[int]):
             start += run
 
     def __contains__(self, index: object) -> bool:
-        return isinstance(index, int) and self._blocks.get(index // _BITS, 0) >> index % _BITS & 1 == 1
+        return isinstance(index, int) and self._blocks.get(index // BLOCK, 0) >> index % BLOCK & 1 == 1
 
     def __iter__(self) -> Iterator[int]:
         for block in sorted(self._blocks):
             bits = self._blocks[block]
             while bits:
                 lowest = bits & -bits
-                yield block * _BITS + lowest.bit_length() - 1
+                yield block * BLOCK + lowest.bit_length() - 1
                 bits ^= lowest
 
     def __len__(self) -> int:

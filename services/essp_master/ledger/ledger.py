@@ -52,7 +52,7 @@ from essp_master.ledger.issuing import Issuer
 from essp_master.ledger.lead import Lead
 from essp_master.ledger.losses import Losses, consumer_of
 from essp_master.ledger.members import Members
-from essp_master.ledger.outstanding import Entry
+from essp_master.ledger.outstanding import Entry, outstanding_clips
 from essp_master.ledger.parts import CLIP
 from essp_master.ledger.stops import Stops
 from essp_master.ledger.stragglers import Stragglers
@@ -177,11 +177,13 @@ class Ledger:
         it had not carried out, `stalled` gives them again.
         """
         queues, replaced = self._stragglers.state()
+        entries, plain = self._outstanding.state()
         return LedgerState(
             consumers=[consumption.state(name) for name, consumption in self.consumption.items()],
             streams=self._parts.streams,
             phases=[PhaseState(issued=a.issued, closed=a.closed, skipped=a.skipped.message()) for a in self.phases],
-            outstanding=self._outstanding.state(),
+            outstanding=entries,
+            plain=plain,
             order=self._books.order.state(),
             counts=self.counts.values(),
             finals=sorted(self.finals),
@@ -192,7 +194,7 @@ class Ledger:
     def _restore(self, state: LedgerState) -> None:
         self.finals |= set(state.finals)
         self._stragglers.restore(state.catch_up_queues, state.replaced)
-        for clip in state.outstanding:
+        for clip in outstanding_clips(state):
             plan = self._config.plan_of(clip.position.phase_index)
             self._outstanding.restore(clip, plan.clip(clip.position.index, clip.attempt))
 

@@ -17,15 +17,12 @@ restored from an earlier state places it there.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from essp_common.pb.v1.messages_pb2 import Loop
 from essp_common.planning.position import Position
 from essp_master.ledger.books import Books
 from essp_master.ledger.closing import Closer
 from essp_master.ledger.departures import Departures
 from essp_master.ledger.instructions import Instruction, TellOfLoops
-from essp_master.ledger.states import REOPENED
 from essp_master.ledger.stragglers import Stragglers
 
 _LONGEST = 256
@@ -84,28 +81,27 @@ class Members:
 
     def _join(self, name: str, start: Position, out: list[Instruction]) -> None:
         books, bit = self._books, self._books.parts.bit[name]
-        passed = list(self._passed_from(start))
-        counted = [position for position in passed if self._was_counted(position)]
+        falls_behind = self._order.has_passed_from(start)
+        for entry in self._outstanding.reopened():
+            if entry.position >= start and self._everybody_has(entry.position):
+                self._outstanding.owe(entry)
         books.consumption[name].begin(start)
         self._departures.note()
         self._order.place(bit, start)
-        for position in counted:
-            self._closer.uncount(position.phase_index)
-            if (entry := self._outstanding.get(position)) is not None:
-                self._outstanding.owe(entry)
-        if passed:
+        self._closer.recount(self._issued_from(start), out)
+        if falls_behind:
             self._stragglers.open(name, start, out)
         for phase_index, begin, end in self._order.pass_over():
             self._closer.pass_over(phase_index, end - begin, out)
 
     def _leave(self, name: str, out: list[Instruction]) -> None:
         books, bit = self._books, self._books.parts.bit[name]
-        owed = self._stragglers.dismiss(name)
+        owed_from = books.consumption[name].position()
+        self._stragglers.dismiss(name)
         books.consumption[name].leave()
         self._departures.note()
         self._order.place(bit, None)
-        for position in owed:
-            self._closer.count(*position, 0, out)
+        self._closer.recount(self._issued_from(owed_from), out)
         for entry in self._outstanding.entries():
             if entry.left & bit:
                 self._departures.give_back(entry, out)
@@ -121,24 +117,14 @@ class Members:
     def _next_pass(self) -> Position:
         """The beginning of the first phase of which nothing is issued yet."""
         begin = self._order.begin
-        if begin.index == 0 and not any(self._passed_from(begin)):
+        if begin.index == 0 and not self._order.has_passed_from(begin):
             return begin
         phase_index, index = self._order.end
         return Position(phase_index + (index > 0), 0)
 
-    def _passed_from(self, start: Position) -> Iterator[Position]:
-        """The clips from `start` on that were issued, or passed over."""
-        end = self._order.end
-        for phase_index in range(start.phase_index, min(end.phase_index + 1, len(self._sizes))):
-            first = start.index if phase_index == start.phase_index else 0
-            last = self._sizes[phase_index] if phase_index < end.phase_index else end.index
-            for index in range(first, min(last, self._sizes[phase_index])):
-                if self._order.passed(position := Position(phase_index, index)):
-                    yield position
+    def _issued_from(self, start: Position) -> range:
+        """The phases of which clips from `start` on may have been issued."""
+        return range(start.phase_index, min(self._order.end.phase_index + 1, len(self._sizes)))
 
-    def _was_counted(self, position: Position) -> bool:
-        """Whether the end of a clip was counted: everybody is done with it, though one may want it once more."""
-        entry = self._outstanding.get(position)
-        if entry is not None and entry.state not in REOPENED:
-            return False
+    def _everybody_has(self, position: Position) -> bool:
         return all(each.has(*position) for each in self._books.consumption.values())

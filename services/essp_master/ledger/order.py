@@ -43,10 +43,12 @@ class IssueOrder:
         self._begin = self._end = first.index
         self._units: list[Unit] = []
         """The units to come of the stretch from `_begin` to `_end`, the next one last."""
+        self._known_coming: set[int] | None = None
+        """Their indices, once somebody has asked for them; only then is it worth while to keep them."""
 
     def state(self) -> IssueState:
         """How far it has come, as a message."""
-        coming = self._coming()
+        coming = self.coming()
         issued = IndexSet(index for index in range(self._begin, self._end) if index not in coming)
         return IssueState(phase_index=self._phase_index, begin=self._begin, end=self._end, issued=issued.message())
 
@@ -59,24 +61,27 @@ class IssueOrder:
             for phase_index, clips, consumers in self._stretch()
             if (left := tuple(clip for clip in clips if clip.index not in issued))
         ]
-        self._units = units[::-1]
+        self._turn_to(units)
 
     def peek(self) -> Unit | None:
         """The next unit, or None when all were taken."""
         while not self._units:
             if not self._advance():
                 return None
-            self._units = self._stretch()[::-1]
+            self._turn_to(self._stretch())
         return self._units[-1]
 
     def take(self) -> Unit:
         """Take the unit that `peek` returned."""
-        return self._units.pop()
+        unit = self._units.pop()
+        if self._known_coming is not None:
+            self._known_coming.difference_update(clip.index for clip in unit[1])
+        return unit
 
     def take_alike(self, clips: int, reach: int) -> list[tuple[PlannedClip, ...]]:
         """Take the units from that of `peek` on that are for the same consumers, as long as they have at most so many
         clips together, and each of them ends before the index `reach`."""
-        coming, taken = self._units, []
+        coming, taken, self._known_coming = self._units, [], None
         _, unit, consumers = coming[-1]
         wanted = consumers
         while wanted == consumers and len(unit) <= clips and unit[-1].index < reach:
@@ -94,14 +99,14 @@ class IssueOrder:
             self._start.pop(bit, None)
         else:
             self._start[bit] = start
-        coming = self._coming()
+        coming = self.coming()
         units = [
             unit
             for phase_index, clips, _ in self._stretch()
             if (present := [clip for clip in clips if clip.index in coming])
             for unit in self._by_consumers(phase_index, present)
         ]
-        self._units = units[::-1]
+        self._turn_to(units)
 
     def pass_over(self) -> Iterator[tuple[int, int, int]]:
         """Go to the first clip that some consumer wants, if that is beyond this stretch.
@@ -119,7 +124,7 @@ class IssueOrder:
             end = self._sizes[phase_index] if phase_index < first.phase_index else first.index
             if begin < end:
                 yield phase_index, begin, end
-        self._units = []
+        self._turn_to([])
         self._phase_index, self._begin, self._end = first.phase_index, first.index, first.index
 
     @property
@@ -142,10 +147,28 @@ class IssueOrder:
         phase_index, index = position
         if phase_index != self._phase_index or not self._begin <= index < self._end:
             return position < (self._phase_index, self._begin)
-        return index not in self._coming()
+        return index not in self.coming()
 
-    def _coming(self) -> set[int]:
-        return {clip.index for _, clips, _ in self._units for clip in clips}
+    def has_passed_from(self, start: Position) -> bool:
+        """Whether any clip from `start` on was taken, or lies before every consumer's start."""
+        for phase_index in range(start.phase_index, min(self._phase_index + 1, len(self._sizes))):
+            first = start.index if phase_index == start.phase_index else 0
+            if phase_index < self._phase_index:
+                if first < self._sizes[phase_index]:
+                    return True
+            elif first < self._begin or not self.coming().issuperset(range(first, self._end)):
+                return True
+        return False
+
+    def coming(self) -> set[int]:
+        """The indices of the present stretch that were not taken."""
+        if self._known_coming is None:
+            self._known_coming = {clip.index for _, clips, _ in self._units for clip in clips}
+        return self._known_coming
+
+    def _turn_to(self, units: Sequence[Unit]) -> None:
+        """Have these units come next."""
+        self._units, self._known_coming = [*reversed(units)], None
 
     def _advance(self) -> bool:
         """Turn to the next stretch; False if there is none."""

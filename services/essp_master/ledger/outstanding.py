@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from essp_common.pb.v1.messages_pb2 import OutstandingClip
+from essp_common.pb.v1.messages_pb2 import LedgerState, OutstandingClip, PlainColumns
 from essp_common.planning.planned_clip import PlannedClip
 from essp_common.planning.position import Position
 from essp_master.ledger.catch_up import CatchUpQueue
@@ -128,10 +128,21 @@ class Outstanding:
                 self.get((phase_index, index))
         return [self._entries[position] for position in sorted(self._entries)]
 
-    def state(self) -> list[OutstandingClip]:
-        """All of them, as messages, the lowest first."""
-        plain = ((phase_index, index) for phase_index, plain in self._plain.items() for index in plain.clips)
-        return [self._message(position) for position in sorted([*self._entries, *plain])]
+    def to_count(self, phase_index: int) -> list[int]:
+        """The clips of a phase whose end is counted once they are closed."""
+        plain = self._plain.get(phase_index)
+        entries = (entry for entry in self._entries.values() if entry.phase_index == phase_index)
+        others = [entry.clip.index for entry in entries if entry.state not in REOPENED]
+        return others if plain is None else [*plain.clips, *others]
+
+    def reopened(self) -> list[Entry]:
+        """The clips whose end is not counted."""
+        return [entry for entry in self._entries.values() if entry.state in REOPENED]
+
+    def state(self) -> tuple[list[OutstandingClip], list[PlainColumns]]:
+        """All of them, as messages: those that are not plain, the lowest first, and those that are."""
+        plain = [plain.columns(phase_index) for phase_index, plain in sorted(self._plain.items()) if plain.clips]
+        return [self._entries[position].message() for position in sorted(self._entries)], plain
 
     def restore(self, state: OutstandingClip, clip: PlannedClip) -> None:
         """Add the entry that a message holds."""
@@ -364,11 +375,6 @@ class Outstanding:
         """Whether the cache has everything that its consumers wait for."""
         return self._parts.complete(entry.left, entry.made)
 
-    def _message(self, position: tuple[int, int]) -> OutstandingClip:
-        phase_index, index = position
-        entry = self._entries.get(position)
-        return (_entry(phase_index, self._plain[phase_index].look(index)) if entry is None else entry).message()
-
     def _take(self, entry: Entry, size: int) -> None:
         """Have an entry take up so many more bytes."""
         self.credits.outstanding_bytes += size
@@ -392,6 +398,19 @@ class Outstanding:
     def _sizes(self, phase_index: int, left: int) -> list[int]:
         bounds = self._bounds[phase_index]
         return [bound if left & ackers else 0 for bound, ackers in zip(bounds, self._parts.ackers, strict=True)]
+
+
+def outstanding_clips(state: LedgerState) -> list[OutstandingClip]:
+    """All that a ledger's state has, one by one, the lowest first."""
+    clips = [*state.outstanding, *(clip for columns in state.plain for clip in _each(columns))]
+    return sorted(clips, key=lambda clip: (clip.position.phase_index, clip.position.index))
+
+
+def _each(columns: PlainColumns) -> Iterable[OutstandingClip]:
+    sizes = zip(*(part.bytes for part in columns.sizes), strict=True)
+    for index, left, made, held in zip(columns.indices, columns.left, columns.made, sizes, strict=True):
+        position = {"phase_index": columns.phase_index, "index": index}
+        yield OutstandingClip(position=position, state=ISSUED, left=left, made=made, counted=made, sizes=held)
 
 
 def _entry(phase_index: int, plain: PlainClip) -> Entry:

@@ -32,13 +32,11 @@ class Stops:
         consumption = books.consumption.get(name)
         if consumption is None or consumption.stopped is not None or not position < books.config.rest:
             return
-        owed = self._stragglers.owed_from(name, position)
         consumption.stop(position)
         self._departures.note()
         self._stragglers.pass_over(name)
         books.order.place(books.parts.bit[name], consumption.next_start)
-        for passed in owed:
-            self._closer.count(*passed, 0, out)
+        self._closer.recount(range(position.phase_index, books.config.rest.phase_index), out)
         for entry in books.outstanding.entries():
             self._departures.give_back(entry, out)
         for phase_index, begin, end in books.order.pass_over():

@@ -18,7 +18,7 @@ indices, with or without a queue, so their results do not depend on any of this.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 
 from essp_common.pb.v1.messages_pb2 import CatchUpState, ReplacedClip
@@ -98,23 +98,10 @@ class Stragglers:
         while self._outstanding.lacks_shares and (in_step := self._in_step()):
             self._leave_behind(min(in_step, key=in_step.__getitem__), out)
 
-    def dismiss(self, name: str) -> list[Position]:
-        """End the queue of a consumer that leaves: the clips that were owed it, and whose end nothing else counts."""
-        queue = self._queues.get(name)
-        if queue is None:
-            return []
-        owed = [position for position in self._owed(name, queue) if not self._counts_end(position)]
-        self._end(queue)
-        return owed
-
-    def owed_from(self, name: str, start: Position) -> list[Position]:
-        """The clips from `start` to the phases that follow all epochs that a consumer with a queue is owed, and whose
-        end nothing else counts."""
-        queue = self._queues.get(name)
-        if queue is None:
-            return []
-        rest = self._books.config.rest
-        return [at for at in self._owed(name, queue) if start <= at < rest and not self._counts_end(at)]
+    def dismiss(self, name: str) -> None:
+        """End the queue of a consumer that leaves, if it has one."""
+        if (queue := self._queues.get(name)) is not None:
+            self._end(queue)
 
     def pass_over(self, name: str) -> None:
         """A consumer has stopped early: its queue, if it has one, goes on with the phases that follow all epochs."""
@@ -122,10 +109,6 @@ class Stragglers:
         if queue is not None:
             start = max(queue.order.begin, self._books.consumption[name].next_start)
             queue.order = self._order_from(queue.bit, start)
-
-    def _counts_end(self, position: Position) -> bool:
-        entry = self._outstanding.get(position)
-        return entry is not None and entry.state not in REOPENED
 
     def settle(self, entry: Entry, out: list[Instruction]) -> None:
         """Decide on a clip that only stragglers still want: one of their queues keeps it, or it is released."""
@@ -156,6 +139,13 @@ class Stragglers:
     def forget(self, position: Position) -> None:
         """No consumer is owed this clip any more."""
         self._replaced.pop(position, None)
+
+    def forget_done(self) -> None:
+        """Everybody may be done with clips that a consumer was owed which wants no more."""
+        consumption = self._books.consumption.values()
+        done = [position for position in self._replaced if all(each.has(*position) for each in consumption)]
+        for position in done:
+            self.forget(position)
 
     # --- state out and in ---
 
@@ -209,17 +199,6 @@ class Stragglers:
                 self._outstanding.move(entry, queue)
             else:
                 self.settle(entry, out)
-
-    def _owed(self, name: str, queue: CatchUpQueue) -> Iterator[Position]:
-        """What was issued to the others, and a consumer with a queue is not done with."""
-        order, consumption = self._books.order, self._books.consumption[name]
-        start, end = consumption.position(), order.end
-        for phase_index in range(start.phase_index, min(end.phase_index + 1, len(self._before) - 1)):
-            for index in range(self._before[phase_index + 1] - self._before[phase_index]):
-                position = Position(phase_index, index)
-                issued = start <= position < end and queue.serves(position) and order.passed(position)
-                if issued and not consumption.has(*position):
-                    yield position
 
     def _open(self, name: str, position: Position) -> CatchUpQueue:
         config = self._books.config

@@ -1,15 +1,19 @@
 """The jobs that a master knows: those it runs, those being started, and those that are past.
 
 Past are jobs that had ended before the master began, or that ended long ago, after many others: a master may run for
-months. Of these it knows the last status, and no events or curves any more.
+months. Of these it knows the last status, and no events or curves any more. There may be thousands, and the status of a
+job with hundreds of epochs is most of a megabyte of objects, so they are kept packed.
 
 Not thread-safe; `runner.py` has the lock that guards it.
 """
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import datetime
+from typing import Self
 
 from essp_common.errors import Conflict, NotFound
 from essp_common.job.spec import JobSpec
@@ -19,12 +23,30 @@ from essp_master.job.job import Job
 from essp_master.job.status_view import summary_of, summary_of_past
 
 
+@dataclass(frozen=True, slots=True)
+class _Past:
+    """A job that is past."""
+
+    summary: JobSummary
+    ended: datetime | None
+    packed: bytes
+    """Its last status."""
+
+    @classmethod
+    def of(cls, status: JobStatus) -> Self:
+        return cls(summary_of_past(status), status.ended, zlib.compress(status.model_dump_json().encode()))
+
+    @property
+    def status(self) -> JobStatus:
+        return JobStatus.model_validate_json(zlib.decompress(self.packed))
+
+
 class JobTable:
     """Jobs by name."""
 
     def __init__(self) -> None:
         self._jobs: dict[str, Job] = {}
-        self._past: dict[str, JobStatus] = {}
+        self._past: dict[str, _Past] = {}
         self._starting: dict[str, JobSpec] = {}
 
     def __iter__(self) -> Iterator[Job]:
@@ -101,20 +123,28 @@ class JobTable:
     def remember(self, past: JobStatus) -> None:
         """Know of a job that is past, and nothing but this."""
         self._jobs.pop(past.name, None)
-        self._past[past.name] = past
+        self._past[past.name] = _Past.of(past)
 
     def past(self, name: str) -> JobStatus | None:
         """What became of a job that is past, unless it was started again."""
-        return None if name in self._jobs else self._past.get(name)
+        return self._past[name].status if self.is_past(name) else None
 
-    def all_past(self) -> list[JobStatus]:
-        """The jobs that are past, and were not started again."""
-        return [past for name, past in self._past.items() if name not in self._jobs]
+    def is_past(self, name: str) -> bool:
+        """Whether there is a job of that name that is past, and it was not started again."""
+        return name in self._past and name not in self._jobs
+
+    def past_since(self, since: datetime) -> list[JobStatus]:
+        """The jobs that ended after this moment and are past, and were not started again."""
+        return [
+            past.status
+            for name, past in self._past.items()
+            if name not in self._jobs and past.ended is not None and past.ended > since
+        ]
 
     def summaries(self, now_s: float) -> list[JobSummary]:
         """All jobs, newest first."""
         found = [summary_of(job, now_s) for job in self._jobs.values()]
-        found += [summary_of_past(past) for past in self.all_past()]
+        found += [past.summary for name, past in self._past.items() if name not in self._jobs]
         return sorted(found, key=lambda job: job.created, reverse=True)
 
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime, timedelta
 
 from essp_common.errors import EsspError, Fenced, TransientError
+from essp_common.failures import shortened
 from essp_common.job.status import JobState
 from essp_common.messages.control import ControlFeed
 from essp_common.pb.v1.messages_pb2 import Control, Progress
@@ -37,6 +38,8 @@ RECENT = timedelta(hours=1)
 """For how long a job that has ended is among the metrics."""
 _KEPT_WHOLE = 100
 """Jobs that have ended of which all is kept; of older ones, after that hour, the last status is."""
+_LOOK_S = 1.0
+"""How often the store is asked whether another master has taken a fence."""
 _SWEEP_S = 2.0
 """How often stray bytes are looked for after the end of a job."""
 
@@ -69,15 +72,18 @@ class JobRunner:
         self._settings = settings
         self._worker_registry = worker_registry
         self._swept_s = clock()
+        self._look_s: dict[str, float] = {}
+        """Jobs of which nobody had taken a higher fence, and when that is asked again: it is asked under the lock, and
+        anybody may send messages with such fences."""
 
     def handle(self, progress: Progress, now_s: float) -> None:
         """Account for a message about a job."""
         job = self.jobs.find(progress.job)
         if job is None:
             return
-        if progress.fence > job.run.fence:
-            self.yield_to(job, progress.fence)
         with self.isolated(job):
+            if progress.fence > job.run.fence:
+                self.yield_to(job, progress.fence)
             if out := job.handle(progress, now_s):
                 self.carry_out(job, out)
 
@@ -191,28 +197,41 @@ class JobRunner:
 
     def _was_taken(self, job: Job, fence: int) -> bool:
         """Whether a master has taken this fence of a job; if the store does not answer, it is believed."""
+        now_s = self.clock()
+        if now_s < self._look_s.get(job.name, now_s):
+            return False  # if it was, a message after that tells again, and so does the next segment
         try:
             taken = job.run.history.fences_above(job.run.fence) >= fence
         except TransientError:
             return True
         if not taken:
+            self._look_s[job.name] = now_s + _LOOK_S
             log.warning("job %s: a message with fence %d, which nobody has taken, is ignored", job.name, fence)
         return taken
 
     # --- the histories ---
 
+    def _tell_of_lost(self, job: Job, reason: str) -> None:
+        """A job fails whose history cannot be written; one that has ended stays as it was."""
+        log.error("job %s: %s", job.name, reason, extra={"job_id": job.name})
+        if job.state.ended:
+            job.reporter.warn([f"job {job.name}: {reason}"])
+        else:
+            self.fail(job, shortened(reason))
+
     def write_histories(self, now: bool = False) -> None:
         """Write what was noted if it is time (or `now`); the messages that it accounts for are done afterwards.
         Takes the lock."""
         with self.lock:
-            for name, error in self.history.lost():
-                if (job := self.jobs.find(name)) is None:
+            for lost in self.history.lost():
+                if (job := self.jobs.find(lost.job)) is None:
                     continue
-                if isinstance(error, Fenced):
-                    self.yield_to(job, error.fence)
+                if isinstance(lost.error, Fenced):
+                    with self.isolated(job):
+                        self.yield_to(job, lost.error.fence)
                 else:
                     job.unrecorded = True
-                    self.fail(job, f"its history cannot be written: {error}")
+                    self._tell_of_lost(job, f"its history cannot be written: {lost.error}; it lacks {lost.part}")
             if self.outbox.empty:
                 self.history.write(self.jobs, now)
 

@@ -1,12 +1,12 @@
 """Takes over the jobs that were under way when the previous master left; remembers those that had ended.
 
-Histories are read side by side, first those of the jobs that were under way: requests wait meanwhile, and a store that
-has thousands of jobs takes a moment for each.
+Histories are read side by side (`failover/reading.py`), first those of the jobs that were under way: requests wait
+meanwhile, and a store that has thousands of jobs takes a moment for each.
 
 A server that does not answer is waited for, as what is said of a job that is not taken over yet would be lost, but no
 longer than `takeover_s`: a single job must not keep the master from all others. Nobody waits for the history of a job
-that has ended and cannot be read; the next master reads it. A job that cannot be taken over is announced as failed, so
-that the next master does not meet it again.
+that has ended and cannot be read: of that its last command tells, until its store answers (`read_on`). A job that
+cannot be taken over is announced as failed, so that the next master does not meet it again.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from functools import partial
 
 from essp_common import topics
@@ -28,7 +28,8 @@ from essp_common.runtime.failpoints import failpoint
 from essp_common.runtime.retry import Outage
 from essp_common.wiring import Adapters
 from essp_master.config import MasterSettings
-from essp_master.failover.recovery import as_recorded, last_commands, past, under_way
+from essp_master.failover.reading import Histories, Reading
+from essp_master.failover.recovery import as_recorded, last_commands, under_way
 from essp_master.job.status_view import status_by_command
 from essp_master.lifecycle.runner import JobRunner
 from essp_master.lifecycle.starter import JobStarter
@@ -37,10 +38,12 @@ log = logging.getLogger(__name__)
 
 _LONGEST_WAIT_S = 5.0
 """Most seconds between two tries to take over what was under way."""
-_READ_TOGETHER = 16
-"""Histories."""
+_AGAIN_S = 60.0
+"""How often the histories of jobs that have ended are read again that could not be read."""
 _PATIENCE_S = 10.0
 """How long a request waits for the master to know the jobs."""
+_WAIT_TOGETHER = 20
+"""Requests that wait for it; the others are told at once: each takes a thread, and metrics and logs need some, too."""
 
 
 class Takeover:
@@ -59,18 +62,30 @@ class Takeover:
         """It is known what was under way; until then requests wait."""
         self.obstacle = ""
         """What the master waits for before it can take over what was under way; empty: nothing."""
+        self._waiting = threading.BoundedSemaphore(_WAIT_TOGETHER)
         self._runner = runner
         self._starter = starter
         self._bus = adapters.bus
         self._stores = adapters.stores
+        self._histories = Histories(adapters.stores, runner.clock, draining)
+        self._unread: dict[str, tuple[Control, JobStatus]] = {}
+        """Jobs that have ended, and whose histories could not be read: the last command, and what is told meanwhile."""
         self._settings = settings
         self._draining = draining
         if not runner.recovers:
             self.done.set()
 
     def wait(self) -> None:
-        """Until it is known what was under way. Raises `Unavailable` if that takes long."""
-        if not self.done.wait(_PATIENCE_S):
+        """Until it is known what was under way. Raises `Unavailable` if that takes long, or many wait for it."""
+        if self.done.is_set():
+            return
+        waits = self._waiting.acquire(blocking=False)
+        try:
+            known = self.done.wait(_PATIENCE_S if waits else 0.0)
+        finally:
+            if waits:
+                self._waiting.release()
+        if not known:
             obstacle = f" ({self.obstacle})" if self.obstacle else ""
             raise Unavailable(f"this master is still finding out what was under way{obstacle}; ask again in a moment")
 
@@ -88,8 +103,26 @@ class Takeover:
                 except TransientError as error:
                     self.obstacle = str(error)
                     raise
-                self.obstacle = ""
-                self.done.set()
+                if not self._draining.is_set():
+                    self.obstacle = ""
+                    self.done.set()
+
+    def read_on(self) -> None:
+        """Until the master leaves, or knows all of them: read the histories that could not be read."""
+        while self._unread and not self._draining.wait(_AGAIN_S):
+            self.read_again()
+
+    def read_again(self) -> None:
+        """Read the histories that could not be read before."""
+        with closing(self._histories.read([command for command, _ in self._unread.values()])) as readings:
+            for reading in readings:
+                command, told = self._unread[reading.command.job]
+                if isinstance(reading.error, TransientError):
+                    continue
+                with self._runner.lock:
+                    started_again = self._runner.jobs.past(command.job) != told
+                if started_again or self._take_over(reading) is None:
+                    del self._unread[command.job]
 
     def _take_over_all(self, commands: Sequence[Control], late: bool) -> None:
         """Take over all jobs but those that are known already.
@@ -98,34 +131,54 @@ class Takeover:
         """
         unknown = [command for command in commands if not self._known(command)]
         unknown.sort(key=under_way, reverse=True)
-        readers = ThreadPoolExecutor(_READ_TOGETHER, "essp-takeover")
-        try:
-            histories = [(command, readers.submit(past, command, self._stores)) for command in unknown]
-            tried = ((command, self._take_over(command, history)) for command, history in histories)
-            awaited = [(command, error) for command, error in tried if error is not None and under_way(command)]
-        finally:
-            readers.shutdown(cancel_futures=True)
+        awaited: list[tuple[Control, TransientError]] = []
+        put_off: list[tuple[Control, TransientError]] = []
+        with closing(self._histories.read(unknown, insist=late)) as readings:
+            for reading in readings:
+                if (error := self._take_over(reading)) is not None:
+                    (put_off if reading.command.command in ENDED else awaited).append((reading.command, error))
+        if self._draining.is_set():
+            return
+        self._put_off(put_off)
         if awaited and not late:
             raise awaited[0][1]
         for command, error in awaited:
             self._give_up(command, f"{error}; start it again, and it resumes from its last checkpoint")
 
-    def _known(self, command: Control) -> bool:
-        return command.job in self._runner.jobs or self._runner.jobs.past(command.job) is not None
+    def _put_off(self, unread: Sequence[tuple[Control, TransientError]]) -> None:
+        """Tell of these jobs that have ended what their last commands say."""
+        for command, error in unread:
+            reason = f"its history cannot be read yet: {error}"
+            told = status_by_command(command)
+            told = told.model_copy(update={"reason": "; ".join(filter(None, (told.reason, reason)))})
+            self._remember(told)
+            self._unread[command.job] = command, told
+        if unread:
+            log.warning(
+                "the histories of %d jobs that have ended cannot be read (%s); they are read again every %g s",
+                len(unread),
+                unread[0][1],
+                _AGAIN_S,
+            )
 
-    def _take_over(self, command: Control, history: Future[JobStatus | None]) -> TransientError | None:
+    def _known(self, command: Control) -> bool:
+        return command.job in self._runner.jobs or self._runner.jobs.is_past(command.job)
+
+    def _take_over(self, reading: Reading) -> TransientError | None:
         """Take over one job. Returns an error if a server does not answer, and None if there is nothing left to do."""
-        if self._draining.is_set():
-            return None
+        command = reading.command
         try:
-            if (ended := history.result()) is not None:  # perhaps by a master that is still there
-                with self._runner.lock:  # requests list the jobs meanwhile
-                    self._runner.jobs.remember(ended)
+            if reading.error is not None:
+                raise reading.error
+            if reading.ended is not None:  # perhaps by a master that is still there
+                self._remember(reading.ended)
             else:
                 command = as_recorded(command, self._stores)
                 self._starter.take_over(stored_spec(command.snapshot.spec_json, f"job {command.job}"), command)
                 failpoint("master.taken-over")
         except TransientError as error:
+            if command.command in ENDED:
+                return error
             reason = f"job {command.job} cannot be taken over yet: {error}"
             log.warning("%s", reason, extra={"job_id": command.job})
             return TransientError(reason, error.retry_after_s)
@@ -145,5 +198,10 @@ class Takeover:
             last.command, last.reason = Control.FAIL, shortened(reason)
             tell = partial(self._bus.publish, topics.CONTROL, command.job.encode(), last.SerializeToString())
             self._runner.outbox.add(tell)
-        with self._runner.lock:
-            self._runner.jobs.remember(status_by_command(last))
+        self._remember(status_by_command(last))
+
+    def _remember(self, past: JobStatus) -> None:
+        """Know of a job that is past, unless somebody has started it again meanwhile."""
+        with self._runner.lock:  # requests list the jobs meanwhile
+            if past.name not in self._runner.jobs:
+                self._runner.jobs.remember(past)

@@ -4,7 +4,7 @@ import { ask, decoded, jobPath } from "./api.js";
 import { COLOURS, legend, lines } from "./chart.js";
 import { el, table } from "./dom.js";
 import { charts, resultRows, state } from "./job.js";
-import { FIGURES, UNKNOWN, judgedBy, number, percent, phaseTitle } from "./words.js";
+import { FIGURES, UNKNOWN, counted, judgedBy, number, percent, phaseTitle } from "./words.js";
 
 export const MOST = 8; // jobs; more curves tell nothing
 
@@ -17,10 +17,20 @@ export function compared(hash) {
   return found ? [...new Set(found[1].split("+").map(decoded))].slice(0, MOST) : null;
 }
 
-/** What the API knows of these jobs. */
+/** What the API knows of these jobs. `unknown`: names of which it knows none; the others are shown all the same. */
 export async function loadComparison(names) {
-  const found = await Promise.all(names.map(async name => ({ job: await ask(jobPath(name)), curves: await ask(jobPath(name, "/curves")) })));
-  return { found };
+  const asked = await Promise.all(names.map(known)), there = found => found !== null;
+  return { found: asked.filter(there), unknown: names.filter((_, place) => !there(asked[place])) };
+}
+
+/** A job and its curves; null: there is none of this name. */
+async function known(name) {
+  try {
+    return { job: await ask(jobPath(name)), curves: await ask(jobPath(name, "/curves")) };
+  } catch (error) {
+    if (error.status === 404) return null;
+    throw error;
+  }
 }
 
 /** The trainings of all jobs as those of one, under the names of both, and the lines of each figure. */
@@ -47,7 +57,7 @@ export function resultsOf(found) {
 }
 
 /** The page. */
-export function drawComparison({ found }) {
+export function drawComparison({ found, unknown }) {
   const { trainers, judged, phases, all } = joined(found), called = FIGURES[judged], results = resultsOf(found);
   const rows = found.flatMap(({ job }) => job.trainers.map(trainer => {
     const checked = trainer.reports.filter(report => report.purpose === "validation").at(-1)?.metrics || {};
@@ -55,7 +65,8 @@ export function drawComparison({ found }) {
       number(checked.loss, 3), percent(checked[judged]), percent(checked[`video_${judged}`])];
   }));
   return [
-    el("div", { class: "head" }, el("h2", {}, `${found.length} jobs side by side`)),
+    el("div", { class: "head" }, el("h2", {}, `${counted(found.length, "job")} side by side`)),
+    unknown.length ? el("p", { class: "note" }, `There is no job ${unknown.join(", ")}.`) : null,
     section("Curves", ...(all.loss.length ? [legend({ trainers }), charts({ phases }, all)] : [el("p", { class: "empty" }, "No training has reported yet.")])),
     results.rows.length ? section("What came of them, by video", table("results by video", ["job", "model", ...results.columns], results.rows, [0, 1])) : null,
     rows.length ? section("Trainings", table("trainings", ["job", "state", "trainer", "model", "at", "validation loss", `${called} by clip`, `${called} by video`], rows, [0, 1, 2, 3, 4])) : null,

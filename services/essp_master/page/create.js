@@ -2,7 +2,7 @@
 
 import { ask } from "./api.js";
 import { el } from "./dom.js";
-import { DEFAULTS, fieldsForm, jobText } from "./fields.js";
+import { DEFAULTS, fieldsForm, jobText, partsOf } from "./fields.js";
 import { counted } from "./words.js";
 
 const PAUSE_MS = 500; // without a key, then it is checked
@@ -13,7 +13,7 @@ const DRAFT = "draft";
 export function lineOf(text, field) {
   const all = text.split("\n");
   let found = -1, depth = -1;
-  for (const part of field.split(".")) {
+  for (const part of partsOf(field) ?? []) {
     const start = new RegExp(`^(\\s*(?:- )?)(["']?)${part.replace(/[^\w]/g, "\\$&")}\\2\\s*:`);
     let at = -1;
     for (let k = found + 1; k < all.length && at < 0; k++) {

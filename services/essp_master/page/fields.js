@@ -10,6 +10,14 @@ const MODELS = ["small", "resnet18", "resnet50", "mobilenet_v3_small", "r3d_18",
 const CLIP_MODELS = /3d|2plus1d|mc3|mvit/;
 const WORDS = new Set(["true", "false", "null", "yes", "no", "on", "off", "y", "n"]);
 
+const NAME = /"(?:[^"\\\x00-\x1f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*"|[^\s".=:]+/g;
+
+/** The names in a place of a field such as `trainers.a.optimizer.layers."layer1.0"`, as `essp_common/field_paths.py` has it; null: it is none. */
+export function partsOf(place) {
+  const names = place.match(NAME) ?? [];
+  return names.length && names.join(".") === place ? names.map(name => (name.startsWith('"') ? JSON.parse(name) : name)) : null;
+}
+
 /** Text as YAML has it: quoted where it could be taken for something else. */
 export const quoted = text => (/^[A-Za-z][\w./:-]*$/.test(text) && !text.endsWith(":") && !WORDS.has(text.toLowerCase()) ? text : JSON.stringify(text));
 

@@ -4,6 +4,7 @@ import { ask, jobPath } from "./api.js";
 import { changeMarks, chart, legend, lines } from "./chart.js";
 import { at, el, table } from "./dom.js";
 import { eventList, resetEvents } from "./events.js";
+import { partsOf } from "./fields.js";
 import { fills, flow } from "./flow.js";
 import { drawPreviews } from "./previews.js";
 import { FIGURES, UNKNOWN, count, counted, duration, judgedBy, number, percent, phaseTitle, share } from "./words.js";
@@ -93,15 +94,15 @@ function priority(job, act) {
 
 /** What `FIELD=VALUE` says as a part of a job; null: it says nothing. */
 export function asChange(text) {
-  const found = /^\s*([^=\s]+)\s*=\s*(.*\S)\s*$/.exec(text);
-  if (!found) return null;
+  const found = /^\s*((?:"(?:[^"\\]|\\.)*"|[^"=\s])+)\s*=\s*(.*\S)\s*$/.exec(text), names = found && partsOf(found[1]);
+  if (!names) return null;
   let value = found[2];
   try {
     value = JSON.parse(value);
   } catch {
     // a word
   }
-  return found[1].split(".").reduceRight((inner, name) => ({ [name]: inner }), value);
+  return names.reduceRight((inner, name) => ({ [name]: inner }), value);
 }
 
 /** A field of a running training that people give another value. */

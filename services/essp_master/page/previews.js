@@ -43,7 +43,7 @@ export function drawPreviews(job) {
 export function previewWords(preview) {
   const what = preview.shown < preview.pictures ? `${preview.shown} of ${counted(preview.pictures, "picture")}` : counted(preview.pictures, "picture");
   const of = preview.class_name ? `${preview.video} (${preview.class_name})` : preview.video;
-  return `${phaseTitle(preview.purpose, preview.epoch)}, clip ${count(preview.index + 1)}: ${of}, from frame ${count(preview.first_frame)} on; ${what} of ${preview.width} x ${preview.height} pixels`;
+  return `${phaseTitle(preview.purpose, preview.epoch)}, clip ${count(preview.index + 1)}: ${of}, from frame ${count(preview.first_frame)} on; ${what} of ${preview.width} x ${preview.height} pixels${preview.caption ? `; ${preview.caption}` : ""}`;
 }
 
 const shows = job => ["running", "paused"].includes(job.state);

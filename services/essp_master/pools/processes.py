@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
+from essp_common.errors import Unavailable
 from essp_common.runtime import ids
 from essp_common.runtime.conditions import Subject
 from essp_common.runtime.process import cpu_count
@@ -91,7 +92,8 @@ class ProcessDriver:
         self._lock = threading.RLock()
         self._clock = clock
         self._cores = cpu_count()
-        self._leaving: list[subprocess.Popen[bytes]] = []
+        self._leaving: list[tuple[str, subprocess.Popen[bytes], float]] = []
+        """Pool, process, and since when."""
         self._pools = {name: _Pool(command_of(name), replicas) for name, replicas in pools.items()}
 
     def start(self, changed: Callable[[], None]) -> None:
@@ -123,15 +125,18 @@ class ProcessDriver:
                 worker = min(found.workers, key=lambda w: order.get(_name(w.process), len(order)))
                 found.workers.remove(worker)
                 worker.process.terminate()
-                self._leaving.append(worker.process)
+                self._leaving.append((pool, worker.process, self._clock()))
         self.repair()
 
     def repair(self) -> list[str]:
         """Start what is missing."""
         done = []
         with self._lock:
-            self._leaving = [worker for worker in self._leaving if not _has_ended(worker)]
+            self._leaving = [each for each in self._leaving if not _has_ended(each[1])]
             now_s = self._clock()
+            saving = {
+                name for name, _, since_s in self._leaving if ids.is_training(name) and now_s < since_s + _LEAVE_S
+            }
             for name, pool in self._pools.items():
                 for worker in [worker for worker in pool.workers if _has_ended(worker.process)]:
                     wait_s = pool.ended(worker, now_s)
@@ -139,7 +144,8 @@ class ProcessDriver:
                         pool.replicas = pool.early = 0  # it is done
                         continue
                     done.append(_ended(name, worker, now_s, wait_s))
-                while len(pool.workers) < pool.replicas and now_s >= pool.next_s:
+                # The next process of a training begins at the checkpoint that the one before it is saving.
+                while name not in saving and len(pool.workers) < pool.replicas and now_s >= pool.next_s:
                     pool.workers.append(_Worker(self._start(pool.arguments), now_s))
                 pool.settle(now_s)
         return done
@@ -208,7 +214,8 @@ class ProcessDriver:
     def close(self) -> None:
         """Let all leave; kill those that have not left after a while."""
         with self._lock:
-            workers = [worker.process for pool in self._pools.values() for worker in pool.workers] + self._leaving
+            workers = [worker.process for pool in self._pools.values() for worker in pool.workers]
+            workers += [worker for _, worker, _ in self._leaving]
             self._pools.clear()
         for worker in workers:
             worker.terminate()
@@ -223,7 +230,10 @@ class ProcessDriver:
 
     def _start(self, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
         # The pipe ends with this process, however it ends, and its workers leave then.
-        return subprocess.Popen([*self._program, *arguments], stdin=subprocess.PIPE, env=self._environment)
+        try:
+            return subprocess.Popen([*self._program, *arguments], stdin=subprocess.PIPE, env=self._environment)
+        except OSError as error:  # no memory, too many processes or files
+            raise Unavailable(f"no worker `{' '.join(arguments)}` can be started: {error}") from error
 
 
 def _is_up(worker: _Worker, now_s: float) -> bool:

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 
 from pydantic import BaseModel, ConfigDict
 
-from essp_common.errors import ConfigError, EsspError, NotFound, PermanentError
+from essp_common.errors import ConfigError, EsspError, NotFound, PermanentError, TransientError
 from essp_common.runtime import ids
 from essp_common.runtime.conditions import Condition
 from essp_common.runtime.troubles import Kind
@@ -34,6 +34,8 @@ log = logging.getLogger(__name__)
 PERIOD_S = 10.0
 _SETTLE_S = 0.5
 """Changes come in bursts: one look covers those within so long."""
+_SILENT_S = 60.0
+"""How long a store that did not answer is not asked again for what people said of pools."""
 _KEPT = 2000
 _SHARED = (Kind.BUS_SILENT, Kind.BUS_STALLED, Kind.CACHE_SILENT)
 """Conditions of servers that all pools use."""
@@ -106,6 +108,10 @@ class Reconciler:
         self._rules = rules or PoolRules(None)
         self._of_registrations: dict[str, PoolRule] = {}
         self._registered: dict[str, ExtractorRow] = {}
+        self._wanted: Mapping[str, ExtractorRow] | None = None
+        """The registered extractors, as they were read last; None: they never were."""
+        self._look_up_s = 0.0
+        """Not before this is the store asked again that did not answer."""
         self._removed: set[str] = set()
         self._decisions: dict[str, Decision] = {}
         self._reported: dict[str, tuple[int, int]] = {}
@@ -142,9 +148,9 @@ class Reconciler:
 
     def repair(self) -> None:
         """Repair what differs from the last decision; decide nothing else."""
+        wanted = self._look_up()
         with self._lock:
-            self._rules.follow()
-            self._follow_registrations()
+            self._follow_registrations(wanted)
             for sentence in self._driver.repair():
                 self._report("", sentence)
             sizes = self._driver.sizes()
@@ -253,8 +259,22 @@ class Reconciler:
             self._seen = ()
             log.warning("pools: %s; trying again", error)
 
-    def _follow_registrations(self) -> None:
-        wanted = dict(self._extractors())
+    def _look_up(self) -> Mapping[str, ExtractorRow]:
+        """Read what people said of pools; the registered extractors. Without the lock, since their store may let one
+        wait: people are told of pools meanwhile. While it does not answer, what it said last holds."""
+        wanted = self._wanted
+        if wanted is None or self._clock() >= self._look_up_s:
+            try:
+                self._rules.follow()
+                wanted = self._wanted = dict(self._extractors())
+            except TransientError as error:
+                if wanted is None:
+                    raise
+                self._look_up_s = self._clock() + _SILENT_S
+                log.warning("pools: %s; what was registered and set until now holds", error)
+        return wanted
+
+    def _follow_registrations(self, wanted: Mapping[str, ExtractorRow]) -> None:
         for feature, row in wanted.items():
             if self._registered.get(feature) != row:
                 self._add(feature, row)

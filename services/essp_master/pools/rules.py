@@ -63,18 +63,23 @@ class PoolRules:
         """The newest document that was read; None: it is not known which there are."""
         self._rules: Mapping[str, PoolRule] = {}
         self._lock = threading.RLock()
+        """Held while the store is read or written. Whoever only asks for a rule that is known waits for neither."""
 
     @property
     def lasting(self) -> bool:
         """Whether they outlive the process."""
         return self._log is not None
 
+    @property
+    def known(self) -> bool:
+        """Whether they were read."""
+        return self._version is not None
+
     def of(self, pool: str) -> PoolRule | None:
         """What people said of a pool; None: nothing."""
-        with self._lock:
-            if self._version is None:
-                self.follow()
-            return self._rules.get(pool)
+        if not self.known:
+            self.follow()
+        return self._rules.get(pool)
 
     def follow(self) -> None:
         """Read what other masters have written meanwhile; only what is new is fetched."""
@@ -89,7 +94,8 @@ class PoolRules:
                     version, rules = version + 1, _parse(self._log, version + 1).rules
                 except NotFound:
                     break
-            self._version, self._rules = version, rules  # last: what was read in part is not known
+            self._rules = rules  # last: what was read in part is not known
+            self._version = version
 
     def set(self, pool: str, rule: PoolRule | None, by: str) -> None:
         """Keep the rule of a pool; None: forget it. It counts once it is written. Raises `ConfigError` for bounds that
@@ -112,7 +118,8 @@ class PoolRules:
                     self._log.write(made.version, (json.dumps(made.model_dump(mode="json"), indent=1) + "\n").encode())
                 except Conflict:
                     continue  # another master was first: look at what it wrote
-                self._version, self._rules = made.version, rules
+                self._rules = rules
+                self._version = made.version
                 return
 
 

@@ -385,6 +385,7 @@ class CheckpointStore:
             fence=self._assignment.fence,
             digest=as_text(state.digest),
             spec_digest=self._assignment.digest(),
+            clips=self._assignment.clips,
             model=self._assignment.described(training.evaluated.channels),
             metrics=state.history[-1].metrics if state.history else {},
             best=state.best,

@@ -11,13 +11,15 @@ computes gradients of zero.
 
 A network that chooses by what it sees, such as one of experts, may use a parameter on some ranks and on others not. All
 ranks send the same numbers nevertheless: zeros in its place, and of each parameter whether it had a part. One that had
-none on any rank keeps no gradient, as on one rank.
+none on any rank keeps no gradient, as on one rank. Where batch normalisations exchange numbers during the backward
+pass, too, such parameters have buckets of their own (`essp_common/learning/branches.py`), which are sent after it: a
+bucket that is full on one rank alone would go out before a normalisation there, and after it elsewhere.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import partial
 from typing import NamedTuple, Protocol
 
@@ -60,12 +62,23 @@ class _Sent(NamedTuple):
 class GradientSum:
     """Replaces the gradients of one model by their sums over the ranks. On one rank it does nothing."""
 
-    def __init__(self, parameters: Iterable[Parameter], ranks: Summing, bucket_bytes: int = BUCKET_BYTES) -> None:
+    def __init__(
+        self,
+        parameters: Iterable[Parameter],
+        ranks: Summing,
+        bucket_bytes: int = BUCKET_BYTES,
+        waiting: Collection[Parameter] = (),
+    ) -> None:
+        """`waiting`: parameters whose gradients are sent after the backward pass."""
         self._ranks = ranks
         self._buckets: list[list[Parameter]] = []
+        self._early = 0
+        """Buckets that are sent during the backward pass."""
         if ranks.world_size > 1:
-            learnt = [parameter for parameter in parameters if parameter.requires_grad]
-            self._buckets = list(_buckets(reversed(learnt), bucket_bytes))
+            learnt = [parameter for parameter in reversed(list(parameters)) if parameter.requires_grad]
+            self._buckets = list(_buckets([each for each in learnt if each not in waiting], bucket_bytes))
+            self._early = len(self._buckets)
+            self._buckets += _buckets([each for each in learnt if each in waiting], bucket_bytes)
         self._missing = [0] * len(self._buckets)
         """Of each bucket: gradients that are still to come."""
         self._next = len(self._buckets)
@@ -83,7 +96,7 @@ class GradientSum:
 
     def finish(self) -> None:
         """After the backward pass: wait for the sums. Raises `RankLost`."""
-        while self._next < len(self._buckets):  # parameters that had no part in this step
+        while self._next < len(self._buckets):  # what waits, and parameters that had no part in this step
             self._send()
         sent, self._sent = self._sent, []
         for each in sent:
@@ -100,7 +113,7 @@ class GradientSum:
     def came(self, number: int) -> None:
         """Another gradient of this bucket is there."""
         self._missing[number] -= 1
-        while self._next < len(self._buckets) and not self._missing[self._next]:
+        while self._next < self._early and not self._missing[self._next]:
             self._send()
 
     def _send(self) -> None:

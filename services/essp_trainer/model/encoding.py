@@ -109,9 +109,10 @@ class Encoding(Fitted[DescriptorClassifier]):
         return self._vectors_of(kept)
 
     def _vectors_of(self, kept: Entries) -> Entries:
-        owners, number = np.unique(kept.owners, axis=0, return_inverse=True)
+        owners, number, rows = np.unique(kept.owners, axis=0, return_inverse=True, return_counts=True)
+        of_clips = np.split(np.argsort(number.ravel(), kind="stable"), np.cumsum(rows)[:-1])
         drawn = np.concatenate([self.tickets(0, owner, 1) for owner in owners])
         clips = np.argsort(drawn, kind="stable")[: self._spec.clips]
         encoder = self._model.encoder
-        vectors = [encoder(kept.rows[number.ravel() == clip]).astype(np.float32) for clip in clips]
+        vectors = [encoder(kept.rows[of_clips[clip]]).astype(np.float32) for clip in clips]
         return Entries(drawn[clips], owners[clips], np.stack(vectors))

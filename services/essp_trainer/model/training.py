@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from essp_common.artifacts.manifest import MODEL_FILE, OPTIMIZER_FILE, TRAINED_FILE
 from essp_common.errors import ConfigError
 from essp_common.job.trainer_spec import TrainerSpec
+from essp_common.learning.branches import gradients_that_wait
 from essp_common.learning.clip_order import require_clips_first
 from essp_common.learning.losses import loss
 from essp_common.learning.mixing import blend_of
@@ -73,7 +74,7 @@ class Training:
         self.model = model
         self._learned = _learned(model, assignment.training)
         self._still = _still(model, assignment.training)
-        self._gradients = GradientSum(self._learned, ranks)
+        self._gradients = GradientSum(self._learned, ranks, waiting=self._waiting(assignment, ranks))
         self.ema = ema
         self.updates = 0
         self._spec = assignment.training
@@ -161,6 +162,12 @@ class Training:
         if self.ema is not None:
             self.ema.update(self.model, self.updates)
         return result
+
+    def _waiting(self, assignment: Assignment, ranks: Ranks) -> set[nn.Parameter]:
+        """The parameters whose gradients are exchanged after the backward pass."""
+        if ranks.world_size == 1:
+            return set()
+        return gradients_that_wait(self.model, assignment.training.augment.crop, self._still)
 
     def _end_wait(self) -> None:
         wait, self._wait = self._wait, None

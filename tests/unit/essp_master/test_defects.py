@@ -12,17 +12,19 @@ from hypothesis import strategies as st
 
 from essp_common import topics
 from essp_common.artifacts import layout
+from essp_common.artifacts.history import History
 from essp_common.bus.port import MAX_MESSAGE_BYTES, MessageTooLarge
 from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.checks import LONGEST_NAME
 from essp_common.catalog.file import read_catalog, write_catalog
 from essp_common.catalog.rows import VideoRow
-from essp_common.errors import EsspError
+from essp_common.errors import EsspError, PermanentError
 from essp_common.job.fields import MOST_EPOCHS
 from essp_common.job.spec import JobSpec
 from essp_common.job.status import JobState, JobStatus
 from essp_common.messages.parsing import MOST_FENCE
 from essp_common.messages.snapshot import completed
+from essp_common.objects.numbered_log import NumberedLog
 from essp_common.pb.v1.messages_pb2 import (
     TRAIN,
     CheckpointReady,
@@ -44,7 +46,7 @@ from essp_master.job import job as job_module
 from essp_master.job import message_builder
 from essp_master.job import start_run as start_run_module
 from essp_master.service import Master
-from tests.harness.fleet import Fleet, FleetOf, make_job, master_over, run_to_rest
+from tests.harness.fleet import Clock, Fleet, FleetOf, make_job, master_over, run_to_rest
 from tests.unit.essp_master.test_takeover import die, master_named
 
 
@@ -281,6 +283,64 @@ def test_a_fence_that_nobody_has_taken_is_no_other_master(adapters: Adapters, fl
     run_to_rest(master, fleet)
     assert master.status("small").state is JobState.RUNNING
     assert all(phase.finished for phase in master.status("small").phases)
+
+
+def test_fences_that_nobody_has_taken_cost_the_store_one_look_a_second(
+    adapters: Adapters, fleet_of: FleetOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, looks, look = Clock(), list[int](), History.fences_above
+
+    def counted(history: History, fence: int) -> int:
+        looks.append(fence)
+        return look(history, fence)
+
+    master, fleet = master_over(adapters, clock), fleet_of()
+    master.start(fleet.job)
+    run_to_rest(master, fleet)
+    monkeypatch.setattr(History, "fences_above", counted)
+    for seconds in (0.0, 1.0):
+        clock.now_s += seconds
+        for _ in range(50):
+            master._runner.handle(Progress(job="small", fence=1000), clock())
+    assert len(looks) == 2
+    NumberedLog(adapters.stores.under(fleet.job.output), layout.FENCES).write(1000, b"{}")
+    clock.now_s += 1.0
+    master._runner.handle(Progress(job="small", fence=1000), clock())
+    assert master._runner.fenced is not None
+
+
+def test_what_anybody_may_send_fills_no_memory(adapters: Adapters, fleet_of: FleetOf) -> None:
+    clock = Clock()
+    master, fleet = master_over(adapters, clock), fleet_of()
+    master.start(fleet.job)
+    run_to_rest(master, fleet)
+    job = master._jobs["small"]
+    for number in range(300):
+        clock.now_s += 1.0
+        report = PhaseReport(trainer="rgb", purpose=TRAIN, epoch=number, metrics={"loss": 1.0})
+        made = Made(purpose=TRAIN, indices=[0], bytes=[1], seconds=0.1)
+        for event in (Progress(phase_report=report), Progress(made=made)):
+            event.job, event.worker = "small", f"pod-{number}"
+            master._runner.handle(event, clock())
+    assert len(job.activity.trainers["rgb"].reports) <= len(job.run.preflight.phases.order)
+    assert len(job.activity._pools["decoder"].seen) <= 32
+    (pool,) = (pool for pool in master.status("small").pools if pool.name == "decoder")
+    assert pool.workers == len(job.activity._pools["decoder"].seen)
+
+
+def test_a_store_that_refuses_to_tell_who_has_a_job_is_the_trouble_of_that_job_alone(
+    adapters: Adapters, fleet_of: FleetOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> int:
+        raise PermanentError("access denied")
+
+    master, fleet = master_over(adapters), fleet_of()
+    master.start(fleet.job)
+    run_to_rest(master, fleet)
+    monkeypatch.setattr(History, "fences_above", refuse)
+    fleet.report(Progress(finished=Finished(uri="file:///elsewhere"), fence=1000))
+    master.step(0)
+    assert (master.status("small").state, master.status("small").reason) == (JobState.FAILED, "access denied")
 
 
 small = st.integers(0, 5)

@@ -18,6 +18,7 @@ from essp_common.errors import NotFound
 from essp_common.features.drawing import flow_picture
 from essp_common.features.quantization import ZERO
 from essp_common.job.clip_spec import StreamSpec
+from essp_common.job.feature_layout import COLOURS, DESCRIPTOR, MOTION, FeatureLayout
 from essp_common.job.status import StreamPreview
 from essp_common.pb.v1.messages_pb2 import TRAIN, FrameCodec, Made, Progress
 from essp_common.video import codec
@@ -28,6 +29,7 @@ from essp_master.job.stored_clips import StoredClip
 from tests.harness.fleet import Clock, FleetOf, make_job, master_over
 
 RAW = FrameCodec(name="raw")
+LAYOUTS = {"flow": MOTION, "histogram": DESCRIPTOR, "depth": FeatureLayout()}
 
 
 def seen(preview: StreamPreview) -> NDArray[np.uint8]:
@@ -51,7 +53,8 @@ class Looking:
         return StoredClip(key, len(value), TRAIN, 0, 4, "v.mp4", "run", 7)
 
     def look(self, *clips: StoredClip) -> StreamPreview:
-        return self.previews.of(self.job, "rgb", clips)
+        layout = LAYOUTS.get(self.job.streams["rgb"].feature, COLOURS)
+        return self.previews.of(self.job, "rgb", layout, clips)
 
 
 def test_only_the_frames_that_are_looked_at_are_read_and_the_clip_stays(
@@ -105,6 +108,18 @@ def test_a_stack_of_flow_is_drawn_as_colours(tmp_path: Path, adapters: Adapters)
     found = looking.look(looking.put(codec.encode(stack, FrameCodec(name="zstd"))))
     assert (found.pictures, found.shown) == (10, 6)
     assert np.abs(seen(found)[4, 4] - flow_picture(stack[0, :1, :1, :2], 10)[0, 0].astype(int)).max() < 4
+    assert found.caption.startswith("hue: direction (right red")
+
+
+def test_descriptors_are_one_picture_with_a_row_each_and_the_caption_says_so(
+    tmp_path: Path, adapters: Adapters
+) -> None:
+    looking = Looking(tmp_path, adapters, StreamSpec(feature="histogram"))
+    rows = np.zeros((80, 70), np.float32)
+    rows[:, 3] = 0.5
+    found = looking.look(looking.put(codec.encode(rows, FrameCodec(name="zstd"))))
+    assert (found.pictures, found.shown, found.height, found.width) == (1, 1, 80, 70)
+    assert found.caption == "80 descriptors, a row each; its 70 numbers, a column each: red above zero, full at 0.5"
 
 
 def test_large_pictures_are_made_smaller(tmp_path: Path, adapters: Adapters) -> None:
@@ -127,7 +142,7 @@ def test_what_is_gone_or_damaged_is_passed_over(tmp_path: Path, adapters: Adapte
 
 @pytest.mark.parametrize(
     ("feature", "shape", "reason"),
-    [("histogram", (3, 128), "cannot be drawn"), ("flow", (1, 4, 4, 3), "has no picture")],
+    [("depth", (3, 128), "cannot be drawn"), ("flow", (1, 4, 4, 3), "has no picture")],
 )
 def test_what_is_no_picture_says_so(
     tmp_path: Path, adapters: Adapters, feature: str, shape: tuple[int, ...], reason: str
@@ -187,6 +202,7 @@ def test_a_master_shows_the_newest_clips_of_a_job_and_says_where_there_are_none(
     master.step(0)
     found = {stream: master.preview("small", stream) for stream in ("rgb", "diff")}
     assert [(each.index, each.pictures, each.purpose) for each in found.values()] == [(2, 1, "train"), (2, 2, "train")]
+    assert [each.caption for each in found.values()] == ["", "differences of red, green and blue; grey: none"]
     assert found["rgb"].video
     assert found["rgb"].class_name
     assert adapters.cache.usage().keys == 2

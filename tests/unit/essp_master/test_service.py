@@ -10,7 +10,7 @@ import pytest
 
 from essp_common.artifacts import layout
 from essp_common.artifacts.fused_model import open_model
-from essp_common.artifacts.partial_scores import PartialScores
+from essp_common.artifacts.partial_scores import PartialScores, ScoredPart
 from essp_common.cache.port import job_prefix
 from essp_common.errors import Conflict, PermanentError, Unavailable
 from essp_common.job.spec import PredictorSpec
@@ -385,3 +385,32 @@ def test_a_prediction_is_done_when_the_predictor_says_so(adapters: Adapters, fle
     assert master.status("small").state is JobState.COMPLETED
     assert job_prefix("small")
     assert adapters.cache.usage().keys == 0
+
+
+@pytest.mark.parametrize("state", [JobState.COMPLETED, JobState.STOPPED])
+def test_a_complete_prediction_that_is_started_again_scores_everything_anew(
+    adapters: Adapters, fleet_of: FleetOf, tmp_path: Path, state: JobState
+) -> None:
+    """However soon: the predictor that had it may not have removed the saved scores yet, and does so later. One that
+    was stopped goes on."""
+    job = make_job(tmp_path)
+    model = manifest_at(f"file://{tmp_path}/trained", job.clip, job.streams, {"rgb": 0.5, "diff": 0.5})
+    job = job.model_copy(update={"trainers": {}, "predictor": PredictorSpec(model=model)})
+    master, fleet = master_over(adapters), fleet_of(job)
+    master.start(job)
+    run_to_rest(master, fleet)
+    _, found = open_model(adapters.stores, model)
+    saved = PartialScores(adapters.stores.under(job.output), job, fleet.commands[0].snapshot.plan_digest, found)
+    for stream in job.streams:
+        saved.save(stream, 32, ScoredPart({}, {}, {}))
+    if state is JobState.COMPLETED:
+        fleet.report(Progress(finished=Finished(stage=PREDICTOR, uri="file:///predictions")))
+        master.step(0)
+    else:
+        master.stop("small")
+    assert master.status("small").state is state
+    master.start(job)
+    begins = 0 if state is JobState.COMPLETED else 32
+    [phase] = master.status("small").phases
+    assert set(phase.done.values()) == {begins}
+    assert [saved.stop(stream, 32) for stream in job.streams] == [begins, begins]

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import gc
 import random
+import re
 import shutil
 import threading
+import tracemalloc
 import weakref
+from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -25,12 +29,24 @@ from essp_common.job.status import JobState, JobStatus
 from essp_common.objects.directory import DirectoryStore
 from essp_common.objects.numbered_log import NumberedLog
 from essp_common.objects.port import ObjectInfo
-from essp_common.pb.v1.messages_pb2 import AGGREGATOR, ERROR, Control, Failed, Finished, HistorySegment, Progress
+from essp_common.pb.v1.messages_pb2 import (
+    AGGREGATOR,
+    ERROR,
+    Control,
+    Failed,
+    Finished,
+    HistorySegment,
+    JobSnapshot,
+    Progress,
+)
 from essp_common.runtime import ids
 from essp_common.wiring import Adapters, Stores
 from essp_master.config import MasterSettings
+from essp_master.failover import reading
+from essp_master.failover.reading import Histories
 from essp_master.failover.recovery import last_commands, past
 from essp_master.job import start_run
+from essp_master.ledger.ledger import Ledger
 from essp_master.lifecycle import runner, takeover
 from essp_master.lifecycle.job_table import JobTable
 from essp_master.service import Master
@@ -153,6 +169,10 @@ def test_a_history_that_cannot_be_written_fails_its_job_alone_and_has_no_gap(
         until(lambda: master.step(0) == 0 and master.status("small").state.ended)
     status = master.status("small")
     assert (status.state, str(error) in status.reason) == (JobState.FAILED, True)
+    lacking = re.search(r"; it lacks segment (\d+) \((.*)\), and all that happened since$", status.reason)
+    assert lacking is not None, status.reason
+    assert int(lacking[1]) == History(adapters.stores.under(fleet.job.output)).last() + 1
+    assert re.match(r"train, epoch \d: clips between \d+ and \d+ .*(decoded|trained)", lacking[2])
     run_to_rest(master, fleet)
     master.start(fleet.job)
     run_to_rest(master, fleet)
@@ -165,6 +185,45 @@ def test_a_history_that_cannot_be_written_fails_its_job_alone_and_has_no_gap(
     subscription = adapters.bus.subscribe([topics.PROGRESS], ids.MASTER)
     assert not any(record.key == b"small" for record in subscription.poll(1000, 0)), "all messages are done"
     subscription.close()
+
+
+def test_what_the_history_lacks_of_a_job_that_has_ended_is_told(
+    adapters: Adapters, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    master = master_named("m1", adapters)
+    master.start(fleet.job)
+    written(master, fleet)
+
+    def refuse(*_: Any) -> Any:
+        raise PermanentError("no right to write")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(History, "append", refuse)
+        master.stop("small")
+        until(lambda: master.step(0) == 0 and bool(told := warnings(master)) and "no right" in told[-1])
+    assert master.status("small").state is JobState.STOPPED
+    assert re.search(r"no right to write; it lacks segment \d+ \(.*state stopped.*\), and all", warnings(master)[-1])
+
+
+def test_where_no_segment_can_be_made_it_is_told_after_which_one_the_history_ends(
+    adapters: Adapters, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    master = master_named("m1", adapters)
+    master.start(fleet.job)
+    written(master, fleet)
+
+    def fails(*_: Any) -> Any:
+        raise ValueError("a defect")
+
+    monkeypatch.setattr(Ledger, "state", fails)
+    fleet.work()
+    until(lambda: master.step(0) == 0 and master.status("small").state.ended)
+    last = History(adapters.stores.under(fleet.job.output)).last()
+    assert f"a defect; it lacks all that happened after segment {last}" in master.status("small").reason
+
+
+def warnings(master: Master) -> list[str]:
+    return [event.message for event in master.events("small") if event.kind == "warning"]
 
 
 def test_of_two_masters_the_later_one_goes_on_and_the_other_leaves(adapters: Adapters, fleet: Fleet) -> None:
@@ -326,6 +385,27 @@ def test_a_master_keeps_the_status_alone_of_jobs_that_ended_long_ago(
         master.pause("first")
     assert master.start(jobs[0]).state is JobState.RUNNING
     assert master.events("first")
+
+
+def test_jobs_that_are_past_take_little_memory(adapters: Adapters, fleet: Fleet) -> None:
+    """A master may know thousands of them, with hundreds of epochs each."""
+    master = master_named("m1", adapters)
+    master.start(fleet.job.model_copy(update={"epochs": 100}))
+    master.stop("small")
+    told, table = master.status("small"), JobTable()
+    table.remember(told)
+    tracemalloc.start()
+    try:
+        for number in range(20):
+            table.remember(told.model_copy(update={"name": f"job-{number}"}, deep=True))
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 20 * 20_000, "unpacked it is more than 200 kB each"
+    assert table.past("small") == told
+    assert len(table.summaries(0.0)) == 21
+    assert told.ended is not None
+    assert [len(table.past_since(told.ended + timedelta(seconds=s))) for s in (-1, 1)] == [21, 0]
 
 
 def test_the_events_of_a_job_that_ended_under_another_master_come_to_an_end(adapters: Adapters, fleet: Fleet) -> None:
@@ -514,6 +594,29 @@ def test_a_server_that_is_away_during_a_take_over_is_waited_for(
     assert fleet.trained == BOTH
 
 
+def test_a_few_requests_wait_for_a_take_over_and_the_others_are_told_at_once(
+    adapters: Adapters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(takeover, "_PATIENCE_S", 20.0)
+    master = Master(adapters, MasterSettings(), "m1", recovers=True)
+    waits, first = list[float | None](), threading.Event()
+
+    class Known(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            waits.append(timeout)
+            if timeout:
+                first.wait(LONGEST_S)
+            return False
+
+    master._takeover.done = Known()
+    with ThreadPoolExecutor(25) as many:
+        answers = [many.submit(master.jobs) for _ in range(25)]
+        until(lambda: len(waits) == 25)
+        first.set()
+    assert all(isinstance(each.exception(), Unavailable) for each in answers)
+    assert sorted(waits, key=str) == [0.0] * 5 + [20.0] * 20
+
+
 def test_a_job_whose_store_stays_away_keeps_a_new_master_from_no_other(
     adapters: Adapters, fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -577,8 +680,69 @@ def test_nobody_waits_for_the_history_of_a_job_that_has_ended(
     def away(store: DirectoryStore, key: str) -> bytes:
         raise Unavailable("the store is away", 0.001)
 
-    monkeypatch.setattr(DirectoryStore, "get", away)
-    assert master_named("m2", adapters).ready
+    with monkeypatch.context() as patched:
+        patched.setattr(DirectoryStore, "get", away)
+        second = master_named("m2", adapters)
+        assert second.ready
+        told = second.status("small")
+        assert (told.state, told.progress.total) == (JobState.STOPPED, 0)
+        assert told.reason == "its history cannot be read yet: the store is away"
+        second._takeover.read_again()
+        assert second.status("small") == told
+    second._takeover.read_again()
+    known = second.status("small")
+    assert (known.state, known.progress.total, known.reason) == (JobState.STOPPED, sum(SIZES), "")
+
+
+def test_a_job_that_was_started_again_is_not_taken_for_the_one_whose_history_could_not_be_read(
+    adapters: Adapters, fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped(adapters, fleet, tmp_path, "small")
+
+    def away(store: DirectoryStore, key: str) -> bytes:
+        raise Unavailable("the store is away", 0.001)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(DirectoryStore, "get", away)
+        second = master_named("m2", adapters)
+    second.start(fleet.job.model_copy(update={"output": f"file://{tmp_path}/other"}))
+    second._takeover.read_again()
+    assert second.status("small").state is JobState.RUNNING
+
+
+def test_a_store_that_does_not_answer_is_waited_for_once_for_all_its_histories(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And keeps nobody from those of another store."""
+    roots = {name: f"file://{tmp_path}/{name}" for name in ("dead", "alive")}
+    clock, asked = Clock(), Counter[str]()
+
+    def read(command: Control, stores: Stores) -> JobStatus | None:
+        name = command.job.partition("-")[0]
+        asked[name] += 1
+        if name == "dead":
+            clock.now_s += 80.0
+            raise Unavailable("it does not answer")
+        return None
+
+    monkeypatch.setattr(reading, "past", read)
+    jobs = [
+        make_job(tmp_path).model_copy(update={"name": f"{n}-{i}", "output": f"{roots[n]}/{i}"})
+        for n in roots
+        for i in range(40)
+    ]
+    commands = [
+        Control(job=job.name, command=Control.START, snapshot=JobSnapshot(spec_json=job.model_dump_json()))
+        for job in jobs
+    ]
+    histories = Histories(Stores(list(roots.values())), clock, threading.Event())
+    found = {each.command.job: each.error for each in histories.read(commands)}
+    assert asked == {"dead": 1, "alive": 40}
+    assert {name for name, error in found.items() if isinstance(error, Unavailable)} == {f"dead-{i}" for i in range(40)}
+    assert len(found) == len(commands)
+    asked.clear()
+    assert len(list(histories.read(commands, insist=True))) == len(commands)
+    assert asked == {"dead": 40, "alive": 40}
 
 
 def stopped(adapters: Adapters, fleet: Fleet, tmp_path: Path, *names: str) -> None:
@@ -594,12 +758,15 @@ def stopped(adapters: Adapters, fleet: Fleet, tmp_path: Path, *names: str) -> No
 def test_histories_are_read_side_by_side(
     adapters: Adapters, fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    names = ("one", "two", "three")
+    """All but the first of a store, which shows that it answers."""
+    names = ("one", "two", "three", "four")
     stopped(adapters, fleet, tmp_path, *names)
-    together, newest = threading.Barrier(len(names), timeout=LONGEST_S), History.newest
+    together, newest = threading.Barrier(len(names) - 1, timeout=LONGEST_S), History.newest
+    first = iter([True])
 
     def read(history: History) -> HistorySegment | None:
-        together.wait()  # for the other two
+        if not next(first, False):
+            together.wait()  # for the other two
         return newest(history)
 
     monkeypatch.setattr(History, "newest", read)
@@ -621,8 +788,8 @@ def test_jobs_under_way_are_taken_over_before_the_histories_of_others_are_read(
         order.append(command.job)
         return past(command, stores)
 
-    monkeypatch.setattr(takeover, "past", read)
-    monkeypatch.setattr(takeover, "_READ_TOGETHER", 1)
+    monkeypatch.setattr(reading, "past", read)
+    monkeypatch.setattr(reading, "_TOGETHER", 1)
     assert master_named("m3", adapters).status("small").state is JobState.RUNNING
     assert order == ["small", "one", "two"]
 

@@ -134,3 +134,15 @@ def test_the_last_layers_are_sent_while_the_first_ones_are_computed() -> None:
     assert seen == [[numbers] * layers for layers in range(4)]
     summed.finish()
     assert rank.sent == [numbers] * 4
+
+
+def test_gradients_that_wait_are_sent_last_and_after_the_backward_pass() -> None:
+    model = nn.Sequential(*(nn.Linear(8, size) for size in (8, 8, 3)))
+    rank = Recording()
+    summed = GradientSum(model.parameters(), rank, bucket_bytes=1, waiting=set(model[2].parameters()))
+    summed.begin()
+    model(torch.ones(2, 8)).sum().backward()
+    early = [8 + 1, 8 * 8 + 1] * 2
+    assert rank.sent == early
+    summed.finish()
+    assert rank.sent == [*early, 3 + 1, 3 * 8 + 1]

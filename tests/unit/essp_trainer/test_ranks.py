@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import pytest
@@ -22,13 +23,16 @@ from essp_common.job.clip_spec import StreamSpec
 from essp_common.job.feature_layout import COLOURS
 from essp_common.job.spec import JobSpec
 from essp_common.learning.models import build, state_bytes
+from essp_common.learning.networks import NETWORKS, Network
 from essp_common.learning.normalisation import take_any_batch
 from essp_common.learning.randomness import DropoutGenerator, Share
 from essp_common.pb.v1.messages_pb2 import Control
 from essp_common.planning.position import Position
 from essp_trainer.config import Rendezvous
 from essp_trainer.distributed.consensus import Consensus, ControlSignal
+from essp_trainer.distributed.gradients import GradientSum
 from essp_trainer.distributed.ranks import DistributedRanks, RankLost, Ranks, init_ranks
+from essp_trainer.model import training
 from tests.harness.rounding import AMPLIFICATION, STORED, TOLERANCE, UNIT, distance
 from tests.harness.training_jobs import (
     CLASSES,
@@ -41,6 +45,7 @@ from tests.harness.training_jobs import (
     ranks_in_process,
     train,
 )
+from tests.unit.essp_common.learning.test_branches import Mixture, linear
 
 pytestmark = pytest.mark.slow
 
@@ -99,6 +104,16 @@ def test_any_number_of_ranks_takes_the_same_steps(tmp_path: Path, ranks: int, ba
         assert found.video_id == expected.video_id
         assert_allclose(found.clip_index, expected.clip_index)
         assert_allclose(found.probabilities, expected.probabilities, rtol=0, atol=TOLERANCE + STORED)
+
+
+@pytest.mark.usefixtures("double_precision")
+def test_experts_take_the_same_steps_whichever_rank_has_their_clips(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = Network(lambda: Mixture(linear, skips=True, residual=True), "stem", "head")
+    monkeypatch.setitem(cast("dict[str, Network]", NETWORKS), "small", entry)
+    monkeypatch.setattr(training, "GradientSum", partial(GradientSum, bucket_bytes=64))  # as many as of a large network
+    assert apart(*(run(tmp_path / str(ranks), ranks) for ranks in (1, 2))) < TOLERANCE
 
 
 @pytest.mark.usefixtures("double_precision")

@@ -426,6 +426,22 @@ def test_a_store_that_is_busy_while_a_training_resumes_is_asked_again(tmp_path: 
     assert final_weights(again) == final_weights(whole)
 
 
+@pytest.mark.parametrize(("before", "now", "warned"), [(3, 4, True), (3, 3, False), (0, 4, False), (3, 0, False)])
+def test_a_training_that_resumes_with_another_catalog_says_so(
+    tmp_path: Path, before: int, now: int, warned: bool
+) -> None:
+    """0: it was saved, or its job was started, by a version that does not tell."""
+    stage = Stage(job_spec(tmp_path), phase_plans(1), training_digest=before)
+    stage.command(Control.START)
+    stage.feed(stage.every_position()[:4])
+    with Running(stage) as running:
+        stage.wait_for_trained(4)
+    assert running.error is None
+    again = Stage(stage.spec, stage.plans, training_digest=now)
+    train(again, again.every_position()[4:])
+    assert ["other videos, or labels of them" in each.reason for each in again.reports("trouble")] == [True] * warned
+
+
 def test_a_store_that_is_busy_is_asked_again_for_weights_to_start_from(tmp_path: Path) -> None:
     first = finished(tmp_path / "first")
     path = tmp_path / "weights.safetensors"

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from essp.catalog.entry import Entry, Segment
+from essp.catalog.json_lists import split_named
 from essp.catalog.sources import LAYOUTS, Kind, Listing, read_source
 from essp_common.catalog.targets import unpack
 from essp_common.errors import ConfigError
@@ -208,6 +209,16 @@ def test_activitynet_segments_are_rows_with_what_overlaps_them(tmp_path: Path) -
     assert run.meta == {"duration": 30.5, "score": 1}
 
 
+def test_seconds_of_a_segment_may_be_written_as_text(tmp_path: Path) -> None:
+    make(tmp_path, "abc.mp4")
+    segments = [["0.5", "10"], "12", ["a", "b"], ["nan", "3"]]
+    annotations = [{"segment": segment, "label": "Jump"} for segment in segments]
+    write(tmp_path / "list.json", json.dumps({"database": {"abc": {"subset": "val", "annotations": annotations}}}))
+    found = listing(tmp_path, "list.json")
+    assert labelled(found) == {"abc.mp4#0.5-10s": ("Jump", "validation")}
+    assert set(problems(found)) == {f"abc.mp4#annotation {number}" for number in (2, 3, 4)}
+
+
 def test_segments_of_a_file_may_be_one_row(tmp_path: Path) -> None:
     make(tmp_path, "videos/v_abc.mp4")
     write(tmp_path / "list.json", json.dumps(ACTIVITIES))
@@ -232,6 +243,23 @@ def test_one_row_has_all_labels_of_its_segments_and_the_name_of_its_file(tmp_pat
     assert by_id(found)["take#1.mp4"].labels == ("jump", "run", "shout")
     assert [name for _, name in by_id(found)["take#1.mp4"].spans] == ["run", "shout", "jump"]
     assert problems(found) == {"two.mp4": "group"}
+
+
+@pytest.mark.parametrize(
+    ("name", "split"),
+    [
+        ("ucf_train_val_list.txt", "train"),
+        ("trainval.txt", "train"),
+        ("train-validation.txt", "train"),
+        ("train_256_val.txt", "train"),
+        ("k400_val_list.txt", "validation"),
+        ("val_of_train.txt", "train"),
+        ("train_split_test.txt", "test"),
+        ("list.txt", ""),
+    ],
+)
+def test_the_split_that_the_name_of_a_list_tells(name: str, split: str) -> None:
+    assert split_named(name) == split
 
 
 def shard(path: Path, **files: bytes) -> None:

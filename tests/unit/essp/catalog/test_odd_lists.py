@@ -387,7 +387,7 @@ def test_what_is_no_class_in_json_makes_none(tmp_path: Path, value: object) -> N
         *((({"subset": value}), "split") for value in NO_NAME),
         *((({"annotations": value}), "segment") for value in (True, 7, 0.5, "ab", {"a": 1})),
         *((({"annotations": [{"segment": ends, "label": "a"}]}), "segment")
-          for ends in (None, "15", {"1": 0, "5": 0}, [True, 5], ["1", "5"], [0, 10**400], [1], [1, 2, 3], [5, 1])),
+          for ends in (None, "15", {"1": 0, "5": 0}, [True, 5], ["1", "b"], [0, 10**400], [1], [1, 2, 3], [5, 1])),
     ],
 )  # fmt: skip
 def test_videos_of_activitynet_that_make_no_sense_are_problems(tmp_path: Path, change: Any, kind: str) -> None:

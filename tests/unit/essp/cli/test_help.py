@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import subprocess
 import sys
@@ -96,6 +97,39 @@ def test_output_that_cannot_be_written_is_no_defect() -> None:
             timeout=LONGEST_S,
         )
     assert (done.returncode, done.stderr) == (1, "essp: the output: No space left on device\n")
+
+
+_OPENS_A_FILE = """
+import os, sys
+from essp.cli.main import main
+sys.argv[0] = "essp"
+try:
+    main()
+finally:
+    file = os.open("opened", os.O_CREAT | os.O_WRONLY)
+    os.write(file, b"%d" % file)
+"""
+
+
+@pytest.mark.processes
+def test_no_file_takes_the_place_of_a_closed_stream(tmp_path: Path) -> None:
+    call = shlex.join([sys.executable, "-c", _OPENS_A_FILE, "--version"])
+    subprocess.run(f"{call} <&- >&- 2>&-", shell=True, cwd=tmp_path, timeout=LONGEST_S, check=True)
+    assert int((tmp_path / "opened").read_text()) > 2
+
+
+@pytest.mark.processes
+def test_ctrl_c_while_modules_are_loaded_leaves_no_traceback(tmp_path: Path) -> None:
+    (tmp_path / "typer.py").write_text("raise KeyboardInterrupt")
+    searched = os.pathsep.join([str(tmp_path), *sys.path])
+    done = subprocess.run(
+        [sys.executable, "-m", "essp", "--version"],
+        env={**os.environ, "PYTHONPATH": searched},
+        capture_output=True,
+        text=True,
+        timeout=LONGEST_S,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
 def test_a_folder_that_was_removed_is_named_and_no_library_dies_of_it(

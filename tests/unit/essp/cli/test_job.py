@@ -110,11 +110,40 @@ def test_fields_of_a_running_job_are_set_as_a_job_file_has_them(live: Live) -> N
             live.essp("set", "small", *fields)
     with pytest.raises(ConfigError, match="nothing to change: write FIELD=VALUE"):
         live.essp("set", "small")
+    for given in ('trainers.rgb."a.b=1', "trainers.\udcff=1", 'trainers."\\q"=1', "=1"):
+        with pytest.raises(ConfigError, match="a name with dots in it stands in double quotes"):
+            live.essp("set", "small", given)
     live.complete()
     with pytest.raises(Conflict, match="job small is completed; start it again, and change it while it runs"):
         live.essp("set", "small", lr)
     with pytest.raises(Conflict, match="start it again with this trainer in its file"):
         live.essp("set", "small", "trainers.more.stream=rgb")
+
+
+@pytest.mark.parametrize("name", ["small:pause?", "small#", "small?"])
+def test_a_name_is_one_name_whatever_is_in_it(live: Live, name: str) -> None:
+    live.essp("start", str(live.file))
+    for call in (["stop", name, "--yes"], ["get", name], ["set", name, "epochs=9"], ["events", name]):
+        with pytest.raises(NotFound, match=re.escape(f"there is no job {name!r}; there are: small")):
+            live.essp(*call)
+    assert json.loads(live.essp("get", "small", "--json").stdout)["state"] == "running"
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a\nb", "\udcff", "a" * 70_000])
+def test_what_is_no_name_is_refused_before_anything_is_sent(name: str) -> None:
+    for call in (["stop", name, "--yes"], ["get", name], ["set", name, "epochs=9"], ["events", name], ["wait", name]):
+        with pytest.raises(ConfigError, match="is no name of anything that a master has"):
+            essp("job", *call)
+
+
+def test_a_field_is_given_as_messages_show_it(live: Live) -> None:
+    live.essp("start", str(live.file))
+    layer = 'trainers.more.optimizer.layers."layer1.0"'
+    more = [f"trainers.more.{field}" for field in ("stream=rgb", "augment.crop=16", "batch_size=2")]
+    with pytest.raises(ConfigError, match=f"{re.escape(layer)}: has to be a number"):
+        live.essp("set", "small", *more, f"{layer}=fast")
+    told = json.loads(live.essp("set", "small", *more, f"{layer}=0.1", "--json").stdout)
+    assert "the trainer more as soon as" in told["reason"]
 
 
 def test_weights_given_with_a_command_are_meant_from_the_working_folder(

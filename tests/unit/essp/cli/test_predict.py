@@ -14,13 +14,14 @@ from essp.api.prediction import Answers, Look, Segment, _where, find, job_of, pr
 from essp.cli.predict import _progress, classify_watched, document, table
 from essp_aggregator.assembly import assemble, final_checkpoints
 from essp_common.artifacts.fused_model import open_model
-from essp_common.artifacts.predictions import Prediction, predictions
+from essp_common.artifacts.predictions import Prediction, predictions, read_predictions, write_predictions
 from essp_common.artifacts.scores import VideoScores
 from essp_common.artifacts.segments import Segment as StoredSegment
 from essp_common.cache.memory import MemoryCache
 from essp_common.catalog.rows import VideoRow
 from essp_common.errors import ConfigError, NotFound
 from essp_common.job.spec import HighlightSpec
+from essp_common.objects.directory import DirectoryStore
 from essp_common.runtime.config import Settings
 from essp_common.video.synthetic import numbered, write_video
 from essp_common.wiring import Stores
@@ -238,3 +239,12 @@ def test_scores_become_answers_with_the_reason_for_what_is_missing() -> None:
         Prediction("b", None, 0, (), "gone"),
         Prediction("c", "x", 1, (0.5, 0.5), "damaged"),
     ]
+
+
+def test_the_class_of_an_answer_is_the_first_of_its_top_also_after_it_was_stored(tmp_path: Path) -> None:
+    almost = 0.5 - 1e-12  # in single precision 0.5
+    scores = VideoScores(("a",), np.zeros(1, np.int32), np.array([[almost, 1 - almost]]), ("x", "y"))
+    store = DirectoryStore(str(tmp_path))
+    write_predictions(store, "p", [predictions(scores, {"a": 1}, {})], scores.classes)
+    [row], classes = read_predictions(store, "p")
+    assert row.class_name == row.top(classes, 1)[0][0]

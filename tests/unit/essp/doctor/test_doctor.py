@@ -33,6 +33,7 @@ from essp_common.distribution import VERSION_HEADER
 from essp_common.errors import ConfigError, PermanentError, Unavailable
 from essp_common.objects.directory import DirectoryStore
 from essp_common.objects.port import ObjectInfo
+from essp_common.objects.s3 import S3Store
 from essp_common.runtime.config import Settings
 from essp_common.runtime.login import NOBODY, Login
 from essp_common.wiring import open_bus, open_cache, open_store
@@ -230,6 +231,19 @@ def test_a_store_without_conditional_writes(tmp_path: Path, monkeypatch: pytest.
     assert "(If-None-Match: *) -> use a server with conditional writes" in failures
     assert "a range read returned other bytes" in failures
     assert "a deleted object still exists" in failures
+
+
+@pytest.mark.integration
+def test_a_store_that_keeps_no_metadata(empty_s3_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def without_metadata(url: str) -> S3Store:
+        store = S3Store.from_url(url)
+        answers = store._client.meta.events
+        answers.register("after-call.s3.HeadObject", lambda parsed, **_: parsed.update(Metadata={}))
+        return store
+
+    assert not said(list(stores.examine((empty_s3_url,))), "s3", Level.WARN)
+    monkeypatch.setattr(stores, "open_store", without_metadata)
+    assert "it keeps no metadata of objects" in said(list(stores.examine((empty_s3_url,))), "s3", Level.WARN)
 
 
 def test_stores_that_can_only_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

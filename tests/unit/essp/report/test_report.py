@@ -449,6 +449,16 @@ def test_curves_need_only_what_is_there(run: Run) -> None:
     assert plots.loss({"rgb": []}, LIGHT) != plots.loss(trained_only, LIGHT)
 
 
+@pytest.mark.parametrize("epochs", [1, 2, 3, 40])
+def test_epochs_are_counted_in_whole_numbers(epochs: int) -> None:
+    history = [PhaseRecord(purpose="train", epoch=k, metrics={"loss": 1.0}) for k in range(epochs)]
+    _, axes = plots._over_epochs({"rgb": history}, ("loss",), LIGHT, {})
+    low, high = axes.get_xlim()
+    ticks = [tick for tick in axes.get_xticks().tolist() if low <= tick <= high]
+    assert ticks
+    assert ticks == [round(tick) for tick in ticks]
+
+
 @pytest.mark.parametrize("theme", [LIGHT, DARK])
 def test_the_curves_of_a_large_sweep_are_as_high_and_told_apart(theme: plots.Theme) -> None:
     def drawn(trainers: int) -> np.ndarray:

@@ -77,6 +77,20 @@ def test_more_epochs_and_trainers_are_of_the_next_run(job: JobSpec) -> None:
     assert next_run(job, {}) == job
 
 
+def test_names_with_dots_in_them_stay_whole(job: JobSpec) -> None:
+    text = (
+        "{trainers: {more: {stream: rgb, batch_size: 2, optimizer: {layers: {layer1.0: 0.1, '': 0.5}}}, "
+        "other: {stream: rgb, batch_size: 2, sweep: {optimizer.lr: [0.1, 0.2]}}}}"
+    )
+    fields = parse_changes(text)
+    assert 'trainers.more.optimizer.layers."layer1.0"' in fields
+    after = next_run(job, {field: fields[field] for field in of_next_run(job, fields)})
+    assert after.trainers["more"].optimizer.layers == {"layer1.0": 0.1, "": 0.5}
+    assert [after.trainers[name].optimizer.lr for name in ("other-1", "other-2")] == [0.1, 0.2]
+    with pytest.raises(ConfigError, match=r'^trainers\.more\.optimizer\.layers\."layer1\.0": has to be a number'):
+        next_run(job, {**fields, 'trainers.more.optimizer.layers."layer1.0"': "fast"})
+
+
 @pytest.mark.parametrize("text", ["", "[]", "{}", "3", "lr=0.1"])
 def test_a_change_is_a_mapping(text: str) -> None:
     with pytest.raises(ConfigError, match="the change: is a mapping"):

@@ -638,6 +638,15 @@ def test_weights_of_another_network_are_refused() -> None:
         build(description("resnet50"), seed=0, weights=weights)
 
 
+def test_weights_that_are_no_numbers_are_refused_and_infinities_are_not() -> None:
+    weights = build(description("small"), seed=0).backbone.state_dict()
+    weights["0.weight"][0] = torch.inf
+    build(description("small"), seed=0, weights=weights)
+    weights["4.running_var"][3] = torch.nan
+    with pytest.raises(ConfigError, match=r"no numbers \(NaN\) in 1 tensors \(4\.running_var\): they are damaged"):
+        build(description("small"), seed=0, weights=weights)
+
+
 def test_unknown_models_are_refused_with_the_known_ones() -> None:
     with pytest.raises(ConfigError, match="resnet18"):
         build(description("resnet9000"), seed=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -23,3 +24,23 @@ def test_a_child_searches_the_folder_it_starts_in_where_its_parent_does(
 def test_a_child_of_an_interpreter_searches_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", ["", "/elsewhere"])
     assert "-P" not in module_command("a.b")
+
+
+_FIRST_CHILD = """
+import signal, multiprocessing, time
+from essp_common.runtime.children import deaf_to_interrupts
+if __name__ == "__main__":
+    child = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(0,))
+    with deaf_to_interrupts():
+        child.start()
+        blocked = open(f"/proc/{child.pid}/status").read().partition("SigBlk:")[2].split()[0]
+    child.join()
+    print(bool(int(blocked, 16) >> signal.SIGINT - 1 & 1), signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+"""
+
+
+def test_the_first_child_of_a_process_is_deaf_to_ctrl_c_too(tmp_path: Path) -> None:
+    script = tmp_path / "parent.py"
+    script.write_text(_FIRST_CHILD)
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "True set()\n", done.stderr

@@ -14,7 +14,7 @@ from essp_common.cache.memory import MemoryCache
 from essp_common.errors import Unavailable
 from essp_common.pb.v1.messages_pb2 import TRAIN, VALIDATION, ClipRef, Progress, Purpose
 from essp_common.worker.loop import Worker, WorkerOptions
-from essp_common.worker.reports import RECORDS, WINDOW_S, Reports
+from essp_common.worker.reports import CLIPS, RECORDS, WINDOW_S, Reports
 from tests.harness.waiting import LONGEST_S
 
 
@@ -107,6 +107,14 @@ def test_an_effect_that_fails_is_tried_again_and_those_after_it_wait(bus: Failin
     reports.flush()
     assert seen == ["first", "acked", "second"]
     assert len(bus.told()) == 1
+
+
+def test_it_is_time_at_the_end_of_a_record_of_many_clips(bus: FailingBus) -> None:
+    reports = Reports(bus, "w1", clock=lambda: 0.0)
+    for number in range(CLIPS):
+        assert not reports.due
+        reports.made(clip(number), 1, 1, 0.0)
+    assert reports.due
 
 
 def test_it_is_time_after_a_while_or_for_many_records(bus: FailingBus) -> None:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from fastapi import FastAPI
 from hypothesis import HealthCheck, given, settings
@@ -16,11 +20,13 @@ from starlette.requests import HTTPConnection
 from starlette.routing import BaseRoute
 
 from essp_common.errors import Unavailable
+from essp_master.api import standby
 from essp_master.api.app import create_app
 from essp_master.api.guard import OPEN_PATHS, guarded, needed
 from essp_master.api.standby import create_standby
 from essp_master.config import MasterSettings, Right
-from tests.harness.serving import Served
+from tests.harness.serving import Served, served
+from tests.harness.waiting import LONGEST_S
 from tests.unit.essp_master.api.test_jobs import problem
 
 HOSTS = (b"x/livez?", b"x/livez#", b"livez", b"[", b"", b"x@y:99999/..", b"\xff", b"localhost/metrics?a=")
@@ -122,9 +128,42 @@ def test_a_standby_passes_on_the_path_that_was_guarded(monkeypatch: pytest.Monke
         raise Unavailable("gone")
 
     monkeypatch.setattr("httpx.AsyncClient.send", send)
-    standby = guarded(create_standby(lambda: "http://leader:1", ""), MasterSettings())
-    assert status_of(standby, "GET", "/v1/jobs", b"evil/metrics?") == 503
+    app = guarded(create_standby(lambda: "http://leader:1", ""), MasterSettings())
+    assert status_of(app, "GET", "/v1/jobs", b"evil/metrics?") == 503
     assert asked == ["http://leader:1/v1/jobs"]
+
+
+@pytest.mark.parametrize("says", [b"", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n"])
+def test_nobody_waits_for_a_leader_that_is_gone(monkeypatch: pytest.MonkeyPatch, says: bytes) -> None:
+    """Its node is, too: the connection stays, and nothing comes over it. Before an answer began, or within it."""
+    monkeypatch.setattr(standby, "_LOOK_S", 0.01)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        leaders = [url]
+        gone = threading.Thread(target=_answer_in_part, args=[listener, says, leaders])
+        gone.start()
+        with served(create_standby(lambda: leaders[-1], "")) as own:
+            request = httpx.Request("GET", f"{own}/v1/jobs/small/events")
+            with httpx.Client(verify=False, timeout=LONGEST_S) as client:
+                if says:
+                    with pytest.raises(httpx.RemoteProtocolError):
+                        client.send(request)
+                else:
+                    answer = client.send(request)
+                    assert "another master leads" in problem(answer, 503)["detail"]
+                    assert answer.headers["retry-after"] == "2"
+        gone.join()
+
+
+def _answer_in_part(listener: socket.socket, says: bytes, leaders: list[str]) -> None:
+    """Say this, and no more until the other side closes."""
+    connection, _ = listener.accept()
+    with connection:
+        connection.recv(2**16)
+        connection.sendall(says)
+        leaders.append("http://other:1")
+        with suppress(ConnectionError):
+            connection.recv(1)
 
 
 def test_a_wrong_token_reads_otherwise_than_none(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -14,7 +15,7 @@ from tests.harness.waiting import LONGEST_S
 
 
 def test_whoever_asks_again_meanwhile_gets_the_answer_of_the_first() -> None:
-    answers: Answers[int] = Answers()
+    answers: Answers[int] = Answers(int)
     begun, go = threading.Event(), threading.Event()
     done: list[int] = []
 
@@ -33,7 +34,7 @@ def test_whoever_asks_again_meanwhile_gets_the_answer_of_the_first() -> None:
 
 
 def test_whoever_asks_again_while_the_first_fails_acts_itself() -> None:
-    answers: Answers[str] = Answers()
+    answers: Answers[str] = Answers(str)
     begun, go = threading.Event(), threading.Event()
 
     def fail() -> str:
@@ -53,7 +54,7 @@ def test_whoever_asks_again_while_the_first_fails_acts_itself() -> None:
 
 def test_an_answer_that_does_not_come_is_a_conflict(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(idempotency, "PATIENCE_S", 0.0)
-    answers: Answers[str] = Answers()
+    answers: Answers[str] = Answers(str)
 
     def ask_again() -> str:
         with pytest.raises(Conflict, match="still being answered"):
@@ -61,3 +62,18 @@ def test_an_answer_that_does_not_come_is_a_conflict(monkeypatch: pytest.MonkeyPa
         return "once"
 
     assert answers.once("key", "asked", ask_again) == "once"
+
+
+def test_what_is_remembered_of_a_large_answer_is_small() -> None:
+    answers: Answers[list[str]] = Answers(list[str])
+    large = ["train, epoch 7: over"] * 10_000
+    assert answers.once("warm", "asked", lambda: large) == large
+    tracemalloc.start()
+    try:
+        for key in range(20):
+            answers.once(str(key), "asked", lambda: list(large))
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 100_000, "20 lists of 10,000 take 1.6 MB"
+    assert answers.once("7", "asked", list) == large

@@ -6,7 +6,8 @@ import hashlib
 import json
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,11 @@ import pytest
 import yaml
 
 from essp_common.errors import ConfigError, Unavailable
+from essp_common.job.status import JobEvent
 from essp_common.runtime.process import run_all
 from essp_master.api.app import create_app
 from essp_master.api.server import ApiServer
+from essp_master.service import Master
 from tests.harness.serving import Served
 from tests.harness.waiting import LONGEST_S
 
@@ -130,6 +133,29 @@ def test_pause_resume_stop(served: Served) -> None:
     assert "small is stopped" in problem(served.client.post("/v1/jobs/small:pause"), 409)["detail"]
     assert served.client.post("/v1/jobs/small:stop").status_code == 200
     assert served.start().status_code == 202, "a stopped job can be started again"
+
+
+def test_a_master_that_is_busy_keeps_no_probe_waiting_for_the_sake_of_a_reader_of_events(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served.start()
+    asked, free, events = threading.Event(), threading.Event(), Master.events
+
+    def busy(master: Master, *args: Any) -> Sequence[JobEvent]:
+        asked.set()
+        free.wait()
+        return events(master, *args)
+
+    monkeypatch.setattr(Master, "events", busy)
+    with ThreadPoolExecutor(1) as reader:
+        try:
+            read = reader.submit(served.client.get, "/v1/jobs/small/events")
+            assert asked.wait(LONGEST_S)
+            assert served.client.get("/livez", timeout=20.0).text == "ok\n"
+        finally:
+            free.set()
+            served.complete()  # which ends the events
+        assert read.result().status_code == 200
 
 
 def test_events_come_in_order_and_go_on_where_a_reader_was(served: Served) -> None:

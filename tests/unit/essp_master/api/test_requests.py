@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -17,13 +18,14 @@ from essp_master.config import MasterSettings
 from essp_master.lifecycle import takeover
 from essp_master.pools.observe_only import ObserveOnlyDriver
 from essp_master.pools.reconciler import Reconciler
-from essp_master.registrations import Registrations
+from essp_master.registrations import ExtractorRow, Registrations
 from essp_master.service import Master
 from tests.harness.fleet import adapters_in, make_job, master_over
 from tests.harness.serving import served
-from tests.harness.waiting import LONGEST_S
+from tests.harness.waiting import LONGEST_S, until
 
 DIGEST = "sha256:" + "0" * 64
+_SHORT_S = 20.0
 JSON = {"Content-Type": "application/json"}
 CREATE = {**JSON, "If-None-Match": "*"}
 BODIES = (
@@ -209,3 +211,33 @@ def test_probes_do_not_wait_for_the_threads_that_answer_people(tmp_path: Path, m
 
 _THREADS = 40
 """Of anyio, which the framework answers plain functions in."""
+
+
+def test_a_store_that_does_not_answer_keeps_only_those_waiting_who_ask_for_what_lies_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many ask for it: jobs can still be looked at and stopped, and metrics be read."""
+    back, asked = threading.Event(), list[int]()
+
+    def silent(tables: Registrations) -> dict[str, ExtractorRow]:
+        asked.append(1)
+        back.wait()
+        return {}
+
+    monkeypatch.setattr(Registrations, "extractors", silent)
+    with closing(adapters_in(tmp_path)) as adapters:
+        settings = MasterSettings()
+        master = master_over(adapters)
+        tables = Registrations(open_store((tmp_path / "state").as_uri()))
+        with served(create_app(master, settings, tables)) as url, ThreadPoolExecutor(60) as many:
+            try:
+                waiting = [
+                    many.submit(httpx.get, f"{url}/v1/extractors", timeout=None, verify=False) for _ in range(60)
+                ]
+                until(lambda: len(asked) >= 16)
+                with httpx.Client(base_url=url, verify=False, timeout=_SHORT_S) as client:
+                    found = {client.get(path).status_code for path in ("/v1/jobs", "/metrics", "/v1/logs") * 20}
+            finally:
+                back.set()
+            assert found == {200}
+            assert {each.result().status_code for each in waiting} == {200}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from pydantic import ValidationError
 
@@ -57,6 +59,17 @@ def test_the_digest_tells_plans_apart() -> None:
     videos = catalog("train", "test")
     assert Phases(job(), videos).digest() == Phases(job(), videos).digest()
     assert Phases(job(), videos).digest() != Phases(job(sampling={"seed": 1}), videos).digest()
+
+
+def test_the_digest_of_a_training_is_that_of_its_data_whatever_the_number_of_epochs() -> None:
+    videos = catalog("train", "validation", "test")
+    found = Phases(job(), videos).training_digest()
+    assert Phases(job(epochs=9), videos).training_digest() == found
+    for split in ("train", "validation"):
+        mended = [replace(row, class_name="c1") if row.id == f"{split}0" else row for row in videos.rows]
+        assert Phases(job(), Catalog(tuple(mended))).training_digest() != found
+    tested = [replace(row, class_name="c1") if row.id == "test0" else row for row in videos.rows]
+    assert Phases(job(), Catalog(tuple(tested))).training_digest() == found
 
 
 def test_bounds_cover_each_part() -> None:

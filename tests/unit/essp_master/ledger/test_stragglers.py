@@ -7,6 +7,7 @@ from typing import Any
 
 from essp_common.pb.v1.messages_pb2 import TRAIN, Progress, Trained
 from essp_common.planning.position import Position
+from essp_master.ledger.outstanding import outstanding_clips
 from tests.harness.ledger_checks import check_account, check_at_rest
 from tests.harness.ledger_config import CLIP_BYTES, STREAM_BYTES, ledger_config
 from tests.harness.ledger_simulation import LedgerSimulation
@@ -119,7 +120,7 @@ def test_a_straggler_gets_the_same_replacement_of_a_clip() -> None:
 def test_a_clip_that_was_released_after_its_consumer_had_taken_it_counts_once() -> None:
     sim = lagging()
     work(sim, 200, without="trainer.flow")
-    outstanding = {Position.of(o.position) for o in sim.ledger.state().outstanding}
+    outstanding = {Position.of(o.position) for o in outstanding_clips(sim.ledger.state())}
     owed = next(i for i in range(60) if (0, i) not in outstanding)
     before = sim.ledger.consumption["trainer.flow"].total, sim.ledger.closed
     for _ in range(2):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
@@ -501,6 +503,43 @@ def test_who_can_be_spared_leaves(processes: ProcessDriver) -> None:
 
 
 @pytest.mark.processes
+def test_the_next_process_of_a_training_waits_until_the_one_before_has_saved(clock: Clock) -> None:
+    saves = "import signal, sys; signal.signal(15, lambda *_: 0); print(1, flush=True)\nwhile True: signal.pause()"
+    driver = ProcessDriver({}, [sys.executable, "-c", saves], clock)
+    try:
+        driver.train("demo", "rgb", 1, None)
+        (before,) = children(driver)
+        driver.train("demo", "rgb", 2, None)
+        driver.repair()
+        assert children(driver) == []
+        os.kill(before, signal.SIGKILL)
+        until(lambda: driver.repair() == [] and len(children(driver)) == 1)
+        driver.train("demo", "rgb", 1, None)
+        assert children(driver) == []
+        clock.now_s += 60  # one that hangs is not waited for without end
+        driver.repair()
+        assert len(children(driver)) == 1
+    finally:
+        for worker in [*children(driver), *(worker.pid for _, worker, _ in driver._leaving)]:
+            os.kill(worker, signal.SIGKILL)
+        driver.close()
+
+
+def test_a_machine_that_can_start_no_process_is_tried_again(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any, **__: Any) -> None:
+        raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    driver = ProcessDriver({"decoder": 1}, WAITS, clock)
+    reconciler = Reconciler(driver, WorkerRegistry(), list)
+    with monkeypatch.context() as patched:
+        patched.setattr(subprocess, "Popen", fails)
+        with pytest.raises(Unavailable, match=r"no worker `decoder` can be started: .*temporarily"):
+            driver.repair()
+        reconciler._try(reconciler.step)
+    assert children(driver) == []
+
+
+@pytest.mark.processes
 def test_a_training_moves_to_another_number_of_ranks(processes: ProcessDriver) -> None:
     processes.train("demo", "rgb", 1, None)
     (before,) = set(children(processes)) - set(children(processes)[:2])
@@ -523,6 +562,7 @@ def test_a_training_of_one_rank_leaves_and_comes_again(processes: ProcessDriver)
     processes.train("demo", "rgb", 0, None)
     assert "trainer.demo.rgb" not in processes.sizes()
     processes.train("demo", "rgb", 1, None)
+    until(lambda: processes.repair() == [] and len(children(processes)) == len(others) + 1)
     (after,) = set(children(processes)) - others
     assert after != before
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from essp_common.errors import ConfigError, NotFound, Unavailable
 from essp_common.objects.port import ObjectStore
 from essp_common.wiring import open_store
+from essp_master.pools.reconciler import PoolView
 from essp_master.pools.rules import PREFIX, PoolRule, PoolRules
 from tests.unit.essp_master.pools.test_reconciler import DEPTH, ReconcilerBench
 
@@ -84,6 +86,37 @@ def test_nothing_is_scaled_before_the_rules_are_known(store: ObjectStore, monkey
             successor.reconciler.rule("decoder")
     successor.reconciler.step()
     assert successor.driver.told == [("scale", "decoder", 2)]
+
+
+def test_a_store_that_does_not_answer_keeps_nobody_from_pools(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are scaled by the rules that are known, and people are told of them while the store is waited for."""
+    PoolRules(store).set("decoder", FIXED, "ann")
+    bench = bench_over(store, decoder=2)
+    bench.reconciler.step()
+    asked: list[str] = []
+    told: list[PoolView] = []
+
+    def away(key: str) -> bytes:
+        asked.append(key)
+        asks = threading.Thread(target=lambda: told.extend(bench.reconciler.pools()), daemon=True)
+        asks.start()
+        asks.join(5.0)
+        raise Unavailable("the store does not answer")
+
+    monkeypatch.setattr(store, "get", away)
+    bench.driver.replicas["decoder"] = 7
+    bench.clock.now_s += 10
+    bench.reconciler.step()
+    assert [(pool.name, pool.rule) for pool in told] == [("decoder", FIXED)]
+    assert bench.driver.replicas == {"decoder": FIXED.replicas}
+    bench.clock.now_s += 10
+    bench.reconciler.step()
+    assert len(asked) == 1, "not at each step"
+    bench.clock.now_s += 60
+    bench.reconciler.step()
+    assert len(asked) == 2
 
 
 def test_bounds_that_no_size_lies_within_are_refused_and_change_nothing(store: ObjectStore) -> None:
