@@ -15,12 +15,12 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 from urllib.parse import parse_qs, urlsplit
 
 from essp.doctor.finding import Finding, clock, fail, ok, unreachable, warn
 from essp_common.errors import ConfigError, Conflict, EsspError, NotFound
 from essp_common.objects.port import ObjectStore
-from essp_common.objects.s3 import S3Store
 from essp_common.runtime.addresses import address_of
 from essp_common.wiring import checked_scheme, open_store, stores_of
 
@@ -29,6 +29,14 @@ _DATA = b"0123456789"
 _ROOM_BYTES = 2**30
 """A few checkpoints of a network of usual size."""
 _ANSWER_S = 5.0
+
+
+@runtime_checkable
+class _Marking(Protocol):
+    """A store that marks objects with their write, as that of S3 does. Its client library may not be installed."""
+
+    def keeps_marks(self, key: str) -> bool:
+        """Whether an object that was written with `if_absent` says which write it was."""
 
 
 @dataclass(slots=True)
@@ -150,7 +158,7 @@ def _round_trip(store: ObjectStore, key: str, where: str) -> Iterator[Finding]:
             f"{where}: it accepted two writes that both require the object to be absent (If-None-Match: *)",
             "use a server with conditional writes, or two masters could lead at once",
         )
-    if isinstance(store, S3Store) and not store.keeps_marks(key):
+    if isinstance(store, _Marking) and not store.keeps_marks(key):
         yield warn(
             S3,
             f"{where}: it keeps no metadata of objects, so after a write whose answer is lost nobody knows whose "
