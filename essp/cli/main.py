@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import sys
 from difflib import get_close_matches
 from importlib import import_module
@@ -87,14 +88,20 @@ def _load(name: str, target: str) -> Any:
 
 
 def _explain(command: Any, path: str) -> None:
-    """Give a command, and those below it, arguments in capitals and its examples."""
+    """Give a command, and those below it, arguments in capitals and its examples; those below, a summary each."""
     for name, inner in getattr(command, "commands", {}).items():
+        inner.short_help = _first_sentence(inner.help or "")  # whole: it is cut after some words otherwise
         _explain(inner, f"{path} {name}")
     for parameter in command.params:
         if parameter.param_type_name == "argument":
             parameter.metavar = parameter.metavar or parameter.name.upper()
     if path in EXAMPLES:
         command.epilog = "\n".join(("\b", "Examples:", *(f"  {example}" for example in EXAMPLES[path])))
+
+
+def _first_sentence(text: str) -> str:
+    paragraph = " ".join(text.partition("\n\n")[0].split())
+    return re.split(r"(?<=\.) ", paragraph, maxsplit=1)[0]
 
 
 app = typer.Typer(cls=LazyGroup, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)

@@ -99,6 +99,13 @@ def test_output_that_cannot_be_written_is_no_defect() -> None:
     assert (done.returncode, done.stderr) == (1, "essp: the output: No space left on device\n")
 
 
+@pytest.mark.parametrize("group", ["job", "checkpoint", "records", "extractor", "aggregator"])
+def test_what_a_group_lists_of_its_commands_is_whole(group: str) -> None:
+    shown = CliRunner().invoke(app, [group, "--help"], env={"COLUMNS": "80"}).stdout
+    assert "..." not in shown.replace("[ARGS]...", "")
+    assert max(map(len, shown.splitlines())) <= 80
+
+
 _OPENS_A_FILE = """
 import os, sys
 from essp.cli.main import main
