@@ -11,6 +11,7 @@ import re
 import sys
 from difflib import get_close_matches
 from importlib import import_module
+from io import TextIOWrapper
 from typing import Any
 
 import typer
@@ -125,6 +126,7 @@ def _options(
 def main() -> None:
     """Run `essp`; errors that ESSP raises on purpose become one message and an exit code."""
     _fill_standard_streams()
+    _take_any_name()
     collect_rarely()
     try:
         _need_a_folder()
@@ -150,6 +152,12 @@ def _fill_standard_streams() -> None:
             os.fstat(number)
         except OSError:
             os.open(os.devnull, os.O_RDWR)
+
+
+def _take_any_name() -> None:
+    """What the encoding of a locale has no letters for is printed as escapes: a name in a table breaks no command."""
+    if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _need_a_folder() -> None:

@@ -126,6 +126,18 @@ def test_no_file_takes_the_place_of_a_closed_stream(tmp_path: Path) -> None:
 
 
 @pytest.mark.processes
+def test_what_the_locale_has_no_letters_for_is_printed_as_escapes() -> None:
+    code = "import essp.cli.main as cli; cli.app = lambda: print('\\u00e9 \\u2603'); cli.main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONIOENCODING": "latin-1"},
+        capture_output=True,
+        timeout=LONGEST_S,
+    )
+    assert (done.stdout, done.stderr) == (b"\xe9 \\u2603\n", b"")
+
+
+@pytest.mark.processes
 def test_ctrl_c_while_modules_are_loaded_leaves_no_traceback(tmp_path: Path) -> None:
     (tmp_path / "typer.py").write_text("raise KeyboardInterrupt")
     searched = os.pathsep.join([str(tmp_path), *sys.path])
