@@ -18,6 +18,7 @@ from essp.api.arguments import path_of, several, uri_of
 from essp.api.pictures import suffixes_for, write_records
 from essp.catalog.build import file_row
 from essp.catalog.found import VIDEO_SUFFIXES
+from essp.catalog.local_folder import left_out
 from essp.catalog.probing import ProbeOptions, Prober
 from essp.embedded.composition import Embedded
 from essp.uris import as_uri
@@ -286,9 +287,10 @@ def _meant(text: str, stores: Stores, suffixes: Collection[str]) -> list[VideoRo
     except (NotFound, ConfigError):
         return [missing]
     shown = text.rstrip("/")
-    return [
-        VideoRow(f"{shown}/{info.key}", folder.uri(info.key), "", "", info.size_bytes, info.etag) for info in files
-    ] or [missing]
+    rows = [VideoRow(f"{shown}/{info.key}", folder.uri(info.key), "", "", info.size_bytes, info.etag) for info in files]
+    for entry in left_out(uri, frozenset(suffixes)).entries:
+        rows.append(VideoRow(f"{shown}/{entry.id}", f"{uri}/{entry.id}", "", "", 0, "", error=entry.error))
+    return rows or [missing]
 
 
 def _unused(row: VideoRow, error: str) -> Prediction:

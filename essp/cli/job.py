@@ -152,7 +152,7 @@ def change(
     fields: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[FIELD=VALUE...]",
+            metavar="FIELD=VALUE",
             help='As in a job file, with dots; names with dots in them in double quotes: layers."layer1.0"=0.1',
         ),
     ] = None,

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import sys
 from difflib import get_close_matches
 from importlib import import_module
+from io import TextIOWrapper
 from typing import Any
 
 import typer
@@ -87,14 +89,20 @@ def _load(name: str, target: str) -> Any:
 
 
 def _explain(command: Any, path: str) -> None:
-    """Give a command, and those below it, arguments in capitals and its examples."""
+    """Give a command, and those below it, arguments in capitals and its examples; those below, a summary each."""
     for name, inner in getattr(command, "commands", {}).items():
+        inner.short_help = _first_sentence(inner.help or "")  # whole: it is cut after some words otherwise
         _explain(inner, f"{path} {name}")
     for parameter in command.params:
         if parameter.param_type_name == "argument":
             parameter.metavar = parameter.metavar or parameter.name.upper()
     if path in EXAMPLES:
         command.epilog = "\n".join(("\b", "Examples:", *(f"  {example}" for example in EXAMPLES[path])))
+
+
+def _first_sentence(text: str) -> str:
+    paragraph = " ".join(text.partition("\n\n")[0].split())
+    return re.split(r"(?<=\.) ", paragraph, maxsplit=1)[0]
 
 
 app = typer.Typer(cls=LazyGroup, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
@@ -118,6 +126,7 @@ def _options(
 def main() -> None:
     """Run `essp`; errors that ESSP raises on purpose become one message and an exit code."""
     _fill_standard_streams()
+    _take_any_name()
     collect_rarely()
     try:
         _need_a_folder()
@@ -143,6 +152,12 @@ def _fill_standard_streams() -> None:
             os.fstat(number)
         except OSError:
             os.open(os.devnull, os.O_RDWR)
+
+
+def _take_any_name() -> None:
+    """What the encoding of a locale has no letters for is printed as escapes: a name in a table breaks no command."""
+    if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _need_a_folder() -> None:

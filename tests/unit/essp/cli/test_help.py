@@ -99,6 +99,13 @@ def test_output_that_cannot_be_written_is_no_defect() -> None:
     assert (done.returncode, done.stderr) == (1, "essp: the output: No space left on device\n")
 
 
+@pytest.mark.parametrize("group", ["job", "checkpoint", "records", "extractor", "aggregator"])
+def test_what_a_group_lists_of_its_commands_is_whole(group: str) -> None:
+    shown = CliRunner().invoke(app, [group, "--help"], env={"COLUMNS": "80"}).stdout
+    assert "..." not in shown.replace("[ARGS]...", "")
+    assert max(map(len, shown.splitlines())) <= 80
+
+
 _OPENS_A_FILE = """
 import os, sys
 from essp.cli.main import main
@@ -116,6 +123,18 @@ def test_no_file_takes_the_place_of_a_closed_stream(tmp_path: Path) -> None:
     call = shlex.join([sys.executable, "-c", _OPENS_A_FILE, "--version"])
     subprocess.run(f"{call} <&- >&- 2>&-", shell=True, cwd=tmp_path, timeout=LONGEST_S, check=True)
     assert int((tmp_path / "opened").read_text()) > 2
+
+
+@pytest.mark.processes
+def test_what_the_locale_has_no_letters_for_is_printed_as_escapes() -> None:
+    code = "import essp.cli.main as cli; cli.app = lambda: print('\\u00e9 \\u2603'); cli.main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONIOENCODING": "latin-1"},
+        capture_output=True,
+        timeout=LONGEST_S,
+    )
+    assert (done.stdout, done.stderr) == (b"\xe9 \\u2603\n", b"")
 
 
 @pytest.mark.processes

@@ -1,0 +1,22 @@
+"""What a folder of videos is for `essp.predict`: each file has an answer, also one that no URI can name."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from essp.api.prediction import find
+from essp_common.wiring import Stores
+
+
+def test_a_file_whose_name_no_uri_can_have_is_said_and_not_left_out(tmp_path: Path) -> None:
+    for name in (b"a b.mp4", b"bad\xff.mp4", b"n\nl.mp4", b"no-video\xff.txt"):
+        Path(os.fsdecode(os.fsencode(tmp_path) + b"/" + name)).touch()
+    (tmp_path / "gone.mp4").symlink_to("nowhere")
+    rows = {row.id.removeprefix(f"{tmp_path}/"): row.error for row in find([str(tmp_path)], Stores(("file:///",)))}
+    assert rows.pop("a b.mp4") is None
+    assert {name: str(error).partition(":")[0] for name, error in rows.items()} == {
+        "bad\\xff.mp4": "name",
+        "n\\nl.mp4": "name",
+        "gone.mp4": "vanished",
+    }
