@@ -63,6 +63,16 @@ def test_actual_bytes_make_room_for_more() -> None:
     assert [type(i) for i in out] == [IssueUnits]
 
 
+def test_the_backlog_is_what_each_pool_can_make_by_now() -> None:
+    sim = LedgerSimulation(ledger_config(clips=6, videos=1, consumers={"trainer.flow": "flow"}, budget=6 * BOTH))
+    found = [sim.ledger.backlog()]
+    for work in (sim.decode, sim.deliver, sim.decode, sim.deliver, sim.extract, sim.deliver):
+        work()
+        found.append(sim.ledger.backlog())
+    made = [(0, 0), (0, 0), (1, 0), (1, 0), (2, 0), (2, 0), (2, 1)]
+    assert found == [{"decoder": 6 - clips, "flow": clips - flows} for clips, flows in made]
+
+
 def test_what_was_read_before_it_was_reported_counts_as_made_once() -> None:
     """Workers report in batches, and a consumer may be done with a clip before the batch is out."""
     sim = LedgerSimulation(ledger_config())
