@@ -82,3 +82,6 @@ def check_account(sim: LedgerSimulation) -> None:
         assert waiting - served <= stragglers, "each consumer has it, gets it, or will get it from a catch-up queue"
         unfinished[phase_index] += bool(waiting) or position in counted
     assert [a.issued - a.closed for a in ledger.phases] == unfinished, "each clip is counted once"
+    end = Position(len(ledger.phases), 0)
+    for consumption in ledger.consumption.values():
+        assert consumption.position() == next((at for at in every(sim) if not consumption.has(*at)), end)

@@ -245,6 +245,19 @@ def test_the_watchdog_issues_again_what_no_worker_made() -> None:
     check_at_rest(sim)
 
 
+def test_the_watchdog_leaves_alone_what_waits_for_its_consumers() -> None:
+    sim = LedgerSimulation(ledger_config(clips=4, consumers={"trainer.rgb": "rgb"}, unit_clips=1))
+    lost = [Position(seed.phase_index, seed.clip.index) for seed in sim.seeds[2:]]
+    for _ in range(2):
+        sim.decode()
+        sim.deliver()
+    sim.seeds.clear()
+    sim.do(sim.ledger.stalled())
+    assert sorted(Position(seed.phase_index, seed.clip.index) for seed in sim.seeds) == sorted(lost)
+    sim.run()
+    check_at_rest(sim)
+
+
 def test_a_final_checkpoint_is_noted_and_the_last_stage_completes_the_job() -> None:
     sim = LedgerSimulation(ledger_config())
     checkpoint = CheckpointReady(trainer="rgb", final=True)
