@@ -245,6 +245,21 @@ def test_the_watchdog_issues_again_what_no_worker_made() -> None:
     check_at_rest(sim)
 
 
+def test_what_is_known_already_does_not_hide_the_rest_of_a_report() -> None:
+    sim = LedgerSimulation(ledger_config(clips=4, consumers={"trainer.rgb": "rgb"}))
+    validation = sum(seed.phase_index == 1 for seed in sim.seeds)
+    sim.seeds.clear()
+    sim.do(sim.ledger.stalled())
+    for indices in ([0], [0, 1, 0, 2, 3]):
+        sim.handle(Progress(made=Made(purpose=TRAIN, indices=indices, bytes=[CLIP_BYTES] * len(indices))))
+    assert sim.ledger.backlog() == {"decoder": validation}
+    for indices in ([1], [1, 0, 1, 2, 3]):
+        sim.handle(Progress(trained=Trained(purpose=TRAIN, consumer="trainer.rgb", indices=indices)))
+    counts = sim.ledger.counts
+    assert sim.ledger.consumption["trainer.rgb"].done(0) == sim.ledger.phases[0].closed == 4
+    assert (counts.decoded, counts.delivered, counts.duplicates) == (4, 4, 4)
+
+
 def test_the_watchdog_leaves_alone_what_waits_for_its_consumers() -> None:
     sim = LedgerSimulation(ledger_config(clips=4, consumers={"trainer.rgb": "rgb"}, unit_clips=1))
     lost = [Position(seed.phase_index, seed.clip.index) for seed in sim.seeds[2:]]
