@@ -253,11 +253,27 @@ def test_what_is_known_already_does_not_hide_the_rest_of_a_report() -> None:
     for indices in ([0], [0, 1, 0, 2, 3]):
         sim.handle(Progress(made=Made(purpose=TRAIN, indices=indices, bytes=[CLIP_BYTES] * len(indices))))
     assert sim.ledger.backlog() == {"decoder": validation}
+    trained = []
     for indices in ([1], [1, 0, 1, 2, 3]):
         sim.handle(Progress(trained=Trained(purpose=TRAIN, consumer="trainer.rgb", indices=indices)))
+        trained += [(event.kind, event.indices) for event in sim.ledger.phase_events]
+    assert trained == [("trained", [1]), ("trained", [0, 2, 3])]
     counts = sim.ledger.counts
     assert sim.ledger.consumption["trainer.rgb"].done(0) == sim.ledger.phases[0].closed == 4
     assert (counts.decoded, counts.delivered, counts.duplicates) == (4, 4, 4)
+
+
+def test_a_report_may_hold_clips_that_were_issued_anew_among_others() -> None:
+    sim = LedgerSimulation(ledger_config(clips=4, consumers={"trainer.rgb": "rgb"}))
+    sim.handle(Progress(made=Made(purpose=TRAIN, indices=range(4), bytes=[CLIP_BYTES] * 4)))
+    anew = Failed(
+        stage=TRAINER, kind=LOST, consumer="trainer.rgb", clip=ClipRef(purpose=TRAIN, index=2), reason="evicted"
+    )
+    sim.handle(Progress(failed=anew))
+    sim.handle(Progress(made=Made(purpose=TRAIN, indices=[2], bytes=[CLIP_BYTES])))
+    sim.handle(Progress(trained=Trained(purpose=TRAIN, consumer="trainer.rgb", indices=range(4))))
+    assert [(event.kind, sorted(event.indices)) for event in sim.ledger.phase_events] == [("trained", [0, 1, 2, 3])]
+    assert sim.ledger.consumption["trainer.rgb"].done(0) == sim.ledger.phases[0].closed == 4
 
 
 def test_the_watchdog_leaves_alone_what_waits_for_its_consumers() -> None:
