@@ -5,7 +5,8 @@ from __future__ import annotations
 from essp_common.planning.position import Position
 from essp_master.ledger.indices import IndexSet
 from essp_master.ledger.outstanding import outstanding_clips
-from essp_master.ledger.states import REOPENED
+from essp_master.ledger.parts import CLIP
+from essp_master.ledger.states import REOPENED, WAITING
 from tests.harness.ledger_simulation import LedgerSimulation
 
 
@@ -59,6 +60,18 @@ def check_account(sim: LedgerSimulation) -> None:
     counted = {Position.of(clip.position) for clip in clips if clip.state not in REOPENED}
     issued = IndexSet.of(state.order.issued)
     stragglers = {queue.consumer for queue in state.catch_up_queues}
+    parts = sim.config.parts
+    awaited = [0] * len(parts.ackers)
+    for each in clips:
+        clip = sim.config.plan_of(each.position.phase_index).clip(each.position.index, each.attempt)
+        for part, (name, size) in enumerate(zip(("clip", *parts.streams), each.sizes, strict=True)):
+            assert not each.made >> part & 1 or size in (0, sim.actual(clip, name)), "no more is kept than is needed"
+        if each.state not in WAITING:
+            made = [bool(each.made >> part & 1) for part in range(len(awaited))]
+            for part, readers in enumerate(parts.ackers):
+                can_be_made = part == CLIP or (made[CLIP] and each.left & readers)
+                awaited[part] += bool(can_be_made) and not made[part]
+    assert list(ledger.backlog().values()) == awaited, "pools are sized by what they can make now"
     unfinished = [0] * len(ledger.phases)
     for position in every(sim):
         phase_index, index = position
@@ -71,3 +84,6 @@ def check_account(sim: LedgerSimulation) -> None:
         assert waiting - served <= stragglers, "each consumer has it, gets it, or will get it from a catch-up queue"
         unfinished[phase_index] += bool(waiting) or position in counted
     assert [a.issued - a.closed for a in ledger.phases] == unfinished, "each clip is counted once"
+    end = Position(len(ledger.phases), 0)
+    for consumption in ledger.consumption.values():
+        assert consumption.position() == next((at for at in every(sim) if not consumption.has(*at)), end)

@@ -10,14 +10,24 @@ from essp_common.job.clip_spec import ClipSpec, StreamSpec
 from essp_common.job.feature_layout import COLOURS
 from essp_common.wiring import open_store
 
-_CLASSES = ("a", "b")
+SMALL = ModelDescription(
+    name="small",
+    feature="rgb",
+    layout=COLOURS,
+    channels=3,
+    classes=("a", "b"),
+    dropout=0.5,
+    crop=48,
+    evaluation_scale=0.875,
+)
+"""A network for frames, of the two classes that all models here have."""
 
 
 def manifest_at(output: str, clip: ClipSpec, streams: Mapping[str, StreamSpec], weights: Mapping[str, float]) -> str:
     """Write it as the model of the job with this output; the output. `weights`: stream -> weight of its one member."""
     model = FusedModel(
         job="trained",
-        classes=_CLASSES,
+        classes=SMALL.classes,
         clip=clip,
         clips_per_video=3,
         streams=dict(streams),
@@ -34,14 +44,6 @@ def manifest_at(output: str, clip: ClipSpec, streams: Mapping[str, StreamSpec], 
 
 
 def _member(stream: str, weight: float) -> Member:
-    seen = ModelDescription(
-        name="small",
-        feature="rgb",
-        layout=COLOURS,
-        channels=3,
-        classes=_CLASSES,
-        dropout=0.5,
-        crop=48,
-        evaluation_scale=0.875,
+    return Member(
+        trainer=stream, stream=stream, weight=weight, model=SMALL, file="x", sha256="", checkpoint="", epoch=0
     )
-    return Member(trainer=stream, stream=stream, weight=weight, model=seen, file="x", sha256="", checkpoint="", epoch=0)

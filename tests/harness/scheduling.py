@@ -33,7 +33,6 @@ COSTS_S = {
     "tests/flow/test_loader.py": 90.0,
     "tests/integration/test_tutorial.py": 80.0,
     "tests/unit/essp_common/video/test_reader.py": 80.0,
-    "tests/unit/essp_trainer/test_checkpoints.py": 80.0,
     "tests/contract/test_bus.py": 75.0,
     "tests/unit/essp/api/test_shared.py": 75.0,
     "tests/flow/test_frameworks.py": 70.0,
@@ -67,8 +66,10 @@ COSTS_S = {
     "tests/unit/essp/demo/test_dataset.py": 25.0,
     "tests/unit/essp_common/artifacts/test_checkpoint.py": 25.0,
     "tests/unit/essp_master/ledger/test_random_jobs.py": 25.0,
+    "tests/unit/essp_trainer/test_unsaved.py": 25.0,
     "tests/corpus/test_corpus.py": 20.0,
     "tests/unit/essp_common/planning/test_pooled.py": 20.0,
+    "tests/unit/essp_trainer/test_resuming.py": 20.0,
     "tests/witness/test_witness.py": 20.0,
 }
 """What the costly ones take. Exact figures are of no use: dealing by them is only about what begins first."""

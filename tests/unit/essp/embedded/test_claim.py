@@ -80,6 +80,30 @@ def test_a_number_that_another_process_has_now_counts_as_gone(tmp_path: Path) ->
         assert [info.key for info in STORES.under(uri).list()] == [numbered(layout.LOCKS, 8)]
 
 
+def test_a_lock_names_one_process_and_not_whoever_has_its_number(tmp_path: Path) -> None:
+    """The process that started this one lives, and began at another time."""
+    uri = f"file://{tmp_path}/run"
+    with Claim(uri, STORES):
+        mine = json.loads(STORES.under(uri).get(numbered(layout.LOCKS, 1)))
+    STORES.under(uri).put(numbered(layout.LOCKS, 1), json.dumps(mine | {"pid": os.getppid()}).encode())
+    with Claim(uri, STORES):
+        assert [info.key for info in STORES.under(uri).list()] == [numbered(layout.LOCKS, 2)]
+
+
+@pytest.mark.parametrize("stale", ["names no process", "names one that has ended"])
+def test_a_stale_lock_hides_no_other(tmp_path: Path, stale: str) -> None:
+    uri = f"file://{tmp_path}/run"
+    store = STORES.under(uri)
+    with Claim(uri, STORES):
+        mine = store.get(numbered(layout.LOCKS, 1))
+    ended = json.dumps(json.loads(mine) | {"began": "1"}).encode()
+    store.put(numbered(layout.LOCKS, 1), b"{}" if stale == "names no process" else ended)
+    store.put(numbered(layout.LOCKS, 2), mine)
+    with pytest.raises(Conflict, match="in use"), Claim(uri, STORES):
+        pass
+    assert [info.key for info in store.list()] == [numbered(layout.LOCKS, 1), numbered(layout.LOCKS, 2)]
+
+
 @pytest.mark.parametrize(
     "odd",
     [b"", b"null", b"[]", b"{}", b"[" * 100_000, *(f'{{"pid": {pid}}}'.encode() for pid in ("-1", '"x"', 10**30))],

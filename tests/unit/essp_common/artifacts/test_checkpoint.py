@@ -13,15 +13,15 @@ import pytest
 
 from essp_common.artifacts import checkpoint, checkpoint_writer, layout
 from essp_common.artifacts.checkpoint_files import BadCheckpoint, StoredBase, StoredFile, in_memory
-from essp_common.artifacts.manifest import MODEL_FILE, Best, Manifest, ModelDescription
+from essp_common.artifacts.manifest import MODEL_FILE, Best, Manifest
 from essp_common.errors import Unavailable
-from essp_common.job.feature_layout import COLOURS
 from essp_common.objects.directory import DirectoryStore
 from essp_common.objects.numbered_log import NumberedLog
 from essp_common.objects.port import ObjectInfo, ObjectStore
 from essp_common.planning.position import Position
 from essp_common.tensors.packed import EXACT, Base, pack
 from essp_common.wiring import open_store
+from tests.harness.model_manifest import SMALL
 
 FILES = {"model.safetensors": b"weights" * 100, "optimizer.safetensors": b"momentum" * 50}
 
@@ -35,16 +35,7 @@ def manifest(step: int, best: int | None = None) -> Manifest:
         epoch=0,
         position=Position(0, step),
         spec_digest="d",
-        model=ModelDescription(
-            name="small",
-            feature="rgb",
-            layout=COLOURS,
-            channels=3,
-            classes=("a", "b"),
-            dropout=0.5,
-            crop=64,
-            evaluation_scale=0.875,
-        ),
+        model=SMALL,
         best=None if best is None else Best(step=best, epoch=0, metrics={"video_top1": 0.5}),
     )
 

@@ -78,6 +78,7 @@ def test_what_follows_all_epochs_does_not_count() -> None:
 
 def test_it_says_so_in_words() -> None:
     assert EarlyStop(4, 1).words == "stopped early, after epoch 5: its last 3 epochs were no better than epoch 2"
+    assert EarlyStop(3, 2).words == "stopped early, after epoch 4: its last epoch was no better than epoch 3"
     assert EarlyStop(1, 0).words == "stopped early, after epoch 2: its last epoch was no better than epoch 1"
 
 

@@ -14,25 +14,15 @@ from hypothesis import strategies as st
 from essp_common.artifacts import checkpoint, checkpoint_writer, layout
 from essp_common.artifacts.checkpoint_files import BadCheckpoint, in_memory
 from essp_common.artifacts.checkpoint_writer import CheckpointWriter
-from essp_common.artifacts.manifest import Best, Manifest, ModelDescription
+from essp_common.artifacts.manifest import Best, Manifest
 from essp_common.errors import Fenced, PermanentError, Unavailable
-from essp_common.job.feature_layout import COLOURS
 from essp_common.objects.directory import DirectoryStore
 from essp_common.objects.numbered_log import NumberedLog
 from essp_common.objects.port import ObjectInfo
 from essp_common.planning.position import Position
+from tests.harness.model_manifest import SMALL
 
 DATA = in_memory({"model.safetensors": b"weights"})
-MODEL = ModelDescription(
-    name="small",
-    feature="rgb",
-    layout=COLOURS,
-    channels=3,
-    classes=("a", "b"),
-    dropout=0.5,
-    crop=64,
-    evaluation_scale=0.875,
-)
 
 
 def manifest(step: int, best: int | None = None, final: bool = False, epochs: int = 0, fence: int = 0) -> Manifest:
@@ -46,7 +36,7 @@ def manifest(step: int, best: int | None = None, final: bool = False, epochs: in
         fence=fence,
         position=Position(0, step),
         spec_digest="d",
-        model=MODEL,
+        model=SMALL,
         best=None if best is None else Best(step=best, epoch=0, metrics={}),
         final=final,
     )

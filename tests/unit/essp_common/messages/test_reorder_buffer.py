@@ -66,6 +66,22 @@ def test_what_the_latest_run_made_stays_whatever_the_attempt(attempt: int) -> No
     assert buffer.peek() == "of this run"
 
 
+def test_what_comes_up_are_the_next_own_positions_of_this_phase() -> None:
+    buffer = buffer_of(7, 2, ranks=2, rank=1)
+    for phase, index in [(0, 1), (0, 5), (1, 1)]:
+        buffer.put(Position(phase, index), (0, 0), f"{phase}.{index}")
+    assert [list(buffer.upcoming(count)) for count in range(5)] == [
+        [],
+        ["0.1"],
+        ["0.1"],  # 0.3 is awaited, and counts
+        ["0.1", "0.5"],
+        ["0.1", "0.5"],  # the next phase does not begin before this one has ended
+    ]
+    buffer.put(Position(0, 3), (0, 0), "0.3")
+    assert drained(buffer) == ["0.1", "0.3", "0.5", "end 0", "1.1", "end 1"]
+    assert list(buffer.upcoming(1)) == []
+
+
 def test_what_was_taken_is_held_until_it_is_released() -> None:
     buffer = buffer_of(2)
     buffer.put(START, (0, 0), "a")

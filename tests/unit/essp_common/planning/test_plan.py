@@ -21,7 +21,17 @@ from essp_common.job.clip_spec import ClipSpec
 from essp_common.job.data_spec import SamplingSpec
 from essp_common.pb.v1.messages_pb2 import TEST, TRAIN, VALIDATION, Seek
 from essp_common.planning.counter_rng import WORDS, CounterRng, below
-from essp_common.planning.plan import class_balanced, empty_classes, plan_of, round_robin, seek_to, uniform
+from essp_common.planning.plan import (
+    class_balanced,
+    dense,
+    empty_classes,
+    exhaustive,
+    plan_of,
+    pooled,
+    round_robin,
+    seek_to,
+    uniform,
+)
 from essp_common.planning.planned_clip import Plan, PlannedClip
 from tests.harness.plans import chi_square, row, view_of
 
@@ -230,10 +240,18 @@ def test_round_robin_goes_on_in_the_next_epoch() -> None:
 
 
 def test_indices_outside_the_plan_are_refused() -> None:
-    plan = class_balanced(view_of({"a": [20]}), ClipSpec(), 5, 0, TRAIN, 0)
-    for index in (-1, 5):
-        with pytest.raises(IndexError):
-            plan.clip(index)
+    view, clip = view_of({"a": [20]}), ClipSpec()
+    plans = [
+        class_balanced(view, clip, 5, 0, TRAIN, 0),
+        pooled(view, clip, 5, 0, TRAIN, 0, 2, 4),
+        exhaustive(view, clip, 5, 0, TRAIN, 0, 1, 2, 4),
+        dense(view, clip, 0.1),
+        round_robin(view, clip, 2, 5, 0),
+    ]
+    for plan in plans:
+        for index in (-1, len(plan)):
+            with pytest.raises(IndexError):
+                plan.clip(index)
 
 
 def test_classes_without_usable_videos_are_left_out_and_named() -> None:

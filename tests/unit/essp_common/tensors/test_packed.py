@@ -28,6 +28,7 @@ from essp_common.tensors.packed import (
     pack,
     unpack,
 )
+from essp_common.tensors.quantize import quantize, range_of, restored
 
 Array = NDArray[Any]
 DTYPES = ("float16", "float32", "float64", "bool", "int8", "uint16", "int32", "int64", "uint64")
@@ -160,6 +161,21 @@ def test_a_range_for_each_channel_keeps_small_channels_apart() -> None:
     assert codes["global"] <= 2
     assert codes["tensor"] > 10
     assert codes["channel"] > 8 * 20
+
+
+@pytest.mark.parametrize("bits", [2, 8, 16])
+@pytest.mark.parametrize("odd", [0, -1])
+def test_what_lies_outside_of_a_range_goes_to_its_edge_and_is_said(bits: int, odd: int) -> None:
+    """Wherever it stands: the array is longer than what is rounded at a time."""
+    found = range_of([np.array([0, 1], np.float32)], bits)
+    array = np.full((1, 100_000), 0.5, np.float32)
+    array[0, odd] = 3
+    array[0, 1] = -1
+    codes, beyond = quantize(array, bits, found)
+    again = restored(codes, found, array.dtype)
+    assert (again[0, odd], again[0, 1]) == (pytest.approx(1), 0)
+    assert beyond == pytest.approx(2 - float(found.scale[0]) / 2, rel=1e-5)
+    assert quantize(array.clip(0, 1), bits, found)[1] == 0
 
 
 def test_constant_arrays_and_integers_are_exact_at_any_number_of_bits() -> None:

@@ -173,6 +173,8 @@ def test_usage_counts_what_is_clipped_and_what_is_zero() -> None:
     displacement = np.array([-30.0, -20.0, 0.0, 0.05, 0.1, 20.0, 30.0, 5.0], np.float32)
     codes = np.tile(quantize(displacement, 20.0), (1, 8, 3, 1))
     assert usage(codes) == (2 * 3 * 8, 2 * 3 * 4, 2 * 3 * 2), "of every fourth row"
+    beyond = [usage(np.full((1, 4, 1, 1), code, np.uint8)).clipped for code in (0, 1, 2, 254, 255)]
+    assert beyond == [0, 1, 0, 0, 1], "the ends of the range are 1 and 255"
 
 
 def test_flow_uses_the_middle_of_a_long_clip() -> None:

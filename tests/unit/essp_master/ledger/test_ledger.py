@@ -63,6 +63,16 @@ def test_actual_bytes_make_room_for_more() -> None:
     assert [type(i) for i in out] == [IssueUnits]
 
 
+def test_the_backlog_is_what_each_pool_can_make_by_now() -> None:
+    sim = LedgerSimulation(ledger_config(clips=6, videos=1, consumers={"trainer.flow": "flow"}, budget=6 * BOTH))
+    found = [sim.ledger.backlog()]
+    for work in (sim.decode, sim.deliver, sim.decode, sim.deliver, sim.extract, sim.deliver):
+        work()
+        found.append(sim.ledger.backlog())
+    made = [(0, 0), (0, 0), (1, 0), (1, 0), (2, 0), (2, 0), (2, 1)]
+    assert found == [{"decoder": 6 - clips, "flow": clips - flows} for clips, flows in made]
+
+
 def test_what_was_read_before_it_was_reported_counts_as_made_once() -> None:
     """Workers report in batches, and a consumer may be done with a clip before the batch is out."""
     sim = LedgerSimulation(ledger_config())
@@ -231,6 +241,50 @@ def test_the_watchdog_issues_again_what_no_worker_made() -> None:
     sim.do(sim.ledger.stalled())
     assert len(sim.seeds) == lost
     assert sim.ledger.counts.reissued == lost
+    sim.run()
+    check_at_rest(sim)
+
+
+def test_what_is_known_already_does_not_hide_the_rest_of_a_report() -> None:
+    sim = LedgerSimulation(ledger_config(clips=4, consumers={"trainer.rgb": "rgb"}))
+    validation = sum(seed.phase_index == 1 for seed in sim.seeds)
+    sim.seeds.clear()
+    sim.do(sim.ledger.stalled())
+    for indices in ([0], [0, 1, 0, 2, 3]):
+        sim.handle(Progress(made=Made(purpose=TRAIN, indices=indices, bytes=[CLIP_BYTES] * len(indices))))
+    assert sim.ledger.backlog() == {"decoder": validation}
+    trained = []
+    for indices in ([1], [1, 0, 1, 2, 3]):
+        sim.handle(Progress(trained=Trained(purpose=TRAIN, consumer="trainer.rgb", indices=indices)))
+        trained += [(event.kind, event.indices) for event in sim.ledger.phase_events]
+    assert trained == [("trained", [1]), ("trained", [0, 2, 3])]
+    counts = sim.ledger.counts
+    assert sim.ledger.consumption["trainer.rgb"].done(0) == sim.ledger.phases[0].closed == 4
+    assert (counts.decoded, counts.delivered, counts.duplicates) == (4, 4, 4)
+
+
+def test_a_report_may_hold_clips_that_were_issued_anew_among_others() -> None:
+    sim = LedgerSimulation(ledger_config(clips=4, consumers={"trainer.rgb": "rgb"}))
+    sim.handle(Progress(made=Made(purpose=TRAIN, indices=range(4), bytes=[CLIP_BYTES] * 4)))
+    anew = Failed(
+        stage=TRAINER, kind=LOST, consumer="trainer.rgb", clip=ClipRef(purpose=TRAIN, index=2), reason="evicted"
+    )
+    sim.handle(Progress(failed=anew))
+    sim.handle(Progress(made=Made(purpose=TRAIN, indices=[2], bytes=[CLIP_BYTES])))
+    sim.handle(Progress(trained=Trained(purpose=TRAIN, consumer="trainer.rgb", indices=range(4))))
+    assert [(event.kind, sorted(event.indices)) for event in sim.ledger.phase_events] == [("trained", [0, 1, 2, 3])]
+    assert sim.ledger.consumption["trainer.rgb"].done(0) == sim.ledger.phases[0].closed == 4
+
+
+def test_the_watchdog_leaves_alone_what_waits_for_its_consumers() -> None:
+    sim = LedgerSimulation(ledger_config(clips=4, consumers={"trainer.rgb": "rgb"}, unit_clips=1))
+    lost = [Position(seed.phase_index, seed.clip.index) for seed in sim.seeds[2:]]
+    for _ in range(2):
+        sim.decode()
+        sim.deliver()
+    sim.seeds.clear()
+    sim.do(sim.ledger.stalled())
+    assert sorted(Position(seed.phase_index, seed.clip.index) for seed in sim.seeds) == sorted(lost)
     sim.run()
     check_at_rest(sim)
 

@@ -63,7 +63,8 @@ def step(sim: LedgerSimulation, chance: random.Random) -> None:
     chance.choice(events)()
 
 
-@pytest.mark.parametrize("seed", [*range(10), 332, 827])  # those two once stood still for ever
+# In 16 and 84 a catch-up queue takes over a clip that was to be made again. The last two once stood still for ever.
+@pytest.mark.parametrize("seed", [*range(10), 16, 84, 332, 827])
 def test_a_job_comes_to_its_end(seed: int) -> None:
     chance = random.Random(seed)
     live_through(random_simulation(chance), chance)

@@ -1,0 +1,120 @@
+"""Checkpoints that go through a burst buffer on their way to the store."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import pytest
+from prometheus_client import REGISTRY
+
+from essp_common.artifacts import checkpoint
+from essp_common.artifacts.staging import Staging, parse_burst
+from essp_common.errors import Unavailable
+from essp_common.pb.v1.messages_pb2 import Control
+from essp_common.runtime.metrics import CHECKPOINTS
+from tests.harness.checkpoints import manifests
+from tests.harness.training_jobs import Running, Stage, final_weights, job_spec, last_training_state, phase_plans, train
+from tests.harness.troubled_stores import Slow, Unreliable
+from tests.harness.waiting import until
+
+pytestmark = pytest.mark.slow
+
+
+def burst(folder: Path, size: str = "1GiB") -> str:
+    return f"{folder.as_uri()}?bytes={size}"
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_training_goes_on_while_staged_checkpoints_wait_for_the_store(tmp_path: Path, ranks: int) -> None:
+    """They count once they are durable, and those that were not begun to be copied come to nothing."""
+    stores = Slow()
+    staged = CHECKPOINTS.labels("staged")._value.get()
+    stage = Stage(job_spec(tmp_path / "slow", checkpoint={"every": 2, "keep": 9}), phase_plans(2), stores=stores)
+    stage.command(Control.START)
+    stage.feed(stage.every_position())
+    with Running(stage, ranks, burst=burst(tmp_path / "nvme")) as running, ExitStack() as leaving:
+        leaving.callback(stores.allowed.set)
+        stage.wait_for_trained(16)  # without a buffer no more than two batches are trained
+        until(lambda: CHECKPOINTS.labels("staged")._value.get() - staged == 3)
+        assert stage.reports("checkpoint") == []
+        assert stage.bus.backlog("essp.clips", "trainer.one.tiny") == len(stage.every_position())
+        stores.allowed.set()
+        running.join()
+    assert running.error is None
+    assert stage.reports("trouble") == []
+    plain = Stage(job_spec(tmp_path / "plain", checkpoint={"every": 2, "keep": 9}), phase_plans(2))
+    train(plain, ranks=ranks)
+    assert final_weights(stage) == final_weights(plain)
+    assert last_training_state(stage) == last_training_state(plain)
+    steps = checkpoint.steps(stage.store, "one")
+    assert {4, 10, 26, 39} <= set(steps) < set(checkpoint.steps(plain.store, "one"))
+    assert stage.bus.backlog("essp.clips", "trainer.one.tiny") == 0
+    assert sorted(path.name for path in (tmp_path / "nvme").rglob("*") if path.is_file()) == ["lock", "owner"]
+
+
+@pytest.mark.parametrize("trouble", ["no room", "no folder", "another process"])
+def test_a_burst_buffer_that_cannot_be_used_costs_no_checkpoint(tmp_path: Path, whole: Stage, trouble: str) -> None:
+    CHECKPOINTS.clear()
+    stage = Stage(job_spec(tmp_path / "run", checkpoint={"every": 4}), phase_plans(2))
+    folder, room = tmp_path / "nvme", "1KiB" if trouble == "no room" else "1GiB"
+    if trouble == "no folder":
+        folder.write_text("a file")
+    with ExitStack() as stack:
+        if trouble == "another process":
+            place = Staging(parse_burst(burst(folder)), stage.spec.output, "one", "")
+            stack.enter_context(closing(place))
+        stage.command(Control.START)
+        stage.feed(stage.every_position())
+        with Running(stage, burst=burst(folder, room)) as running:
+            running.join()
+    assert running.error is None
+    [said] = stage.reports("trouble")
+    assert "checkpoints go past the burst buffer" in said.reason
+    assert not said.unsaved
+    # Counted from 0 on: the increase of a counter that is born at 1 is not seen.
+    assert REGISTRY.get_sample_value("essp_checkpoints_total", {"outcome": "failed"}) == 0
+    assert final_weights(stage) == final_weights(whole)
+
+
+def test_a_copy_that_failed_does_not_take_the_room_of_later_ones(tmp_path: Path, whole: Stage) -> None:
+    """The buffer has room for one checkpoint, and what was saved past it meanwhile is newer than what it holds."""
+    room = int(1.5 * max(sum(file.size_bytes for file in each.files) for each in manifests(whole)))
+    stores = Unreliable(Unavailable("no answer"))
+    stage = Stage(job_spec(tmp_path / "run", checkpoint={"every": 4}), phase_plans(2), stores=stores)
+    positions = stage.every_position()
+    stage.command(Control.START)
+    stage.feed(positions[:8])
+    staged = CHECKPOINTS.labels("staged")._value.get()
+    with Running(stage, save_retry_s=0, burst=burst(tmp_path / "nvme", str(room))) as running:
+        stage.wait_for("trouble")
+        stage.wait_for_trained(8)
+        assert CHECKPOINTS.labels("staged")._value.get() - staged == 1
+        stores.failing = False
+        stage.feed(positions[8:])
+        running.join()
+    assert running.error is None
+    assert CHECKPOINTS.labels("staged")._value.get() - staged > 1
+    assert final_weights(stage) == final_weights(whole)
+
+
+@pytest.mark.parametrize("node", ["same", "other"])
+def test_what_is_staged_is_resumed_from_where_it_lies(tmp_path: Path, whole: Stage, node: str) -> None:
+    """The job's store refuses each checkpoint, and the process leaves. Then the store is well again."""
+    stores = Unreliable(Unavailable("No space left on device"))
+    stage = Stage(job_spec(tmp_path / "run", checkpoint={"every": 4}), phase_plans(2), stores=stores)
+    stage.command(Control.START)
+    stage.feed(stage.every_position()[:8])
+    with Running(stage, burst=burst(tmp_path / "same")) as running:
+        stage.wait_for_trained(8)
+    assert running.error is None
+    assert checkpoint.read_latest(stage.store, "one") is None
+    stores.failing = False
+    again = Stage(stage.spec, stage.plans, stores=stores)
+    again.command(Control.START)
+    again.feed(again.every_position()[8 if node == "same" else 0 :])
+    with Running(again, burst=burst(tmp_path / node)) as running:
+        running.join()
+    assert running.error is None
+    assert final_weights(again) == final_weights(whole)
+    assert last_training_state(again) == last_training_state(whole)

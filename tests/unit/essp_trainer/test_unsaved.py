@@ -1,0 +1,285 @@
+"""Checkpoints, scores and histories that a store refuses: training goes on, and what was refused is saved later."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pytest
+
+from essp_common.artifacts import checkpoint, layout, scores
+from essp_common.artifacts.manifest import MODEL_FILE, Manifest
+from essp_common.artifacts.scores import ScoreTable
+from essp_common.errors import ConfigError, EsspError, StorageFull, Unavailable
+from essp_common.objects.directory import DirectoryStore
+from essp_common.objects.port import ObjectInfo, ObjectStore
+from essp_common.pb.v1.messages_pb2 import STORAGE, Control, PhasePlan
+from essp_common.planning.position import Position
+from essp_common.runtime.metrics import CHECKPOINTS
+from essp_common.wiring import Stores
+from essp_trainer.checkpoints.checkpoint_store import CheckpointStore, Snapshot
+from essp_trainer.checkpoints.checkpointer import CannotSave
+from essp_trainer.checkpoints.state_memory import StateMemory
+from tests.harness.training_jobs import Running, Stage, final_weights, job_spec, phase_plans, train
+from tests.harness.troubled_stores import RESULTS, Unreliable
+from tests.harness.waiting import LONGEST_S
+
+pytestmark = pytest.mark.slow
+
+SCORES = [layout.scores("one", "validation", 0), layout.scores("one", "validation", 1), layout.scores("one", "test", 1)]
+
+
+@pytest.mark.parametrize("error", [Unavailable("No space left on device"), ConfigError("AccessDenied")])
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_checkpoint_that_cannot_be_saved_is_reported_and_tried_again(
+    tmp_path: Path, error: EsspError, ranks: int
+) -> None:
+    failed = CHECKPOINTS.labels("failed")._value.get()
+    stores = Unreliable(error)
+    stage = Stage(job_spec(tmp_path / "full", checkpoint={"every": 4}), phase_plans(2), stores=stores)
+    stage.command(Control.START)
+    positions = stage.every_position()
+    stage.feed(positions[:12])  # not the whole validation: of weights that cannot be saved none can be the best
+    with Running(stage, ranks, save_retry_s=0) as running:
+        [trouble] = stage.wait_for("trouble")
+        assert "could not be saved; it will be tried again" in trouble.trouble.reason
+        assert str(error) in trouble.trouble.reason
+        stage.wait_for_trained(10)
+        assert checkpoint.read_latest(stage.store, "one") is None
+        stores.failing = False
+        stage.wait_for("checkpoint")
+        stage.feed(positions[12:])
+        running.join()
+    assert running.error is None
+    assert CHECKPOINTS.labels("failed")._value.get() - failed == len(stores.refused) > 0
+    plain = Stage(job_spec(tmp_path / "plain"), phase_plans(2))
+    train(plain, ranks=ranks)
+    assert final_weights(stage) == final_weights(plain)
+    manifest = checkpoint.read_latest(stage.store, "one")
+    assert manifest is not None
+    assert manifest.best is not None
+    assert stage.bus.backlog("essp.clips", "trainer.one.tiny") == 0
+
+
+@pytest.mark.parametrize("error", [StorageFull("No space left on device"), ConfigError("AccessDenied")])
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_store_that_refuses_everything_stops_no_phase(tmp_path: Path, error: EsspError, ranks: int) -> None:
+    """All scores are there in the end, and the history is whole."""
+    stores = Unreliable(error)
+    stage = Stage(job_spec(tmp_path), phase_plans(2), stores=stores)
+    stage.command(Control.START)
+    stage.feed(stage.every_position()[:-2])
+    with Running(stage, ranks, save_retry_s=0) as running:
+        stage.wait_for("phase_report", 4)
+        assert checkpoint.read_latest(stage.store, "one") is None
+        assert any(report.unsaved and str(error) in report.reason for report in stage.reports("trouble"))
+        stores.failing = False
+        stage.feed(stage.every_position()[-2:])
+        running.join()
+    assert running.error is None
+    for name in SCORES:
+        scores.read(stage.store, name)
+    assert len(json.loads(stage.store.get(layout.history("one")))) == len(stage.plans)
+    assert final_weights(stage) == last_training_state_of_a_whole_one(tmp_path / "plain", ranks)
+
+
+def last_training_state_of_a_whole_one(path: Path, ranks: int) -> bytes:
+    """The weights after the last epoch: of those before it none was saved, so none can be the best."""
+    plain = Stage(job_spec(path, choose="last"), phase_plans(2))
+    train(plain, ranks=ranks)
+    return final_weights(plain)
+
+
+@pytest.mark.parametrize("refused", ["/scores/", "/history.json"])
+def test_what_was_refused_for_a_while_is_written_later(tmp_path: Path, whole: Stage, refused: str) -> None:
+    stores = Unreliable(Unavailable("503 Slow Down"), [refused])
+    stage = Stage(job_spec(tmp_path), phase_plans(2), stores=stores)
+    stage.command(Control.START)
+    positions = stage.every_position()
+    stage.feed(positions[:20])
+    with Running(stage, save_retry_s=0) as running:
+        stage.wait_for("trouble")
+        stage.wait_for_trained(20)
+        stores.failing = False
+        stage.feed(positions[20:])
+        running.join()
+    assert running.error is None
+    assert final_weights(stage) == final_weights(whole)
+    for name in SCORES:
+        assert stage.store.get(name) == whole.store.get(name)
+    assert len(json.loads(stage.store.get(layout.history("one")))) == len(stage.plans)
+
+
+def test_a_checkpoint_of_before_an_evaluation_does_not_wait_for_its_scores(
+    tmp_path: Path, whole: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would depend on how long the store takes whether validated weights can be the best."""
+    stores = Unreliable(Unavailable("503 Slow Down"), ["/scores/"])
+    stage = Stage(job_spec(tmp_path), phase_plans(2), stores=stores)
+    refused = threading.Event()
+    save, write_scores = CheckpointStore.save, CheckpointStore.write_scores
+
+    def late(store: CheckpointStore, snapshot: Snapshot) -> Manifest:
+        assert refused.wait(LONGEST_S)
+        return save(store, snapshot)
+
+    def written(store: CheckpointStore, plan: PhasePlan, table: ScoreTable) -> None:
+        try:
+            write_scores(store, plan, table)
+        finally:
+            refused.set()
+
+    monkeypatch.setattr(CheckpointStore, "save", late)
+    monkeypatch.setattr(CheckpointStore, "write_scores", written)
+    stage.command(Control.START)
+    positions = stage.every_position()
+    stage.feed(positions[:20])
+    with Running(stage, save_retry_s=0) as running:
+        stage.wait_for_trained(20)
+        stores.failing = False
+        stage.feed(positions[20:])
+        running.join()
+    assert running.error is None
+    assert Position.of(stage.reports("checkpoint")[0].position) == Position(1, 0)
+    assert final_weights(stage) == final_weights(whole)
+
+
+def test_no_checkpoint_passes_an_evaluation_whose_scores_are_not_stored(tmp_path: Path, whole: Stage) -> None:
+    """A process that ends there makes them again."""
+    stage = Stage(job_spec(tmp_path), phase_plans(2), stores=Unreliable(ConfigError("AccessDenied"), ["/scores/"]))
+    positions = stage.every_position()
+    stage.command(Control.START)
+    begins = Position(1, 0)
+    stage.feed([position for position in positions if position < begins])
+    with Running(stage) as running:
+        [saved] = stage.wait_for("checkpoint")
+        assert Position.of(saved.checkpoint.position) == begins
+        stage.feed([position for position in positions[:24] if position >= begins])
+        stage.wait_for_trained(24)
+    assert running.error is None
+    manifest = checkpoint.read_latest(stage.store, "one")
+    assert manifest is not None
+    assert manifest.position == begins
+    again = Stage(stage.spec, stage.plans)
+    train(again, [position for position in positions if position >= manifest.position])
+    assert final_weights(again) == final_weights(whole)
+    for name in SCORES:
+        assert again.store.get(name) == whole.store.get(name)
+
+
+class FullDisk(Stores):
+    """Stores in which files of a training go to a device without room, while `full`."""
+
+    def __init__(self) -> None:
+        super().__init__(("file:///",))
+        self.full = True
+
+    def under(self, uri: str, videos: bool = False) -> ObjectStore:
+        stores = self
+
+        class Full(DirectoryStore):
+            def _begun(self, key: str, folder: str, temporary: str) -> BinaryIO:
+                if stores.full and any(part in key for part in RESULTS):
+                    return open("/dev/full", "wb")
+                return super()._begun(key, folder, temporary)
+
+        return Full.from_url(uri)
+
+
+def test_training_goes_on_while_the_disk_is_full(tmp_path: Path, whole: Stage) -> None:
+    """The kernel says so: writing to this device fails as on a full disk."""
+    stores = FullDisk()
+    stage = Stage(job_spec(tmp_path, checkpoint={"every": 4}), phase_plans(2), stores=stores)
+    stage.command(Control.START)
+    positions = stage.every_position()
+    stage.feed(positions[:12])
+    with Running(stage, save_retry_s=0) as running:
+        [trouble] = stage.wait_for("trouble")
+        assert "No space left on device; make room there" in trouble.trouble.reason
+        stage.wait_for_trained(10)
+        assert checkpoint.read_latest(stage.store, "one") is None
+        stores.full = False
+        stage.wait_for("checkpoint")
+        stage.feed(positions[12:])
+        running.join()
+    assert running.error is None
+    assert final_weights(stage) == final_weights(whole)
+
+
+def test_a_copy_for_which_there_is_no_memory_is_a_save_that_failed(
+    tmp_path: Path, whole: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take = StateMemory.take
+    refused: list[Any] = []
+
+    def taken(self: StateMemory, files: Any, moving: Any) -> None:
+        if not refused:
+            refused.append(files)
+            raise Unavailable("no memory for a copy")
+        take(self, files, moving)
+
+    monkeypatch.setattr(StateMemory, "take", taken)
+    stage = Stage(job_spec(tmp_path, checkpoint={"every": 4}), phase_plans(2))
+    stage.command(Control.START)
+    stage.feed(stage.every_position())
+    with Running(stage, save_retry_s=0) as running:
+        running.join()
+    assert running.error is None
+    [trouble] = stage.reports("trouble")
+    assert "no memory for a copy" in trouble.reason
+    assert final_weights(stage) == final_weights(whole)
+
+
+@pytest.mark.parametrize("refused", RESULTS)
+@pytest.mark.parametrize("kind", [Unavailable, ConfigError])
+def test_a_final_checkpoint_that_cannot_be_saved_fails_the_training(
+    tmp_path: Path, kind: type[EsspError], refused: str
+) -> None:
+    stores = Unreliable(kind("No space left on device"), [refused])
+    stage = Stage(job_spec(tmp_path), phase_plans(1), stores=stores)
+    stage.command(Control.START)
+    stage.feed(stage.every_position())
+    with Running(stage, final_save_timeout_s=0.1) as running:
+        running.join()
+    assert isinstance(running.error, CannotSave)
+    [failed] = stage.reports("failed")
+    assert failed.kind == STORAGE
+    assert "No space left on device; make room" in failed.reason
+
+
+class Flipping(Stores):
+    """Stores on whose disk a bit of the final weights flips, the first time that they are written."""
+
+    def __init__(self) -> None:
+        super().__init__(("file:///",))
+        self.written = 0
+
+    def under(self, uri: str, videos: bool = False) -> ObjectStore:
+        stores = self
+
+        class Flips(DirectoryStore):
+            def put(self, key: str, data: bytes, *, if_absent: bool = False) -> ObjectInfo:
+                if "/0000000039-" in key and key.endswith(MODEL_FILE):
+                    stores.written += 1
+                    if stores.written == 1:
+                        data = data[:-1] + bytes([data[-1] ^ 1])
+                return super().put(key, data, if_absent=if_absent)
+
+        return Flips.from_url(uri)
+
+
+def test_a_final_checkpoint_that_reads_back_differently_is_written_again(
+    tmp_path: Path, whole: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("essp_trainer.checkpoints.checkpointer._wait", lambda seconds: None)
+    stores = Flipping()
+    stage = Stage(job_spec(tmp_path), phase_plans(2), stores=stores)
+    train(stage)
+    assert stores.written == 2
+    assert final_weights(stage) == final_weights(whole)
+    [trouble] = stage.reports("trouble")
+    assert trouble.unsaved
+    assert "it was written just now, so see that the store" in trouble.reason
+    assert "backup" not in trouble.reason
