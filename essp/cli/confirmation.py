@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import redirect_stdout
 from typing import Annotated
 
 import typer
@@ -15,10 +16,12 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 def confirm(question: str) -> None:
     """Return if the answer is yes. Raises `Abort` if it is no, and `ConfigError` if there is no terminal."""
     try:
-        agreed = typer.confirm(question, err=True)
+        with redirect_stdout(sys.stderr):  # it writes the blank behind its question there
+            agreed = typer.confirm(question, err=True)
     except typer.Abort as error:
         if sys.stdin.isatty():
             raise
+        typer.echo(err=True)  # ends the line of the question
         raise ConfigError("cannot ask for confirmation without a terminal; add --yes") from error
     if not agreed:
         raise typer.Abort
