@@ -14,7 +14,7 @@ from __future__ import annotations
 import threading
 import time
 import zlib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Self
@@ -215,6 +215,8 @@ class MemorySubscription:
         self.topics = tuple(topics)
         self.group = group
         self.slots: dict[Slot, Watermark] = {}
+        self._begun: Counter[Slot] = Counter()
+        """How often it has begun to read each partition."""
         self._bus = bus
         self._ready: dict[Slot, None] = {}
         """Partitions with something to read, longest waiting first: looking at all of them costs more than a read."""
@@ -238,7 +240,9 @@ class MemorySubscription:
         slot = (record.topic, record.partition)
         with self._bus.lock:
             watermark = self.slots.get(slot)
-            if watermark is None or self.group is None or not watermark.done(record.offset):
+            if watermark is None or self.group is None or watermark.delivery != record.delivery:
+                return
+            if not watermark.done(record.offset):
                 return
             self.group.committed[slot] = max(watermark.committable, self.group.committed[slot])
             self._bus.trim(slot, self.group.committed[slot])
@@ -265,7 +269,7 @@ class MemorySubscription:
     def take(self, slots: Sequence[Slot]) -> None:
         """Own exactly these partitions; the new ones from where the group has come to."""
         kept = {slot: self.slots[slot] for slot in slots if slot in self.slots}
-        self.slots = {slot: kept.get(slot) or Watermark(self._first_offset(slot)) for slot in slots}
+        self.slots = {slot: kept.get(slot) or self._begin(slot) for slot in slots}
         self._ready = {slot: None for slot in slots if self._bus.log(slot).end > self.slots[slot].position}
         self.wake()
 
@@ -283,9 +287,12 @@ class MemorySubscription:
         """There may be something to read."""
         self._changed.notify_all()
 
-    def _first_offset(self, slot: Slot) -> int:
+    def _begin(self, slot: Slot) -> Watermark:
         start = self._bus.log(slot).start
-        return start if self.group is None else max(start, self.group.committed[slot])
+        first = start if self.group is None else max(start, self.group.committed[slot])
+        watermark = Watermark(first, self._begun[slot])
+        self._begun[slot] += 1
+        return watermark
 
     def _read(self, max_records: int) -> list[Record]:
         records: list[Record] = []
@@ -296,8 +303,9 @@ class MemorySubscription:
             found = log.read(watermark.position, max_records - len(records))
             for number, record in enumerate(found):
                 watermark.delivered(record.offset)
-                if self.group is not None and record.offset < watermark.start + SUSPECTS:
-                    found[number] = replace(record, redelivered=True)
+                suspect = self.group is not None and record.offset < watermark.start + SUSPECTS
+                if suspect or watermark.delivery:
+                    found[number] = replace(record, redelivered=suspect, delivery=watermark.delivery)
                 if self.group is None:
                     watermark.done(record.offset)
             records += found
