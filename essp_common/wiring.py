@@ -206,8 +206,12 @@ class Adapters:
         """Open the adapters that the settings name, and create the topics."""
         stores = Stores(settings.stores)
         bus = open_bus(settings.bus, settings.bus_login, settings.tenant)
-        bus.ensure_topics({t: topics.partitions(t) for t in topics.FIXED})
-        return cls(bus, open_cache(settings.cache, settings.tenant), stores)
+        try:
+            bus.ensure_topics({t: topics.partitions(t) for t in topics.FIXED})
+            return cls(bus, open_cache(settings.cache, settings.tenant), stores)
+        except BaseException:
+            bus.close()
+            raise
 
     def troubles(self) -> Troubles:
         """What keeps this process's servers from working, and its log from being written, as far as it has met it."""

@@ -92,26 +92,31 @@ class Embedded:
         settings = embedded_settings(spec, _alone(settings) if options.alone else settings)
         worker = worker_name(settings)
         self._tracing = tracing.exported(settings.traces, settings.trace_share, _POOL, worker)
-        self.adapters = Adapters.from_settings(settings)
-        self._spec = spec = with_inputs_of_model(spec, self.adapters.stores)
-        self.control = ControlFeed(self.adapters.bus)
-        """The master's commands."""
-        self._dead_letter_sink = DeadLetterSink(
-            self.adapters.bus, OutputEntryStore(self.adapters.stores.under(spec.output)), spec.name
-        )
-        self.master: Master = build_master(self.adapters, _settings(MasterSettings, settings), worker)
-        decoder = _settings(DecoderSettings, settings)
-        if options.decoders:
-            decoder = decoder.model_copy(update={"decoder_processes": options.decoders})
-        workers: list[Service] = [build_decoder(self.adapters, decoder, worker)]
-        workers += _extractors(_extracted(spec), self.adapters, settings)
-        workers += (options.consumers or job_consumers)(spec, self.adapters, self.control, settings)
-        if spec.trainers and options.consumers is None:
-            workers.append(_Later(spec, self.adapters, self.control, settings))
-        if options.serve:
-            workers.append(_api(self.master, settings, options.serve))
-        self._workers = _Workers(workers)
-        self._log_shipper = LogShipper(self.adapters.bus, worker, _POOL) if options.serve else nullcontext()
+        with ExitStack() as stack:
+            self.adapters = Adapters.from_settings(settings)
+            stack.callback(self.adapters.close)
+            self._spec = spec = with_inputs_of_model(spec, self.adapters.stores)
+            self.control = ControlFeed(self.adapters.bus)
+            """The master's commands."""
+            stack.callback(self.control.close)
+            sink = DeadLetterSink(
+                self.adapters.bus, OutputEntryStore(self.adapters.stores.under(spec.output)), spec.name
+            )
+            stack.callback(sink.close)
+            self.master: Master = build_master(self.adapters, _settings(MasterSettings, settings), worker)
+            decoder = _settings(DecoderSettings, settings)
+            if options.decoders:
+                decoder = decoder.model_copy(update={"decoder_processes": options.decoders})
+            workers: list[Service] = [build_decoder(self.adapters, decoder, worker)]
+            workers += _extractors(_extracted(spec), self.adapters, settings)
+            workers += (options.consumers or job_consumers)(spec, self.adapters, self.control, settings)
+            if spec.trainers and options.consumers is None:
+                workers.append(_Later(spec, self.adapters, self.control, settings))
+            if options.serve:
+                workers.append(_api(self.master, settings, options.serve))
+            self._workers = _Workers(workers)
+            self._log_shipper = LogShipper(self.adapters.bus, worker, _POOL) if options.serve else nullcontext()
+            self._resources = stack.pop_all()
         self._observed = ExitStack()
         self._options = options
         self._failure: BaseException | None = None
@@ -120,9 +125,14 @@ class Embedded:
 
     def __enter__(self) -> Self:
         """Start the services, then the job. Raises `ConfigError` for a job that cannot run."""
-        self._observed.enter_context(self._log_shipper)
-        self._observed.enter_context(self._tracing)  # before the first seed is issued
-        self._thread.start()
+        try:
+            self._observed.enter_context(self._log_shipper)
+            self._observed.enter_context(self._tracing)  # before the first seed is issued
+            self._thread.start()
+        except BaseException:
+            with self._resources:
+                self._observed.close()
+            raise
         try:
             self.master.start(self._spec, self._options.fresh, self._options.checked)
         except BaseException:
@@ -141,9 +151,7 @@ class Embedded:
         self._workers.ended.wait()
         self.master.drain()  # last: it accounts for what the others finish
         self._thread.join()
-        self._dead_letter_sink.close()
-        self.control.close()
-        self.adapters.close()
+        self._resources.close()
 
     def ended(self, timeout_s: float) -> bool:
         """Wait so long at most; whether the job has ended. Raises what stopped a service."""
@@ -172,6 +180,7 @@ class Embedded:
         except BaseException as error:  # noqa: BLE001  raised again by `ended`
             self._failure = error
         finally:
+            self._workers.ended.set()  # also where they have not begun
             self._stopped.set()
 
 

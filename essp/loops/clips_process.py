@@ -65,9 +65,11 @@ class ClipsProcess:
             pickle.dumps(source), source.phases.digest(), consumer, start, logging.getLogger().getEffectiveLevel()
         )
         with ExitStack() as stack:
-            self._slots = [Slot(memory_file(f"essp-batch-{number}")) for number in range(SLOTS)]
-            for slot in self._slots:
-                stack.callback(os.close, slot.descriptor)
+            self._slots: list[Slot] = []
+            for number in range(SLOTS):
+                descriptor = memory_file(f"essp-batch-{number}")
+                stack.callback(os.close, descriptor)
+                self._slots.append(Slot(descriptor))
             self._connection, theirs = Pipe()
             stack.enter_context(self._connection)
             with theirs:

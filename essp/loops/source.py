@@ -116,7 +116,7 @@ class OwnSource:
                 early.leave()
             else:
                 job.share()
-            return job, Membership(job, ids.loop_consumer(consumer), start)
+            return job, _member(job, consumer, start)
 
     def leave(self, consumer: str) -> None:
         """A loop that has not joined will not do so."""
@@ -139,22 +139,24 @@ class OwnSource:
         found = self._found if self._bounded else self._found.with_budget(_CLIPS_A_DECODER * self._decoders)
         self._job = job = OwnJob(found, self._settings, self._decoders)
         others = {name: loop for name, loop in self._loops.items() if name != consumer}
-        if others:
-            job.pause()
-        for name, loop in others.items():
-            self._early[name] = Membership(job.share(), ids.loop_consumer(name), loop.position())
-        mine = Membership(job, ids.loop_consumer(consumer), start)
-        if others:
-            try:
+        mine: Membership | None = None
+        try:
+            if others:
+                job.pause()
+            for name, loop in others.items():
+                self._early[name] = _member(job.share(), name, loop.position())
+            mine = Membership(job, ids.loop_consumer(consumer), start)
+            if others:
                 for membership in (mine, *self._early.values()):
                     membership.began()
                 job.resume()
-            except BaseException:
-                for name in others:
-                    self.leave(name)
+        except BaseException:
+            for name in others:
+                self.leave(name)
+            if mine is not None:
                 mine.leave()
-                job.close()
-                raise
+            job.close()
+            raise
         return job, mine
 
     def __getstate__(self) -> dict[str, Any]:
@@ -166,6 +168,15 @@ class OwnSource:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]
+
+
+def _member(job: OwnJob, consumer: str, start: Position | None) -> Membership:
+    """A loop in a job, of which it takes over one use."""
+    try:
+        return Membership(job, ids.loop_consumer(consumer), start)
+    except BaseException:
+        job.close()
+        raise
 
 
 def _in_a_thread(leave: Callable[[str], None], consumer: str) -> None:

@@ -117,6 +117,10 @@ class KafkaBus:
     def close(self) -> None:
         with self._lock:
             self._closed = True
+            subscriptions = list(self._subscriptions)
+        for subscription in subscriptions:  # of what was built and never ran; others have closed theirs
+            subscription.close()
+        with self._lock:
             publisher, self._publisher = self._publisher, None
         if publisher is not None:
             with mapped("close"):

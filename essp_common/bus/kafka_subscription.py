@@ -20,6 +20,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -81,6 +82,8 @@ class KafkaSubscription:
         self._watermarks: dict[TopicPartition, Watermark] = {}
         self._committed: dict[TopicPartition, int] = {}
         """Where each partition would be read from again; the first offset handed out, until there is a commit."""
+        self._begun: Counter[TopicPartition] = Counter()
+        """How often it has begun to read each partition."""
         self._paused = False
         self._error: EsspError | None = None
         self._defect: Exception | None = None
@@ -118,7 +121,7 @@ class KafkaSubscription:
     def done(self, record: Record) -> None:
         with self._changed:
             watermark = self._watermarks.get(TopicPartition(record.topic, record.partition))
-            if watermark is not None:
+            if watermark is not None and watermark.delivery == record.delivery:
                 watermark.done(record.offset)
 
     def pause(self) -> None:
@@ -153,13 +156,17 @@ class KafkaSubscription:
     def _tracked(self, slot: TopicPartition, record: Record) -> Record:
         watermark = self._watermark(slot, record.offset)
         watermark.delivered(record.offset)
-        return replace(record, redelivered=True) if record.offset < watermark.start + SUSPECTS else record
+        suspect = record.offset < watermark.start + SUSPECTS
+        if suspect or watermark.delivery:
+            return replace(record, redelivered=suspect, delivery=watermark.delivery)
+        return record
 
     def _watermark(self, slot: TopicPartition, offset: int) -> Watermark:
         """The partition's watermark; a new one when it is read anew, from `offset`."""
         watermark = self._watermarks.get(slot)
         if watermark is None or offset < watermark.position:
-            watermark = self._watermarks[slot] = Watermark(offset)
+            watermark = self._watermarks[slot] = Watermark(offset, self._begun[slot])
+            self._begun[slot] += 1
             self._committed[slot] = offset
         return watermark
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import threading
 import time
 import zlib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import count as count_from
 from typing import Self
@@ -227,6 +227,8 @@ class MemorySubscription:
         self.topics = tuple(topics)
         self.group = group
         self.slots: dict[Slot, Watermark] = {}
+        self._begun: Counter[Slot] = Counter()
+        """How often it has begun to read each partition."""
         self._bus = bus
         self._ready: dict[Slot, None] = {}
         """Partitions with something to read, longest waiting first: looking at all of them costs more than a read."""
@@ -253,7 +255,9 @@ class MemorySubscription:
         slot = (record.topic, record.partition)
         with self._bus.lock:
             watermark = self.slots.get(slot)
-            if watermark is None or self.group is None or not watermark.done(record.offset):
+            if watermark is None or self.group is None or watermark.delivery != record.delivery:
+                return
+            if not watermark.done(record.offset):
                 return
             self.group.committed[slot] = max(watermark.committable, self.group.committed[slot])
             self._bus.trim(slot, self.group.committed[slot])
@@ -280,7 +284,7 @@ class MemorySubscription:
     def take(self, slots: Sequence[Slot]) -> None:
         """Own exactly these partitions; the new ones from where the group has come to."""
         kept = {slot: self.slots[slot] for slot in slots if slot in self.slots}
-        self.slots = {slot: kept.get(slot) or Watermark(self._first_offset(slot)) for slot in slots}
+        self.slots = {slot: kept.get(slot) or self._begin(slot) for slot in slots}
         self._ready = {slot: None for slot in slots if self._bus.log(slot).end > self.slots[slot].position}
         self.wake()
 
@@ -300,9 +304,12 @@ class MemorySubscription:
             self._waiting = False
             self._changed.notify_all()
 
-    def _first_offset(self, slot: Slot) -> int:
+    def _begin(self, slot: Slot) -> Watermark:
         start = self._bus.log(slot).start
-        return start if self.group is None else max(start, self.group.committed[slot])
+        first = start if self.group is None else max(start, self.group.committed[slot])
+        watermark = Watermark(first, self._begun[slot])
+        self._begun[slot] += 1
+        return watermark
 
     def _read(self, max_records: int) -> list[Record]:
         records: list[Record] = []
@@ -315,7 +322,7 @@ class MemorySubscription:
                 watermark.delivered(offset)
                 if self.group is None:
                     watermark.done(offset)
-                records.append(Record(*slot, offset, key, value, redelivered=offset < suspects))
+                records.append(Record(*slot, offset, key, value, offset < suspects, watermark.delivery))
             if log.end > watermark.position:
                 # To the end of the line, so that a busy partition does not starve the others.
                 self._ready[slot] = None

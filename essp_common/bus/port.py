@@ -51,6 +51,8 @@ class Record:
     redelivered: bool = field(default=False, compare=False)
     """May have been delivered before, to the previous owner of the partition: it is among the first `SUSPECTS` records
     that this member of the group got from the partition. False is no guarantee either."""
+    delivery: int = field(default=0, compare=False)
+    """How often this subscriber had begun to read the partition anew when it got the record: `done` needs it."""
 
     @property
     def bare(self) -> Record:
@@ -74,6 +76,7 @@ class Subscription(Protocol):
         What is committed of a partition is the offset below which everything is done, and only once all that was
         published on the same bus before is durable: work may be called done without a flush for each record. Where
         that was lost for good, all that is not committed is delivered again, also what this subscriber has in hand.
+        Of a record that has come again, only the latest delivery counts: what was made of one before may be lost.
         """
 
     def pause(self) -> None:

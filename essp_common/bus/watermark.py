@@ -13,8 +13,9 @@ from collections import deque
 class Watermark:
     """One partition as one subscriber sees it."""
 
-    def __init__(self, position: int) -> None:
-        """`position`: the first offset that will be delivered."""
+    def __init__(self, position: int, delivery: int = 0) -> None:
+        """`position`: the first offset that will be delivered. `delivery`: the `Record.delivery` of what will be."""
+        self.delivery = delivery
         self.start = self._position = position
         """The first offset that was to be delivered."""
         self._waiting: deque[int] = deque()

@@ -39,7 +39,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
 from essp_common import topics
@@ -231,8 +231,9 @@ class OrderedIntake:
         self._phase_of = {(plan.purpose, plan.epoch): i for i, plan in enumerate(self._phases)}
         self._buffer: ReorderBuffer[_Arrival] = ReorderBuffer([p.clips for p in phases], start, options.owns)
         self._dropped: deque[_Dropped] = deque()
-        self._in_hand: dict[int, set[int]] = {partition: set() for partition in options.partitions}
-        """Offsets of the records that are not done, by partition. The integers are those of the records."""
+        self._in_hand: dict[int, dict[int, int]] = {partition: {} for partition in options.partitions}
+        """The latest delivery of each record that is not done, by partition and offset. The integers are the records'.
+        """
         topic = topics.stream_topic(options.feature)
         self._parse = _parse_clip if topic == topics.CLIPS else _parse_feature
         bus.ensure_topics({topic: topics.partitions(topic)})
@@ -399,9 +400,10 @@ class OrderedIntake:
     def _poll(self, timeout_s: float) -> None:
         for record in self._subscription.poll(_POLL_RECORDS, timeout_s):
             in_hand = self._in_hand[record.partition]
-            if record.offset in in_hand:
+            again = record.offset in in_hand
+            in_hand[record.offset] = record.delivery
+            if again:
                 continue
-            in_hand.add(record.offset)
             try:
                 arrival = self._parse(record, self._options)
                 self._check_fits(arrival)
@@ -461,8 +463,8 @@ class OrderedIntake:
     def _done(self, record: Record) -> None:
         # In this order: where the bus has gone back and this record is still to come, the bus does not count it as
         # done, and it must not be passed over.
-        self._in_hand[record.partition].discard(record.offset)
-        self._subscription.done(record)
+        latest = self._in_hand[record.partition].pop(record.offset, record.delivery)
+        self._subscription.done(record if latest == record.delivery else replace(record, delivery=latest))
 
     def _report_trained(self, clips: Sequence[ClipRef]) -> None:
         """Clips of one phase."""

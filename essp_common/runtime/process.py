@@ -162,7 +162,8 @@ os.register_at_fork(after_in_child=_forked)
 def run_all(services: Sequence[Service]) -> None:
     """Run services side by side, each in a thread named after it, until all have ended.
 
-    When one raises, the others are drained, and the first error is raised again once all have ended.
+    When one raises or cannot be started, the others are drained, and the first error is raised again once all have
+    ended.
     """
     errors: list[BaseException] = []
     lock = threading.Lock()
@@ -177,9 +178,16 @@ def run_all(services: Sequence[Service]) -> None:
                 other.drain()
 
     threads = [threading.Thread(target=run, args=(s,), name=s.name, daemon=True) for s in services]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
+    started: list[threading.Thread] = []
+    try:
+        for thread in threads:
+            thread.start()
+            started.append(thread)
+    except RuntimeError as error:  # the machine starts no more
+        errors.append(error)
+        for service in services:
+            service.drain()
+    for thread in started:
         thread.join()
     if errors:
         raise errors[0]

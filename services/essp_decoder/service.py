@@ -29,7 +29,8 @@ class Decoder:
         self._options = sandbox_options(settings)
         self._videos = BlockCache(settings.decoder_cache) if settings.decoder_cache else None
         self._name = worker
-        self._control = ControlFeed(adapters.bus)
+        self._control: ControlFeed
+        """Of `run`: one that was built and never runs has no thread."""
         self._reports = Reports(adapters.bus, worker)
         lanes = settings.decoder_processes or cpu_count()
         subscription = adapters.bus.subscribe([topics.SEEDS], ids.DECODER)
@@ -39,6 +40,7 @@ class Decoder:
 
     def run(self) -> None:
         """Decode until drained. Raises `Unavailable` if child processes cannot be started."""
+        self._control = ControlFeed(self._adapters.bus)
         try:
             with self._heart:
                 self._worker.run()

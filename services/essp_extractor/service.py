@@ -43,7 +43,9 @@ class Extractor:
             if registry.extractor_class(feature).__module__.startswith(f"{__package__}."):
                 require(f"the feature {feature!r}", "cv2")  # loaded by `setup`, in the lanes of the worker
         adapters.bus.ensure_topics({topics.features(f): topics.DATA_PARTITIONS for f in features})
-        self._control = ControlFeed(adapters.bus)
+        self._bus = adapters.bus
+        self._control: ControlFeed
+        """Of `run`: one that was built and never runs has no thread."""
         group = ids.extractor_pool(features)
         pool = group if settings.features else ids.EXTRACTOR
         reports = Reports(adapters.bus, worker)
@@ -59,6 +61,7 @@ class Extractor:
 
     def run(self) -> None:
         """Extract until drained."""
+        self._control = ControlFeed(self._bus)
         try:
             with self._heart:
                 self._worker.run()

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import threading
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from essp_common import topics
 from essp_common.artifacts import partial_scores
@@ -41,14 +41,14 @@ process ends, and with it all services."""
 _BEGINS = frozenset({Control.START, Control.RESUME})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _InHand:
     """A run of a job, and the thread that it runs in."""
 
     run: int
-    offset: int
-    """Of the command that began it."""
-    thread: threading.Thread
+    record: Record
+    """The command that began it, as it was delivered last."""
+    thread: threading.Thread = field(init=False)
 
 
 class Predictor:
@@ -93,20 +93,23 @@ class Predictor:
         self._jobs = {job: known for job, known in self._jobs.items() if known.thread.is_alive()}
         before = self._jobs.get(command.job)
         if before is not None and before.run == run_of(command):
-            if record.offset != before.offset:  # that one is done when the job has ended
+            if record.offset != before.record.offset:
                 subscription.done(record)
+            else:  # it is done when the job has ended, in the delivery that counts by then
+                before.record = record
             return
-        thread = threading.Thread(
+        in_hand = _InHand(run_of(command), record)
+        in_hand.thread = threading.Thread(
             target=self._work,
-            args=(command, record, subscription, None if before is None else before.thread),
+            args=(command, in_hand, subscription, None if before is None else before.thread),
             name=f"essp-job-{command.job}",
             daemon=True,
         )
-        self._jobs[command.job] = _InHand(run_of(command), record.offset, thread)
-        thread.start()
+        self._jobs[command.job] = in_hand
+        in_hand.thread.start()
 
     def _work(
-        self, command: Control, record: Record, subscription: Subscription, before: threading.Thread | None
+        self, command: Control, in_hand: _InHand, subscription: Subscription, before: threading.Thread | None
     ) -> None:
         """Run one job, report how it ended, and be done with it. If a drain interrupts it, its command is delivered
         again.
@@ -135,7 +138,7 @@ class Predictor:
             self._await_end(command)
         if failed or self._is_over(command):
             self._remove_parts_of_complete(command)
-            subscription.done(record)
+            subscription.done(in_hand.record)
 
     def _await_end(self, command: Control) -> None:
         """Wait until the job has ended whose answers are written; once drained, a moment longer at most."""

@@ -24,7 +24,7 @@ from essp_common.bus.kafka_clients import Undelivered
 from essp_common.bus.kafka_options import KafkaOptions
 from essp_common.bus.kafka_subscription import KafkaSubscription
 from essp_common.bus.liveness import Membership
-from essp_common.bus.memory import MemoryBus
+from essp_common.bus.memory import MemoryBus, MemorySubscription
 from essp_common.bus.port import Bus
 from essp_common.errors import ConfigError, EsspError, TransientError, Unavailable
 from essp_common.runtime.troubles import Kind
@@ -64,6 +64,25 @@ class TestMemoryBus(BusContract):
         other.ensure_topics({"t": 1})
         one.publish("t", b"", b"1")
         assert not other.subscribe(["t"], None).poll(1, 0.0)
+
+    def test_of_what_has_come_again_only_the_latest_delivery_counts(
+        self, bus: Bus, topic: str, publish_numbers: Callable[..., None]
+    ) -> None:
+        publish_numbers(0, 2, 0)
+        with closing(bus.subscribe([topic], "g")) as subscription:
+            assert isinstance(bus, MemoryBus)
+            assert isinstance(subscription, MemorySubscription)
+            first = take(subscription, 2)
+            slots = list(subscription.slots)
+            with bus.lock:
+                subscription.take([])
+                subscription.take(slots)
+            again = take(subscription, 2)
+            assert numbers(again) == numbers(first)
+            finish(subscription, first)
+            assert bus.backlog(topic, "g") == 2
+            finish(subscription, [record.bare for record in again])
+            assert bus.backlog(topic, "g") == 0
 
     def test_options_are_refused(self) -> None:
         with pytest.raises(ConfigError, match="no options"):
@@ -185,8 +204,11 @@ class TestKafkaBus(BusContract):
                 first.close()
                 own(second, PARTITIONS)
 
-    def test_commit_does_not_overtake_a_lost_message(self, bus: Bus, kafka_url: str, topic: str) -> None:
-        """Work whose messages were lost is delivered again to the same subscriber."""
+    def test_commit_does_not_overtake_a_lost_message(
+        self, bus: Bus, kafka_url: str, topic: str, subscribe: Open
+    ) -> None:
+        """Work whose messages were lost is delivered again to the same subscriber, and counts when it was done again:
+        not if only what was made before is called done late."""
         for number in range(5):
             bus.publish(topic, b"k", str(number).encode())
         bus.flush()
@@ -205,9 +227,15 @@ class TestKafkaBus(BusContract):
                 take(subscription, 1)
             again = take(subscription, 5)
             assert numbers(again) == numbers(first)
-            finish(subscription, again)
+            finish(subscription, first)
+            finish(subscription, [record.bare for record in again[:2]])
         finally:
             subscription.close()
+        successor = subscribe("g")
+        rest = take(successor, 3)
+        assert numbers(rest) == numbers(first)[2:]
+        finish(successor, rest)
+        successor.close()
         assert bus.backlog(topic, "g") == 0
 
     @pytest.mark.processes

@@ -9,6 +9,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -659,3 +660,32 @@ def test_a_loop_that_is_dropped_gives_back_what_it_had(catalog: Path) -> None:
         again = first.another()  # its name is free again
         assert len(taken(again)) == 100
         again.close()
+
+
+THREADS = (
+    "essp-control essp-deadletter essp-embedded master workers decoder decoder-lane-0 essp-loop-consumer.loop "
+    "essp-intake-loop essp-device-feed-loop"
+)
+"""Those of a loop and its job, in the order in which they begin."""
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("name", THREADS.split())
+def test_a_job_that_starts_half_way_leaves_nothing_behind(
+    catalog: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """The check after each test looks for threads, processes and files."""
+    start = threading.Thread.start
+
+    def refused(thread: threading.Thread) -> None:
+        if thread.name == name:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    clips = loader(catalog)
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refused)
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            next(iter(clips))
+    assert len(taken(clips)) == 10, "it begins anew"
+    clips.close()

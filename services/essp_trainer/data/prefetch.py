@@ -97,7 +97,11 @@ class Prefetch:
         if options.loaders:
             self._pool = ThreadPoolExecutor(options.loaders, f"essp-load-{options.name}", options.set_up_loader)
         self._thread = threading.Thread(target=self._run, name=f"essp-intake-{options.name}", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except BaseException:
+            intake.close()
+            raise
 
     @property
     def queued(self) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from essp_common import topics
 from essp_common.artifacts import layout
 from essp_common.artifacts.fused_model import read_model, write_model
 from essp_common.artifacts.predictions import Prediction
+from essp_common.bus.memory import MemoryBus, MemorySubscription
 from essp_common.bus.port import Record
 from essp_common.errors import DeviceLost
 from essp_common.job.spec import JobSpec
@@ -39,6 +42,7 @@ from tests.harness.predictor_bench import (
     model_at,
 )
 from tests.harness.rounding import STORED, TOLERANCE
+from tests.harness.waiting import until
 
 ROUNDING = STORED + TOLERANCE
 """Of a score that was computed in another batch and stored."""
@@ -216,6 +220,36 @@ def test_a_run_that_goes_on_is_not_begun_again(bench: PredictorBench) -> None:
         bench.deliver_all(CLIPS[1:])
         bench.deliver("motion", 0)
         assert bench.finished().fence == 2
+    assert bench.bus.backlog(topics.CONTROL, "predictor") == 0
+
+
+def test_a_command_that_comes_again_while_its_job_runs_is_done_with_it(
+    bench: PredictorBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kafka goes back to the last commit where messages were lost for good."""
+    opened: list[MemorySubscription] = []
+    subscribe = MemoryBus.subscribe
+
+    def kept(bus: MemoryBus, names: Sequence[str], group: str | None, *more: Any, **named: Any) -> MemorySubscription:
+        subscription = subscribe(bus, names, group, *more, **named)
+        if (list(names), group) == ([topics.CONTROL], "predictor"):
+            opened.append(subscription)
+        return subscription
+
+    monkeypatch.setattr(MemoryBus, "subscribe", kept)
+    with bench.predictor():
+        bench.deliver("rgb", 0)
+        next(bench.reports())
+        [subscription] = opened
+        with bench.bus.lock:
+            slots = list(subscription.slots)
+            subscription.take([])
+            subscription.take(slots)
+        bench.control(Control.RESUME)  # is done as soon as it is received, which is after the one that has come again
+        until(lambda: any(watermark._done for watermark in subscription.slots.values()))
+        bench.deliver_all(CLIPS[1:])
+        bench.deliver("motion", 0)
+        assert bench.finished()
     assert bench.bus.backlog(topics.CONTROL, "predictor") == 0
 
 
