@@ -34,7 +34,7 @@ def split_named(name: str) -> str:
     """The split that a file name tells, such as `kinetics_val_list.txt`; empty: none."""
     words = _WORDS.findall(PurePosixPath(name).stem.lower())
     splits = [canonical_split(word) if word in SPLIT_NAMES else "" for word in words]
-    if ("train", "validation") in pairwise(splits):  # `train_val`: what both have together is there to train on
+    if ("train", "validation") in pairwise(splits) and "test" not in splits:  # of `train_val`, as `canonical_split`
         return "train"
     return next((split for split in reversed(splits) if split), "")
 

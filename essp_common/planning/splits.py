@@ -23,7 +23,9 @@ from essp_common.job.data_spec import DataSpec
 from essp_common.validation import suggested
 
 _ALIASES = {
-    **dict.fromkeys(("training", "trainval"), "train"),  # what two splits have together is there to train on
+    "training": "train",
+    # What two splits have together is there to train on.
+    **dict.fromkeys(("trainval", "train_val", "train-val", "train+val"), "train"),
     **dict.fromkeys(("val", "valid", "validate", "dev"), "validation"),  # Kinetics has `validate`
     "testing": "test",
 }

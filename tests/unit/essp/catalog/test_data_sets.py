@@ -255,6 +255,7 @@ def test_one_row_has_all_labels_of_its_segments_and_the_name_of_its_file(tmp_pat
         ("k400_val_list.txt", "validation"),
         ("val_of_train.txt", "train"),
         ("train_split_test.txt", "test"),
+        ("train_val_test_list.txt", "test"),
         ("list.txt", ""),
     ],
 )

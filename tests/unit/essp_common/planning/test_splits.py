@@ -19,7 +19,15 @@ from tests.harness.catalog_rows import row
 
 @pytest.mark.parametrize(
     ("name", "kept"),
-    [("val", "validation"), ("Training", "train"), (" TEST ", "test"), ("fold-3", "fold-3"), ("Fold", "Fold")],
+    [
+        ("val", "validation"),
+        ("Training", "train"),
+        (" TEST ", "test"),
+        ("train_val", "train"),
+        ("Train+Val", "train"),
+        ("fold-3", "fold-3"),
+        ("Fold", "Fold"),
+    ],
 )
 def test_splits_have_one_name(name: str, kept: str) -> None:
     assert canonical_split(name) == kept
