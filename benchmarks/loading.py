@@ -25,7 +25,7 @@ _AIM = Aim(most=1.05)
 _SHARED_AIM = Aim(most=1.3)
 _LEARNING = 0.04
 _TIMES = 4
-"""As many clips have the runs of `shared` as others have."""
+"""Runs of `shared` have this many times the clips that other runs have."""
 _BATCH = 8
 _READER = "pyav_open"
 """The peer that keeps as many files open as ESSP does."""

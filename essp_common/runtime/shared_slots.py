@@ -105,14 +105,14 @@ class SharedMemory:
 class _Lent(np.ndarray[tuple[int], np.dtype[np.uint8]]):
     """What a view is of. It lives as long as the view and everything made of it, then its slot is free.
 
-    One object for the garbage collector to look at, where `weakref.finalize` makes five, for each clip in memory.
+    For each clip in memory this is one object for the garbage collector to look at; `weakref.finalize` makes several.
     """
 
     __slots__ = ("free", "start")
     start: int
-    """Of its slot."""
+    """Where its slot begins."""
     free: list[int]
-    """Those of the slots of its size that are free."""
+    """Where the free slots of this size begin."""
 
     def __del__(self) -> None:
         self.free.append(self.start)

@@ -134,7 +134,7 @@ class PlainClips:
     # --- for reading ---
 
     def columns(self, phase_index: int) -> PlainColumns:
-        """All of them as a message. It costs a twentieth of a message for each clip."""
+        """All of them as a message. Much cheaper than a message for each clip."""
         indices = sorted(self.clips)
         count = len(indices)
         asked = np.fromiter((self.clips[index][1] for index in indices), np.uint64, count)
