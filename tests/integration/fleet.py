@@ -214,7 +214,12 @@ class Api:
             assert status.state != "failed", status.reason
             return status if condition(status) else None
 
-        return self._fleet.until(f"job {job}: {what}", look)
+        try:
+            return self._fleet.until(f"job {job}: {what}", look)
+        except AssertionError as error:
+            with suppress(httpx.TransportError):  # the master may be gone
+                error.add_note(f"the job's status: {self._client.get(f'/v1/jobs/{job}').text}")
+            raise
 
     def _ready(self) -> bool | None:
         try:
