@@ -66,6 +66,8 @@ class Consumer:
     """The clips that it has trained."""
     waiting: dict[Position, tuple[PlannedClip, bool]] = field(default_factory=dict)
     """Position -> (clip, skipped): messages that arrived, and that it has not taken yet."""
+    held: list[tuple[Position, PlannedClip]] = field(default_factory=list)
+    """The clips of the batch that is not complete."""
     unacked: list[tuple[Position, PlannedClip, bool]] = field(default_factory=list)
     """Messages that are delivered again after a restart."""
     incarnation: int = 0
@@ -78,9 +80,13 @@ class Consumer:
 class LedgerSimulation:
     """One job, and all who work for it."""
 
-    def __init__(self, config: LedgerConfig, bad: Iterable[int] = (), bad_streams: Iterable[int] = ()) -> None:
-        """`bad`: videos that cannot be decoded; `bad_streams`: videos whose flow cannot be extracted."""
+    def __init__(
+        self, config: LedgerConfig, bad: Iterable[int] = (), bad_streams: Iterable[int] = (), batch: int = 1
+    ) -> None:
+        """`bad`: videos that cannot be decoded; `bad_streams`: videos whose flow cannot be extracted. `batch`: clips
+        that a consumer trains, and frees, together; the last one of a phase may have fewer."""
         self.config = config
+        self.batch = batch
         self.bad, self.bad_streams = set(bad), set(bad_streams)
         self.ledger = Ledger(config)
         self.seeds: list[Seed] = []
@@ -154,7 +160,7 @@ class LedgerSimulation:
         self.seeds, self.extractions, self.events, self.received = [], [], [], []
         for consumer in self.consumers.values():
             consumer.position = consumer.checkpoint
-            consumer.trained, consumer.durable, consumer.waiting, consumer.unacked = [], [], {}, []
+            consumer.trained, consumer.durable, consumer.waiting, consumer.unacked, consumer.held = [], [], {}, [], []
         start = {name: consumer.position for name, consumer in self.consumers.items()}
         self.config = replace(self.config, start=start)
         self.ledger = Ledger(self.config)
@@ -241,18 +247,29 @@ class LedgerSimulation:
                 failed = Failed(clip=ref, stage=stage, reason="gone", kind=LOST, stream=consumer.stream, consumer=name)
                 self.events.append(Progress(failed=failed))
                 return True
-            self._ack(position, clip.attempt, name)
+            consumer.held.append((position, clip))
+        consumer.position = Position(position.phase_index, position.index + 1)
+        self._train(consumer)
+        return True
+
+    def _train(self, consumer: Consumer) -> None:
+        """Have a consumer train its batch, if that is complete."""
+        phase_index, index = consumer.position
+        if len(consumer.held) < self.batch and index < self.config.phases[phase_index].clips:
+            return
+        for position, clip in consumer.held:
+            self._ack(position, clip.attempt, consumer.name)
             self.events.append(self._trained(consumer, position))
             consumer.trained.append(position)
             consumer.clips[position] = clip
-        consumer.position = Position(position.phase_index, position.index + 1)
-        return True
+        consumer.held = []
 
     def checkpoint(self, name: str) -> None:
         """Make durable what a consumer has trained."""
         consumer = self.consumers[name]
-        consumer.checkpoint, consumer.durable = consumer.position, list(consumer.trained)
-        consumer.unacked = [m for m in consumer.unacked if m[0] >= consumer.position]
+        consumer.checkpoint = consumer.held[0][0] if consumer.held else consumer.position
+        consumer.durable = list(consumer.trained)
+        consumer.unacked = [m for m in consumer.unacked if m[0] >= consumer.checkpoint]
 
     def crash(self, name: str) -> None:
         """Have a consumer fall back to its checkpoint.
@@ -275,7 +292,7 @@ class LedgerSimulation:
             return
         self.checkpoint(name)
         consumer.absent = ends
-        consumer.stopped, consumer.position = consumer.position, self.config.rest
+        consumer.stopped, consumer.position = consumer.checkpoint, self.config.rest
         self.events.append(self._stopped(consumer))
         self._redeliver(consumer)
 
@@ -314,7 +331,7 @@ class LedgerSimulation:
             self.receive(event)
 
     def _redeliver(self, consumer: Consumer) -> None:
-        redelivered, consumer.unacked, consumer.waiting = consumer.unacked, [], {}
+        redelivered, consumer.unacked, consumer.waiting, consumer.held = consumer.unacked, [], {}, []
         for position, clip, skipped in redelivered:
             self._arrive(consumer, position, clip, skipped)
 
@@ -403,7 +420,7 @@ class LedgerSimulation:
             return
         if position < consumer.position:
             self._ack(position, clip.attempt, consumer.name)
-            if not skipped:
+            if not skipped and position not in (held for held, _ in consumer.held):
                 self.events.append(self._trained(consumer, position))
             return
         present = consumer.waiting.get(position)

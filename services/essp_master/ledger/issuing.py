@@ -23,8 +23,11 @@ class Issuer:
     def issue(self, out: list[Instruction]) -> None:
         """Add to `out` what can be issued now."""
         self.issue_again(out)
-        if not self._outstanding.settled and not self._outstanding.in_line:
-            self._stragglers.leave_one_behind(out)  # what was preempted waits for a consumer that may stand still
+        while not self._outstanding.settled and not self._outstanding.in_line:
+            if self._outstanding.resume_preempted():
+                self.issue_again(out)
+            elif not self._stragglers.leave_one_behind(out):  # a consumer that may stand still has the room
+                break
         if self._outstanding.settled:
             self._issue_new(out)
         if self._stragglers.bits and not self._outstanding.in_line:

@@ -2,9 +2,12 @@
 
 A clip that has to be made again comes before anything new, and the lowest one first. If the budget has no room for it,
 it preempts the furthest clips that are ready, or that wait in line themselves: their bytes are freed, and they are made
-again when their turn comes or a consumer asks for them. Until then nothing new is issued. Consumers take clips in index
-order, so the lowest outstanding clip never waits for another one. Hence the ledger never exceeds the budget, and yet
-never gets stuck.
+again when there is room for them or a consumer asks for them. Until then nothing new is issued. Consumers take clips in
+index order, so the lowest outstanding clip never waits for another one. Hence the ledger never exceeds the budget, and
+yet never gets stuck.
+
+A consumer may have read a clip that is preempted, and never ask for it: it needs the rest of its batch, which may not
+be issued yet. So what was preempted does not wait to be asked for.
 
 Nearly all clips are plain, and lie in columns (`plain.py`). What asks for one of them by its position gets an `Entry`.
 
@@ -325,6 +328,14 @@ class Outstanding:
             heapq.heappush(self._line, entry.position)
         entry.state = after(entry.state, Event.REQUEST)
 
+    def resume_preempted(self) -> bool:
+        """Put the first clip that holds up what is new in line again; False if there is none, or no room for it."""
+        first = min((entry for entry in self._entries.values() if _holds_up(entry)), key=_place, default=None)
+        if first is None or not self.room(first.phase_index, first.left & self._parts.everyone):
+            return False
+        self.request(first, first.left & self._parts.everyone)
+        return True
+
     def reissue_next(self, out: list[Instruction]) -> bool:
         """Issue the first clip in line again; False if there is none, or no room for it."""
         while self._line:
@@ -416,6 +427,10 @@ def _each(columns: PlainColumns) -> Iterable[OutstandingClip]:
 def _entry(phase_index: int, plain: PlainClip) -> Entry:
     clip, left, sizes, made = plain
     return Entry(phase_index, clip, left, sizes, ISSUED, made, counted=made)
+
+
+def _place(entry: Entry) -> tuple[int, int]:
+    return entry.phase_index, entry.clip.index
 
 
 def _holds_up(entry: Entry) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from essp_common.pb.v1.messages_pb2 import LOST, TRAIN, TRAINER, Failed, Progress, Trained
+from essp_common.pb.v1.messages_pb2 import LOST, TRAIN, TRAINER, ClipRef, Failed, Progress, Trained
 from essp_common.planning.planned_clip import PlannedClip
 from essp_common.planning.position import Position
 from essp_master.ledger.instructions import FailJob, Instruction, IssueUnits, ReleaseClip
@@ -124,6 +124,29 @@ def test_the_furthest_clip_is_preempted_and_holds_up_nothing_once_it_is_done_aft
     assert sim.issued[-1] == (0, 3), "nothing waits to be made again, so there is room for a new clip"
     sim.run()
     assert sim.ledger.outstanding == 0
+
+
+def test_a_preempted_clip_that_a_consumer_has_in_hand_does_not_hold_up_the_rest_of_its_batch() -> None:
+    """It has read the clip, so it never asks for it: it waits for the next one, which is not issued."""
+    config = ledger_config(clips=9, budget=4 * CLIP_BYTES, unit_clips=1, consumers={"trainer.rgb": "rgb"})
+    sim = LedgerSimulation(config, batch=3)
+    sim.actual = lambda clip, part: CLIP_BYTES  # type: ignore[method-assign]
+    sim.make_all()
+    for _ in range(3):
+        sim.take("trainer.rgb")
+    sim.deliver()
+    while sim.seeds:
+        sim.decode()
+        sim.deliver(len(sim.events) - 1)
+    while sim.take("trainer.rgb"):
+        pass
+    assert (sim.issued[-1], sim.next_of("trainer.rgb")) == ((0, 4), (0, 5)), "two of three are in hand"
+    clip = ClipRef(purpose=TRAIN, index=0)
+    again = Failed(clip=clip, stage=TRAINER, kind=LOST, consumer="trainer.rgb", stream="rgb", reason="said twice")
+    sim.receive(Progress(failed=again))
+    assert sim.issued[-1] == (0, 0), "it preempted a clip of the batch"
+    sim.run()
+    check_at_rest(sim)
 
 
 def test_a_clip_preempts_only_clips_beyond_it() -> None:

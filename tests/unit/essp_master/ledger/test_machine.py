@@ -34,7 +34,8 @@ class LedgerMachine(RuleBasedStateMachine):
         clips=st.integers(1, 9),
         epochs=st.integers(1, 2),
         videos=st.integers(2, 5),
-        room=st.integers(4, 12),
+        room=st.integers(6, 12),
+        batch=st.integers(1, 4),
         locality=st.sampled_from([0, 0, 3]),
         kind=st.sampled_from(["class_balanced", "uniform"]),
         bad=st.sets(st.integers(0, 4), max_size=2),
@@ -51,6 +52,7 @@ class LedgerMachine(RuleBasedStateMachine):
         epochs: int,
         videos: int,
         room: int,
+        batch: int,
         locality: int,
         kind: str,
         bad: set[int],
@@ -72,13 +74,13 @@ class LedgerMachine(RuleBasedStateMachine):
             start=first,
             budget=room * BOTH,
             locality=locality,
-            unit_clips=2,
+            unit_clips=locality or 2,
             kind=kind,
-            catch_up=share if lag and share >= max(locality, 2) * BOTH else 0,
+            catch_up=share if lag and share >= (2 * batch + max(locality, 1) - 1) * BOTH else 0,
             lead=lead,
             test=test,
         )
-        self.sim = LedgerSimulation(config, bad, bad_streams)
+        self.sim = LedgerSimulation(config, bad, bad_streams, batch)
         self.flushes = 0
 
     def _pick(self, data: Any, bag: list[Any]) -> int:

@@ -87,6 +87,40 @@ def live_through(sim: LedgerSimulation, chance: random.Random) -> None:
     check_at_rest(sim)
 
 
+# In the last two, clips were preempted that a trainer had in hand.
+@pytest.mark.parametrize("seed", [*range(10), 178, 268])
+def test_a_job_whose_trainers_train_in_batches_comes_to_its_end(seed: int) -> None:
+    chance = random.Random(seed)
+    live_through(simulation_in_batches(chance), chance)
+
+
+def simulation_in_batches(chance: random.Random) -> LedgerSimulation:
+    """Two or three trainers, some of which go on from a checkpoint; often the budget has only just room for them."""
+    consumers = CONSUMERS | ({"trainer.other": "rgb"} if chance.random() < 0.6 else {})
+    batch, locality = chance.choice([1, 2, 3, 4]), chance.choice([0, 0, 3])
+    at_once = batch + max(locality, 1) - 1
+    room = chance.choice([at_once, at_once + 1, 2 * at_once, 3 * at_once, 8 * at_once])
+    share = room // 2 // (len(consumers) - 1)
+    lead, epochs, clips = chance.choice([0, 0, 0, 1]), chance.choice([1, 2]), chance.choice([8, 12, 20])
+    start = {}
+    if chance.random() < 0.5:
+        batches = clips // batch
+        start = {n: Position(0, batch * chance.randrange(batches)) for n in consumers if chance.random() < 0.5}
+    config = ledger_config(
+        epochs,
+        clips,
+        consumers=consumers,
+        start=start,
+        budget=room * BOTH,
+        unit_clips=locality or min(2, room - at_once + 1),
+        locality=locality,
+        kind=chance.choice(["class_balanced", "pooled"]) if locality else "class_balanced",
+        catch_up=share * BOTH if share >= at_once + batch and not lead else 0,
+        lead=lead,
+    )
+    return LedgerSimulation(config, bad=[0], batch=batch)
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_loops_that_come_and_go_get_each_clip_once_from_where_they_begin(seed: int) -> None:
     chance = random.Random(seed)
@@ -145,21 +179,21 @@ def simulation_with_loops(chance: random.Random) -> LedgerSimulation:
     loops = dict(
         list({"consumer.a": "rgb", "consumer.b": "flow", "consumer.c": "rgb"}.items())[: 3 - chance.randrange(2)]
     )
-    share, locality = chance.choice([2, 3]), chance.choice([0, 0, 2, 4])
+    share, locality, batch = chance.choice([2, 3]), chance.choice([0, 0, 2, 4]), chance.choice([1, 1, 2])
     room = 2 * share * (len(trainers) + len(loops))
     config = ledger_config(
         2,
         clips=chance.choice([8, 20]),
         consumers=trainers | loops,
         budget=room * BOTH,
-        unit_clips=2,
+        unit_clips=locality or share + 1 - batch,
         locality=locality,
         kind=chance.choice(["class_balanced", "pooled"]) if locality else "class_balanced",
         catch_up=share * BOTH,
-        catch_up_window=chance.choice([1, 2]) if locality == 4 else 0,
+        catch_up_window=chance.choice([1, 2][: share + 1 - batch]) if locality else 0,
         loops=loops,
     )
-    return LedgerSimulation(config, bad=[0])
+    return LedgerSimulation(config, bad=[0], batch=batch)
 
 
 def come_or_go(sim: LedgerSimulation, chance: random.Random, name: str) -> None:
