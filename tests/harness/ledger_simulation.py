@@ -67,7 +67,7 @@ class Consumer:
     waiting: dict[Position, tuple[PlannedClip, bool]] = field(default_factory=dict)
     """Position -> (clip, skipped): messages that arrived, and that it has not taken yet."""
     held: list[tuple[Position, PlannedClip]] = field(default_factory=list)
-    """The clips of the batch that is not complete."""
+    """The clips of a batch that is not complete; the last one of a phase may have fewer."""
     unacked: list[tuple[Position, PlannedClip, bool]] = field(default_factory=list)
     """Messages that are delivered again after a restart."""
     incarnation: int = 0
@@ -80,13 +80,9 @@ class Consumer:
 class LedgerSimulation:
     """One job, and all who work for it."""
 
-    def __init__(
-        self, config: LedgerConfig, bad: Iterable[int] = (), bad_streams: Iterable[int] = (), batch: int = 1
-    ) -> None:
-        """`bad`: videos that cannot be decoded; `bad_streams`: videos whose flow cannot be extracted. `batch`: clips
-        that a consumer trains, and frees, together; the last one of a phase may have fewer."""
+    def __init__(self, config: LedgerConfig, bad: Iterable[int] = (), bad_streams: Iterable[int] = ()) -> None:
+        """`bad`: videos that cannot be decoded; `bad_streams`: videos whose flow cannot be extracted."""
         self.config = config
-        self.batch = batch
         self.bad, self.bad_streams = set(bad), set(bad_streams)
         self.ledger = Ledger(config)
         self.seeds: list[Seed] = []
@@ -255,7 +251,7 @@ class LedgerSimulation:
     def _train(self, consumer: Consumer) -> None:
         """Have a consumer train its batch, if that is complete."""
         phase_index, index = consumer.position
-        if len(consumer.held) < self.batch and index < self.config.phases[phase_index].clips:
+        if len(consumer.held) < self.config.batch and index < self.config.phases[phase_index].clips:
             return
         for position, clip in consumer.held:
             self._ack(position, clip.attempt, consumer.name)
@@ -270,6 +266,18 @@ class LedgerSimulation:
         consumer.checkpoint = consumer.held[0][0] if consumer.held else consumer.position
         consumer.durable = list(consumer.trained)
         consumer.unacked = [m for m in consumer.unacked if m[0] >= consumer.checkpoint]
+
+    def losable(self, name: str) -> list[Position]:
+        """The messages that may be lost on the way to a consumer: those of clips that it has never trained, since the
+        watchdog has these made again."""
+        done = self.ledger.consumption[name]
+        return sorted(position for position in self.consumers[name].waiting if not done.has(*position))
+
+    def lose_message(self, name: str, lost: Position) -> None:
+        """The bus has lost a message that a consumer has not taken yet."""
+        consumer = self.consumers[name]
+        del consumer.waiting[lost]
+        consumer.unacked = [message for message in consumer.unacked if message[0] != lost]
 
     def crash(self, name: str) -> None:
         """Have a consumer fall back to its checkpoint.

@@ -154,14 +154,14 @@ class Ledger:
         return self.issue()
 
     def stalled(self) -> list[Instruction]:
-        """No message came for long: issue again what no worker has made, or else what each consumer waits for.
+        """No message came for long: issue again what no worker has made, or else what each consumer may wait for.
 
         The message of a seed may be lost, or the one about its clip, or the worker. To make a clip twice is harmless.
         """
         if self.ended or (self.paused and not self.finishes):
             return []
         out: list[Instruction] = []
-        for entry in self._outstanding.unmade() or self._outstanding.lowest():
+        for entry in self._outstanding.unmade() or self._outstanding.lowest(self._config.batch):
             if wanting := self._departures.wanting(entry):
                 self._outstanding.request(entry, wanting)
             else:

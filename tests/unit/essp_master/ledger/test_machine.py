@@ -79,8 +79,9 @@ class LedgerMachine(RuleBasedStateMachine):
             catch_up=share if lag and share >= (2 * batch + max(locality, 1) - 1) * BOTH else 0,
             lead=lead,
             test=test,
+            batch=batch,
         )
-        self.sim = LedgerSimulation(config, bad, bad_streams, batch)
+        self.sim = LedgerSimulation(config, bad, bad_streams)
         self.flushes = 0
 
     def _pick(self, data: Any, bag: list[Any]) -> int:
@@ -132,6 +133,12 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def lose_a_seed(self, data: Any) -> None:
         del self.sim.seeds[self._pick(data, self.sim.seeds)]
+
+    @rule(data=st.data())
+    def lose_a_message(self, data: Any) -> None:
+        messages = [(name, lost) for name in sorted(self.sim.consumers) for lost in self.sim.losable(name)]
+        if messages:
+            self.sim.lose_message(*data.draw(st.sampled_from(messages)))
 
     @precondition(lambda self: self.flushes < 2)
     @rule()

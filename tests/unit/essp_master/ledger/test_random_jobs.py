@@ -58,6 +58,8 @@ def step(sim: LedgerSimulation, chance: random.Random) -> None:
         events += [lambda: sim.decode(chance.randrange(len(sim.seeds)))] * 4
     if sim.extractions:
         events += [lambda: sim.extract(chance.randrange(len(sim.extractions)))] * 4
+    if chance.random() < 0.05 and (losable := sim.losable(name)):
+        events += [lambda: sim.lose_message(name, chance.choice(losable))]
     if sim.events:
         events += [lambda: sim.deliver(chance.randrange(len(sim.events)))] * 8
     chance.choice(events)()
@@ -117,8 +119,9 @@ def simulation_in_batches(chance: random.Random) -> LedgerSimulation:
         kind=chance.choice(["class_balanced", "pooled"]) if locality else "class_balanced",
         catch_up=share * BOTH if share >= at_once + batch and not lead else 0,
         lead=lead,
+        batch=batch,
     )
-    return LedgerSimulation(config, bad=[0], batch=batch)
+    return LedgerSimulation(config, bad=[0])
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -192,8 +195,9 @@ def simulation_with_loops(chance: random.Random) -> LedgerSimulation:
         catch_up=share * BOTH,
         catch_up_window=chance.choice([1, 2][: share + 1 - batch]) if locality else 0,
         loops=loops,
+        batch=batch,
     )
-    return LedgerSimulation(config, bad=[0], batch=batch)
+    return LedgerSimulation(config, bad=[0])
 
 
 def come_or_go(sim: LedgerSimulation, chance: random.Random, name: str) -> None:
