@@ -37,10 +37,9 @@ class Issuer:
 
     def issue_again(self, out: list[Instruction]) -> None:
         """Add to `out` what has to be made again, as far as there is room."""
-        counts = self._books.counts
-        while self._outstanding.reissue_next(out):
-            counts.issued += 1
-            counts.reissued += 1
+        reissued = self._outstanding.reissue(out)
+        self._books.counts.issued += reissued
+        self._books.counts.reissued += reissued
 
     def _issue_new(self, out: list[Instruction]) -> None:
         books, outstanding, stragglers, issued = self._books, self._outstanding, self._stragglers, 0

@@ -95,8 +95,9 @@ class Outstanding:
         """Those that are not plain."""
         self._line: list[Position] = []
         """A heap of the clips in line to be made again. Those that were closed meanwhile are skipped."""
-        self._preempted = 0
-        """Clips that are out of line, without those of catch-up queues: they hold nobody up."""
+        self._preempted: set[tuple[int, int]] = set()
+        """Where clips are out of line, and nothing new is issued until they have been made again: all but those of
+        catch-up queues, which hold nobody up."""
         self._needs: dict[tuple[int, int], tuple[int, list[int], int]] = {}
         """(`phase_index`, consumers) -> `_need`."""
 
@@ -161,7 +162,7 @@ class Outstanding:
             losses=state.losses,
         )
         self._entries[entry.position] = entry
-        self._preempted += _holds_up(entry)
+        self._note(entry)
         if entry.state in IN_LINE:
             heapq.heappush(self._line, entry.position)
         self.credits.outstanding_bytes += sum(entry.sizes)
@@ -209,11 +210,8 @@ class Outstanding:
 
     def room(self, phase_index: int, consumers: int) -> int:
         """How many clips for these consumers there is credit for."""
-        free = self.credits.free_bytes
-        if self.catch_up_queues:
-            free = min(free, self._room(None))
         size = self.bound(phase_index, consumers)
-        return max(0, free) // size if size else sys.maxsize
+        return max(0, self._free()) // size if size else sys.maxsize
 
     def issue(self, phase_index: int, clips: Sequence[PlannedClip], consumers: int) -> None:
         """Add clips in their turn, for which there is `room`."""
@@ -241,9 +239,8 @@ class Outstanding:
         if entry.catch_up is not None:
             entry.catch_up.positions.remove(entry.position)
             entry.catch_up.bytes -= size
-        self._preempted -= _holds_up(entry)
         entry.catch_up = queue
-        self._preempted += _holds_up(entry)
+        self._note(entry)
         if queue is not None:
             queue.add(entry.position)
             queue.bytes += size
@@ -286,8 +283,7 @@ class Outstanding:
     def close(self, entry: Entry) -> None:
         """Remove a clip, and free what it takes up."""
         del self._entries[entry.phase_index, entry.clip.index]
-        if self._preempted:
-            self._preempted -= _holds_up(entry)
+        self._preempted.discard((entry.phase_index, entry.clip.index))
         if any(entry.sizes):
             self._take(entry, -sum(entry.sizes))
         if entry.catch_up is not None:
@@ -323,59 +319,81 @@ class Outstanding:
         """Put a clip in line to be made again for these consumers."""
         entry.left = self._parts.demand(consumers)
         if entry.state not in IN_LINE:
-            self._preempted -= _holds_up(entry)
             heapq.heappush(self._line, entry.position)
         entry.state = after(entry.state, Event.REQUEST)
+        self._note(entry)
 
     def resume_preempted(self) -> bool:
-        """Put the first clip that holds up what is new in line again; False if there is none, or no room for it."""
-        first = min((entry for entry in self._entries.values() if _holds_up(entry)), key=_place, default=None)
-        if first is None or not self.room(first.phase_index, first.left & self._parts.everyone):
-            return False
-        self.request(first, first.left & self._parts.everyone)
-        return True
+        """Put the first clips that hold up what is new in line again, as many as there is room for; False: none."""
+        waiting, free = list(self._preempted), self._free()
+        heapq.heapify(waiting)
+        any_fits = False
+        while waiting:
+            entry = self._entries[heapq.heappop(waiting)]
+            consumers = entry.left & self._parts.everyone
+            free -= self.bound(entry.phase_index, consumers)
+            if free < 0:
+                break
+            self.request(entry, consumers)
+            any_fits = True
+        return any_fits
 
-    def reissue_next(self, out: list[Instruction]) -> bool:
-        """Issue the first clip in line again; False if there is none, or no room for it."""
+    def reissue(self, out: list[Instruction]) -> int:
+        """Issue the clips in line again, the lowest first, as far as the budget allows; how many."""
+        furthest: list[tuple[int, int]] | None = None
+        count = 0
         while self._line:
             entry = self._entries.get(self._line[0])
-            if entry is None or entry.state not in IN_LINE:
-                heapq.heappop(self._line)
-                continue
-            if not self._reissue(entry, out):
-                return False
+            if entry is not None and entry.state in IN_LINE:
+                entry.left = self._parts.demand(entry.left & self._parts.everyone)
+                sizes = self._sizes(entry.phase_index, entry.left)
+                while not self.credits.fits(sum(sizes) - sum(entry.sizes)):
+                    furthest = self._positions() if furthest is None else furthest
+                    if not self._preempt_beyond(entry.position, furthest, out):
+                        return count
+                self._reissue(entry, sizes, out)
+                count += 1
             heapq.heappop(self._line)
-            return True
-        return False
+        return count
 
-    def _reissue(self, entry: Entry, out: list[Instruction]) -> bool:
-        entry.left = self._parts.demand(entry.left & self._parts.everyone)
-        sizes = self._sizes(entry.phase_index, entry.left)
-        while not self.credits.fits(sum(sizes) - sum(entry.sizes)):
-            if not self._preempt_beyond(entry.position, out):
-                return False
+    def _reissue(self, entry: Entry, sizes: list[int], out: list[Instruction]) -> None:
         self._take(entry, sum(sizes) - sum(entry.sizes))
         entry.state = after(entry.state, Event.REISSUE)
         entry.sizes, entry.made, entry.counted = sizes, 0, 0
         out.append(IssueUnits(entry.phase_index, ((entry.clip,),), self._parts.names(entry.left)))
-        return True
 
-    def _preempt_beyond(self, position: Position, out: list[Instruction]) -> bool:
-        """Free the furthest clip beyond `position` that is ready or in line; False if there is none."""
-        for entry in reversed(self.entries()):
-            if entry.position <= position:
-                return False
-            if any(entry.sizes) and (entry.state in IN_LINE or self.ready(entry)):
-                break
-        else:
-            return False
+    def _preempt_beyond(self, position: Position, furthest: list[tuple[int, int]], out: list[Instruction]) -> bool:
+        """Free the furthest clip beyond `position` that is ready or in line; False if there is none.
+
+        `furthest`: where outstanding clips are, in order. Those that are looked at are removed: until something is
+        reported, none of them becomes ready.
+        """
+        while furthest and furthest[-1] > position:
+            entry = self.get(furthest.pop())
+            if entry is not None and any(entry.sizes) and (entry.state in IN_LINE or self.ready(entry)):
+                self._preempt(entry, out)
+                return True
+        return False
+
+    def _preempt(self, entry: Entry, out: list[Instruction]) -> None:
         self._take(entry, -sum(entry.sizes))
         entry.sizes, entry.made = [0] * len(entry.sizes), 0
         entry.left &= self._parts.everyone
         entry.state = after(entry.state, Event.PREEMPT)
-        self._preempted += _holds_up(entry)
+        self._note(entry)
         out.append(ReleaseClip(entry.phase_index, entry.clip, self._parts.names(entry.left)))
-        return True
+
+    def _note(self, entry: Entry) -> None:
+        """The state of a clip, or its catch-up queue, has changed."""
+        if entry.state in OUT_OF_LINE and entry.catch_up is None:
+            self._preempted.add(entry.position)
+        else:
+            self._preempted.discard(entry.position)
+
+    def _positions(self) -> list[tuple[int, int]]:
+        """Where outstanding clips are, in order."""
+        plain = ((phase_index, index) for phase_index, plain in self._plain.items() for index in plain.clips)
+        return sorted([*self._entries, *plain])
 
     def bound(self, phase_index: int, consumers: int) -> int:
         """The most bytes of a clip that is made for these consumers."""
@@ -390,6 +408,11 @@ class Outstanding:
         self.credits.outstanding_bytes += size
         if entry.catch_up is not None:
             entry.catch_up.bytes += size
+
+    def _free(self) -> int:
+        """Bytes that may still be issued beside the catch-up queues."""
+        free = self.credits.free_bytes
+        return min(free, self._room(None)) if self.catch_up_queues else free
 
     def _room(self, queue: CatchUpQueue | None) -> int:
         """Bytes that may still be issued in a catch-up queue, or else beside all of them."""
@@ -426,12 +449,3 @@ def _each(columns: PlainColumns) -> Iterable[OutstandingClip]:
 def _entry(phase_index: int, plain: PlainClip) -> Entry:
     clip, left, sizes, made = plain
     return Entry(phase_index, clip, left, sizes, ISSUED, made, counted=made)
-
-
-def _place(entry: Entry) -> tuple[int, int]:
-    return entry.phase_index, entry.clip.index
-
-
-def _holds_up(entry: Entry) -> bool:
-    """Whether nothing new is issued until this clip has been made again."""
-    return entry.state in OUT_OF_LINE and entry.catch_up is None

@@ -158,10 +158,10 @@ def test_a_clip_preempts_only_clips_beyond_it() -> None:
         outstanding.made(present(outstanding.get((0, index))), 0, CLIP_BYTES)
     out: list[Instruction] = []
     outstanding.request(outstanding.reopen(0, clips[7]), parts.everyone)
-    assert not outstanding.reissue_next(out)
+    assert not outstanding.reissue(out)
     assert out == []
     outstanding.request(outstanding.reopen(0, clips[1]), parts.everyone)
-    assert outstanding.reissue_next(out)
+    assert outstanding.reissue(out)
     names = ("trainer.rgb",)
     assert out == [ReleaseClip(0, clips[4], names), IssueUnits(0, ((clips[1],),), names)]
 
@@ -175,8 +175,7 @@ def test_a_clip_in_line_is_preempted_too() -> None:
         outstanding.request(entry, parts.everyone)
     outstanding.request(outstanding.reopen(0, clips[1]), parts.everyone)
     out: list[Instruction] = []
-    while outstanding.reissue_next(out):
-        pass
+    assert outstanding.reissue(out) == 2
     names = ("trainer.flow",)
     assert out == [
         ReleaseClip(0, clips[4], names),
@@ -187,7 +186,7 @@ def test_a_clip_in_line_is_preempted_too() -> None:
     again = present(outstanding.get((0, 1)))
     outstanding.close(again)
     out.clear()
-    assert outstanding.reissue_next(out)
+    assert outstanding.reissue(out)
     assert out == [IssueUnits(0, ((clips[4],),), names)]
     assert outstanding.credits.outstanding_bytes == 2 * BOTH, "the clip's own frames count again"
 

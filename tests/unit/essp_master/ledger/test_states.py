@@ -53,18 +53,18 @@ class Clip:
             case Event.REQUEST:
                 self.outstanding.request(entry, self.parts.everyone)
             case Event.REISSUE:
-                assert self.outstanding.reissue_next(self.out)
+                assert self.outstanding.reissue(self.out)
             case Event.OWE:
                 self.outstanding.owe(entry)
             case Event.PREEMPT:
                 if entry.state in IN_LINE and not any(entry.sizes):
-                    assert self.outstanding.reissue_next(self.out)
+                    assert self.outstanding.reissue(self.out)
                     self.outstanding.request(entry, self.parts.everyone)
                 if entry.state not in IN_LINE:
                     self.outstanding.made(entry, CLIP, SIZE)
                 lower = self.outstanding.reopen(0, CLIPS[0])
                 self.outstanding.request(lower, self.parts.everyone)
-                assert self.outstanding.reissue_next(self.out)
+                assert self.outstanding.reissue(self.out)
                 self.outstanding.close(lower)
 
 
@@ -76,7 +76,7 @@ def test_a_clip_goes_where_the_table_says(state: State, event: Event, to: State)
     assert entry.state == to
     assert clip.outstanding.settled == (to not in WAITING), "nothing new is issued while a clip waits"
     clip.outstanding.close(entry)
-    assert not clip.outstanding.reissue_next(clip.out)
+    assert not clip.outstanding.reissue(clip.out)
     assert clip.outstanding.settled
     assert clip.outstanding.credits.outstanding_bytes == 0
 
