@@ -17,9 +17,10 @@ Guarantees:
   that a new master learns how far this consumer is.
 - A record that comes again while this consumer has it in hand (Kafka goes back to the last commit where messages were
   lost) is passed over: it waits, was taken or was released, and is committed when the consumer says so.
-- Of several messages for one clip that of the latest run counts: the master hears of missing bytes of its own run
-  alone, since those of the runs before it are made again anyway. A skip counts as the last attempt of its run, since
-  the master makes nothing after it; one of a run before is dropped, since that clip is tried again.
+- What a run before made or skipped is not taken: all that is still to come is made again, and what was planned then may
+  be another video, or another label, by now. Its bytes stay until those of this run take their place.
+- Of several messages for one clip that of the latest fence and attempt counts. A skip counts as the last attempt, since
+  the master makes nothing after it.
 - Bytes that are gone (`CacheMiss`) are reported as LOST. The master issues the same seed again, and `take` continues
   with that index when its message arrives. Where those of one clip are gone, the next ones are looked for, too, and all
   that are missing are reported together: a consumer that was killed misses all that it had released, and would else
@@ -426,15 +427,16 @@ class OrderedIntake:
             )
 
     def _arrived(self, arrival: _Arrival) -> None:
-        if arrival.skipped and 0 < arrival.fence < self._options.since:
-            return self._drop(arrival, ack=False)
         phase_index = self._phase_of.get((arrival.clip.purpose, arrival.clip.epoch))
         if phase_index is None or arrival.clip.index >= self._phases[phase_index].clips:  # of no phase of this run
             if arrival.fence <= self._options.fence:
                 self._drop(arrival, ack=True)
             return  # of the next run, perhaps: it is delivered again, to the intake of that one
+        position = Position(phase_index, arrival.clip.index)
+        if 0 < arrival.fence < self._options.since and (arrival.skipped or position >= self._buffer.next):
+            return self._drop(arrival, ack=False)
         version = (arrival.fence, arrival.clip.attempt, bool(arrival.skipped))
-        outcome, other = self._buffer.put(Position(phase_index, arrival.clip.index), version, arrival)
+        outcome, other = self._buffer.put(position, version, arrival)
         match outcome:
             case Put.PASSED:
                 self._drop(arrival, ack=True, trained=not arrival.skipped)

@@ -66,13 +66,13 @@ class DecodeStage:
     def handle(self, record: Record) -> None:
         """Decode and deliver the clips of one `DecodeSeed`."""
         unit = parsed(DecodeSeed, record)
-        if self._control.ended(unit.job, unit.fence) or self._control.outdated(unit.job, unit.fence):
+        held = self._held
+        if self._is_wanted(unit) and (held is None or held.record != record):
+            self._held = held = self._decoded(record, unit)
+            failpoint("decoder.decoded")
+        if held is None or not self._is_wanted(unit):  # perhaps no more, since decoding took its time
             self._held = None
             return
-        if self._held is None or self._held.record != record:
-            self._held = self._decoded(record, unit)
-            failpoint("decoder.decoded")
-        held = self._held
         for seed, outcome in held.outcomes[held.published :]:
             if isinstance(outcome, EsspError):
                 self._fail(record, unit, seed, outcome, attempts=1)
@@ -103,6 +103,11 @@ class DecodeStage:
         """End the child process."""
         self._held = None
         self._sandbox.close()
+
+    def _is_wanted(self, unit: DecodeSeed) -> bool:
+        """Whether the job, and the run of it that issued this, goes on: what it stored now would lie under the keys of
+        another run."""
+        return not self._control.ended(unit.job, unit.fence) and not self._control.outdated(unit.job, unit.fence)
 
     def _decoded(self, record: Record, unit: DecodeSeed) -> _Held:
         started = time.monotonic()

@@ -207,6 +207,27 @@ def test_seeds_of_a_stopped_job_are_dropped(bench: DecoderBench, sandbox: Sandbo
         assert ClipReady.FromString(bench.published(topics.CLIPS, 1)[0].value).clip.job == "other"
 
 
+def test_what_was_decoded_while_its_job_was_started_anew_is_dropped(
+    bench: DecoderBench, sandbox: Sandbox, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next run stores its own clips under the same keys, and may have planned others."""
+    decode: Callable[[DecodeSeed], list[Outcome]] = sandbox.decode
+    with _stage(bench, sandbox) as (stage, control):
+
+        def started_meanwhile(unit: DecodeSeed) -> list[Outcome]:
+            outcomes = decode(unit)
+            start = Control(job="j", fence=8, since=8, command=Control.START)
+            bench.bus.publish(topics.CONTROL, b"j", start.SerializeToString())
+            assert control.wait("j", LONGEST_S, [Control.START]) is not None
+            return outcomes
+
+        monkeypatch.setattr(sandbox, "decode", started_meanwhile)
+        stage.handle(_record(unit(folder, "a.mp4", 2)))
+        assert bench.quiet(topics.CLIPS)
+        assert bench.quiet(topics.PROGRESS)
+        assert bench.cache.usage().keys == 0
+
+
 @pytest.mark.parametrize("later", [1, 6])
 def test_frames_that_are_no_equal_snippets_are_refused(sandbox: Sandbox, folder: Path, later: int) -> None:
     """Rather than that some of them keep what lay in memory before."""

@@ -294,6 +294,22 @@ def test_a_skip_of_an_earlier_run_says_nothing_of_this_one(bench: OrderedBench, 
     assert bench.backlog() == 0
 
 
+@pytest.mark.parametrize(("since", "taken"), [(3, False), (2, True), (0, True)])
+def test_what_an_earlier_run_made_is_not_taken(bench: OrderedBench, since: int, taken: bool) -> None:
+    """The job may have been started again with another catalog. What an earlier master of this run had made counts."""
+    phases = [plan(TRAIN, 0, 1)]
+    bench.feature(phases[0], 0, fence=2)
+    with bench.intake(phases, replace(FLOW, since=since)) as intake:
+        found = take_all(intake)
+        assert bool(found) == taken
+        bench.feature(phases[0], 0, fence=3)
+        found += take_all(intake)
+        assert places(found) == [(0, 0), (0, "end")]
+        intake.finish([each for each in found if isinstance(each, Delivery)])
+        take_all(intake)
+    assert bench.backlog() == bench.cache.usage().keys == 0
+
+
 def test_a_message_that_takes_the_place_of_another_one_keeps_its_bytes(bench: OrderedBench) -> None:
     phases = [plan(TRAIN, 0, 1)]
     for fence in (2, 3):
