@@ -86,6 +86,12 @@ class ControlFeed:
         control = self.latest(job)
         return control is not None and 0 < fence < run_of(control)
 
+    def run_of(self, job: str, fence: int) -> int | None:
+        """The run of the job that is under way, by the fence with which it began, if that is known of this fence: what
+        carries it may be of a run before that. None: no command of so high a fence has come yet."""
+        control = self.latest(job)
+        return run_of(control) if control is not None and fence <= control.fence else None
+
     def snapshot(self, job: str) -> JobSnapshot | None:
         """What the job is, or None while nothing is known of it."""
         control = self.latest(job)

@@ -26,6 +26,11 @@ Guarantees:
   that are missing are reported together: a consumer that was killed misses all that it had released, and would else
   wait for the decoders once a clip. The same becomes of bytes that `read` finds damaged (`BadFrames`), and
   `request_rebuild` does it for those that the consumer finds so.
+- A clip that has not come for `_PATIENCE_S`, though it is the next, is asked for, and so are others that are missing
+  among those that have come. A master that has it for made or trained makes it again; one that knows of nothing wrong
+  does nothing. So no clip is waited for in vain, whatever message or report of it was lost.
+- A message of the next run of the job is left to the intake of that run, which then reports in that run what it is done
+  with; this one's reports would count for nothing.
 
 A consumer gives back what it took in two steps. `release` frees the bytes and reports to the master, which gets its
 credits back. `commit` says that no redelivery is needed. A consumer whose state becomes durable later (at a checkpoint,
@@ -38,6 +43,8 @@ missing, and made again. `finish` does both at once.
 
 from __future__ import annotations
 
+import logging
+import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -66,12 +73,17 @@ from essp_common.pb.v1.messages_pb2 import (
 from essp_common.planning.position import Position
 from essp_common.runtime import ids
 
+log = logging.getLogger(__name__)
+
 _POLL_RECORDS = 256
 _TOGETHER, _TOGETHER_ELSEWHERE = 2, 4
 """Clips that a thread gets at once to read, and to have read in another process."""
 _LOOK_AHEAD = 256
 """Clips that are looked for when one is gone: what decoders make while one clip goes through all services."""
 _ANY_BYTE = ((0, 1),)
+_PATIENCE_S = 30.0
+"""For how long a clip is waited for before it is asked for: longer than most clips are on their way. It is harmless to
+ask for one that is."""
 
 
 Read = Callable[[FrameCache, str, int], Any]
@@ -120,6 +132,9 @@ class IntakeOptions:
     fence: int = 0
     since: int = 0
     """The fence with which this run of the job began; 0: not known."""
+    run_of: Callable[[int], int | None] | None = None
+    """The run, by the fence with which it began, that is under way with this fence; None: that is not known yet
+    (`ControlFeed.run_of`). None: all messages are of this run."""
     rank: int = 0
     world_size: int = 1
     """Rank r takes the indices whose partition is r modulo the world size."""
@@ -222,7 +237,13 @@ class OrderedIntake:
     """Takes one stream of one job in index order."""
 
     def __init__(
-        self, bus: Bus, cache: FrameCache, options: IntakeOptions, phases: Sequence[PhasePlan], start: Position
+        self,
+        bus: Bus,
+        cache: FrameCache,
+        options: IntakeOptions,
+        phases: Sequence[PhasePlan],
+        start: Position,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`phases`: as in the job's snapshot. `start`: the first phase and index that is wanted."""
         self._bus = bus
@@ -231,6 +252,11 @@ class OrderedIntake:
         self._phases = list(phases)
         self._phase_of = {(plan.purpose, plan.epoch): i for i, plan in enumerate(self._phases)}
         self._buffer: ReorderBuffer[_Arrival] = ReorderBuffer([p.clips for p in phases], start, options.owns)
+        self._clock = clock
+        self._awaited: tuple[Position, float] | None = None
+        """The clip that is waited for, and since when; anew each time that it is asked for."""
+        self._undecided: list[_Arrival] = []
+        """Of which it is not known whether they are of this run."""
         self._dropped: deque[_Dropped] = deque()
         self._in_hand: dict[int, dict[int, int]] = {partition: {} for partition in options.partitions}
         """The latest delivery of each record that is not done, by partition and offset. The integers are the records'.
@@ -272,6 +298,8 @@ class OrderedIntake:
         if taken is None:
             self._poll(timeout_s)
             taken = self._take_waiting()
+        if taken is None:
+            self._wait()
         return taken
 
     def request_rebuild(self, item: Delivery, reason: str) -> None:
@@ -375,6 +403,23 @@ class OrderedIntake:
             self._done(one.record)
             self._buffer.discard(Position(phase_index, one.clip.index))
 
+    def _wait(self) -> None:
+        """The next clip is not there. If it has not come for long, ask for it, and for those that are missing behind
+        it."""
+        now_s, position = self._clock(), self._buffer.next
+        if self._awaited is None or self._awaited[0] != position:
+            self._awaited = position, now_s
+        elif now_s - self._awaited[1] >= _PATIENCE_S:
+            self._awaited = position, now_s
+            plan = self._phases[position.phase_index]
+            missing = list(self._buffer.missing())
+            for place in missing:
+                clip = ClipRef(job=self._options.job, purpose=plan.purpose, epoch=plan.epoch, index=place.index)
+                self._report_lost(clip, "no message has come that it is there", 0, awaited=True)
+            self._bus.flush()
+            name, phase = self._options.consumer, f"{Purpose.Name(plan.purpose).lower()} {plan.epoch + 1}"
+            log.info("%s: waits for clip %d of %s; asked for %d clips", name, position.index, phase, len(missing))
+
     def _is_there(self, arrival: _Arrival) -> bool:
         try:
             self._cache.get(arrival.key, _ANY_BYTE)
@@ -387,7 +432,7 @@ class OrderedIntake:
         self._bus.flush()
         self._done(record)
 
-    def _report_lost(self, clip: ClipRef, reason: str, fence: int) -> None:
+    def _report_lost(self, clip: ClipRef, reason: str, fence: int, awaited: bool = False) -> None:
         failed = Failed(
             clip=clip,
             stage=stage_named(ids.service_of(self._options.consumer)),
@@ -395,10 +440,14 @@ class OrderedIntake:
             kind=LOST,
             stream=self._options.stream,
             consumer=self._options.consumer,
+            awaited=awaited,
         )
         self._report(Progress(failed=failed, fence=fence))
 
     def _poll(self, timeout_s: float) -> None:
+        undecided, self._undecided = self._undecided, []
+        for early in undecided:
+            self._arrived(early)
         for record in self._subscription.poll(_POLL_RECORDS, timeout_s):
             in_hand = self._in_hand[record.partition]
             again = record.offset in in_hand
@@ -427,6 +476,10 @@ class OrderedIntake:
             )
 
     def _arrived(self, arrival: _Arrival) -> None:
+        if (of_this_run := self._is_of_this_run(arrival)) is None:
+            self._undecided.append(arrival)
+        if not of_this_run:
+            return  # one of the next run stays in hand: it is delivered again, to the intake of that run
         phase_index = self._phase_of.get((arrival.clip.purpose, arrival.clip.epoch))
         if phase_index is None or arrival.clip.index >= self._phases[phase_index].clips:  # of no phase of this run
             if arrival.fence <= self._options.fence:
@@ -446,6 +499,14 @@ class OrderedIntake:
                 self._drop(other, ack=arrival.key != other.key)
             case Put.DUPLICATE if other is not None:
                 self._drop(arrival, ack=arrival.key != other.key)
+
+    def _is_of_this_run(self, arrival: _Arrival) -> bool | None:
+        """Whether a message is of this run, or one before it; None: that is not known yet."""
+        options = self._options
+        if arrival.fence <= options.fence or options.run_of is None:
+            return True
+        run = options.run_of(arrival.fence)
+        return None if run is None else run <= options.since
 
     def _drop(self, arrival: _Arrival, ack: bool, trained: bool = False) -> None:
         self._dropped.append(_Dropped(arrival, ack, trained))

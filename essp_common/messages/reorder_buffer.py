@@ -92,6 +92,15 @@ class ReorderBuffer(Generic[T]):
             position = self._owned_from(Position(position.phase_index, position.index + 1))
             count -= 1
 
+    def missing(self) -> Iterator[Position]:
+        """The position that is awaited, and those of its phase that are missing before the last item that is there."""
+        position = self._next
+        last = max((there for there in self._waiting if there.phase_index == position.phase_index), default=position)
+        while position <= last:
+            if position not in self._waiting:
+                yield position
+            position = self._owned_from(Position(position.phase_index, position.index + 1))
+
     def take(self) -> Position:
         """Take the item that `peek` returned, and await the next one; its position, which is held until `release`."""
         taken = self._next

@@ -64,14 +64,16 @@ class PredictionJob:
         worker: str,
         command: Control,
         leave: Callable[[], bool],
+        run_of: Callable[[int], int | None],
     ) -> None:
-        """`leave`: whether the job was stopped or the process is being drained."""
+        """`leave`: whether the job was stopped or the process is being drained. `run_of`: as in `IntakeOptions`."""
         self._adapters = adapters
         self._settings = settings
         self._worker = worker
         self._command = completed(command, adapters.stores)
         self._spec = stored_spec(command.snapshot.spec_json, f"job {command.job}")
         self._leave = leave
+        self._run_of = run_of
         self._broken = threading.Event()
 
     def run(self) -> Answers | None:
@@ -125,6 +127,7 @@ class PredictionJob:
             worker=self._worker,
             fence=self._command.fence,
             since=run_of(self._command),
+            run_of=self._run_of,
             fetches=fetches,
             read=views,
         )

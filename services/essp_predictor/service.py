@@ -14,6 +14,7 @@ import logging
 import threading
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 from essp_common import topics
 from essp_common.artifacts import partial_scores
@@ -163,7 +164,12 @@ class Predictor:
         while not self._leave(command):
             with outage:
                 return PredictionJob(
-                    self._adapters, self._settings, self._worker, command, lambda: self._leave(command)
+                    self._adapters,
+                    self._settings,
+                    self._worker,
+                    command,
+                    lambda: self._leave(command),
+                    partial(self._control.run_of, command.job),
                 ).run()
         return None
 

@@ -384,6 +384,7 @@ class Trainer:
             worker=self._config.worker,
             fence=assignment.fence,
             since=assignment.since,
+            run_of=partial(self._control.run_of, assignment.job),
             rank=self._ranks.rank,
             world_size=self._ranks.world_size,
             fetches=fetches,

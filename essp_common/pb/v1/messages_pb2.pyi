@@ -347,20 +347,22 @@ class Trained(_message.Message):
     def __init__(self, job: _Optional[str] = ..., purpose: _Optional[_Union[Purpose, str]] = ..., epoch: _Optional[int] = ..., consumer: _Optional[str] = ..., indices: _Optional[_Iterable[int]] = ..., attempts: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Failed(_message.Message):
-    __slots__ = ("clip", "stage", "reason", "kind", "stream", "consumer")
+    __slots__ = ("clip", "stage", "reason", "kind", "stream", "consumer", "awaited")
     CLIP_FIELD_NUMBER: _ClassVar[int]
     STAGE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     STREAM_FIELD_NUMBER: _ClassVar[int]
     CONSUMER_FIELD_NUMBER: _ClassVar[int]
+    AWAITED_FIELD_NUMBER: _ClassVar[int]
     clip: ClipRef
     stage: Stage
     reason: str
     kind: FailureKind
     stream: str
     consumer: str
-    def __init__(self, clip: _Optional[_Union[ClipRef, _Mapping]] = ..., stage: _Optional[_Union[Stage, str]] = ..., reason: _Optional[str] = ..., kind: _Optional[_Union[FailureKind, str]] = ..., stream: _Optional[str] = ..., consumer: _Optional[str] = ...) -> None: ...
+    awaited: bool
+    def __init__(self, clip: _Optional[_Union[ClipRef, _Mapping]] = ..., stage: _Optional[_Union[Stage, str]] = ..., reason: _Optional[str] = ..., kind: _Optional[_Union[FailureKind, str]] = ..., stream: _Optional[str] = ..., consumer: _Optional[str] = ..., awaited: _Optional[bool] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
     __slots__ = ("pool", "gauges", "troubles")

@@ -358,7 +358,7 @@ class Job:
         if 0 < fence < run.since or fence > run.fence:
             return ()
         kind = progress.WhichOneof("event")
-        if kind not in _LIVE:
+        if kind not in _LIVE and not progress.failed.awaited:
             self._stall_watch.reported(now_s)
         if kind is None:
             return self._mark_read() if fence == run.fence else ()

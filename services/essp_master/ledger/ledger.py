@@ -284,16 +284,17 @@ class Ledger:
             self._fail(f"{failing}; the last was {event.clip.video_id}: {event.reason}", out)
 
     def _lost(self, event: Failed, out: list[Instruction]) -> None:
-        """Bytes are gone: make them again, unless that is under way or no consumer needs them any more."""
+        """Bytes are gone, or never came: make them again, unless that is under way or nobody needs them any more."""
         phase_index = self._phase_index.get((event.clip.purpose, event.clip.epoch))
         if phase_index is None:
             return
         entry = self._losses.lost(phase_index, event)
         if entry is None:
-            self.counts.duplicates += 1
+            self.counts.duplicates += not event.awaited
             return
-        self.counts.lost += 1
-        entry.losses += 1
+        if not event.awaited:
+            self.counts.lost += 1
+            entry.losses += 1
         if entry.losses > _MOST_LOSSES:
             what = f"the bytes of clip {event.clip.index} of {event.clip.video_id} were lost {entry.losses} times"
             self._fail(

@@ -3,6 +3,9 @@
 A reader learns of bytes from the message that they are in the cache, so they were there; the worker's own report may
 come later, since workers report in batches. But once a clip has been issued again, a loss that is reported may be of
 the earlier seed, while the new one is being made.
+
+A reader that has waited for long asks for a clip without such a message (`Failed.awaited`): the message may be lost, or
+what the reader said of it before. Then it is made again only if it was reported as made, or as done by this reader.
 """
 
 from __future__ import annotations
@@ -28,6 +31,8 @@ class Losses:
         entry = self._books.outstanding.get(position) or self._reopen(position, event.clip.attempt, consumer)
         if entry is None or not self._is_lost(entry, event, consumer):
             return None
+        if event.awaited:  # whatever attempt
+            return entry
         attempt = event.clip.attempt
         if entry.clip.attempt < attempt and self._has_trained(consumer, position):
             # It was issued anew for a loop that came later: the attempts before this one will fail for it, too.
@@ -48,7 +53,8 @@ class Losses:
             part = self._parts.part_of_stream.get(event.stream, CLIP)
             return part != CLIP and _was_made(entry, CLIP) and not entry.made >> part & 1
         if bit & entry.left:
-            return _was_made(entry, self._parts.part[consumer])
+            part = self._parts.part[consumer]
+            return bool(entry.made >> part & 1) if event.awaited else _was_made(entry, part)
         return self._has_trained(consumer, entry.position)
 
     def _reopen(self, position: Position, attempt: int, consumer: str) -> Entry | None:

@@ -20,10 +20,12 @@ from essp_common.objects.numbered_log import numbered
 from essp_common.pb.v1.messages_pb2 import (
     AGGREGATOR,
     ERROR,
+    LOST,
     PREDICTOR,
     TRAIN,
     TRAINER,
     VALIDATION,
+    ClipRef,
     Control,
     Failed,
     Finished,
@@ -230,13 +232,23 @@ def test_what_is_stored_after_the_end_is_freed(adapters: Adapters, fleet_of: Fle
     assert adapters.cache.usage().keys == 0
 
 
-def test_silence_has_clips_issued_again_less_and_less_often(adapters: Adapters, fleet_of: FleetOf) -> None:
+@pytest.mark.parametrize(
+    "waits",
+    [
+        {"step": StepReport(trainer="rgb", purpose=TRAIN)},
+        {"failed": Failed(clip=ClipRef(purpose=TRAIN), stage=TRAINER, kind=LOST, consumer="trainer.rgb", awaited=True)},
+    ],
+    ids=["figures", "asks"],
+)
+def test_silence_has_clips_issued_again_less_and_less_often(
+    adapters: Adapters, fleet_of: FleetOf, waits: dict[str, Any]
+) -> None:
     clock = Clock()
     master, fleet = master_over(adapters, clock), fleet_of()
     master.start(fleet.job)
     seeds = fleet.lose_seeds()
     clock.now_s += 59
-    fleet.report(Progress(step=StepReport(trainer="rgb", purpose=TRAIN)))  # that one waits is no sign of progress
+    fleet.report(Progress(**waits))  # that one waits is no sign of progress
     master.step(0)
     assert master.status("small").counts.reissued == 0
     clock.now_s += 2

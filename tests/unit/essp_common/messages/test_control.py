@@ -111,6 +111,8 @@ def test_work_of_an_older_master_is_outdated_but_its_run_is_not(bus: MemoryBus, 
     assert feed.wait("last", LONGEST_S)
     assert [feed.outdated("job", fence) for fence in (1, 2, 3, 4)] == [True, True, False, False]
     assert [feed.of_earlier_run("job", fence) for fence in (0, 1, 2, 3)] == [False, True, False, False]
+    assert [feed.run_of("job", fence) for fence in (2, 3, 4)] == [2, 2, None]
+    assert feed.run_of("unknown", 0) is None
 
 
 def test_fence_of_one_job_says_nothing_of_another(bus: MemoryBus, feed: ControlFeed) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -77,10 +78,14 @@ class OrderedBench:
 
     @contextmanager
     def intake(
-        self, phases: list[PhasePlan], options: IntakeOptions = FLOW, start: Position = BEGINNING
+        self,
+        phases: list[PhasePlan],
+        options: IntakeOptions = FLOW,
+        start: Position = BEGINNING,
+        clock: Callable[[], float] = time.monotonic,
     ) -> Iterator[OrderedIntake]:
         options = replace(options, fetches=self.fetches)
-        intake = OrderedIntake(self.bus, self.cache, options, phases, start)
+        intake = OrderedIntake(self.bus, self.cache, options, phases, start, clock)
         try:
             yield intake
         finally:
@@ -477,6 +482,63 @@ def test_what_comes_again_after_it_was_committed_is_done_again(bench: OrderedBen
         assert bench.backlog() == 2
         intake.commit([first.record.bare])
         assert bench.backlog() == 0
+
+
+def test_a_clip_that_does_not_come_for_long_is_asked_for(bench: OrderedBench) -> None:
+    """So is what is missing among those that have come; not what may be still to come, nor what is another rank's."""
+    phases, now_s = [plan(TRAIN, 0, 20), plan(VALIDATION, 0, 20)], 0.0
+
+    def asked() -> list[int]:
+        reports = [p for p in bench.progress() if p.failed.awaited]
+        assert all((p.failed.kind, p.failed.consumer, p.fence) == (LOST, CONSUMER, 3) for p in reports)
+        return [p.failed.clip.index for p in reports]
+
+    bench.feature(phases[1], 19)
+    for index in (0, 1, 6, 8, 11):
+        bench.feature(phases[0], index)
+    with bench.intake(phases, replace(FLOW, world_size=2), clock=lambda: now_s) as intake:
+        assert places(take_all(intake)) == [(0, 0)]
+        now_s = 29.0
+        assert (take_all(intake), asked()) == ([], [])
+        now_s = 30.0
+        assert (take_all(intake), asked()) == ([], [2, 4])
+        assert (take_all(intake), asked()) == ([], [2, 4]), "not all the time"
+        now_s = 60.0
+        assert (take_all(intake), asked()) == ([], [2, 4, 2, 4])
+        bench.feature(phases[0], 2)
+        assert places(take_all(intake)) == [(0, 2)]
+        now_s = 89.0
+        assert (take_all(intake), asked()) == ([], [2, 4, 2, 4]), "the next one has its own time"
+        now_s = 90.0
+        assert (take_all(intake), asked()) == ([], [2, 4, 2, 4, 4])
+
+
+@pytest.mark.parametrize("taken_before", [False, True])
+def test_a_message_of_the_next_run_is_left_to_its_intake(bench: OrderedBench, taken_before: bool) -> None:
+    """While a trainer saves, the next run may have begun: it begins where the master knew of a checkpoint."""
+    phases, runs = [plan(TRAIN, 0, 2)], {5: 5}
+    if taken_before:
+        bench.feature(phases[0], 0, fence=3)
+    with bench.intake(phases, replace(FLOW, since=3, run_of=runs.get)) as intake:
+        done = [t for t in take_all(intake) if isinstance(t, Delivery)]
+        intake.finish(done)
+        reports = len(bench.progress())
+        bench.feature(phases[0], 0, fence=5)
+        assert take_all(intake) == []
+        assert (len(bench.progress()), bench.cache.usage().keys) == (reports, 1), "it is not called trained in this run"
+    assert bench.backlog() == 1
+    with bench.intake(phases, replace(FLOW, fence=5, since=5, run_of=runs.get)) as intake:
+        assert places(take_all(intake)) == [(0, 0)]
+
+
+def test_a_message_of_another_master_waits_until_it_is_known_that_it_is_of_this_run(bench: OrderedBench) -> None:
+    phases, runs = [plan(TRAIN, 0, 2)], dict[int, int]()
+    for index, fence in ((0, 4), (1, 3)):
+        bench.feature(phases[0], index, fence=fence)
+    with bench.intake(phases, replace(FLOW, since=2, run_of=runs.get)) as intake:
+        assert take_all(intake) == []
+        runs[4] = 2
+        assert places(take_all(intake)) == [(0, 0), (0, 1), (0, "end")]
 
 
 def test_rgb_takes_the_clips_themselves(bench: OrderedBench) -> None:

@@ -37,6 +37,99 @@ def test_bytes_that_are_lost_before_they_were_reported_are_made_again(reader: st
     assert sim.ledger.counts.lost >= 1
 
 
+def awaited(sim: LedgerSimulation, consumer: str, place: Position) -> list[Position]:
+    """What is issued again when a consumer asks for a clip that has not come."""
+    plan, before = sim.config.phases[place.phase_index], len(sim.issued)
+    clip = ClipRef(purpose=plan.purpose, epoch=plan.epoch, index=place.index)
+    stream = sim.consumers[consumer].stream
+    failed = Failed(clip=clip, stage=TRAINER, kind=LOST, stream=stream, consumer=consumer, awaited=True)
+    for _ in range(2):  # it asks until it comes; of the second time the answer is on its way
+        sim.receive(Progress(failed=failed))
+    return sim.issued[before:]
+
+
+@pytest.mark.parametrize("consumer", ["trainer.rgb", "trainer.flow"])
+def test_a_clip_whose_bytes_vanish_twice_is_made_again_although_the_second_loss_counted_as_the_first(
+    consumer: str,
+) -> None:
+    """The reader learns from the message that the clip was made again, and finds its bytes gone before the ledger has
+    heard that they were there: the ledger takes that for a late word of the first loss. The reader of a batch has the
+    clips before it in hand, so a stalled job has those made again, for ever."""
+    sim = LedgerSimulation(ledger_config(clips=1, videos=2, consumers={consumer: consumer.partition(".")[2]}))
+    place = sim.issued[0]
+    for seed in (0, -1):
+        sim.decode(seed)
+        if sim.extractions:
+            sim.extract()
+        reports, sim.events = sim.events, []
+        sim.flush_cache()
+        sim.take(consumer)
+        sim.deliver()
+        assert awaited(sim, consumer, place) == []
+    assert sim.issued.count(place) == 2
+    for report in reports:
+        sim.receive(report)
+    assert awaited(sim, consumer, place) == [place]
+    sim.run()
+    check_at_rest(sim)
+
+
+def test_what_is_on_its_way_is_not_made_again_for_who_waits_for_it() -> None:
+    sim = LedgerSimulation(ledger_config(clips=30, budget=4 * BOTH, unit_clips=1))
+    issued = len(sim.issued)
+    for index in (0, 3, 4, 29):
+        assert awaited(sim, "trainer.flow", Position(0, index)) == []
+    sim.decode()
+    sim.deliver()
+    assert awaited(sim, "trainer.flow", sim.issued[0]) == [], "its stream is not made"
+    assert awaited(sim, "trainer.rgb", sim.issued[0]) == [sim.issued[0]]
+    assert awaited(sim, "trainer.rgb", Position(1, 10**6)) == []
+    assert awaited(sim, "trainer.rgb", Position(0, 29)) == []
+    sim.run()
+    check_at_rest(sim)
+    assert len(sim.issued) == sum(phase.clips for phase in sim.config.phases) + 1
+    assert issued == 4
+
+
+def test_a_clip_that_counts_as_trained_is_made_for_who_waits_for_it() -> None:
+    """Whatever has become of the word that it fell back; also where others have it yet to train."""
+    for others_have_trained in (False, True):
+        sim = LedgerSimulation(ledger_config(clips=4))
+        sim.make_all()
+        for _ in range(2):
+            sim.take("trainer.flow")
+            if others_have_trained:
+                sim.take("trainer.rgb")
+        sim.make_all()
+        assert awaited(sim, "trainer.flow", Position(0, 1)) == [Position(0, 1)]
+        assert awaited(sim, "trainer.flow", Position(0, 2)) == [Position(0, 2)]
+        sim.run()
+        check_at_rest(sim)
+
+
+def test_the_replacement_of_a_bad_clip_is_made_again_for_who_waits_for_it() -> None:
+    """It cannot know which attempt has come to be."""
+    config = ledger_config(clips=1, unit_clips=1)
+    sim = LedgerSimulation(config, bad={config.plan_of(0).clip(0, 0).video})
+    sim.make_all()
+    assert sim.ledger.counts.replaced > 0
+    assert awaited(sim, "trainer.rgb", Position(0, 0)) == [Position(0, 0)]
+    assert sim.seeds[-1].clip.attempt > 0
+    sim.run()
+    check_at_rest(sim)
+
+
+def test_who_asks_again_and_again_does_not_fail_the_job() -> None:
+    """The messages may be where the consumer cannot read them for now."""
+    sim = LedgerSimulation(ledger_config(clips=1, unit_clips=1))
+    for _ in range(20):
+        sim.make_all()
+        assert awaited(sim, "trainer.rgb", Position(0, 0)) == [Position(0, 0)]
+    assert (sim.end, sim.ledger.counts.lost) == (None, 0)
+    sim.run()
+    check_at_rest(sim)
+
+
 def test_lost_bytes_are_made_again() -> None:
     sim = LedgerSimulation(ledger_config(clips=4))
     sim.make_all()
