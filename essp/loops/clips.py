@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
+from functools import partial
 from typing import Protocol
 
 from essp.loops.membership import Membership
@@ -134,6 +135,7 @@ class JobClips:
                 worker=self._membership.incarnation,
                 fence=job.fence,
                 since=job.since,
+                run_of=partial(job.control.run_of, job.spec.name),
                 fetches=fetches,
                 read=read,
                 elsewhere=FetchProcesses.of(processes, job.cache_url, settings.tenant, read),

@@ -49,7 +49,6 @@ def ledger_config(
     loops: Collection[str] = (),
     catch_up_window: int = 0,
     test: bool = False,
-    batch: int = 1,
 ) -> LedgerConfig:
     """Epochs of training, each with a validation phase, over a small made-up catalog. `lead`: in passes; 0: any.
     `test`: a test phase follows them.
@@ -82,7 +81,6 @@ def ledger_config(
         locality=locality,
         replacements=replacements,
         dead_ratio=dead_ratio,
-        batch=batch,
         last_stage=AGGREGATOR,
         catch_up_bytes=catch_up,
         catch_up_window=catch_up_window,

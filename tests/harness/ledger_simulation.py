@@ -67,7 +67,7 @@ class Consumer:
     waiting: dict[Position, tuple[PlannedClip, bool]] = field(default_factory=dict)
     """Position -> (clip, skipped): messages that arrived, and that it has not taken yet."""
     held: list[tuple[Position, PlannedClip]] = field(default_factory=list)
-    """The clips of a batch that is not complete; the last one of a phase may have fewer."""
+    """The clips of the batch that is not complete."""
     unacked: list[tuple[Position, PlannedClip, bool]] = field(default_factory=list)
     """Messages that are delivered again after a restart."""
     incarnation: int = 0
@@ -80,9 +80,13 @@ class Consumer:
 class LedgerSimulation:
     """One job, and all who work for it."""
 
-    def __init__(self, config: LedgerConfig, bad: Iterable[int] = (), bad_streams: Iterable[int] = ()) -> None:
-        """`bad`: videos that cannot be decoded; `bad_streams`: videos whose flow cannot be extracted."""
+    def __init__(
+        self, config: LedgerConfig, bad: Iterable[int] = (), bad_streams: Iterable[int] = (), batch: int = 1
+    ) -> None:
+        """`bad`: videos that cannot be decoded; `bad_streams`: videos whose flow cannot be extracted. `batch`: clips
+        that a consumer trains, and frees, together; the last one of a phase may have fewer."""
         self.config = config
+        self.batch = batch
         self.bad, self.bad_streams = set(bad), set(bad_streams)
         self.ledger = Ledger(config)
         self.seeds: list[Seed] = []
@@ -251,7 +255,7 @@ class LedgerSimulation:
     def _train(self, consumer: Consumer) -> None:
         """Have a consumer train its batch, if that is complete."""
         phase_index, index = consumer.position
-        if len(consumer.held) < self.config.batch and index < self.config.phases[phase_index].clips:
+        if len(consumer.held) < self.batch and index < self.config.phases[phase_index].clips:
             return
         for position, clip in consumer.held:
             self._ack(position, clip.attempt, consumer.name)
@@ -267,11 +271,19 @@ class LedgerSimulation:
         consumer.durable = list(consumer.trained)
         consumer.unacked = [m for m in consumer.unacked if m[0] >= consumer.checkpoint]
 
-    def losable(self, name: str) -> list[Position]:
-        """The messages that may be lost on the way to a consumer: those of clips that it has never trained, since the
-        watchdog has these made again."""
-        done = self.ledger.consumption[name]
-        return sorted(position for position in self.consumers[name].waiting if not done.has(*position))
+    def ask(self, name: str) -> None:
+        """Have a consumer that waits ask for the clips that have not come, up to the last that is there."""
+        consumer = self.consumers[name]
+        position = self._next(consumer)
+        if consumer.absent or position is None:
+            return
+        plan, stage = self.config.phases[position.phase_index], stage_named(name.partition(".")[0])
+        there = [place.index for place in consumer.waiting if place.phase_index == position.phase_index]
+        for index in range(position.index, max(there, default=position.index) + 1):
+            if (position.phase_index, index) not in consumer.waiting:
+                clip = ClipRef(purpose=plan.purpose, epoch=plan.epoch, index=index)
+                asked = Failed(clip=clip, stage=stage, kind=LOST, stream=consumer.stream, consumer=name, awaited=True)
+                self.events.append(Progress(failed=asked))
 
     def lose_message(self, name: str, lost: Position) -> None:
         """The bus has lost a message that a consumer has not taken yet."""
@@ -386,7 +398,7 @@ class LedgerSimulation:
         return self.consumers[name].absent or self._next(self.consumers[name]) is None
 
     def run(self, limit: int = 1_000) -> None:
-        """Let all work until everything is done; the watchdog helps when nothing moves."""
+        """Let all work until everything is done; when nothing moves the watchdog helps, and consumers ask."""
         rounds = 0
         for _ in range(limit):
             moved = False
@@ -402,6 +414,8 @@ class LedgerSimulation:
                 if all(self.done(name) for name in self.consumers) and not self.ledger.outstanding:
                     return
                 self.do(self.ledger.stalled())
+                for name in self.consumers:
+                    self.ask(name)
         raise AssertionError("the job does not come to an end")
 
     @staticmethod

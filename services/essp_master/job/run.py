@@ -38,7 +38,7 @@ from essp_common.wiring import Stores
 from essp_master.job.changes import newer
 from essp_master.job.preflight import Preflight, check_owner, has_more
 from essp_master.job.resume import ResumePoints, resume_points
-from essp_master.job.sizing import catch_up_bytes, catch_up_window, largest_batch, lead_clips
+from essp_master.job.sizing import catch_up_bytes, catch_up_window, lead_clips
 from essp_master.ledger.config import LedgerConfig
 from essp_master.ledger.ledger import Ledger
 
@@ -159,7 +159,6 @@ def _ledger_config(preflight: Preflight, resume: ResumePoints) -> LedgerConfig:
         locality=spec.sampling.issue_window,
         replacements=spec.limits.replacements,
         dead_ratio=spec.limits.dead_ratio,
-        batch=largest_batch(spec),
         last_stage=_last_stage(spec),
         lag=spec.limits.lag,
         loops=frozenset(map(ids.loop_consumer, spec.consumers)),

@@ -112,11 +112,6 @@ def enough_budget(spec: JobSpec, bounds: Sequence[Sequence[int]]) -> int:
     return clips * _largest(bounds)
 
 
-def largest_batch(spec: JobSpec) -> int:
-    """The largest number of clips that a consumer frees together."""
-    return _batch(spec)[0]
-
-
 def unit_clips(spec: JobSpec, bounds: Sequence[Sequence[int]]) -> int:
     """Most clips of one work unit. Raises `ConfigError` if the budget is too small for the job to proceed."""
     largest, needed, window = _largest(bounds), least_clips(spec), spec.sampling.issue_window

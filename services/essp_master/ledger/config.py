@@ -33,8 +33,6 @@ class LedgerConfig:
     locality: int
     replacements: int
     dead_ratio: float
-    batch: int
-    """The most clips that a consumer frees together: it may hold all but one of them, and wait for that one."""
     last_stage: Stage | None
     """The stage whose `Finished` completes the job; None: it is complete when every clip is closed."""
     lag: float = 0.5

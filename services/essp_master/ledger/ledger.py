@@ -154,14 +154,15 @@ class Ledger:
         return self.issue()
 
     def stalled(self) -> list[Instruction]:
-        """No message came for long: issue again what no worker has made, or else what each consumer may wait for.
+        """No message came for long: issue again what no worker has made.
 
-        The message of a seed may be lost, or the one about its clip, or the worker. To make a clip twice is harmless.
+        The message of a seed may be lost, or the worker's report. To make a clip twice is harmless. What was made, and
+        whose message is lost, its consumers ask for.
         """
         if self.ended or (self.paused and not self.finishes):
             return []
         out: list[Instruction] = []
-        for entry in self._outstanding.unmade() or self._outstanding.lowest(self._config.batch):
+        for entry in self._outstanding.unmade():
             if wanting := self._departures.wanting(entry):
                 self._outstanding.request(entry, wanting)
             else:
@@ -323,7 +324,10 @@ class Ledger:
         phase_index, index = entry.position
         self.counts.skipped += 1
         self.phases[phase_index].skipped.add(index)
-        names = self._parts.names((entry.left | self._stragglers.owed(entry.position)) & consumers)
+        owed = self._stragglers.owed(entry.position) & consumers
+        if owed:
+            self._outstanding.owe(entry)
+        names = self._parts.names(entry.left & consumers | owed)
         parts = {self._parts.part[name] for name in names}
         streams = tuple(s for s, part in self._parts.part_of_stream.items() if part in parts)
         out.append(PublishSkip(phase_index, entry.clip, streams, reason))

@@ -22,7 +22,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 
 from essp_common.pb.v1.messages_pb2 import LedgerState, OutstandingClip, PlainColumns
 from essp_common.planning.planned_clip import PlannedClip
@@ -197,14 +196,6 @@ class Outstanding:
             for part in range(1, len(backlog)):
                 backlog[part] += bool(entry.left & self._parts.ackers[part]) and not entry.made >> part & 1
         return backlog
-
-    def lowest(self, count: int) -> list[Entry]:
-        """The lowest clips that each consumer is not done with, so many, but for those that are in line already."""
-        entries, lowest = self.entries(), {}
-        for bit in self._parts.bit.values():
-            wanted = islice((entry for entry in entries if entry.left & bit), count)
-            lowest.update({entry.position: entry for entry in wanted})
-        return [entry for entry in lowest.values() if entry.state not in IN_LINE]
 
     # --- the life of an entry ---
 

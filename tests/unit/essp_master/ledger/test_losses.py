@@ -221,8 +221,8 @@ def test_the_furthest_clip_is_preempted_and_holds_up_nothing_once_it_is_done_aft
 
 def test_a_preempted_clip_that_a_consumer_has_in_hand_does_not_hold_up_the_rest_of_its_batch() -> None:
     """It has read the clip, so it never asks for it: it waits for the next one, which is not issued."""
-    config = ledger_config(clips=9, budget=4 * CLIP_BYTES, unit_clips=1, consumers={"trainer.rgb": "rgb"}, batch=3)
-    sim = LedgerSimulation(config)
+    config = ledger_config(clips=9, budget=4 * CLIP_BYTES, unit_clips=1, consumers={"trainer.rgb": "rgb"})
+    sim = LedgerSimulation(config, batch=3)
     sim.actual = lambda clip, part: CLIP_BYTES  # type: ignore[method-assign]
     sim.make_all()
     for _ in range(3):

@@ -79,9 +79,8 @@ class LedgerMachine(RuleBasedStateMachine):
             catch_up=share if lag and share >= (2 * batch + max(locality, 1) - 1) * BOTH else 0,
             lead=lead,
             test=test,
-            batch=batch,
         )
-        self.sim = LedgerSimulation(config, bad, bad_streams)
+        self.sim = LedgerSimulation(config, bad, bad_streams, batch)
         self.flushes = 0
 
     def _pick(self, data: Any, bag: list[Any]) -> int:
@@ -136,9 +135,13 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def lose_a_message(self, data: Any) -> None:
-        messages = [(name, lost) for name in sorted(self.sim.consumers) for lost in self.sim.losable(name)]
+        messages = [(name, lost) for name, each in sorted(self.sim.consumers.items()) for lost in sorted(each.waiting)]
         if messages:
             self.sim.lose_message(*data.draw(st.sampled_from(messages)))
+
+    @rule(data=st.data())
+    def ask(self, data: Any) -> None:
+        self.sim.ask(data.draw(st.sampled_from(sorted(self.sim.consumers))))
 
     @precondition(lambda self: self.flushes < 2)
     @rule()

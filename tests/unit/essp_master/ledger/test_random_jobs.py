@@ -58,8 +58,10 @@ def step(sim: LedgerSimulation, chance: random.Random) -> None:
         events += [lambda: sim.decode(chance.randrange(len(sim.seeds)))] * 4
     if sim.extractions:
         events += [lambda: sim.extract(chance.randrange(len(sim.extractions)))] * 4
-    if chance.random() < 0.05 and (losable := sim.losable(name)):
-        events += [lambda: sim.lose_message(name, chance.choice(losable))]
+    if chance.random() < 0.1:
+        events += [lambda: sim.ask(name)]
+        if there := sorted(sim.consumers[name].waiting):
+            events += [lambda: sim.lose_message(name, chance.choice(there))]
     if sim.events:
         events += [lambda: sim.deliver(chance.randrange(len(sim.events)))] * 8
     chance.choice(events)()
@@ -119,9 +121,8 @@ def simulation_in_batches(chance: random.Random) -> LedgerSimulation:
         kind=chance.choice(["class_balanced", "pooled"]) if locality else "class_balanced",
         catch_up=share * BOTH if share >= at_once + batch and not lead else 0,
         lead=lead,
-        batch=batch,
     )
-    return LedgerSimulation(config, bad=[0])
+    return LedgerSimulation(config, bad=[0], batch=batch)
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -172,6 +173,7 @@ def test_a_loop_gets_its_clips_while_all_others_take_none(seed: int) -> None:
         for _ in range(10):
             sim.work(others)
         sim.do(sim.ledger.stalled())
+        sim.ask(name)
         check_account(sim)
     assert sim.done(name)
 
@@ -195,9 +197,8 @@ def simulation_with_loops(chance: random.Random) -> LedgerSimulation:
         catch_up=share * BOTH,
         catch_up_window=chance.choice([1, 2][: share + 1 - batch]) if locality else 0,
         loops=loops,
-        batch=batch,
     )
-    return LedgerSimulation(config, bad=[0])
+    return LedgerSimulation(config, bad=[0], batch=batch)
 
 
 def come_or_go(sim: LedgerSimulation, chance: random.Random, name: str) -> None:
