@@ -247,6 +247,16 @@ def test_damaged_data_is_found(folder: ObjectStore, damage: bytes) -> None:
         checkpoint.verify(folder, saved)
 
 
+@pytest.mark.parametrize("place", [(-1, 0), (0, -1), (2**31, 0), (0, 2**63)])
+def test_a_position_that_no_plan_has_is_refused(place: tuple[int, int]) -> None:
+    """No message could tell of it. The last that there may be is taken."""
+    last = Position(2**31 - 1, 2**63 - 1)
+    document = manifest(8).model_copy(update={"position": last}).model_dump(mode="json")
+    assert Position.of(Manifest.model_validate(document).position.message()) == last
+    with pytest.raises(ValueError, match="outside of every plan"):
+        Manifest.model_validate(document | {"position": Position(*place)._asdict()})
+
+
 def test_an_incomplete_latest_falls_back_with_a_warning(folder: ObjectStore, caplog: pytest.LogCaptureFixture) -> None:
     for step in (4, 8):
         saved = save(folder, manifest(step), FILES, keep=2)

@@ -52,6 +52,11 @@ def test_what_was_not_delivered_here_changes_nothing(offset: int) -> None:
     watermark.done(2)
     assert not watermark.done(offset)
     assert watermark.committable == 3
+    for delivered in (5, 99):
+        watermark.delivered(delivered)
+    for done in (3, 4):
+        watermark.done(done)
+    assert watermark.committable == 5, "once it is delivered, it is not done"
 
 
 def test_repeated_done_is_harmless() -> None:

@@ -33,6 +33,7 @@ from essp_common.pb.v1.messages_pb2 import (
     StreamRequest,
 )
 from essp_common.planning.position import Position
+from tests.harness.lossy_bus import LossyBus
 
 JOB = "job-1"
 CONSUMER = "trainer.flow"
@@ -441,6 +442,21 @@ def test_released_but_not_committed_is_delivered_again_and_found_missing(bench: 
         assert [t.clip.index for t in taken] == list(range(9))
         intake.commit(t.record.bare for t in taken)
         assert bench.backlog() == 0
+
+
+def test_a_release_is_not_over_before_the_master_will_hear_of_it() -> None:
+    bench, phases = OrderedBench(), [plan(TRAIN, 0, 1)]
+    bench.bus = bus = LossyBus()
+    bus.ensure_topics({t: topics.partitions(t) for t in (*topics.FIXED, topics.features("flow"))})
+    bench.feature(phases[0], 0)
+    with bench.intake(phases) as intake:
+        taken = [t for t in take_all(intake) if isinstance(t, Delivery)]
+        bus.loses = 1
+        with pytest.raises(Unavailable):
+            intake.release(taken)
+        intake.release(taken)
+        assert [list(p.trained.indices) for p in bench.progress()] == [[0]]
+    bus.close()
 
 
 @pytest.mark.parametrize("state", ["waiting", "taken", "released"])

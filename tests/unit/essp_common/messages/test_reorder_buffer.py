@@ -82,6 +82,18 @@ def test_what_comes_up_are_the_next_own_positions_of_this_phase() -> None:
     assert list(buffer.upcoming(1)) == []
 
 
+@pytest.mark.parametrize(("ranks", "missing"), [(1, [1, 2, 4]), (2, [1])])
+def test_what_is_missing_is_awaited_or_lies_before_what_is_there(ranks: int, missing: list[int]) -> None:
+    buffer = buffer_of(9, 9, start=Position(0, 1), ranks=ranks, rank=ranks - 1)
+    for place in [Position(0, 3), Position(0, 5), Position(1, 1)]:
+        assert next(buffer.missing()) == Position(0, 1)
+        buffer.put(place, (0, 0), "")
+    assert [place.index for place in buffer.missing()] == missing
+    buffer.put(Position(0, 1), (0, 0), "")
+    buffer.take()
+    assert [place.index for place in buffer.missing()] == missing[1:]
+
+
 def test_what_was_taken_is_held_until_it_is_released() -> None:
     buffer = buffer_of(2)
     buffer.put(START, (0, 0), "a")

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
+from essp_common.colour import Colour
 from essp_common.errors import BadFrames, ConfigError
 from essp_common.job.clip_spec import CodecSpec
 from essp_common.pb.v1.messages_pb2 import FrameCodec
@@ -193,9 +194,34 @@ def test_what_a_codec_cannot_hold(array: NDArray[Any], kind: FrameCodec, message
         codec.encode(array, kind)
 
 
-def test_giant_buffer_is_refused() -> None:
+@pytest.mark.parametrize(("shape", "dtype"), [((512, 4320, 7680, 3), np.uint8), ((2, 2**15, 2**15), np.float32)])
+def test_giant_buffer_is_refused(shape: tuple[int, ...], dtype: type) -> None:
     with pytest.raises(ConfigError, match="shorter clips"):
-        codec.frame_buffer((512, 4320, 7680, 3), np.uint8)
+        codec.frame_buffer(shape, dtype)
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "possible"),
+    [
+        ((2, 12, 10), np.uint8, True),
+        ((2, 8, 10, 1), np.uint8, True),
+        ((2, 11, 10), np.uint8, False),
+        ((2, 12, 9), np.uint8, False),
+        ((2, 12, 10), np.uint16, False),
+        ((2, 12, 10, 3), np.uint8, False),
+        ((12, 10), np.uint8, False),
+        ((2, 3, 12, 10, 1), np.uint8, False),
+    ],
+)
+def test_only_frames_of_yuv_and_of_luma_have_a_videos_own_colours(
+    shape: tuple[int, ...], dtype: type, possible: bool
+) -> None:
+    value = codec.encode(np.zeros(shape, dtype), RAW, Colour("bt709", full=True))
+    if possible:
+        assert codec.header(value).colour == Colour("bt709", full=True)
+    else:
+        with pytest.raises(BadFrames, match="impossible frames"):
+            codec.header(value)
 
 
 @ALL

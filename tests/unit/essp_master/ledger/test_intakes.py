@@ -1,0 +1,21 @@
+"""The ledger and those who take its clips, together: whoever dies or lags, no clip is waited for in vain."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.harness.job_simulation import JobSimulation
+
+_STEPS = 800
+
+
+@pytest.mark.parametrize("seeds", [range(20), range(20, 40)])
+@pytest.mark.parametrize("empties", [False, True], ids=["cache kept", "cache emptied"])
+def test_every_trainer_trains_every_clip_in_order(seeds: range, empties: bool) -> None:
+    """Nothing has to be issued again because nothing moves, unless the cache loses what nobody has heard of yet."""
+    for seed in seeds:
+        job = JobSimulation(seed, empties)
+        job.run(_STEPS)
+        for trainer in job.trainers:
+            assert trainer.trained == job.clips, (seed, trainer.name)
+        assert empties or not job.stalls, seed
