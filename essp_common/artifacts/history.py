@@ -21,6 +21,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate, chain
 
@@ -162,6 +163,19 @@ class History:
         newest = NumberedLog(self._store, layout.FENCES).newest()
         return newest if newest > fence else 0
 
+    @contextmanager
+    def understood(self, number: int) -> Iterator[None]:
+        """What is done with the segment of this number within the block fails because of what it says: of a whole
+        object that no master of this version wrote, as one that was edited or is of another job. Raises `BadHistory`.
+        """
+        try:
+            yield
+        except (ValueError, TypeError, LookupError, ArithmeticError) as error:
+            raise BadHistory(
+                f"{self._log.uri(number)} is damaged: what it says does not fit together ({type(error).__name__}: "
+                f"{error}); {_REMEDY}, or start the job again: it resumes from its last checkpoint"
+            ) from error
+
     def _parsed(self, key: str) -> Stored:
         name = key.rpartition("/")[2]
         first, _, last = name.partition("-")
@@ -204,6 +218,8 @@ def runs_of(indices: Iterable[int]) -> Runs:
 
 
 def spans_of(runs: Runs) -> Iterator[tuple[int, int]]:
-    """The runs as (first index, index after the last)."""
+    """The runs as (first index, index after the last). Raises `BadHistory`."""
     edges = list(accumulate(runs.lengths))
+    if len(edges) % 2:
+        raise BadHistory(f"runs of clips in a history lack their last end; {_REMEDY}")
     return zip(edges[::2], edges[1::2], strict=True)

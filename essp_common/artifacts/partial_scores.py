@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from pydantic import BaseModel, ValidationError
@@ -124,10 +125,16 @@ class PartialScores:
         return f"{self._prefix(stream)}{stop:010d}/"
 
 
-def remove(output: ObjectStore) -> None:
-    """Remove the parts of every identity. Call it once the job is complete; harmless twice."""
+def remove(output: ObjectStore, still: Callable[[], bool] = lambda: True) -> None:
+    """Remove the parts of every identity. Call it once the job is complete; harmless twice.
+
+    `still`: whether it is. Objects go one by one; if the job is started again meanwhile, what its next run saves has
+    the same names, and is not to be removed.
+    """
     keys = [info.key for info in output.list(layout.PARTS)]
     for key in sorted(keys, key=lambda key: not key.endswith(_DONE)):  # else there were parts without their tables
+        if not still():
+            return
         output.delete(key)
 
 

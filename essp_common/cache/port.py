@@ -63,7 +63,7 @@ class FrameCache(Protocol):
 
         The caller does not change `value` afterwards: a cache in memory keeps it without a copy.
         Raises `ConfigError` for a value that could never fit.
-        Raises `CacheFull` when there is no room, `Unavailable` when the cache cannot be reached.
+        Raises `CacheFull` when there is no room, `Unavailable` when the cache cannot be reached or refuses to serve.
         """
 
     def get(self, key: str, parts: Sequence[Part] = ()) -> Buffer:

@@ -9,6 +9,9 @@ refused at start-up: frames would vanish unread, or the kernel would kill it. Ea
 can be set otherwise while it runs; then `troubles` says so, and work goes on. It also says when whatever was asked has
 had no answer for long. An out-of-memory answer is `CacheFull`; no answer, a failover or a moving slot is `Unavailable`.
 
+A password or a right that is missing is a `ConfigError` at start-up. One that is taken away later is `Unavailable`:
+work waits until it is given back, and `troubles` says what was refused. No clip is at fault.
+
 The database belongs to ESSP alone: `usage` counts everything in it. The URL of a cluster names any one node, and
 finds the others by it.
 """
@@ -38,6 +41,7 @@ from redis.retry import Retry
 from essp_common.cache.label import ACK, DIGITS, UNIT, label, label_bytes, unlabelled
 from essp_common.cache.port import Buffer, CacheUsage, Part
 from essp_common.cache.redis_connections import DirectConnections
+from essp_common.cache.redis_refusals import Refusals
 from essp_common.cache.redis_wire import Labelled, PlainConnection, TlsConnection
 from essp_common.errors import CacheFull, CacheMiss, ConfigError, Unavailable
 from essp_common.runtime.certificates import advised
@@ -51,7 +55,11 @@ _LARGEST_VALUE = 512 * 2**20
 _SCAN_COUNT = 1000
 
 _ACCESS = "check user and password in the URL, and what the user may do: `essp setup --acls` shows what it has to"
-
+_DENIED_IN_SCRIPT = ("ACL failure in script", "The user executing the script can't")
+"""Redis has no code for it; since 7.2 and before."""
+_DENIED_RETRY_S = 1.0
+_WRITES = "writes"
+"""All calls that write, for a server that refuses them together."""
 
 _OPTIONS: dict[str, Any] = {
     "protocol": 2,
@@ -76,13 +84,18 @@ class RedisCache:
         self._label_bytes = UNIT
         """Length of the label of the last value that was read in parts: the next one mostly has the same."""
         self._evicts = ""
-        self._refuses = ""
+        self._refusals = Refusals(clock)
+        self._said = ""
+        """Why the last call that failed did so."""
         self._silence = Silence(clock)
         self._silence_of_all = Silence(clock)
         """The silence of `usage`, which asks every node of a cluster."""
-        with self._errors():
-            clustered = isinstance(client, RedisCluster)
-            self._largest_bytes = min(_LARGEST_VALUE, *(_checked_limit(node, clustered) for node in self._nodes()))
+        try:
+            with self._errors("set up"):
+                clustered = isinstance(client, RedisCluster)
+                self._largest_bytes = min(_LARGEST_VALUE, *(_checked_limit(node, clustered) for node in self._nodes()))
+        except _Denied as error:
+            raise ConfigError(str(error)) from error.__cause__
 
     @classmethod
     def from_url(cls, url: str) -> RedisCache:
@@ -94,8 +107,8 @@ class RedisCache:
         except RedisClusterException as error:
             if "Cluster mode is not enabled" in str(error):
                 raise ConfigError(f"{where} is no cluster; use {where.replace('+cluster', '')}") from error
-            if isinstance(error.__cause__, AuthenticationError):
-                raise ConfigError(f"{where}: {error.__cause__}; {_ACCESS}") from error
+            if (denial := _denial(error)) is not None:
+                raise ConfigError(f"{where}: {denial}; {_ACCESS}") from error
             raise Unavailable(f"{where}: {advised(str(error))}") from error
         except ValueError as error:
             raise ConfigError(f"{where}: not a Redis URL ({error}); write redis://host:6379/0") from error
@@ -109,21 +122,21 @@ class RedisCache:
                 f"{key}: a value of {view.nbytes} bytes can never fit, {self._where} takes {self._largest_bytes}; "
                 "raise its maxmemory, choose codec jpeg, or make clips smaller"
             )
-        with self._errors():
+        with self._errors("put"):
             if consumers:
                 client: Any = self._client
                 command = ("SET", key, Labelled(label(tuple(consumers)), view), "PX", max(1, int(ttl_s * 1000)))
                 self._direct.ask(key, command, lambda: client.execute_command(*command))
             else:
                 self._client.unlink(key)
-        self._refuses = ""
+        self._refusals.works(_WRITES)
         failpoint("redis.stored")
 
     def get(self, key: str, parts: Sequence[Part] = ()) -> Buffer:
         """The bytes of `key`, or parts of them."""
         if parts:
             return self._get_parts(key, parts)
-        with self._errors():
+        with self._errors("get"):
             value: Buffer | None = self._direct.ask(key, ("GET", key), lambda: self._client.get(key))
         found = None if value is None else unlabelled(value)
         if found is None:
@@ -132,19 +145,19 @@ class RedisCache:
 
     def ack(self, key: str, consumer: str) -> bool:
         """Take the consumer off the label; free the key when it was the last."""
-        with self._errors():
+        with self._errors("ack"):
             command = ("EVALSHA", self._ack.sha, 1, key, consumer)
             freed = bool(self._direct.ask(key, command, lambda: self._ack(keys=[key], args=[consumer])))
-        self._refuses = ""
+        self._refusals.works(_WRITES)
         failpoint("redis.acked")
         return freed
 
     def ack_all(self, keys: Sequence[str], consumer: str) -> int:
         """Ack all keys, with one round trip to each server."""
-        with self._errors():
+        with self._errors("ack"):
             commands = [(key, ("EVALSHA", self._ack.sha, 1, key, consumer)) for key in keys]
             freed = self._direct.ask_all(commands, lambda place: self._ack(keys=[keys[place]], args=[consumer]))
-        self._refuses = ""
+        self._refusals.works(_WRITES)
         failpoint("redis.acked")
         return sum(map(bool, freed))
 
@@ -166,7 +179,7 @@ class RedisCache:
         """Digits of the label's length, parts behind a label of `size` bytes, the digits again: asked for together."""
         length = (0, DIGITS - 1)
         places = [length, *((size + begin, size + end - 1) for begin, end in parts), length]
-        with self._errors():
+        with self._errors("get of parts"):
             client: Any = self._client
             commands = [(key, ("GETRANGE", key, *place)) for place in places]
             return self._direct.ask_all(commands, lambda place: client.getrange(key, *places[place]))
@@ -175,7 +188,7 @@ class RedisCache:
         """Summed over the primaries. `full_count` is since the servers started."""
         keys = used_bytes = limit_bytes = full_count = 0
         problems: list[str] = []
-        with self._silence_of_all.call(), self._errors():
+        with self._silence_of_all.call(), self._errors("usage"):
             for node in self._nodes():
                 info = node.info("memory", "errorstats")
                 problems += _unsafe(node, info)
@@ -188,12 +201,12 @@ class RedisCache:
 
     def troubles(self) -> Troubles:
         """It refuses writes, evicts, has no limit, or does not answer."""
-        if self._refuses:
-            return {Kind.CACHE_REFUSES: self._refuses}
+        if words := self._refusals.words:
+            return {Kind.CACHE_REFUSES: words}
         if (waited_s := max(self._silence.lasts_s(), self._silence_of_all.lasts_s())) >= LASTS_S:
             return {
                 Kind.CACHE_SILENT: f"{self._where} has not answered for {waited_s:.0f} s; see that Redis runs and that "
-                "the network lets it through; what it loses is made again"
+                f"the network lets it through; what it loses is made again (last: {self._said})"
             }
         return {Kind.CACHE_EVICTS: f"Redis at {self._evicts}"} if self._evicts else {}
 
@@ -201,12 +214,12 @@ class RedisCache:
         """Walk the keys of every primary; what others store meanwhile may or may not be found."""
         pattern = "".join("\\" + c if c in "*?[]\\^-" else c for c in prefix) + "*"
         dropped = 0
-        with self._errors():
+        with self._errors("purge"):
             nodes = self._nodes()
         for node in nodes:
             cursor = -1
             while cursor:
-                with self._errors():
+                with self._errors("purge"):
                     cursor, keys = node.scan(max(0, cursor), match=pattern, count=_SCAN_COUNT)
                     dropped += _unlink(node, cast(list[bytes], keys))
         return dropped
@@ -224,27 +237,45 @@ class RedisCache:
         return [self._client]
 
     @contextmanager
-    def _errors(self) -> Iterator[None]:
+    def _errors(self, call: str) -> Iterator[None]:
         """redis-py's errors as ours."""
-        with self._silence.call(), self._mapped():
+        with self._silence.call(), self._mapped(call):
             yield
+        self._refusals.works(call)
 
     @contextmanager
-    def _mapped(self) -> Iterator[None]:
+    def _mapped(self, call: str) -> Iterator[None]:
         try:
             yield
         except OutOfMemoryError as error:
             raise CacheFull(f"{self._where} has no room") from error
-        except (AuthenticationError, AuthorizationError, NoPermissionError) as error:
-            raise ConfigError(f"{self._where}: {error}; {_ACCESS}") from error
         except (RedisError, RedisClusterException) as error:
+            self._said = advised(str(error))
+            if (denial := _denial(error)) is not None:
+                words = f"{self._where}: {denial}; {_ACCESS}"
+                self._refusals.refused(call, words)
+                raise _Denied(words, _DENIED_RETRY_S) from error
             if "MISCONF" in str(error):
-                self._refuses = (
+                words = (
                     f"{self._where} refuses writes, since it cannot save to disk; a frame cache needs no snapshots: "
                     'redis-cli CONFIG SET save ""'
                 )
-                raise Unavailable(self._refuses) from error
-            raise Unavailable(f"{self._where}: {advised(str(error))}") from error
+                self._refusals.refused(_WRITES, words)
+                raise Unavailable(words) from error
+            raise Unavailable(f"{self._where}: {self._said}") from error
+
+
+class _Denied(Unavailable):
+    """A password or a right is missing."""
+
+
+def _denial(error: Exception) -> Exception | None:
+    """What says that a password or a right is missing, if this does."""
+    cause = error.__cause__
+    if isinstance(error, RedisClusterException) and isinstance(cause, Exception):  # no node could be asked
+        return _denial(cause)
+    denied = isinstance(error, AuthenticationError | AuthorizationError | NoPermissionError)
+    return error if denied or str(error).startswith(_DENIED_IN_SCRIPT) else None
 
 
 def _single(url: str) -> redis.Redis:

@@ -38,7 +38,7 @@ MEANINGS: Mapping[Kind, str] = {
     Kind.BUS_STALLED: "the broker takes messages and does not acknowledge them; look at its log, its disk and its "
     "replicas",
     Kind.CACHE_SILENT: "the frame cache does not answer; see that it runs and that the network lets it through",
-    Kind.CACHE_REFUSES: "the frame cache takes no clips; the line says why, and has the command that sets it right",
+    Kind.CACHE_REFUSES: "the frame cache refuses what it is asked for; the line says why, and what sets it right",
     Kind.CACHE_EVICTS: "the frame cache may drop clips that nobody has read; set maxmemory, and maxmemory-policy "
     "noeviction",
     Kind.STORAGE_FULL: "no room is left where results are written; free some, and what failed is tried again",

@@ -106,9 +106,7 @@ class MasterProcess:
         declared = partial(_declared, tables, images_run=not (settings.pools == "processes" and settings.ranks))
         master: Master = build(adapters, settings, self._worker, recovers=True, declared=declared)
         driver = open_driver(settings, master.worker_registry, self._program)
-        trainer_ranks = (
-            TrainerRanks(driver, settings.ranks, tables.trainers if tables else dict) if settings.ranks else None
-        )
+        trainer_ranks = TrainerRanks(driver, settings.ranks) if settings.ranks else None
         master.conditions.add(driver.troubles)
         reconciler = Reconciler(
             driver,
@@ -119,6 +117,7 @@ class MasterProcess:
             conditions=lambda: master.conditions.present,
             jobs_known=lambda: master.recovered,
             rules=PoolRules(state),
+            trainers=tables.trainers if tables else dict,
         )
         self._front.app = create_app(master, settings, tables, reconciler)
         return master, reconciler

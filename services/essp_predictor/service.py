@@ -149,11 +149,16 @@ class Predictor:
             self._control.wait(command.job, _LAST_WORD_S, ENDED)
 
     def _remove_parts_of_complete(self, command: Control) -> None:
-        """Remove the saved scores of a job that is complete."""
-        if self._control.state(command.job) == Control.COMPLETE:
+        """Remove the saved scores of a job that is complete, for as long as it is: another predictor may have the next
+        run of it already."""
+
+        def complete() -> bool:
+            return self._control.state(command.job) == Control.COMPLETE
+
+        if complete():
             spec = stored_spec(command.snapshot.spec_json, f"job {command.job}")
             with suppress(EsspError):  # leftovers do no harm
-                partial_scores.remove(self._adapters.stores.under(spec.output))
+                partial_scores.remove(self._adapters.stores.under(spec.output), complete)
 
     def _run_job(self, command: Control) -> Answers | None:
         """Run one job, however long store, bus or cache are unavailable; saved scores are reused.

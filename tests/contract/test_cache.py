@@ -21,6 +21,7 @@ from essp_common.cache import redis as cache_redis
 from essp_common.cache.memory import MemoryCache
 from essp_common.cache.port import FrameCache, clip_key
 from essp_common.cache.redis import RedisCache
+from essp_common.cache.redis_refusals import Refusals
 from essp_common.errors import CacheFull, CacheMiss, ConfigError, Unavailable
 from essp_common.runtime.troubles import LASTS_S, Kind
 from essp_common.wiring import open_cache
@@ -185,6 +186,75 @@ def test_redis_that_cannot_save_is_waited_for_and_told_of(tmp_path: Path) -> Non
         (tmp_path / "disk").mkdir()  # for its log
 
 
+CALLS: dict[str, Callable[[FrameCache], object]] = {
+    "put": lambda cache: cache.put(KEY, b"frames", ["trainer.a", "trainer.b"], TTL_S),
+    "get": lambda cache: cache.get(KEY),
+    "get of parts": lambda cache: cache.get(KEY, [(0, 1)]),
+    "ack": lambda cache: cache.ack(KEY, "trainer.b"),
+    "ack_all": lambda cache: cache.ack_all([KEY], "trainer.b"),
+    "usage": lambda cache: cache.usage(),
+    "purge": lambda cache: cache.purge("essp:job-z:"),
+}
+
+
+@pytest.mark.processes
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    ("takes", "gives_back", "refused", "clustered"),
+    [
+        pytest.param("-set", "+set", {"put"}, False, id="set"),
+        pytest.param("-get", "+get", {"get"}, False, id="get"),
+        pytest.param("-getrange", "+getrange", {"get of parts", "ack", "ack_all"}, False, id="a command of the script"),
+        pytest.param("-evalsha", "+evalsha", {"ack", "ack_all"}, False, id="evalsha"),
+        pytest.param("-info", "+info", {"usage"}, False, id="info"),
+        pytest.param("-scan", "+scan", {"purge"}, False, id="scan"),
+        pytest.param("resetkeys", "~*", CALLS.keys() - {"usage", "purge"}, False, id="keys"),
+        pytest.param("resetpass", ">s3cret", CALLS.keys(), False, id="password"),
+        pytest.param("off", "on", CALLS.keys(), False, id="user"),
+        pytest.param("-set", "+set", {"put"}, True, id="set in a cluster"),
+        pytest.param("resetpass", ">s3cret", CALLS.keys(), True, id="password of a cluster"),
+    ],
+)
+def test_redis_rights_that_are_taken_away_are_waited_for_and_told_of(
+    tmp_path: Path, takes: str, gives_back: str, refused: set[str], clustered: bool
+) -> None:
+    """No clip is at fault, and no process has to end: all works again as soon as they are given back."""
+    with RedisServer(tmp_path, maxmemory_bytes=32 * 2**20, cluster=clustered) as server:
+        server.execute("ACL", "SETUSER", "essp", "on", ">s3cret", "~*", "&*", "+@all")
+        cache = RedisCache.from_url(server.url.replace("//", "//essp:s3cret@"))
+        for call in CALLS.values():
+            call(cache)
+        server.execute("ACL", "SETUSER", "essp", takes)
+        server.execute("CLIENT", "KILL", "USER", "essp")  # who is logged in stays so
+        for name, call in CALLS.items():
+            if name not in refused:
+                call(cache)
+                continue
+            with pytest.raises(Unavailable, match=r"check user and password.*what the user may do") as caught:
+                call(cache)
+            assert "s3cret" not in str(caught.value)
+            assert cache.troubles() == {Kind.CACHE_REFUSES: str(caught.value)}
+        assert Kind.CACHE_REFUSES in cache.troubles(), "still refused, whatever else works"
+        server.execute("ACL", "SETUSER", "essp", gives_back)
+        for call in CALLS.values():
+            call(cache)
+        assert not cache.troubles()
+        cache.close()
+
+
+def test_refusal_is_forgotten_where_nobody_asks_again() -> None:
+    clock = Clock()
+    refusals = Refusals(clock)
+    refusals.refused("get", "no get")
+    clock.now_s += 1
+    refusals.refused("put", "no put")
+    assert refusals.words == "no put"
+    refusals.works("put")
+    assert refusals.words == "no get"
+    clock.now_s += 60
+    assert refusals.words == ""
+
+
 def test_redis_that_does_not_answer_is_told_of() -> None:
     class Away(redis.Redis):
         answers = True
@@ -207,6 +277,7 @@ def test_redis_that_does_not_answer_is_told_of() -> None:
             cache.usage()
         assert bool(cache.troubles()) is (clock.now_s >= 100 + LASTS_S)
     assert "redis://r has not answered for 15 s" in cache.troubles()[Kind.CACHE_SILENT]
+    assert "connection refused" in cache.troubles()[Kind.CACHE_SILENT]
     client.answers = True
     cache.usage()
     assert not cache.troubles()

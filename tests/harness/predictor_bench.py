@@ -43,7 +43,7 @@ from essp_common.pb.v1.messages_pb2 import (
 from essp_common.video import codec
 from essp_common.wiring import Adapters, Stores
 from essp_predictor.config import PredictorSettings
-from essp_predictor.service import build
+from essp_predictor.service import Predictor, build
 from tests.harness.running import running
 
 JOB = "predict-1"
@@ -209,11 +209,11 @@ class PredictorBench:
                 self.deliver(stream, index)
 
     @contextmanager
-    def predictor(self, batch_clips: int = 4) -> Iterator[None]:
+    def predictor(self, batch_clips: int = 4) -> Iterator[Predictor]:
         settings = PredictorSettings(device="cpu", batch_clips=batch_clips)
         service = build(self.adapters, settings, "predictor-1")
         with running(service):
-            yield
+            yield service
 
     def reports(self) -> Iterator[Progress]:
         """Its messages as they come; the test's time limit ends a wait in vain."""

@@ -461,7 +461,8 @@ class Job:
 
     def _continue(self, segment: HistorySegment) -> None:
         """Be as the job of the previous master was."""
-        self.life.restore(segment.created_ms, segment.worked_s)
+        with self.run.history.understood(segment.last):
+            self.life.restore(segment.created_ms, segment.worked_s)
         self.recorder.taken_over(_now_ms())
         self.reporter.taken_over(segment, self.run.fence)
 

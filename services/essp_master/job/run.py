@@ -118,7 +118,7 @@ def claim_run(preflight: Preflight, stores: Stores, since: int = 0, changes: Seq
         since=since or fence,
         resume=resume,
         checkpoints=[manifest.message(output) for manifest in resume.manifests.values()],
-        ledger=Ledger(_ledger_config(preflight, resume), None if continued is None else continued.ledger),
+        ledger=_ledger(_ledger_config(preflight, resume), history, continued),
         snapshot=snapshot,
         history=history,
         last=before if newest is None else newest.last,
@@ -142,6 +142,16 @@ def _take_fence(output: ObjectStore) -> int:
     number = fences.append(b"{}")
     fences.prune(number)
     return number
+
+
+def _ledger(config: LedgerConfig, history: History, continued: HistorySegment | None) -> Ledger:
+    """The account of a run, as the history has it where a run continues. Raises `BadHistory`."""
+    if continued is None:
+        return Ledger(config)
+    with history.understood(continued.last):
+        if any(len(consumer.below) != len(config.phases) for consumer in continued.ledger.consumers):
+            raise ValueError("it has a consumer with other phases than the job")  # which would show where it is read
+        return Ledger(config, continued.ledger)
 
 
 def _ledger_config(preflight: Preflight, resume: ResumePoints) -> LedgerConfig:

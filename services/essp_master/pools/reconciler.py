@@ -3,6 +3,9 @@
 Bounds set by hand (`set`) or by a registration take effect at once; the autoscaler decides the rest every few seconds.
 Drift and dead workers are repaired as soon as the driver sees them. Every change is recorded with its reason in a
 sentence.
+
+The store of rules and registrations may let whoever asks it wait for a minute, and so may the platform. The store is
+asked without the lock, and people are told of pools without it: neither keeps anybody who does not need it.
 """
 
 from __future__ import annotations
@@ -11,7 +14,8 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from pydantic import BaseModel, ConfigDict
@@ -27,7 +31,7 @@ from essp_master.pools.port import CannotNow, PoolDriver, PoolSize, TrainingKey
 from essp_master.pools.rules import PoolRule, PoolRules
 from essp_master.pools.trainer_ranks import TrainerRanks
 from essp_master.pools.worker_registry import PoolState, WorkerRegistry
-from essp_master.registrations import ExtractorRow
+from essp_master.registrations import ExtractorRow, TrainerRow
 
 log = logging.getLogger(__name__)
 
@@ -72,6 +76,14 @@ class PoolEvent(_Plain):
     message: str
 
 
+@dataclass(frozen=True, slots=True)
+class _Registered:
+    extractors: Mapping[str, ExtractorRow]
+    """By feature."""
+    trainers: Mapping[str, TrainerRow]
+    """By name; empty where the master starts none."""
+
+
 class Reconciler:
     """Implements `essp_common.runtime.service.Service`; what people call is thread-safe."""
 
@@ -89,9 +101,10 @@ class Reconciler:
         conditions: Callable[[], Sequence[Condition]] = tuple,
         jobs_known: Callable[[], bool] = lambda: True,
         rules: PoolRules | None = None,
+        trainers: Callable[[], Mapping[str, TrainerRow]] = dict,
     ) -> None:
-        """`jobs`: their demand. `jobs_known`: whether these are all; until then no ranks are divided. `extractors`:
-        registered ones, by feature. `trainer_ranks`: divides the ranks; None: the master starts no trainers.
+        """`jobs`: their demand. `jobs_known`: whether these are all; until then no ranks are divided. `extractors`,
+        `trainers`: registered ones. `trainer_ranks`: divides the ranks; None: the master starts no trainers.
         `conditions`: what keeps ESSP from working. `rules`: what people said of pools, also to masters before; None:
         nothing yet."""
         self._conditions = conditions
@@ -100,6 +113,7 @@ class Reconciler:
         self._registry = worker_registry
         self._jobs = jobs
         self._extractors = extractors
+        self._trainers = trainers
         self._trainer_ranks = trainer_ranks
         self._period_s = period_s
         self._clock = clock
@@ -108,11 +122,11 @@ class Reconciler:
         self._rules = rules or PoolRules(None)
         self._of_registrations: dict[str, PoolRule] = {}
         self._registered: dict[str, ExtractorRow] = {}
-        self._wanted: Mapping[str, ExtractorRow] | None = None
-        """The registered extractors, as they were read last; None: they never were."""
+        self._wanted: _Registered | None = None
+        """What is registered, as it was read last; None: it never was."""
         self._look_up_s = 0.0
         """Not before this is the store asked again that did not answer."""
-        self._removed: set[str] = set()
+        self._removed: Set[str] = set()
         self._decisions: dict[str, Decision] = {}
         self._reported: dict[str, tuple[int, int]] = {}
         self._events: deque[PoolEvent] = deque(maxlen=_KEPT)
@@ -148,9 +162,12 @@ class Reconciler:
 
     def repair(self) -> None:
         """Repair what differs from the last decision; decide nothing else."""
-        wanted = self._look_up()
+        self._repair(self._look_up())
+
+    def _repair(self, registered: _Registered) -> None:
+        self._forget_rules_of_removed(registered.extractors)
         with self._lock:
-            self._follow_registrations(wanted)
+            self._follow_registrations(registered.extractors)
             for sentence in self._driver.repair():
                 self._report("", sentence)
             sizes = self._driver.sizes()
@@ -160,11 +177,12 @@ class Reconciler:
 
     def step(self) -> None:
         """Look once, and do what is to be done."""
-        self.repair()
+        registered = self._look_up()
+        self._repair(registered)
         with self._lock:
             now_s = self._clock()
             jobs = self._jobs()
-            self._divide_ranks(jobs)
+            self._divide_ranks(jobs, registered.trainers)
             sizes, states = self._driver.sizes(), self._registry.pools(now_s)
             self._rates.note(jobs, now_s)
             measured = loads(jobs, sizes, states, self._rates.per_s(now_s), self._hindered(sizes))
@@ -177,9 +195,8 @@ class Reconciler:
 
     def pools(self) -> list[PoolView]:
         """The pools there are, by name."""
-        with self._lock:
-            sizes, states = self._driver.sizes(), self._registry.pools(self._clock())
-            return [self._view(name, sizes[name], states.get(name, PoolState())) for name in sorted(sizes)]
+        sizes, states = self._driver.sizes(), self._registry.pools(self._clock())
+        return [self._view(name, sizes[name], states.get(name, PoolState())) for name in sorted(sizes)]
 
     def last_seen(self) -> Sequence[PoolView]:
         """The pools as they were at the last look; none if the platform did not answer it. Waits for nothing."""
@@ -196,26 +213,21 @@ class Reconciler:
 
     def set(self, pool: str, rule: PoolRule, by: str) -> None:
         """Set the bounds of a pool, or a fixed size; they outlive this master. Raises `NotFound`, `ConfigError`."""
-        with self._lock:
-            sizes = self._driver.sizes()
-            if pool not in sizes:
-                raise NotFound(f"there is no pool {pool!r}; there are: {', '.join(sorted(sizes)) or 'none'}")
-            if ids.is_training(pool):
-                raise ConfigError(f"{pool}: the master divides ranks itself; ESSP_RANKS sets their number")
-            self._rules.set(pool, rule, by)
-            lasts = "" if self._rules.lasting else " until this master ends; ESSP_STATE would keep it"
-            self._report(pool, f"{by} set it to {rule.model_dump_json()}{lasts}")
-            self._keep(pool, sizes[pool])
+        sizes = self._driver.sizes()
+        if pool not in sizes:
+            raise NotFound(f"there is no pool {pool!r}; there are: {', '.join(sorted(sizes)) or 'none'}")
+        if ids.is_training(pool):
+            raise ConfigError(f"{pool}: the master divides ranks itself; ESSP_RANKS sets their number")
+        self._rules.set(pool, rule, by)
+        lasts = "" if self._rules.lasting else " until this master ends; ESSP_STATE would keep it"
+        self._follow_rule(pool, f"{by} set it to {rule.model_dump_json()}{lasts}")
 
     def reset(self, pool: str, by: str) -> None:
         """Forget what people said of a pool: it gets the bounds that it was made with. Raises `NotFound`."""
-        with self._lock:
-            if self._rules.of(pool) is None:
-                raise NotFound(f"nobody has set pool {pool!r}; it has the bounds that it was made with")
-            self._rules.set(pool, None, by)
-            self._report(pool, f"{by} gave it back the bounds that it was made with")
-            if (size := self._driver.sizes().get(pool)) is not None:
-                self._keep(pool, size)
+        if self._rules.of(pool) is None:
+            raise NotFound(f"nobody has set pool {pool!r}; it has the bounds that it was made with")
+        self._rules.set(pool, None, by)
+        self._follow_rule(pool, f"{by} gave it back the bounds that it was made with")
 
     def events(self) -> list[PoolEvent]:
         """Changes, newest last."""
@@ -223,10 +235,17 @@ class Reconciler:
 
     # --- within ---
 
-    def _divide_ranks(self, jobs: Sequence[PoolDemand]) -> None:
+    def _follow_rule(self, pool: str, sentence: str) -> None:
+        """Tell of another rule of a pool, and keep the pool to it."""
+        with self._lock:
+            self._report(pool, sentence)
+            if (size := self._driver.sizes().get(pool)) is not None:
+                self._keep(pool, size)
+
+    def _divide_ranks(self, jobs: Sequence[PoolDemand], rows: Mapping[str, TrainerRow]) -> None:
         divides = self._trainer_ranks if self._jobs_known() else None
         try:
-            for sentence in divides.step(jobs) if divides else ():
+            for sentence in divides.step(jobs, rows) if divides else ():
                 self._report("", sentence)
         except (PermanentError, ConfigError) as error:  # pools are no worse for it
             log.warning("trainers: %s; trying again", error)
@@ -259,14 +278,15 @@ class Reconciler:
             self._seen = ()
             log.warning("pools: %s; trying again", error)
 
-    def _look_up(self) -> Mapping[str, ExtractorRow]:
-        """Read what people said of pools; the registered extractors. Without the lock, since their store may let one
-        wait: people are told of pools meanwhile. While it does not answer, what it said last holds."""
+    def _look_up(self) -> _Registered:
+        """Read what people said of pools, and what is registered. While the store does not answer, what it said last
+        holds."""
         wanted = self._wanted
         if wanted is None or self._clock() >= self._look_up_s:
             try:
                 self._rules.follow()
-                wanted = self._wanted = dict(self._extractors())
+                trainers = self._trainers() if self._trainer_ranks else {}
+                wanted = self._wanted = _Registered(dict(self._extractors()), dict(trainers))
             except TransientError as error:
                 if wanted is None:
                     raise
@@ -281,15 +301,22 @@ class Reconciler:
         for feature in set(self._registered) - set(wanted):
             del self._registered[feature]
             self._of_registrations.pop(ids.extractor_pool([feature]), None)
-        pools = {ids.extractor_pool([feature]) for feature in wanted}
-        removed = {pool for pool, size in self._driver.sizes().items() if size.registered and pool not in pools}
+        removed = self._unregistered(wanted)
         for pool in sorted(removed):
             self._driver.remove(pool)
             if pool not in self._removed:  # it may be seen for a while yet
-                if self._rules.of(pool) is not None:
-                    self._rules.set(pool, None, "the master")
                 self._report(pool, "is no longer registered; its workers leave")
         self._removed = removed
+
+    def _unregistered(self, wanted: Mapping[str, ExtractorRow]) -> Set[str]:
+        """The pools that were made for what is registered no more."""
+        pools = {ids.extractor_pool([feature]) for feature in wanted}
+        return {pool for pool, size in self._driver.sizes().items() if size.registered and pool not in pools}
+
+    def _forget_rules_of_removed(self, wanted: Mapping[str, ExtractorRow]) -> None:
+        for pool in sorted(self._unregistered(wanted) - self._removed):
+            if self._rules.of(pool) is not None:
+                self._rules.set(pool, None, "the master")
 
     def _add(self, feature: str, row: ExtractorRow) -> None:
         """Have a pool for what is registered; one that is refused does not stop the others."""

@@ -18,7 +18,7 @@ there are none.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from datetime import datetime
 
 from essp_master.job.pool_demand import PoolDemand, TrainerDemand
@@ -33,11 +33,10 @@ _STARVED = 0.3
 class TrainerRanks:
     """Divides the ranks. Not thread-safe: the reconciler's thread calls it."""
 
-    def __init__(self, driver: PoolDriver, ranks: int, rows: Callable[[], Mapping[str, TrainerRow]] = dict) -> None:
-        """`ranks`: how many there are. `rows`: registered trainers."""
+    def __init__(self, driver: PoolDriver, ranks: int) -> None:
+        """`ranks`: how many there are."""
         self._driver = driver
         self._ranks = ranks
-        self._rows = rows
         self._shares: dict[TrainingKey, int] = {}
         self._seen: dict[TrainingKey, int] = {}
         self._adopted = False
@@ -52,8 +51,8 @@ class TrainerRanks:
         """The ranks of each training."""
         return dict(self._shares)
 
-    def step(self, jobs: Sequence[PoolDemand]) -> list[str]:
-        """Give each trainer of the jobs its share of ranks. Returns one sentence per change."""
+    def step(self, jobs: Sequence[PoolDemand], registered: Mapping[str, TrainerRow]) -> list[str]:
+        """Give each trainer of the jobs its share of ranks. Returns one sentence per change. `registered`: trainers."""
         known = {(job.job, trainer.name) for job in jobs for trainer in job.trainers}
         jobs = [job for job in jobs if job.running] or jobs
         wanted = {
@@ -62,7 +61,6 @@ class TrainerRanks:
         failed = self._driver.failed()
         found = {key: demand for key, demand in wanted.items() if key not in failed}
         epochs = {key: len(trainer.losses) for key, (_, trainer) in found.items()}
-        registered = self._rows()
         rows = {key: row_for(trainer.model, registered) for key, (_, trainer) in wanted.items()}
         begun = {job.job: job.created for job, _ in wanted.values()}
         adopted = self._adopt(rows, begun, failed, known)

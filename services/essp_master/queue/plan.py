@@ -169,10 +169,9 @@ class _Planner:
             return f"{before} comes first"
         victims, lack = self._room_for(job)
         if lack is not None:
-            self._stuck = self._stuck or ("" if lack.of_quota else job.name)
+            if not lack.of_quota:
+                self._stuck = job.name
             return lack.reason
-        if self._stuck:
-            return f"{self._stuck} comes first"
         for victim in victims:
             self._preempt(victim, job)
         self._take(job, 1)
@@ -189,8 +188,6 @@ class _Planner:
         """The jobs that have to make room for this one; or what it lacks, whoever makes room."""
         victims: list[Contender] = []
         while (lack := self._lack(job, victims)) is not None:
-            if self._stuck:
-                return [], lack
             victim = self._victim(job, victims, lack.of_quota)
             if victim is None:
                 return [], self._lack(job, [])

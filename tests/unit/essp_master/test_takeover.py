@@ -10,7 +10,7 @@ import threading
 import tracemalloc
 import weakref
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
@@ -22,7 +22,7 @@ from essp.account import account_of
 from essp.audit.invariants import check
 from essp_common import topics
 from essp_common.artifacts import layout
-from essp_common.artifacts.history import History
+from essp_common.artifacts.history import History, pack, unpack
 from essp_common.bus.port import Bus
 from essp_common.errors import Conflict, Fenced, PermanentError, Unavailable
 from essp_common.job.status import JobState, JobStatus
@@ -37,6 +37,7 @@ from essp_common.pb.v1.messages_pb2 import (
     Finished,
     HistorySegment,
     JobSnapshot,
+    LedgerState,
     Progress,
 )
 from essp_common.runtime import ids
@@ -474,6 +475,46 @@ def test_a_job_that_ended_and_cannot_be_read_any_more_stays_as_it_was(
     newest.write_bytes(b"damaged")
     second = master_named("m2", adapters)
     assert second.status("small").state is JobState.STOPPED
+
+
+def lose_last(numbers: Any) -> None:
+    numbers.pop()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        pytest.param(lambda ledger: lose_last(ledger.plain[0].indices), id="indices"),
+        pytest.param(lambda ledger: lose_last(ledger.plain[0].sizes[0].bytes), id="sizes"),
+        pytest.param(lambda ledger: ledger.plain[0].indices.append(10**6), id="an index beyond the plan"),
+        pytest.param(lambda ledger: setattr(ledger.plain[0], "phase_index", 10**6), id="a phase beyond the plan"),
+        pytest.param(lambda ledger: lose_last(ledger.consumers[0].below), id="a phase less"),
+        pytest.param(lambda ledger: ledger.order.issued.bits.append(b"x"), id="blocks of issued clips"),
+    ],
+)
+def test_a_history_that_does_not_fit_together_is_named_and_the_job_goes_on_from_its_checkpoints(
+    adapters: Adapters, fleet: Fleet, tmp_path: Path, damage: Callable[[LedgerState], object]
+) -> None:
+    """As when it was edited, or written by something else: what no check sum shows."""
+    first = master_named("m1", adapters)
+    first.start(fleet.job)
+    written(first, fleet)
+    fleet.work()
+    written(first, fleet)
+    die(first)
+    newest = max((tmp_path / "out" / "history").glob("0*"))
+    segment = unpack(newest.read_bytes(), newest.as_uri())
+    damage(segment.ledger)
+    newest.write_bytes(pack(segment))
+    second = master_named("m2", adapters)
+    found = second.status("small")
+    assert found.state is JobState.FAILED
+    assert f"{newest.as_uri()} is damaged" in found.reason
+    assert "restore it from a backup, or start the job again" in found.reason
+    assert [job.name for job in second.jobs()] == ["small"], "nobody is kept from the list of jobs"
+    second.start(fleet.job)
+    run_to_rest(second, fleet)
+    assert second.status("small").state is not JobState.FAILED
 
 
 @pytest.mark.parametrize("fresh", [False, True])

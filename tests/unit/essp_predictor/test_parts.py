@@ -111,6 +111,31 @@ def test_a_predictor_that_dies_before_it_has_cleared_up_leaves_that_to_the_next(
 
 
 @pytest.mark.usefixtures("small_parts")
+def test_a_predictor_that_is_slow_to_clear_up_leaves_the_next_run_what_that_has_saved(
+    unheard: PredictorBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a rebalance another predictor may have the next run, which saves under the same names."""
+    with unheard.predictor():
+        unheard.ending()
+    before, delete = kept(unheard), DirectoryStore.delete
+    removed: list[str] = []
+
+    def slow(store: DirectoryStore, key: str) -> None:
+        if not removed:
+            unheard.control(Control.START, fence=3)
+            until(lambda: predictor._control.state(JOB) == Control.START, "it has heard of the next run")
+        removed.append(key)
+        delete(store, key)
+
+    unheard.control(Control.COMPLETE)
+    monkeypatch.setattr(DirectoryStore, "delete", slow)
+    with unheard.predictor() as predictor:
+        until(lambda: unheard.bus.backlog(topics.CONTROL, "predictor") == 1, "it is done with the run before")
+    assert len(removed) == 1
+    assert kept(unheard) == before - 1
+
+
+@pytest.mark.usefixtures("small_parts")
 def test_a_job_that_is_stopped_at_its_end_is_not_scored_again(unheard: PredictorBench) -> None:
     with unheard.predictor():
         assert unheard.ending().fence == 2

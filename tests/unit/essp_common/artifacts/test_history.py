@@ -16,7 +16,7 @@ from essp_common.artifacts.history import BadHistory, History, pack, runs_of, sp
 from essp_common.errors import Fenced, Unavailable
 from essp_common.objects.numbered_log import numbered
 from essp_common.objects.port import ObjectInfo, ObjectStore
-from essp_common.pb.v1.messages_pb2 import HistoryEntry, HistorySegment, PhaseEvents
+from essp_common.pb.v1.messages_pb2 import HistoryEntry, HistorySegment, PhaseEvents, Runs
 from essp_common.wiring import open_store
 
 
@@ -41,6 +41,11 @@ def test_runs_say_which_indices(indices: set[int]) -> None:
     spans = list(spans_of(runs_of(indices)))
     assert [index for begin, end in spans for index in range(begin, end)] == sorted(indices)
     assert all(end < begin for (_, end), (begin, _) in pairwise(spans)), "runs do not touch"
+
+
+def test_runs_without_their_last_end_are_no_history() -> None:
+    with pytest.raises(BadHistory, match="lack their last end; restore it from a backup"):
+        spans_of(Runs(lengths=[3, 4, 5]))
 
 
 def test_what_is_appended_is_read_in_order(store: ObjectStore) -> None:

@@ -64,7 +64,7 @@ def test_a_trainer_runs_in_the_image_of_the_row_that_has_its_model(
     resources, environment = Resources(cpu="2", memory="3Gi"), {"OMP_NUM_THREADS": "2"}
     row = TrainerRow(name="own", image=IMAGE, models=("ownnet",), resources=resources, environment=environment)
     own = replace(training("rgb", 0.0), model="ownnet")
-    TrainerRanks(driver, 2, lambda: {"own": row}).step([job(trainers=(own, training("flow", 0.0)))])
+    TrainerRanks(driver, 2).step([job(trainers=(own, training("flow", 0.0)))], {"own": row})
     repaired(driver, lambda: len(driver.sizes()) == 2)
     rgb, flow = (job_of(api, training_name("demo", name)).spec.template.spec.containers[0] for name in ("rgb", "flow"))
     assert (rgb.image, flow.image) == (IMAGE, "none")
@@ -181,11 +181,11 @@ def test_a_training_that_goes_on_after_its_job_was_complete_gets_another_job(
 ) -> None:
     """More epochs came when its trainers had just ended."""
     ranks, demand = TrainerRanks(driver, 2), job(trainers=(training("rgb", 0.0),))
-    ranks.step([demand])
+    ranks.step([demand], {})
     seen(driver, trainer_demo_rgb=PoolSize(2, 0, 0))
     ended(cluster, "Complete", "CompletionsReached", "")
     until(lambda: driver.done() == {("demo", "rgb")})
-    ranks.step([demand])
+    ranks.step([demand], {})
     repaired(driver, lambda: driver.sizes() == {"trainer.demo.rgb": PoolSize(2, 0, 0)})
     assert driver.done() == set()
     assert cluster.count("POST", "jobs") == 2

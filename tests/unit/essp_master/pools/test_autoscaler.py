@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -80,6 +81,28 @@ def test_workers_that_cannot_work_are_not_made_more() -> None:
     assert "the broker is silent" in decision.reason
 
 
+@pytest.mark.parametrize(
+    "load",
+    [
+        pytest.param(BUSY, id="soon after it grew"),
+        pytest.param(replace(BUSY, hindered="no worker has told of itself"), id="hindered"),
+        pytest.param(replace(BUSY, queue=0, awaited=True), id="awaited by a job that has not begun"),
+        pytest.param(replace(BUSY, wait=0.0), id="no trainer waits yet"),
+    ],
+)
+def test_a_pool_without_workers_gets_one_as_soon_as_there_is_work(load: PoolLoad) -> None:
+    scaler = Autoscaler()
+    scaler.decide([(BUSY, Limits())], 95.0)
+    gone = replace(load, replicas=0, ready=0, busy=0.0, done_per_s=0.0)
+    assert scaler.decide([(gone, Limits())], 100.0)[0].wanted >= 1
+
+
+def test_a_pool_whose_input_is_too_slow_is_not_made_larger() -> None:
+    (decision,) = shown(BUSY).decide([(replace(BUSY, busy=0.3, queue=1), Limits())], 100.0)
+    assert decision.wanted == decision.replicas
+    assert "its input is too slow" in decision.reason
+
+
 def test_stuck_workers_are_made_up_for() -> None:
     healthy = replace(BUSY, replicas=10, ready=10, done_per_s=49.0)
     scaler = shown(healthy)
@@ -123,6 +146,28 @@ def test_it_shrinks_only_after_a_lasting_surplus_and_not_soon_after_growing() ->
     assert min(wanted.values()) == 3, "one step at a time"
 
 
+def test_each_step_down_waits_for_a_surplus_of_its_own() -> None:
+    scaler, policy, load, shrunk_s = Autoscaler(), Policy(), IDLE, []
+    for now_s in range(0, 600, 10):
+        (decision,) = scaler.decide([(load, Limits())], now_s)
+        if decision.wanted < load.replicas:
+            assert decision.wanted == load.replicas - 1
+            shrunk_s.append(now_s)
+        load = replace(load, replicas=decision.wanted, ready=decision.wanted)
+    assert shrunk_s[0] == policy.surplus_s
+    assert all(later - before > policy.surplus_s for before, later in pairwise(shrunk_s))
+
+
+def test_workers_that_have_just_come_up_are_kept_for_a_while_however_long_the_surplus_has_lasted() -> None:
+    scaler, policy = Autoscaler(), Policy()
+    came_s, shrunk_s = policy.surplus_s - 10, []
+    for now_s in range(0, 400, 10):
+        (decision,) = scaler.decide([(replace(IDLE, ready=4 if now_s >= came_s else 3), Limits())], now_s)
+        if decision.wanted < IDLE.replicas:
+            shrunk_s.append(now_s)
+    assert shrunk_s[0] == came_s + policy.grace_s
+
+
 @pytest.mark.parametrize("full", [False, True])
 @pytest.mark.parametrize("demand_per_s", [None, 40.0])
 def test_a_pool_without_work_shrinks_to_none_and_comes_back_with_work(full: bool, demand_per_s: float | None) -> None:
@@ -137,11 +182,12 @@ def test_a_pool_without_work_shrinks_to_none_and_comes_back_with_work(full: bool
     assert scaler.decide([(load, Limits(min=2))], 2000.0)[0].wanted == 2
 
 
-def test_an_interruption_of_the_surplus_starts_the_wait_again() -> None:
+@pytest.mark.parametrize("between", [BUSY, replace(IDLE, demand_per_s=40.0)], ids=["too few", "as many as needed"])
+def test_an_interruption_of_the_surplus_starts_the_wait_again(between: PoolLoad) -> None:
     scaler = Autoscaler()
     for now_s in range(0, 110, 10):
         scaler.decide([(IDLE, Limits())], now_s)
-    scaler.decide([(BUSY, Limits(max=4))], 110.0)
+    scaler.decide([(between, Limits(max=4))], 110.0)
     assert scaler.decide([(IDLE, Limits())], 130.0)[0].wanted == 4
 
 

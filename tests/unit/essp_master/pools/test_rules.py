@@ -10,9 +10,11 @@ import pytest
 from essp_common.errors import ConfigError, NotFound, Unavailable
 from essp_common.objects.port import ObjectStore
 from essp_common.wiring import open_store
-from essp_master.pools.reconciler import PoolView
+from essp_master.pools.reconciler import PoolView, Reconciler
 from essp_master.pools.rules import PREFIX, PoolRule, PoolRules
-from tests.unit.essp_master.pools.test_reconciler import DEPTH, ReconcilerBench
+from essp_master.pools.trainer_ranks import TrainerRanks
+from essp_master.registrations import TrainerRow
+from tests.unit.essp_master.pools.test_reconciler import DEPTH, IMAGE, ReconcilerBench
 
 FIXED = PoolRule(replicas=2)
 
@@ -100,9 +102,7 @@ def test_a_store_that_does_not_answer_keeps_nobody_from_pools(
 
     def away(key: str) -> bytes:
         asked.append(key)
-        asks = threading.Thread(target=lambda: told.extend(bench.reconciler.pools()), daemon=True)
-        asks.start()
-        asks.join(5.0)
+        told.extend(asked_meanwhile(bench))
         raise Unavailable("the store does not answer")
 
     monkeypatch.setattr(store, "get", away)
@@ -117,6 +117,75 @@ def test_a_store_that_does_not_answer_keeps_nobody_from_pools(
     bench.clock.now_s += 60
     bench.reconciler.step()
     assert len(asked) == 2
+
+
+def asked_meanwhile(bench: ReconcilerBench) -> list[PoolView]:
+    """What somebody is told of pools at this moment; nothing if he is kept waiting."""
+    told: list[PoolView] = []
+    asks = threading.Thread(target=lambda: told.extend(bench.reconciler.pools()), daemon=True)
+    asks.start()
+    asks.join(5.0)
+    return told
+
+
+def test_who_sets_a_pool_keeps_nobody_else_waiting_for_the_store(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = bench_over(store, decoder=2)
+    bench.reconciler.step()
+    told = []
+
+    def away(key: str, data: bytes, if_absent: bool = False) -> None:
+        told.append(asked_meanwhile(bench))
+        raise Unavailable("the store does not answer")
+
+    monkeypatch.setattr(store, "put", away)
+    with pytest.raises(Unavailable):
+        bench.reconciler.set("decoder", FIXED, "ann")
+    assert [[pool.name for pool in pools] for pools in told] == [["decoder"]]
+    assert bench.reconciler.rule("decoder") == PoolRule(), "it counts once it is written"
+    assert bench.reconciler.events() == []
+
+
+def test_a_platform_that_does_not_answer_keeps_nobody_from_what_is_known_of_pools(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench, told = bench_over(None, decoder=2), []
+
+    def away(pool: str, replicas: int, spare: object) -> None:
+        told.append(asked_meanwhile(bench))
+        raise Unavailable("the API server does not answer")
+
+    monkeypatch.setattr(bench.driver, "scale", away)
+    with pytest.raises(Unavailable):
+        bench.reconciler.set("decoder", PoolRule(replicas=3), "ann")
+    assert [[pool.name for pool in pools] for pools in told] == [["decoder"]]
+
+
+def test_pools_are_scaled_and_ranks_divided_while_the_store_of_registrations_does_not_answer() -> None:
+    own = TrainerRow(name="own", image=IMAGE, models=("small",), max_ranks=1)
+    answers = [True]
+
+    def registered() -> dict[str, TrainerRow]:
+        if not answers:
+            raise Unavailable("the store does not answer")
+        return {"own": own}
+
+    bench = ReconcilerBench(decoder=1)
+    bench.reconciler = Reconciler(
+        bench.driver,
+        bench.worker_registry,
+        lambda: bench.jobs,
+        trainer_ranks=TrainerRanks(bench.driver, 6),
+        clock=bench.clock,
+        trainers=registered,
+    )
+    bench.reconciler.step()
+    answers.clear()
+    bench.pass_time(60, decoded_per_s=5.0, wait=0.5)
+    assert bench.driver.replicas["decoder"] > 1
+    trained = {told for told in bench.driver.told if told[0] == "train"}
+    assert trained == {("train", "demo", "flow", 1), ("train", "demo", "rgb", 1)}, "as the row that was read allows"
 
 
 def test_bounds_that_no_size_lies_within_are_refused_and_change_nothing(store: ObjectStore) -> None:

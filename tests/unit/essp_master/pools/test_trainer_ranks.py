@@ -30,12 +30,12 @@ def shares(driver: Recorded) -> dict[str, int]:
 def test_trainers_of_a_new_job_get_ranks_and_lose_them_with_it() -> None:
     driver = Recorded({})
     ranks = TrainerRanks(driver, 4)
-    assert len(ranks.step([with_losses(rgb=[], flow=[])])) == 2
+    assert len(ranks.step([with_losses(rgb=[], flow=[])], {})) == 2
     assert sum(shares(driver).values()) == 4
     told = len(driver.told)
-    assert ranks.step([with_losses(rgb=[], flow=[])]) == []
+    assert ranks.step([with_losses(rgb=[], flow=[])], {}) == []
     assert len(driver.told) == told, "nothing has changed"
-    ranks.step([])
+    ranks.step([], {})
     assert shares(driver) == {"rgb": 0, "flow": 0}
 
 
@@ -44,19 +44,19 @@ def test_a_paused_job_gives_its_ranks_to_a_running_one_and_gets_some_back() -> N
     ranks = TrainerRanks(driver, 2)
     older = replace(with_losses(rgb=[]), job="older")
     newer = replace(with_losses(flow=[]), job="newer")
-    ranks.step([replace(older, running=False)])
+    ranks.step([replace(older, running=False)], {})
     assert shares(driver) == {"rgb": 2}, "nobody else wants them"
-    ranks.step([replace(older, running=False), newer])
+    ranks.step([replace(older, running=False), newer], {})
     assert shares(driver) == {"rgb": 0, "flow": 2}
-    ranks.step([older, newer])
+    ranks.step([older, newer], {})
     assert shares(driver) == {"rgb": 1, "flow": 1}
 
 
 def test_after_an_epoch_who_still_improves_gets_more() -> None:
     driver = Recorded({})
     ranks = TrainerRanks(driver, 6)
-    ranks.step([with_losses(rgb=[], flow=[])])
-    (sentence, *_) = ranks.step([with_losses(rgb=[2.4, 1.9, 1.5, 1.2], flow=[2.4, 0.52, 0.51, 0.51])])
+    ranks.step([with_losses(rgb=[], flow=[])], {})
+    (sentence, *_) = ranks.step([with_losses(rgb=[2.4, 1.9, 1.5, 1.2], flow=[2.4, 0.52, 0.51, 0.51])], {})
     assert shares(driver)["rgb"] > shares(driver)["flow"] >= 1
     assert "ranks of 6" in sentence
     kinds: list[Any] = [call for call in driver.told[2:] if call[0] == "train"]
@@ -66,8 +66,8 @@ def test_after_an_epoch_who_still_improves_gets_more() -> None:
 def test_a_registered_image_takes_the_models_it_is_for() -> None:
     driver = Recorded({})
     row = TrainerRow(name="own", image=IMAGE, models=("small",), max_ranks=1)
-    ranks = TrainerRanks(driver, 6, lambda: {"own": row})
-    ranks.step([with_losses(rgb=[], flow=[])])
+    ranks = TrainerRanks(driver, 6)
+    ranks.step([with_losses(rgb=[], flow=[])], {"own": row})
     assert shares(driver) == {"rgb": 1, "flow": 1}, "not more than its row allows"
 
 
@@ -76,10 +76,10 @@ def test_a_job_that_was_stopped_and_started_in_between_has_its_trainers_started_
     driver = Recorded({})
     ranks = TrainerRanks(driver, 4)
     first = with_losses(rgb=[], flow=[])
-    ranks.step([first])
+    ranks.step([first], {})
     before = shares(driver)
     told = len(driver.told)
-    ranks.step([replace(first, created=first.created + timedelta(seconds=5))])
+    ranks.step([replace(first, created=first.created + timedelta(seconds=5))], {})
     again = [(trainer, ranks) for _, _, trainer, ranks, *_ in driver.told[told:]]
     assert sorted(again) == sorted([("rgb", 0), ("flow", 0), *before.items()])
     assert [ranks for _, ranks in again[:2]] == [0, 0], "the former ones first"
@@ -90,13 +90,13 @@ def test_a_training_that_has_ended_and_is_wanted_again_is_started_again() -> Non
     driver = Recorded({})
     ranks = TrainerRanks(driver, 4)
     demand = with_losses(rgb=[1.0], flow=[1.0])
-    ranks.step([demand])
+    ranks.step([demand], {})
     before, told = shares(driver), len(driver.told)
     driver.ended = {("demo", "rgb"), ("other", "rgb")}
-    sentences = ranks.step([demand])
+    sentences = ranks.step([demand], {})
     assert driver.told[told:] == [("train", "demo", "rgb", 0), ("train", "demo", "rgb", before["rgb"])]
     assert sentences == [f"trainer demo.rgb: 0 -> {before['rgb']} ranks of 4"]
-    assert ranks.step([demand]) == []
+    assert ranks.step([demand], {}) == []
 
 
 def test_a_new_master_starts_again_what_had_ended_before_its_run() -> None:
@@ -105,25 +105,25 @@ def test_a_new_master_starts_again_what_had_ended_before_its_run() -> None:
     driver.present = {("demo", "rgb"): 4}
     driver.ended = {("demo", "rgb")}
     ranks = TrainerRanks(driver, 4)
-    ranks.step([with_losses(rgb=[])])
+    ranks.step([with_losses(rgb=[])], {})
     assert [(told[-1] > 0) for told in driver.told[-2:]] == [False, True]
-    assert ranks.step([with_losses(rgb=[])]) == []
+    assert ranks.step([with_losses(rgb=[])], {}) == []
 
 
 def test_a_training_that_has_failed_gives_its_ranks_to_others_and_stays_to_be_looked_at() -> None:
     driver = Recorded({})
     ranks = TrainerRanks(driver, 4)
     demand = with_losses(rgb=[], flow=[])
-    ranks.step([demand])
+    ranks.step([demand], {})
     had = ranks.shares["demo", "rgb"]
     driver.failing = {("demo", "rgb")}
-    sentences = ranks.step([demand])
+    sentences = ranks.step([demand], {})
     assert f"trainer demo.rgb has failed; its {had} ranks are free for others" in sentences
     assert ranks.shares == {("demo", "flow"): 4}
     assert shares(driver)["rgb"] == had, "its Job stays as it is"
-    assert ranks.step([demand]) == []
+    assert ranks.step([demand], {}) == []
     driver.failing = set()  # somebody has mended it
-    ranks.step([demand])
+    ranks.step([demand], {})
     assert ranks.shares.keys() == {("demo", "rgb"), ("demo", "flow")}
     assert sum(ranks.shares.values()) == 4
 
@@ -132,18 +132,18 @@ def test_a_training_that_has_failed_goes_with_its_run() -> None:
     driver = Recorded({})
     ranks = TrainerRanks(driver, 4)
     demand = with_losses(rgb=[])
-    ranks.step([demand])
+    ranks.step([demand], {})
     driver.failing = {("demo", "rgb")}
-    ranks.step([demand])
+    ranks.step([demand], {})
     told = len(driver.told)
-    ranks.step([replace(demand, created=demand.created + timedelta(seconds=5))])
+    ranks.step([replace(demand, created=demand.created + timedelta(seconds=5))], {})
     assert driver.told[told:] == [("train", "demo", "rgb", 0)], "the former one has to go before there is another"
     driver.failing = set()
-    ranks.step([replace(demand, created=demand.created + timedelta(seconds=5))])
+    ranks.step([replace(demand, created=demand.created + timedelta(seconds=5))], {})
     assert shares(driver)["rgb"] >= 1
     driver.failing = {("demo", "rgb")}
-    ranks.step([replace(demand, created=demand.created + timedelta(seconds=5))])
-    ranks.step([])
+    ranks.step([replace(demand, created=demand.created + timedelta(seconds=5))], {})
+    ranks.step([], {})
     assert shares(driver) == {"rgb": 0}, "its job is over"
 
 
@@ -152,7 +152,7 @@ def test_a_new_master_leaves_a_training_that_has_failed_alone() -> None:
     driver.present = {("demo", "rgb"): 3, ("demo", "flow"): 1}
     driver.failing = {("demo", "rgb")}
     ranks = TrainerRanks(driver, 4)
-    ranks.step([with_losses(rgb=[], flow=[])])
+    ranks.step([with_losses(rgb=[], flow=[])], {})
     assert "rgb" not in shares(driver)
     assert ranks.shares.keys() == {("demo", "flow")}
 
@@ -170,17 +170,17 @@ def test_what_could_not_be_done_is_tried_again() -> None:
     ranks = TrainerRanks(driver, 4)
     jobs = [with_losses(rgb=[], flow=[])]
     with pytest.raises(Unavailable):
-        ranks.step(jobs)
-    ranks.step(jobs)
+        ranks.step(jobs, {})
+    ranks.step(jobs, {})
     assert sum(shares(driver).values()) == 4
-    assert ranks.step(jobs) == []
+    assert ranks.step(jobs, {}) == []
 
 
 def test_a_new_master_moves_no_ranks_and_ends_what_is_of_no_job() -> None:
     driver = Recorded({})
     driver.present = {("demo", "rgb"): 1, ("demo", "flow"): 3, ("gone", "rgb"): 4}
     ranks = TrainerRanks(driver, 4)
-    (sentence,) = ranks.step([with_losses(rgb=[2.4, 1.9, 1.5, 1.2], flow=[2.4, 1.9, 1.5, 1.2])])
+    (sentence,) = ranks.step([with_losses(rgb=[2.4, 1.9, 1.5, 1.2], flow=[2.4, 1.9, 1.5, 1.2])], {})
     assert "gone.rgb" in sentence
     assert sorted(driver.told) == [
         ("train", "demo", "flow", 3),
@@ -197,5 +197,5 @@ def test_what_there_is_is_looked_for_again_after_a_failure() -> None:
     driver = Away({})
     ranks = TrainerRanks(driver, 4)
     with pytest.raises(Unavailable):
-        ranks.step([with_losses(rgb=[])])
+        ranks.step([with_losses(rgb=[])], {})
     assert driver.told == []

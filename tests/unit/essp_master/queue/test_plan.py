@@ -85,6 +85,40 @@ def test_nothing_overtakes_a_large_job() -> None:
     assert [w.job for w in decided.waiting] == ["large", "small"]
 
 
+def test_nothing_overtakes_a_large_job_of_another_team() -> None:
+    """Though it would fit: else small ones could keep the large one waiting for ever."""
+    present = [job("a0", 0, 3, "a", running=True), job("b0", 1, 4, "b", running=True)]
+    decided = plan([*present, job("large", 2, 5, "a"), job("small", 3, 1, "b")], Amount(10, UNBOUNDED), {})
+    assert decided.start == ()
+    assert [(w.job, w.reason) for w in decided.waiting] == [
+        ("large", "its budget is 5 B, and 3 B of 10 B are free"),
+        ("small", "large comes first"),
+    ]
+
+
+def test_nothing_of_the_same_team_overtakes_a_job_that_its_quota_holds_back() -> None:
+    present = [job("a0", 0, 2, "a", running=True), job("b0", 0, 3, "b", running=True)]
+    waiting = [job("a1", 1, 2, "a"), job("a2", 2, 1, "a"), job("b1", 3, 2, "b")]
+    decided = plan([*present, *waiting], Amount(10, UNBOUNDED), {"a": Team(budget=3)})
+    assert decided.start == ("b1",), "others are none the worse for it"
+    assert [w.job for w in decided.waiting] == ["a1", "a2"]
+    assert decided.waiting[1].reason == "a1 comes first"
+
+
+def test_teams_wait_in_turn() -> None:
+    """In the order in which their jobs would run, not in that of their starts."""
+    full = job("c0", 0, 4, "c", running=True)
+    waiting = {"b1": 1, "b2": 2, "a1": 3, "a2": 4, "b3": 30}
+    jobs = [full, *(job(name, at, team=name[0]) for name, at in waiting.items())]
+    decided = plan(jobs, Amount(4, UNBOUNDED), {"c": Team(weight=100)})
+    assert [w.job for w in decided.waiting] == ["b1", "a1", "b2", "a2", "b3"]
+
+
+def test_a_job_does_not_wait_for_what_it_has_in_hand_itself() -> None:
+    made_room = job("a", 0, 4, held=Amount(4))
+    assert plan([made_room], Amount(5, UNBOUNDED), {}).start == ("a",)
+
+
 def test_a_job_that_needs_more_than_there_is_runs_alone() -> None:
     large = job("large", 0, 50)
     now = settled([large, job("b", 1)], Amount(5, UNBOUNDED), {})
@@ -105,6 +139,18 @@ def test_a_quota_holds_back_its_own_team_only(quota: Team, reason: str) -> None:
     decided = plan(jobs, Amount(100, 100), {"a": quota})
     assert decided.start == ("a1", "b1")
     assert [(w.job, w.reason) for w in decided.waiting] == [("a2", reason)]
+
+
+@pytest.mark.parametrize("quota", [Team(jobs=1), Team(budget=2), Team(ranks=2)])
+def test_a_higher_priority_takes_its_place_within_a_quota_from_its_own_team(quota: Team) -> None:
+    low = job("low", 0, 2, "a", 2, priority=-1, running=True)
+    decided = plan([low, job("new", 1, 2, "a", 2)], Amount(100, 100), {"a": quota})
+    assert decided.preempt == {"low": "new"}
+
+
+def test_a_job_runs_that_takes_all_there_is() -> None:
+    jobs = [job("a", 0, 3, "t", ranks=3), job("b", 1, 2, "t", ranks=1)]
+    assert plan(jobs, Amount(5, 4), {"t": Team(jobs=2, budget=5, ranks=4)}).start == ("a", "b")
 
 
 def test_ranks_count_as_bytes_do() -> None:
