@@ -18,11 +18,12 @@ from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.file import read_catalog
 from essp_common.catalog.label_sets import has_several_labels
 from essp_common.errors import ConfigError
-from essp_common.job.data_spec import SamplingSpec
+from essp_common.job.data_spec import DataSpec, SamplingSpec
 from essp_common.job.spec import OF_LABELS, parse_spec
 from essp_common.job.trainer_spec import PACKAGE
 from essp_common.planning.decode_cost import decode_cost
 from essp_common.planning.phases import Phases
+from essp_common.planning.splits import splits_of
 from essp_common.quantities import counted
 from essp_common.runtime.config import Settings
 from essp_common.wiring import Stores
@@ -123,6 +124,10 @@ _POOLED = """\
 _VISITS = SamplingSpec(kind="pooled")
 _WORTH = 1.3
 """Times fewer frames to decode, from which on `pooled` is proposed."""
+_BATCH = 32
+"""Clips, in what `trainer_text` writes."""
+_LEAST_BATCHES = 15
+"""Of an epoch: with the one or two that few videos make, 20 epochs are over before anything is learned."""
 _LEAST_CLIPS = 96
 _LONGEST_NAME = 63
 _MIB = 2**20
@@ -201,7 +206,7 @@ def job_text(catalog: Catalog, uri: str, file: str, model: str, recipe: Recipe |
         return recipe_text(TEMPLATES[recipe], catalog, fields)
     shorts = np.sort(np.minimum(usable.numbers("width"), usable.numbers("height")))
     short = int(shorts[len(shorts) // 2])
-    chosen = _few_of_labels(len(usable)) if recipe == "few" else _whole(model, short, several)
+    chosen = _few_of_labels(len(usable)) if recipe == "few" else _whole(model, short, several, _trained(catalog))
     chosen["targets"], chosen["tried"] = (_LABELS, _TRIED_OF_LABELS) if several else ("", _TRIED)
     if several:
         chosen["strategies"] = ", ".join(OF_LABELS)
@@ -230,16 +235,29 @@ def job_text(catalog: Catalog, uri: str, file: str, model: str, recipe: Recipe |
     return write(sampling=pooled, budget=_mebibytes(max(_BUDGET, -(-budget // _STEP) * _STEP)))
 
 
-def _whole(model: str, short: int, several: bool) -> dict[str, object]:
+def _trained(catalog: Catalog) -> int:
+    """How many videos the job trains on. 0: its splits are wrong, which `essp validate` tells about."""
+    try:
+        return len(splits_of(catalog, DataSpec()).train)
+    except ConfigError:
+        return 0
+
+
+def _whole(model: str, short: int, several: bool, videos: int) -> dict[str, object]:
     """What is written without a recipe: all of both networks learns. `short`: pixels of the videos' short side.
-    `several`: videos have more than one label."""
+    `several`: videos have more than one label. `videos`: how many are trained on."""
+    clips = "  # clips_per_epoch: 1000     # default: one for each training video\n"
+    if videos < _LEAST_BATCHES * _BATCH:
+        alone = counted(-(-videos // _BATCH), "batch")
+        why = f"{_LEAST_BATCHES} batches; the default, one clip of each training video, is {alone}"
+        clips = f"  clips_per_epoch: {_LEAST_BATCHES * _BATCH}        # {why}\n"
     side = side_for(model, short)
     trainer = trainer_text(model, side) + (_CHOOSE if several else "")
     return {
         "stride": 1,
         "mode": "crop",
         "side": side,
-        "clips_per_epoch": "  # clips_per_epoch: 1000     # default: one for each training video\n",
+        "clips_per_epoch": clips,
         "evaluated": 3,
         "trainers": _WHOLE.format(trainer=trainer),
         "strategies": "average, product, best, weighted, weighted_product",

@@ -200,6 +200,20 @@ def test_a_recipe_is_sound_once_its_weights_are_there(tmp_path: Path, recipe: st
     assert json.loads(checked.stdout)["warnings"] == []
 
 
+@pytest.mark.parametrize(("count", "told"), [(20, "1 batch"), (60, "2 batches")])
+def test_few_videos_make_several_batches_an_epoch(count: int, told: str) -> None:
+    """With one clip of each, a job of 20 epochs would end after a few updates."""
+    text = job_text(videos(count, 150), "set.parquet", "job.yaml", "small")
+    assert f"one clip of each training video, is {told}\n" in text
+    spec = parse_spec(text)
+    assert spec.sampling.clips_per_epoch is not None
+    assert spec.trainers["rgb"].updates(spec.sampling.clips_per_epoch) == 15
+
+
+def test_enough_videos_give_one_clip_each() -> None:
+    assert parse_spec(job_text(videos(600, 150), "set.parquet", "job.yaml", "small")).sampling.clips_per_epoch is None
+
+
 def test_the_recipe_of_the_paper_has_its_numbers(tmp_path: Path) -> None:
     spec = parse_spec(job_text(videos(10, 150), "set.parquet", "job.yaml", "small", "paper"))
     spatial, temporal = spec.trainers["spatial-vgg19"], spec.trainers["temporal-vgg19"]
