@@ -132,8 +132,9 @@ def show_command(data_set: DataSetArgument, version: VersionOption = None, as_js
         typer.echo(json.dumps(facts, indent=2))
         return
     console = open_console()
+    several = f" of {', '.join(map(str, found.versions()))}" if len(found.versions()) > 1 else ""
     told = (
-        f" version {reader.number} of {facts['versions']}: {counted(len(reader), 'record')} in "
+        f" version {reader.number}{several}: {counted(len(reader), 'record')} in "
         f"{counted(len(reader.version.files), 'file')}, {size(int(lengths.sum()))}"
     )
     console.print(Text.assemble((data_set, "bold"), told), soft_wrap=True)
