@@ -27,7 +27,7 @@ def counted(count: int, thing: str) -> str:
         return f"1 {thing}"
     if thing.endswith("y") and thing[-2] not in "aeo":
         return f"{count:,} {thing[:-1]}ies"
-    return f"{count:,} {thing}" + ("es" if thing.endswith(("ch", "s", "x")) else "s")
+    return f"{count:,} {thing}" + ("es" if thing.endswith(("tch", "s", "x")) else "s")
 
 
 def duration(seconds: float) -> str:

@@ -247,7 +247,7 @@ def _whole(model: str, short: int, several: bool, videos: int) -> dict[str, obje
     """What is written without a recipe: all of both networks learns. `short`: pixels of the videos' short side.
     `several`: videos have more than one label. `videos`: how many are trained on."""
     clips = "  # clips_per_epoch: 1000     # default: one for each training video\n"
-    if videos < _LEAST_BATCHES * _BATCH:
+    if 0 < videos < _LEAST_BATCHES * _BATCH:
         alone = counted(-(-videos // _BATCH), "batch")
         why = f"{_LEAST_BATCHES} batches; the default, one clip of each training video, is {alone}"
         clips = f"  clips_per_epoch: {_LEAST_BATCHES * _BATCH}        # {why}\n"

@@ -72,9 +72,8 @@ def splits_of(catalog: Catalog, data: DataSpec) -> Splits:
         )
     if not held_out.any():
         raise ConfigError(
-            "data.validation_fraction: no video can be set aside, as what comes of one file or one group stays "
-            f"together, and split {train_name!r} has no class with two files at least, of more than one group; add "
-            "videos, or name a split in data.validation"
+            f"data.validation_fraction: no validation videos can be set aside, since no class of split {train_name!r} "
+            "has two files (of two groups, if it has groups); add videos, or name a split in data.validation"
         )
     left, aside = (catalog.view_of(train.rows.where(chosen)) for chosen in (~held_out, held_out))
     return Splits(left, aside, test, carved=True)

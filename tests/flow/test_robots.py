@@ -119,7 +119,9 @@ def test_episodes_of_one_file_are_trained_on_where_none_is_set_aside(top: Path, 
     rows = essp.open_catalog(top).rows
     alone = Catalog(tuple(replace(row, split="train") for row in rows if row.uri == rows[0].uri))
     write_catalog(DirectoryStore(str(tmp_path)), "one.parquet", alone)
-    with pytest.raises(ConfigError, match=r"^validation_fraction: no video .* or set it to 0 and train on all$"):
+    with pytest.raises(
+        ConfigError, match=r"^validation_fraction: no validation videos .* or set it to 0 and train on all$"
+    ):
         loader(tmp_path / "one.parquet", validation_fraction=0.15)
     with loader(tmp_path / "one.parquet") as clips:
         assert {video for batch in clips for video in batch.meta["video"]} == {row.id for row in alone.rows}
