@@ -22,8 +22,12 @@ def size(count: float) -> str:
 
 
 def counted(count: int, thing: str) -> str:
-    """`1 file`, `2 files`, `1,024 files`, `2 boxes`, `2 classes`."""
-    return f"{count:,} {thing}" + ("" if count == 1 else "es" if thing.endswith(("x", "s")) else "s")
+    """`1 file`, `2 files`, `1,024 files`, `2 boxes`, `2 batches`, `2 entries`, `2 ways`."""
+    if count == 1:
+        return f"1 {thing}"
+    if thing.endswith("y") and thing[-2] not in "aeo":
+        return f"{count:,} {thing[:-1]}ies"
+    return f"{count:,} {thing}" + ("es" if thing.endswith(("tch", "s", "x")) else "s")
 
 
 def duration(seconds: float) -> str:

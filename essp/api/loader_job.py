@@ -43,6 +43,7 @@ ARGUMENTS = {
     "data.train": "split",
     "data.consumed": "split",
     "data.validation_fraction": "validation_fraction",
+    "name a split in data.validation": "set it to 0 and train on all",
     "limits.budget": "memory",
     "limits.dead_ratio": "dead_ratio",
     "clip.resize": "clip.size",

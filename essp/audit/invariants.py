@@ -97,25 +97,27 @@ def _conservation(account: Account, run: Run) -> Finding:
                 missing = np.flatnonzero(run.gone(consumer, number) == 0)
                 violations += [f"{consumer} never trained clip {i} of phase {number}" for i in missing]
     clips = sum(plan.clips for plan in run.snapshot.phases)
-    what = f"{clips} clips of {len(run.snapshot.phases)} phases, {len(run.lasting)} consumers"
+    phases, consumers = counted(len(run.snapshot.phases), "phase"), counted(len(run.lasting), "consumer")
+    what = f"{counted(clips, 'clip')} of {phases}, {consumers}"
     if loops := len(run.done) - len(run.lasting):
-        what += f" (and {loops} loops, which say themselves what they have had)"
+        what += f" (and {counted(loops, 'loop')} that say themselves what they have had)"
     for consumer, position in sorted(run.stopped.items()):
         what += f"; {consumer} stopped early, before {_text(position)}"
     return _finding("conservation", what if completed else f"{what}; {open_clips(run)} under way", violations)
 
 
 def _no_double_count(account: Account) -> Finding:
-    violations, counted = [], 0
+    violations, trained = [], 0
     for run in account.runs:
         for consumer in run.lasting:
             for number, marks in enumerate(run.done[consumer]):
-                counted += int(np.count_nonzero(marks[run.first(consumer, number) :]))
+                trained += int(np.count_nonzero(marks[run.first(consumer, number) :]))
                 twice = np.flatnonzero(marks > 1)
                 violations += [
                     f"{consumer} was credited with clip {i} of phase {number} {marks[i]} times" for i in twice
                 ]
-    return _finding("no double count", f"{counted} clips trained in {len(account.runs)} runs", violations)
+    what = f"{counted(trained, 'clip')} trained in {counted(len(account.runs), 'run')}"
+    return _finding("no double count", what, violations)
 
 
 def _no_leak(account: Account) -> Finding:
@@ -123,11 +125,11 @@ def _no_leak(account: Account) -> Finding:
         f"{peak} bytes were outstanding, the budget is {budget}" for peak, budget in account.peaks if peak > budget
     ]
     most, budget = max(account.peaks, default=(0, 0), key=lambda sample: sample[0] / max(sample[1], 1))
-    checked = f"{len(account.peaks)} samples, at most {most / max(budget, 1):.0%} of the budget"
+    checked = f"{counted(len(account.peaks), 'sample')}, at most {most / max(budget, 1):.0%} of the budget"
     if account.state == JobState.COMPLETED and account.outstanding != (0, 0):
         violations.append(f"{account.outstanding[0]} bytes of {account.outstanding[1]} clips were never released")
     if account.sweeps:
-        checked += f"; cache searched {len(account.sweeps)} times after the end"
+        checked += f"; cache searched {counted(len(account.sweeps), 'time')} after the end"
         if account.sweeps[-1]:
             violations.append(f"{account.sweeps[-1]} keys of the job were left in the cache after its end")
     return _finding("no leak", checked, violations)
@@ -144,7 +146,7 @@ def _exact_resume(account: Account, plan: PlanDigests | None) -> Finding:
     ]
     violations += _lineage(account)
     violations += _changes(account)
-    what = f"{len(account.saved)} checkpoints against the plan"
+    what = f"{counted(len(account.saved), 'checkpoint')} against the plan"
     if account.changes:
         what += f" and {counted(len(account.changes), 'change')} of the running job"
     checked = "; ".join([what, *_approximate(account)])
@@ -208,7 +210,8 @@ def _one_master(account: Account) -> Finding:
         elif not begins and fence > before:
             violations.append(f"an entry has fence {fence}, but no master began with it")
     masters = len({fence for fence, _ in account.fences})
-    return _finding("one master", f"{len(account.fences)} entries of {masters} masters", violations)
+    what = f"{counted(len(account.fences), 'entry')} of {counted(masters, 'master')}"
+    return _finding("one master", what, violations)
 
 
 def _liveness(account: Account, run: Run, now_ms: int) -> Finding:
@@ -223,7 +226,8 @@ def _liveness(account: Account, run: Run, now_ms: int) -> Finding:
         )
     if states[-1] is JobState.COMPLETED and open_clips(run):
         violations.append(f"the job is completed, and {open_clips(run)} clips were never finished")
-    return _finding("liveness", f"{states[-1]}, {account.takeovers} takeovers in {len(account.runs)} runs", violations)
+    what = f"{states[-1]}, {counted(account.takeovers, 'takeover')} in {counted(len(account.runs), 'run')}"
+    return _finding("liveness", what, violations)
 
 
 def _api_is_truth(account: Account, run: Run, status: JobStatus | None) -> Finding:

@@ -182,7 +182,8 @@ def _kind_of(found: Found, kind: Kind) -> tuple[Kind, str]:
 
 def _ignored(found: Found, kind: Kind) -> dict[str, int]:
     """Files that are neither videos nor lists of this kind of source."""
-    lists = {"folders": (), "two-level": ()}.get(kind, _LISTS if kind != "webdataset" else _ARCHIVES)
+    own = {"folders": (), "two-level": (), "webdataset": _ARCHIVES, "lerobot": (*_LISTS, ".parquet")}
+    lists = own.get(kind, _LISTS)
     suffixes = ((key, PurePosixPath(key).suffix.lower()) for key in found.others)
     counts = Counter(suffix or "no suffix" for key, suffix in suffixes if not (lists and key.endswith(tuple(lists))))
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))

@@ -218,7 +218,7 @@ def tell_left_out(console: Console, damaged: Mapping[str, Damaged], resident: in
     if len(lines) > _MOST_LINES:
         lines[_MOST_LINES:] = [f"... {len(damaged)} in all"]
     if resident:
-        lines.append(f"{counted(resident, 'file')} stayed in memory although --cold gave up their pages (tmpfs?)")
+        lines.append(f"{counted(resident, 'file')} stayed in memory although --cold gives up all pages (tmpfs?)")
     for line in lines:
         console.print(line, highlight=False, soft_wrap=True)
 

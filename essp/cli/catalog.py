@@ -22,7 +22,7 @@ from essp.cli.console import open_console
 from essp.cli.reading_progress import reading_progress
 from essp.uris import as_uri
 from essp_common.catalog.file import read_catalog
-from essp_common.quantities import duration, size
+from essp_common.quantities import counted, duration, size
 from essp_common.runtime.config import Settings
 from essp_common.runtime.process import cpu_count
 from essp_common.wiring import Stores
@@ -126,7 +126,7 @@ app.command("check")(check_command)
 
 
 def _closing(built: Built, out: str) -> str:
-    parts = [f"wrote {out}: read {built.read} files in {duration(built.elapsed_s)}"]
+    parts = [f"wrote {out}: read {counted(built.read, 'file')} in {duration(built.elapsed_s)}"]
     if built.reused:
         parts.append(f"{built.reused} unchanged")
     if built.ignored:
@@ -162,7 +162,8 @@ def _show_usable(console: Console, summary: Summary) -> None:
 
 
 def _amount(amount: Amount) -> str:
-    return f"{amount.videos} videos, {amount.frames} frames, {_hours(amount.hours)}, {size(amount.bytes)}"
+    videos, frames = counted(amount.videos, "video"), counted(amount.frames, "frame")
+    return f"{videos}, {frames}, {_hours(amount.hours)}, {size(amount.bytes)}"
 
 
 def _splits(summary: Summary) -> Table:
@@ -182,14 +183,15 @@ def _groups(summary: Summary) -> Iterator[str]:
     yield f"groups: {counts}; a group stays whole where validation videos are set aside"
     if summary.straddling:
         group, splits = next(iter(summary.straddling.items()))
+        many = counted(len(summary.straddling), "group") + (" has" if len(summary.straddling) == 1 else " have")
         yield (
-            f"warning: {len(summary.straddling)} groups have videos in several splits, such as {group} in "
+            f"warning: {many} videos in several splits, such as {group} in "
             f"{' and '.join(split or '(none)' for split in splits)}: figures of such a split flatter the model"
         )
 
 
 def _classes(summary: Summary) -> Table:
-    table = _table(f"{len(summary.classes)} classes", *(name or "(none)" for name in summary.splits))
+    table = _table(counted(len(summary.classes), "class"), *(name or "(none)" for name in summary.splits))
     shown = dict(sorted(summary.classes.items())[:_MOST_LINES])
     for name, counts in shown.items():
         table.add_row(name or "(unlabelled)", *(f"{counts.get(split, 0)}" for split in summary.splits))

@@ -70,7 +70,7 @@ def examine(settings: Settings, server: str = "", token: str = "") -> list[Findi
         found = [finding for one in running for finding in one.result()]
     if not server and not settings.bus.startswith("memory:"):
         found.append(
-            warn("master", "not checked: no URL of a master is set", "set ESSP_SERVER, as in http://master:8080")
+            warn("master", "not checked: no URL of a master is set", "set ESSP_SERVER, as in http://127.0.0.1:8080")
         )
     return found
 

@@ -18,11 +18,12 @@ from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.file import read_catalog
 from essp_common.catalog.label_sets import has_several_labels
 from essp_common.errors import ConfigError
-from essp_common.job.data_spec import SamplingSpec
+from essp_common.job.data_spec import DataSpec, SamplingSpec
 from essp_common.job.spec import OF_LABELS, parse_spec
 from essp_common.job.trainer_spec import PACKAGE
 from essp_common.planning.decode_cost import decode_cost
 from essp_common.planning.phases import Phases
+from essp_common.planning.splits import splits_of
 from essp_common.quantities import counted
 from essp_common.runtime.config import Settings
 from essp_common.wiring import Stores
@@ -123,8 +124,13 @@ _POOLED = """\
 _VISITS = SamplingSpec(kind="pooled")
 _WORTH = 1.3
 """Times fewer frames to decode, from which on `pooled` is proposed."""
+_BATCH = 32
+"""Clips, in what `trainer_text` writes."""
+_LEAST_BATCHES = 15
+"""Of an epoch: with the one or two that few videos make, 20 epochs are over before anything is learned."""
 _LEAST_CLIPS = 96
 _LONGEST_NAME = 63
+_LONGEST_OF_FILE = 30
 _MIB = 2**20
 _BUDGET = 512 * _MIB
 _STEP = 64 * _MIB
@@ -135,7 +141,13 @@ def main(
         str,
         typer.Argument(help="Catalog made by `essp catalog build`, or records of `essp records build`: a path or URI."),
     ],
-    out: Annotated[Path, typer.Option(help="The job file to write.")] = Path("job.yaml"),
+    out: Annotated[
+        Path,
+        typer.Option(
+            help="The job file to write. Of another name than job.yaml, the job and its output are named after both "
+            "catalog and file, so that several jobs on one catalog go side by side."
+        ),
+    ] = Path("job.yaml"),
     model: Annotated[str, typer.Option(help="Model of both streams.")] = "small",
     recipe: Annotated[
         Recipe | None,
@@ -163,7 +175,8 @@ def main(
             raise ConfigError(f"--for {recipe} is a recipe for videos, and {catalog} has records; leave it out")
         sets = {"records_validation": validation, "records_test": test}
         further = {field: as_uri(value) for field, value in sets.items() if value}
-        text = records_text(records, uri, str(out), _stem(uri), _output(uri, _stem(uri)), model, further)
+        name = _name(uri, out)
+        text = records_text(records, uri, str(out), name, _output(uri, name), model, further)
     elif test or validation:
         raise ConfigError(f"--test and --validation name data sets of records, and {catalog} is none")
     else:
@@ -185,11 +198,11 @@ def job_text(catalog: Catalog, uri: str, file: str, model: str, recipe: Recipe |
             f"{uri}: its videos have no labels, so there is nothing to train; put videos in class folders "
             "(FOLDER/CLASS/video.mp4), or give a CSV file with a label column, and build the catalog again"
         )
-    stem = _stem(uri)
+    name = _name(uri, Path(file))
     fields: dict[str, object] = {
         "file": file,
-        "name": scalar(stem),
-        "output": scalar(_output(uri, stem)),
+        "name": scalar(name),
+        "output": scalar(_output(uri, name)),
         "catalog": scalar(uri),
         "videos": len(usable),
         "classes": counted(len(catalog.classes), "class"),
@@ -201,7 +214,7 @@ def job_text(catalog: Catalog, uri: str, file: str, model: str, recipe: Recipe |
         return recipe_text(TEMPLATES[recipe], catalog, fields)
     shorts = np.sort(np.minimum(usable.numbers("width"), usable.numbers("height")))
     short = int(shorts[len(shorts) // 2])
-    chosen = _few_of_labels(len(usable)) if recipe == "few" else _whole(model, short, several)
+    chosen = _few_of_labels(len(usable)) if recipe == "few" else _whole(model, short, several, _trained(catalog))
     chosen["targets"], chosen["tried"] = (_LABELS, _TRIED_OF_LABELS) if several else ("", _TRIED)
     if several:
         chosen["strategies"] = ", ".join(OF_LABELS)
@@ -230,16 +243,29 @@ def job_text(catalog: Catalog, uri: str, file: str, model: str, recipe: Recipe |
     return write(sampling=pooled, budget=_mebibytes(max(_BUDGET, -(-budget // _STEP) * _STEP)))
 
 
-def _whole(model: str, short: int, several: bool) -> dict[str, object]:
+def _trained(catalog: Catalog) -> int:
+    """How many videos the job trains on. 0: its splits are wrong, which `essp validate` tells about."""
+    try:
+        return len(splits_of(catalog, DataSpec()).train)
+    except ConfigError:
+        return 0
+
+
+def _whole(model: str, short: int, several: bool, videos: int) -> dict[str, object]:
     """What is written without a recipe: all of both networks learns. `short`: pixels of the videos' short side.
-    `several`: videos have more than one label."""
+    `several`: videos have more than one label. `videos`: how many are trained on."""
+    clips = "  # clips_per_epoch: 1000     # default: one for each training video\n"
+    if 0 < videos < _LEAST_BATCHES * _BATCH:
+        alone = counted(-(-videos // _BATCH), "batch")
+        why = f"{_LEAST_BATCHES} batches; the default, one clip of each training video, is {alone}"
+        clips = f"  clips_per_epoch: {_LEAST_BATCHES * _BATCH}        # {why}\n"
     side = side_for(model, short)
     trainer = trainer_text(model, side) + (_CHOOSE if several else "")
     return {
         "stride": 1,
         "mode": "crop",
         "side": side,
-        "clips_per_epoch": "  # clips_per_epoch: 1000     # default: one for each training video\n",
+        "clips_per_epoch": clips,
         "evaluated": 3,
         "trainers": _WHOLE.format(trainer=trainer),
         "strategies": "average, product, best, weighted, weighted_product",
@@ -264,12 +290,19 @@ def _files_of(text: str) -> str:
     """Which files of weights a job starts from, for the last line of the output; empty: none."""
     named = {trainer.weights for trainer in parse_spec(text).trainers.values() if trainer.weights}
     files = sorted(name for name in named if not name.startswith(PACKAGE))
-    return f", which starts from {', '.join(files)} (essp validate says how to make them)" if files else ""
+    them = "it" if len(files) == 1 else "them"
+    return f", which starts from {', '.join(files)} (essp validate says how to make {them})" if files else ""
 
 
-def _stem(uri: str) -> str:
-    """A name of a job: letters, digits and dashes, as many as one may have."""
-    return re.sub(r"[^a-z0-9]+", "-", Path(uri).stem.lower()).strip("-")[:_LONGEST_NAME].strip("-") or "job"
+def _name(uri: str, file: Path) -> str:
+    """The job's: that of the catalog, and of the file unless that says nothing."""
+    data, own = _stem(uri, _LONGEST_NAME), _stem(str(file), _LONGEST_OF_FILE)
+    return data if own in ("job", data) else f"{_stem(uri, _LONGEST_NAME - len(own) - 1)}-{own}"
+
+
+def _stem(path: str, most: int) -> str:
+    """A part of a name of a job: letters, digits and dashes, so many at most."""
+    return re.sub(r"[^a-z0-9]+", "-", Path(path).stem.lower()).strip("-")[:most].strip("-") or "job"
 
 
 def _mebibytes(count: int) -> str:

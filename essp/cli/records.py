@@ -132,12 +132,13 @@ def show_command(data_set: DataSetArgument, version: VersionOption = None, as_js
         typer.echo(json.dumps(facts, indent=2))
         return
     console = open_console()
+    several = f" of {', '.join(map(str, found.versions()))}" if len(found.versions()) > 1 else ""
     told = (
-        f" version {reader.number} of {facts['versions']}: {counted(len(reader), 'record')} in "
+        f" version {reader.number}{several}: {counted(len(reader), 'record')} in "
         f"{counted(len(reader.version.files), 'file')}, {size(int(lengths.sum()))}"
     )
     console.print(Text.assemble((data_set, "bold"), told), soft_wrap=True)
-    console.print(_counts(f"{len(reader.classes)} classes", classes), _counts("size", shapes))
+    console.print(_counts(counted(len(reader.classes), "class"), classes), _counts("size", shapes))
     for what, why in reader.damaged.items():
         console.print(f"damaged: {what}: {why}", highlight=False, soft_wrap=True)
 
@@ -161,7 +162,10 @@ def verify_command(data_set: DataSetArgument, version: VersionOption = None, as_
         for fault in faults:
             typer.echo(f"{key}: {fault}")
     if damaged:
-        console.print(f"{len(damaged)} of {len(content.files)} files are damaged; what is whole in them is still read")
+        verb = "is" if len(damaged) == 1 else "are"
+        console.print(
+            f"{len(damaged)} of {len(content.files)} files {verb} damaged; what is whole in them is still read"
+        )
         raise typer.Exit(1)
     if not as_json:
         typer.echo(f"version {number}: {counted(content.records, 'record')} are whole")

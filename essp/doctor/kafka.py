@@ -19,6 +19,7 @@ from essp_common.bus.kafka import KafkaBus
 from essp_common.bus.kafka_clients import connected, mapped
 from essp_common.bus.kafka_options import KafkaOptions
 from essp_common.bus.tenant import TenantBus
+from essp_common.quantities import counted
 from essp_common.runtime.login import Login
 
 CHECK = "kafka"
@@ -64,7 +65,7 @@ def _topics(options: KafkaOptions, tenant: str) -> Iterator[Finding]:
     with mapped("ask Kafka"), connected(KafkaAdminClient, **options.client()) as admin:
         brokers = admin.describe_cluster()["brokers"]
         described = admin.describe_topics(list(wanted))
-    yield ok(CHECK, f"{len(brokers)} broker(s) answer")
+    yield ok(CHECK, f"{counted(len(brokers), 'broker')} answer" + ("s" if len(brokers) == 1 else ""))
     found = {topic["name"]: len(topic["partitions"]) for topic in described if topic["error_code"] == 0}
     missing = [topic for topic in wanted if topic not in found]
     wrong = {topic: count for topic, count in found.items() if count != wanted[topic]}

@@ -17,6 +17,8 @@ def decoded(data: bytes | memoryview) -> Image:
 
     Raises `BadFrames`.
     """
+    if not len(data):
+        raise BadFrames("the file is empty")
     try:
         pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)
     except cv2.error as error:  # such as: too large

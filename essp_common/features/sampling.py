@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from essp_common.errors import BadFrames
 from essp_common.job.clip_spec import ClipSpec, StreamSpec
+from essp_common.quantities import counted
 
 
 def wanted_frames(clip: ClipSpec, stream: StreamSpec) -> int | None:
@@ -27,7 +28,7 @@ def evenly_spaced(frame_count: int, wanted: int) -> list[int]:
     as many of each snippet. Raises `BadFrames` if the clip has fewer frames than wanted.
     """
     if frame_count < wanted:
-        raise BadFrames(f"the clip has {frame_count} frame(s), {wanted} are needed; raise clip.frames")
+        raise BadFrames(f"the clip has {counted(frame_count, 'frame')}, {wanted} are needed; raise clip.frames")
     return [(2 * i + 1) * frame_count // (2 * wanted) for i in range(wanted)]
 
 
@@ -47,6 +48,6 @@ def centre_window(frame_count: int, length: int) -> slice:
     Raises `BadFrames` if the clip has fewer frames.
     """
     if frame_count < length:
-        raise BadFrames(f"the clip has {frame_count} frame(s), {length} are needed; raise clip.frames")
+        raise BadFrames(f"the clip has {counted(frame_count, 'frame')}, {length} are needed; raise clip.frames")
     start = (frame_count - length) // 2
     return slice(start, start + length)

@@ -19,6 +19,7 @@ from essp_common.errors import BadFrames, ConfigError
 from essp_common.features.sampling import evenly_spaced, wanted_frames
 from essp_common.job.clip_spec import ClipSpec, StreamSpec
 from essp_common.messages.ordered import Read, whole
+from essp_common.quantities import counted
 from essp_common.runtime.process import cpu_count
 from essp_common.video import codec
 
@@ -51,7 +52,7 @@ class Decoding:
         available = described.shape[0]
         if available < self._wanted:
             raise ConfigError(
-                f"the clips have {available} frame(s), the stream needs {self._wanted}; raise clip.frames"
+                f"the clips have {counted(available, 'frame')}, the stream needs {self._wanted}; raise clip.frames"
             )
         frames = evenly_spaced(available, self._wanted)
         return Decoded(codec.decode(value, frames, described), described.colour)

@@ -72,8 +72,8 @@ def splits_of(catalog: Catalog, data: DataSpec) -> Splits:
         )
     if not held_out.any():
         raise ConfigError(
-            f"data.validation: the catalog has no such split, and split {train_name!r} has no class with videos to "
-            "set aside (two files at least, and of more than one group); add videos or name a split"
+            f"data.validation_fraction: no validation videos can be set aside, since no class of split {train_name!r} "
+            "has two files (of two groups, if it has groups); add videos, or name a split in data.validation"
         )
     left, aside = (catalog.view_of(train.rows.where(chosen)) for chosen in (~held_out, held_out))
     return Splits(left, aside, test, carved=True)

@@ -162,6 +162,7 @@ def test_the_notes_say_how_to_go_on(helm: Helm) -> None:
     assert "port-forward service/essp-master 8080:8080" in said
     assert "get secret essp-api --output jsonpath='{.data.token}'" in said
     assert "essp job start job.yaml" in said
+    assert "\n  decoder  2 workers\n  extractor  extractor of flow, 2 workers\n  predictor  1 worker\n" in said
     assert "WARNING" not in said
 
 

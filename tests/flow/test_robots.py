@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,11 @@ import pytest
 
 import essp
 from essp.catalog.build import BuildOptions, Built, build
+from essp_common.catalog.catalog import Catalog
+from essp_common.catalog.file import write_catalog
 from essp_common.catalog.targets import unpack
 from essp_common.errors import ConfigError
+from essp_common.objects.directory import DirectoryStore
 from tests.harness.robots import CAMERAS, EPISODES, FPS, by_timestamp, state, write_robot
 
 TOP = CAMERAS[0]
@@ -51,6 +55,7 @@ def loader(catalog: Path, **options: Any) -> essp.Loader:
 
 def test_an_episode_is_a_row_for_each_camera(robot: Path) -> None:
     found = built(robot, "all.parquet")
+    assert found.ignored == {}
     assert found.recognised.startswith("lerobot: meta/info.json of version v3.0; cameras: observation.images.top, obs")
     rows = {row.id: row for row in found.catalog.rows}
     assert len(rows) == len(EPISODES) * len(CAMERAS)
@@ -107,6 +112,19 @@ def test_cameras_show_the_same_moments_with_the_same_seed(robot: Path, top: Path
         with loader(catalog, seed=3) as clips:
             moments.append([(b.meta["video"], b.meta["first_frame"]) for b in clips])
     assert moments[0] == moments[1]
+
+
+def test_episodes_of_one_file_are_trained_on_where_none_is_set_aside(top: Path, tmp_path: Path) -> None:
+    """A small data set is one MP4, and the segments of one file stay together."""
+    rows = essp.open_catalog(top).rows
+    alone = Catalog(tuple(replace(row, split="train") for row in rows if row.uri == rows[0].uri))
+    write_catalog(DirectoryStore(str(tmp_path)), "one.parquet", alone)
+    with pytest.raises(
+        ConfigError, match=r"^validation_fraction: no validation videos .* or set it to 0 and train on all$"
+    ):
+        loader(tmp_path / "one.parquet", validation_fraction=0.15)
+    with loader(tmp_path / "one.parquet") as clips:
+        assert {video for batch in clips for video in batch.meta["video"]} == {row.id for row in alone.rows}
 
 
 def test_seconds_that_are_between_frames_are_refused(top: Path) -> None:

@@ -369,6 +369,8 @@ def _likeness(kind: str, uris: Sequence[str], by_file: Mapping[str, Sequence[Vid
     else:
         what = f"{len(uris)} files {what}"
     ids = tuple(row.id for row in rows)
+    alike = [next(row.id for row in rows if row.uri == uri) for uri in uris[1:4] if uri != rows[0].uri]
+    what += f" (as {', '.join(alike)}{', ...' if len(uris) > 4 else ''})"
     return Finding(kind, ids[0], what, ids, weight=len(ids), shows=tuple((uri, -1) for uri in uris[:4]))
 
 

@@ -16,6 +16,11 @@ from essp_common.quantities import counted, duration
         (2, "box", "2 boxes"),
         (1, "class", "1 class"),
         (12, "class", "12 classes"),
+        (2, "batch", "2 batches"),
+        (3, "epoch", "3 epochs"),
+        (1, "entry", "1 entry"),
+        (0, "entry", "0 entries"),
+        (4, "way", "4 ways"),
     ],
 )
 def test_things_are_counted_in_the_plural(count: int, thing: str, text: str) -> None:

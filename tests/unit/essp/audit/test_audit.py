@@ -119,6 +119,8 @@ def test_a_sound_history_holds(adapters: Adapters, tmp_path: Path, bad: str) -> 
     assert list(findings) == INVARIANTS
     assert broken(findings) == {}
     assert "44 clips of 5 phases, 2 consumers" in findings["conservation"].checked
+    assert findings["liveness"].checked == "completed, 0 takeovers in 1 run"
+    assert findings["one master"].checked.endswith(" entries of 1 master")
 
 
 def entries(segments: list[HistorySegment]) -> Iterator[HistoryEntry]:

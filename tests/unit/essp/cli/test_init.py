@@ -48,6 +48,22 @@ def test_any_name_of_a_catalog_is_one_of_a_job(file: str) -> None:
     assert spec.output.endswith(f"/runs/{spec.name}")
 
 
+@pytest.mark.parametrize(
+    ("catalog", "file", "name"),
+    [
+        ("ucf.parquet", "jobs/job.yaml", "ucf"),
+        ("mine.parquet", "mine.yaml", "mine"),
+        ("ucf.parquet", "few.yaml", "ucf-few"),
+        ("ucf.parquet", "../My Paper.yaml", "ucf-my-paper"),
+        ("c" * 80, "few.yaml", "c" * 59 + "-few"),
+        ("c" * 80, "f" * 80 + ".yaml", "c" * 32 + "-" + "f" * 30),
+    ],
+)
+def test_jobs_on_one_catalog_have_outputs_of_their_own(catalog: str, file: str, name: str) -> None:
+    spec = parse_spec(job_text(Catalog(ROWS), f"s3://bucket/{catalog}", file, "small"))
+    assert (spec.name, spec.output) == (name, f"s3://bucket/runs/{name}")
+
+
 def test_results_of_a_catalog_in_an_object_store_lie_beside_it() -> None:
     spec = parse_spec(job_text(Catalog(ROWS), "s3://bucket/sets/ucf.parquet", "job.yaml", "resnet18"))
     assert (spec.data.catalog, spec.output) == ("s3://bucket/sets/ucf.parquet", "s3://bucket/sets/runs/ucf")
@@ -187,7 +203,7 @@ def test_a_recipe_is_sound_once_its_weights_are_there(tmp_path: Path, recipe: st
     write_catalog(DirectoryStore(str(tmp_path)), "set.parquet", videos(1000, keyframe_every=150))
     file = tmp_path / "job.yaml"
     done = essp("init", str(tmp_path / "set.parquet"), "--for", recipe, "--out", str(file))
-    assert "essp validate says how to make them" in done.stderr
+    assert "(essp validate says how to make it)" in done.stderr
     first = sorted(name for trainer in parse_spec(file.read_text()).trainers.values() if (name := trainer.weights))[0]
     with pytest.raises(ConfigError, match=rf"weights: .*{first}.*get_model\('{first[:-3]}', weights='DEFAULT'\)"):
         essp("validate", str(file))
@@ -198,6 +214,21 @@ def test_a_recipe_is_sound_once_its_weights_are_there(tmp_path: Path, recipe: st
     checked = essp("validate", str(file), "--json")
     assert checked.exit_code == 0, checked.output
     assert json.loads(checked.stdout)["warnings"] == []
+
+
+@pytest.mark.parametrize(("count", "told"), [(20, "1 batch"), (60, "2 batches")])
+def test_few_videos_make_several_batches_an_epoch(count: int, told: str) -> None:
+    """With one clip of each, a job of 20 epochs would end after a few updates."""
+    text = job_text(videos(count, 150), "set.parquet", "job.yaml", "small")
+    assert f"one clip of each training video, is {told}\n" in text
+    spec = parse_spec(text)
+    assert spec.sampling.clips_per_epoch is not None
+    assert spec.trainers["rgb"].updates(spec.sampling.clips_per_epoch) == 15
+
+
+def test_enough_videos_give_one_clip_each() -> None:
+    for catalog in (videos(600, 150), Catalog(ROWS[:2])):  # of the second none can be set aside, so none is counted
+        assert parse_spec(job_text(catalog, "set.parquet", "job.yaml", "small")).sampling.clips_per_epoch is None
 
 
 def test_the_recipe_of_the_paper_has_its_numbers(tmp_path: Path) -> None:

@@ -162,6 +162,7 @@ def test_what_cannot_be_decoded_is_named_and_left_out(tmp_path: Path) -> None:
     (source / "dog" / "empty.jpg").touch()
     built = made(source, tmp_path / "out")
     assert sorted(built.problems) == ["cat/1.png", "dog/empty.jpg"]
+    assert built.problems["dog/empty.jpg"] == "the file is empty"
     assert built.records == 5
     with zipfile.ZipFile(tmp_path / "bad.zip", "w") as archive:
         archive.writestr("cat/0.png", picture(0))
@@ -254,7 +255,7 @@ def test_the_commands_build_show_and_verify(tmp_path: Path) -> None:
     done = essp_command("records", "verify", out)
     assert done.exit_code == 1
     assert "record 5: its bytes are damaged" in done.stdout
-    assert "1 of 1 files are damaged" in done.stderr
+    assert "1 of 1 files is damaged" in done.stderr
 
 
 def test_rows_of_a_csv_file_that_do_not_fit_are_named_and_left_out(tmp_path: Path) -> None:

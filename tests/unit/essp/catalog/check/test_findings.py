@@ -139,6 +139,7 @@ def test_near_duplicates_come_with_the_copies_of_each() -> None:
     near = replace(like, digest="y", shown=tuple(word ^ 1 for word in like.shown))
     (one,) = all_of(train0=like, train1=like, train2=near)[1:]
     assert (one.kind, one.videos) == ("near_duplicate", ("train0", "train1", "train2"))
+    assert one.what == "3 files look the same, frame by frame (as train1, train2)"
     assert [one.kind for one in all_of(train0=like, test0=near)] == ["leak"]
 
 
