@@ -25,6 +25,8 @@ from essp.cli.bench_options import (
     TraceEveryOption,
     TraceOption,
     conclude,
+    failure_of,
+    files_of,
     shown_progress,
     words,
 )
@@ -126,16 +128,19 @@ def main(
             done = clock.done(run, number, made / steps)
             show(f"run {run + 1} of {runs}: {chosen[number]}, step {made} of {steps}", done, clock.left_s())
 
-        try:
-            benchmark.run(interrupted.is_set, tell)
-        except StorageFull as error:
-            needed = size((KEPT + 1) * checkpoint_bytes)
-            raise StorageFull(
-                f"{error}; there are up to {needed} of checkpoints at a time: free some, give a smaller --size, or "
-                "another --store or --buffer"
-            ) from error
+        def measure() -> None:
+            try:
+                benchmark.run(interrupted.is_set, tell)
+            except StorageFull as error:
+                needed = size((KEPT + 1) * checkpoint_bytes)
+                raise StorageFull(
+                    f"{error}; there are up to {needed} of checkpoints at a time: free some, give a smaller --size, or "
+                    "another --store or --buffer"
+                ) from error
+
+        failure = failure_of(measure)
     results = benchmark.results()
-    conclude(results, as_json, plot, lambda: picture(results))
+    conclude(results, as_json, files_of(results, plot, lambda: picture(results), trace, traces, accesses), failure)
 
 
 def _trainee(
