@@ -24,11 +24,11 @@ from essp.catalog.probing import Outcome, ProbeOptions, Prober, gave_up_after_s
 from essp.catalog.progress import Tally, Tell
 from essp.catalog.sources import Kind, Listing, read_source
 from essp_common.catalog.catalog import Catalog
-from essp_common.catalog.file import read_catalog, row_problems, write_catalog
+from essp_common.catalog.file import NotACatalog, read_catalog, row_problems, write_catalog
 from essp_common.catalog.rows import VideoRow
 from essp_common.catalog.targets import Span, Targets, pack, unpack
 from essp_common.catalog.timing import Timing
-from essp_common.errors import ConfigError, Conflict, NotFound, PermanentError
+from essp_common.errors import ConfigError, Conflict, NotFound
 from essp_common.objects.port import ObjectStore
 from essp_common.wiring import Stores
 
@@ -180,10 +180,13 @@ def _previous(store: ObjectStore, key: str) -> Sequence[VideoRow]:
     """The rows of the catalog that is to be replaced, if there is one. What is not a catalog is not overwritten."""
     try:
         return read_catalog(store, key).rows
+    except NotACatalog as error:
+        raise ConfigError(
+            f"--out: {store.uri(key)} is there, and no catalog that can be read; it is not overwritten: name another "
+            "output, or remove it first"
+        ) from error
     except (NotFound, ConfigError):
         return ()
-    except PermanentError as error:
-        raise ConfigError(f"{error}; it is not overwritten: name another output, or remove it first") from error
 
 
 def _known(timeout_s: float, *sources: Iterable[VideoRow]) -> dict[tuple[str, int, str], VideoRow]:

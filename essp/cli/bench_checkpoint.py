@@ -134,8 +134,8 @@ def main(
             except StorageFull as error:
                 needed = size((KEPT + 1) * checkpoint_bytes)
                 raise StorageFull(
-                    f"{error}; there are up to {needed} of checkpoints at a time: free some, give a smaller --size, or "
-                    "another --store or --buffer"
+                    f"{error}; there are up to {needed} of checkpoints at a time: a smaller --size, or another --store "
+                    "or --buffer, has room"
                 ) from error
 
         failure = failure_of(measure)
