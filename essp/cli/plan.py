@@ -16,7 +16,7 @@ from essp.capacity.report import Plan, Wanted, plan
 from essp.cli.bench_options import PlotOption, shown_progress
 from essp.cli.console import open_console
 from essp.cli.dashboard import duration
-from essp.cli.interrupt import interruptible
+from essp.cli.interrupt import leaving_at_once
 from essp.cli.job_file import load_job
 from essp.embedded.devices import check_devices
 from essp.folders import written
@@ -74,14 +74,8 @@ def main(
 
 def _measured(spec: JobSpec, seconds: float) -> Costs:
     console = open_console(stderr=True)
-    with interruptible("leaving ...") as interrupted, shown_progress(console) as show:
-
-        def tell(share: float) -> None:
-            if interrupted.is_set():
-                raise KeyboardInterrupt
-            show("measuring the job", share, (1 - share) * seconds)
-
-        return measure(spec, Settings(), seconds, tell)
+    with leaving_at_once("leaving; nothing is kept"), shown_progress(console) as show:
+        return measure(spec, Settings(), seconds, lambda share: show("measuring the job", share, (1 - share) * seconds))
 
 
 def _epoch_clips(spec: JobSpec) -> int:
