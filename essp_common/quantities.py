@@ -9,6 +9,8 @@ _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "M
 
 _MOST_DIGITS = 20
 _DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(us|ms|s|min)", re.ASCII)
+_ROUNDED_OFF = 1e-12
+"""A mean of ones may be less than one by so much."""
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0}
 
 
@@ -24,6 +26,15 @@ def size(count: float) -> str:
 def counted(count: int, thing: str) -> str:
     """`1 file`, `2 files`, `1,024 files`, `2 boxes`, `2 classes`."""
     return f"{count:,} {thing}" + ("" if count == 1 else "es" if thing.endswith(("x", "s")) else "s")
+
+
+def percent(share: float | None, digits: int = 1) -> str:
+    """0.123 as `12.3 %`; 1 alone as `100.0 %`, however little is missing; a dash for what is not known."""
+    if share is None:
+        return "–"
+    least_missing = 10.0**-digits
+    nearly = 100 - least_missing < 100 * share < 100 * (1 - _ROUNDED_OFF)
+    return f"{100 - least_missing if nearly else 100 * share:.{digits}f} %"
 
 
 def duration(seconds: float) -> str:

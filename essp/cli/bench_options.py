@@ -26,7 +26,7 @@ from essp.cli.console import open_console
 from essp.folders import written
 from essp_common.errors import ConfigError, EsspError
 from essp_common.objects.throttled import Throttle, parse_throttle
-from essp_common.quantities import counted, duration
+from essp_common.quantities import counted, duration, percent
 from essp_common.runtime.process import EXIT_INTERRUPTED
 
 _LINE_EVERY_S = 5.0
@@ -169,7 +169,7 @@ def _line_printer(console: Console) -> Show:
         nonlocal due_s
         if time.monotonic() >= due_s:
             due_s = time.monotonic() + _LINE_EVERY_S
-            console.print(f"{what}, {done:.0%} {_left(left_s)}".rstrip(), soft_wrap=True, highlight=False)
+            console.print(f"{what}, {percent(done, 0)} {_left(left_s)}".rstrip(), soft_wrap=True, highlight=False)
 
     return show
 

@@ -18,7 +18,7 @@ from essp_common.artifacts.manifest import Manifest, ModelDescription
 from essp_common.distribution import require
 from essp_common.errors import ConfigError, NotFound
 from essp_common.objects.port import ObjectStore
-from essp_common.quantities import counted, size
+from essp_common.quantities import counted, percent, size
 from essp_common.runtime.config import Settings
 from essp_common.tensors.packed import Codec, Packing, Scope
 from essp_common.wiring import Stores
@@ -161,7 +161,7 @@ def diff_command(
         table.add_column(column, justify="left" if column == "TENSOR" else "right")
     for each in found.moved[:_MOST_LINES]:
         shape = "x".join(map(str, each.shape)) or "1"
-        table.add_row(each.name, shape, f"{each.relative:.2%}", f"{each.largest:.3g}", f"{each.equal:.0%}")
+        table.add_row(each.name, shape, f"{each.relative:.2%}", f"{each.largest:.3g}", percent(each.equal, 0))
     console.print(table)
     if len(found.moved) > _MOST_LINES:
         console.print(f"and {len(found.moved) - _MOST_LINES} that moved less; --json has all", highlight=False)

@@ -22,7 +22,7 @@ from essp.embedded.devices import check_devices
 from essp.folders import written
 from essp_common.errors import ConfigError
 from essp_common.job.spec import JobSpec
-from essp_common.quantities import counted, parse_bytes, size
+from essp_common.quantities import counted, parse_bytes, percent, size
 from essp_common.runtime.config import Settings
 from essp_common.runtime.process import cpu_count, set_up_logging
 from essp_common.wiring import Stores
@@ -120,7 +120,7 @@ def _pool_table(facts: dict[str, Any]) -> Table:
         workers = f"{pool['workers']}"
         if facts["asked"] and pool["workers_a_pod"] > 1:
             workers += f" ({pool['pods']} pods of {pool['workers_a_pod']})"
-        table.add_row(pool["name"], workers, f"{100 * pool['busy']:.0f} %", f"{pool['most_clips_per_s']:,.0f}")
+        table.add_row(pool["name"], workers, percent(pool["busy"], 0), f"{pool['most_clips_per_s']:,.0f}")
     return table
 
 

@@ -22,6 +22,7 @@ from essp.cli.interrupt import leaving_at_once
 from essp.uris import as_uri
 from essp_common.errors import ConfigError
 from essp_common.job.status import JobStatus
+from essp_common.quantities import percent
 from essp_common.runtime.config import Settings
 from essp_common.runtime.process import set_up_logging
 
@@ -81,7 +82,7 @@ def table(answers: Answers, top: int) -> Table:
         for rank, (class_name, score) in enumerate(row.top(answers.classes, top)):
             said = class_name in answers.labels(row) if answers.independent else rank == 0
             style = "bold" if said else "dim"
-            shown.add_row("" if rank else name, Text(class_name, style), Text(f"{100 * score:.1f} %", style))
+            shown.add_row("" if rank else name, Text(class_name, style), Text(percent(score), style))
         for segment in answers.segments.get(row.video_id, ()):
             span = f"{segment.start_s:.1f} to {segment.end_s:.1f} s: {segment.class_name}"
             shown.add_row("", Text(span, "cyan"), Text(f"{segment.score:.2f}", "cyan"))
