@@ -32,7 +32,7 @@ from essp.cli.bench_options import (
 )
 from essp.cli.console import open_console
 from essp.cli.interrupt import interruptible
-from essp.folders import folder_for
+from essp.folders import folder_for, store_for
 from essp.uris import as_uri, shown
 from essp_common.errors import ConfigError, StorageFull
 from essp_common.objects.port import ObjectStore
@@ -185,10 +185,7 @@ def _slow(uri: str | None) -> Iterator[tuple[ObjectStore, str]]:
         with TemporaryFolder("bench") as folder:
             yield open_store(f"file://{folder}"), "a temporary folder"
         return
-    found = Stores(Settings().stores).under(as_uri(uri))
-    if why := found.unwritable():
-        raise ConfigError(f"--store {why}")
-    yield found, shown(as_uri(uri))
+    yield store_for("--store", as_uri(uri), Stores(Settings().stores)), shown(as_uri(uri))
 
 
 @contextmanager

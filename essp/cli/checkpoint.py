@@ -12,6 +12,7 @@ from rich.text import Text
 
 from essp.checkpoints.listing import Listed, at, faults, listed, trainers
 from essp.cli.console import open_console
+from essp.folders import store_for
 from essp.uris import as_uri
 from essp_common.artifacts.checkpoint_files import StoredFile
 from essp_common.artifacts.manifest import Manifest, ModelDescription
@@ -215,7 +216,7 @@ def export_command(
     stores = Stores(settings.stores)
     source, found = open_model(stores, as_uri(model))
     target = as_uri(out)
-    exported = export(source, found, stores.under(target), packing, settings.code)
+    exported = export(source, found, store_for("--out", target, stores), packing, settings.code)
     answers = _compared(model, out, check) if check else None
     before, after = (sum(getattr(each, name) for each in exported) for name in ("before_bytes", "after_bytes"))
     if as_json:
@@ -252,7 +253,8 @@ def _export_programs(
     from essp.api.models import load_model
     from essp.checkpoints.programs import export_programs
 
-    written = export_programs(load_model(model), Stores(Settings().stores).under(as_uri(out)), form, frame)
+    target = store_for("--out", as_uri(out), Stores(Settings().stores))
+    written = export_programs(load_model(model), target, form, frame)
     if as_json:
         typer.echo(json.dumps(written, indent=2))
         return
