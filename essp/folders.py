@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from essp_common.errors import ConfigError
+from essp_common.errors import ConfigError, Conflict, NotFound
 from essp_common.objects.directory import DirectoryStore
+from essp_common.objects.port import ObjectStore
+from essp_common.wiring import Stores
 
 
 def folder_for(option: str, chosen: Path) -> Path:
@@ -21,6 +23,31 @@ def folder_for(option: str, chosen: Path) -> Path:
     except OSError as error:
         raise ConfigError(f"{option}: {path} cannot be made ({error.strerror}); name another folder") from error
     return path
+
+
+def store_for(option: str, uri: str, stores: Stores) -> ObjectStore:
+    """The store of a folder that an option names by its URI. Raises `ConfigError` if it cannot be written to."""
+    store = stores.under(uri)
+    if why := store.unwritable():
+        raise ConfigError(f"{option} {why}")
+    return store
+
+
+def check_file(option: str, store: ObjectStore, key: str, example: str, trial: str = ".trial") -> None:
+    """Raises `ConfigError` for a file of a store that cannot be written: not to be found out after hours of reading.
+
+    `example`: a name for a file, of which a folder is in the way. `trial`: the end of the name of a file that is there
+    for a moment, and stays if the process is killed just then.
+    """
+    uri = store.uri(key)
+    path = uri.removeprefix("file://")
+    if (uri != path and os.path.isdir(path)) or next(iter(store.list(f"{key}/")), None) is not None:
+        raise ConfigError(f"{option}: {uri} is a folder; name a file in it, such as {uri}/{example}")
+    try:
+        store.put(f"{key}{trial}", b"")
+        store.delete(f"{key}{trial}")
+    except (Conflict, NotFound) as error:
+        raise ConfigError(f"{option}: {uri} cannot be written: {error}") from error
 
 
 @contextmanager

@@ -9,6 +9,8 @@ _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "M
 
 _MOST_DIGITS = 20
 _DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(us|ms|s|min)", re.ASCII)
+_ROUNDED_OFF = 1e-12
+"""A mean of ones may be less than one by so much."""
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0}
 
 
@@ -28,6 +30,15 @@ def counted(count: int, thing: str) -> str:
     if thing.endswith("y") and thing[-2] not in "aeo":
         return f"{count:,} {thing[:-1]}ies"
     return f"{count:,} {thing}" + ("es" if thing.endswith(("tch", "s", "x")) else "s")
+
+
+def percent(share: float | None, digits: int = 1) -> str:
+    """0.123 as `12.3 %`; 1 alone as `100.0 %`, however little is missing; a dash for what is not known."""
+    if share is None:
+        return "–"
+    least_missing = 10.0**-digits
+    nearly = 100 - least_missing < 100 * share < 100 * (1 - _ROUNDED_OFF)
+    return f"{100 - least_missing if nearly else 100 * share:.{digits}f} %"
 
 
 def duration(seconds: float) -> str:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from essp.bench.places import once_each, remove
 from essp.bench.sources import Source
+from essp.folders import store_for
 from essp_common.objects.port import ObjectStore
 from essp_common.objects.throttled import Device, Throttle, ThrottledStore
 from essp_common.wiring import Stores
@@ -52,7 +53,11 @@ def storages(
     with ExitStack() as stack:
         found: list[Storage] = []
         for uri in uris or [IN_PLACE]:
-            there = source if uri == IN_PLACE else stack.enter_context(_copy(source, stores.under(uri), copied))
+            there = (
+                source
+                if uri == IN_PLACE
+                else stack.enter_context(_copy(source, store_for("--store", uri, stores), copied))
+            )
             plain = Storage(uri, there, _files(there), _is_remote(there))
             found += [_slowed(plain, name, throttle) for name, throttle in throttles] or [plain]
         yield found

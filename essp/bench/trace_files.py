@@ -17,27 +17,25 @@ from essp_common.errors import ConfigError
 def traced(
     path: Path | None, interval_s: float, folders: list[str], accesses: Accesses | None = None
 ) -> Iterator[Trace | None]:
-    """A trace of this block, written at its end, also after an error; None without a path.
+    """A trace of this block, for `write_trace`; None without a path.
 
-    `path`: of the CSV file. `folders`: on whose disks to look. `accesses`: to stores, for the third file. Raises
+    `path`: of the CSV file. `folders`: on whose disks to look. `accesses`: to stores, whose sums it has. Raises
     `ConfigError` for a path that is no CSV file or cannot be written, before the block begins.
     """
     if path is None:
         yield None
         return
     check_trace(path)
-    trace = Trace(interval_s, folders, accesses.totals if accesses else StoreCounters)
-    try:
-        with trace:
-            yield trace
-    finally:
-        _write(trace, accesses, path)
+    with Trace(interval_s, folders, accesses.totals if accesses else StoreCounters) as trace:
+        yield trace
 
 
 def check_trace(path: Path, plot: Path | None = None) -> None:
     """Raises `ConfigError` for a path that a trace cannot be written to, or whose picture would be this plot."""
     check_path(path, "--trace", ".csv")
     picture = _picture(path)
+    for beside in (picture, _by_file(path)):
+        check_path(beside, f"--trace {path} also writes", beside.suffix)
     if plot is not None and os.path.abspath(picture) == os.path.abspath(plot):
         raise ConfigError(f"--plot {plot}: --trace {path} draws its picture there; give one of them another name")
 
@@ -52,7 +50,8 @@ def check_path(path: Path, option: str, suffix: str) -> None:
         raise ConfigError(f"{option} {path}: cannot be written; give another name")
 
 
-def _write(trace: Trace, accesses: Accesses | None, path: Path) -> None:
+def write_trace(trace: Trace, accesses: Accesses | None, path: Path) -> None:
+    """Write the files of a trace that has ended. Raises `ConfigError` for one that cannot be written."""
     from essp.bench.trace_plot import picture  # needs an extra
 
     with written(path):
@@ -60,11 +59,15 @@ def _write(trace: Trace, accesses: Accesses | None, path: Path) -> None:
     with written(_picture(path)):
         _picture(path).write_bytes(picture(trace.samples, trace.marks))
     if accesses is not None:
-        by_file = path.with_name(f"{path.stem}-files.csv")
-        with written(by_file):
-            write_files_csv([*accesses.files(), accesses.total()], by_file)
+        with written(_by_file(path)):
+            write_files_csv([*accesses.files(), accesses.total()], _by_file(path))
 
 
 def _picture(path: Path) -> Path:
     """Where the picture of the trace in this CSV file goes."""
     return path.with_suffix(".png")
+
+
+def _by_file(path: Path) -> Path:
+    """Where the accesses to each file go."""
+    return path.with_name(f"{path.stem}-files.csv")

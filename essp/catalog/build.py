@@ -11,7 +11,6 @@ that is not there or not what it was said to be.
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -23,12 +22,13 @@ from essp.catalog.journal import Journal
 from essp.catalog.probing import Outcome, ProbeOptions, Prober, gave_up_after_s
 from essp.catalog.progress import Tally, Tell
 from essp.catalog.sources import Kind, Listing, read_source
+from essp.folders import check_file
 from essp_common.catalog.catalog import Catalog
-from essp_common.catalog.file import read_catalog, row_problems, write_catalog
+from essp_common.catalog.file import NotACatalog, read_catalog, row_problems, write_catalog
 from essp_common.catalog.rows import VideoRow
 from essp_common.catalog.targets import Span, Targets, pack, unpack
 from essp_common.catalog.timing import Timing
-from essp_common.errors import ConfigError, Conflict, NotFound, PermanentError
+from essp_common.errors import ConfigError, NotFound
 from essp_common.objects.port import ObjectStore
 from essp_common.wiring import Stores
 
@@ -97,7 +97,7 @@ def build(
     started = time.monotonic()
     stores = Stores(roots)
     store, key = stores.resolve(out)
-    _check_writable(store, key)
+    check_file("--out", store, key, "catalog.parquet", ".part-000000")  # a part of the journal without content
     journal = Journal(store, key)
     known = _known(options.probe.timeout_s, _previous(store, key), journal)
     before = len(known)
@@ -162,28 +162,17 @@ def _version(file: VideoRow | Entry) -> tuple[str, int, str]:
     return file.uri, file.size_bytes, file.etag
 
 
-def _check_writable(store: ObjectStore, key: str) -> None:
-    """Raises `ConfigError` for an output that cannot be written: not to be found out after hours of reading."""
-    uri = store.uri(key)
-    path = uri.removeprefix("file://")
-    if (uri != path and os.path.isdir(path)) or next(iter(store.list(f"{key}/")), None) is not None:
-        raise ConfigError(f"--out: {uri} is a folder; name a file in it, such as {uri}/catalog.parquet")
-    trial = f"{key}.part-000000"  # if this process is killed just now, a part of the journal without content
-    try:
-        store.put(trial, b"")
-        store.delete(trial)
-    except (Conflict, NotFound) as error:
-        raise ConfigError(f"--out: {uri} cannot be written: {error}") from error
-
-
 def _previous(store: ObjectStore, key: str) -> Sequence[VideoRow]:
     """The rows of the catalog that is to be replaced, if there is one. What is not a catalog is not overwritten."""
     try:
         return read_catalog(store, key).rows
+    except NotACatalog as error:
+        raise ConfigError(
+            f"--out: {store.uri(key)} is there, and no catalog that can be read; it is not overwritten: name another "
+            "output, or remove it first"
+        ) from error
     except (NotFound, ConfigError):
         return ()
-    except PermanentError as error:
-        raise ConfigError(f"{error}; it is not overwritten: name another output, or remove it first") from error
 
 
 def _known(timeout_s: float, *sources: Iterable[VideoRow]) -> dict[tuple[str, int, str], VideoRow]:

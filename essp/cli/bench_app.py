@@ -35,6 +35,8 @@ from essp.cli.bench_options import (
     TraceOption,
     conclude,
     copying,
+    failure_of,
+    files_of,
     give_plan,
     noted,
     numbers,
@@ -140,12 +142,13 @@ def main(
             )
             show(what, clock.done(run, number), clock.left_s())
 
-        benchmark.run(interrupted.is_set, tell)
+        failure = failure_of(lambda: benchmark.run(interrupted.is_set, tell))
     tell_left_out(console, benchmark.damaged, benchmark.resident)
     results = benchmark.results()
     # With several sizes of batches, runs differ in samples, so seconds do not compare them.
     value, groups = ("samples_per_s", "batch") if len(options.batch) > 1 else ("seconds", "threads")
-    conclude(results, as_json, plot, lambda: bars(results, value, groups, "store"))
+    files = files_of(results, plot, lambda: bars(results, value, groups, "store"), trace, traces, accesses)
+    conclude(results, as_json, files, failure)
 
 
 def _training(source: Source, side: int, device: str, seed: int) -> Learner:

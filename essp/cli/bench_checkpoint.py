@@ -25,12 +25,14 @@ from essp.cli.bench_options import (
     TraceEveryOption,
     TraceOption,
     conclude,
+    failure_of,
+    files_of,
     shown_progress,
     words,
 )
 from essp.cli.console import open_console
 from essp.cli.interrupt import interruptible
-from essp.folders import folder_for
+from essp.folders import folder_for, store_for
 from essp.uris import as_uri, shown
 from essp_common.errors import ConfigError, StorageFull
 from essp_common.objects.port import ObjectStore
@@ -126,16 +128,19 @@ def main(
             done = clock.done(run, number, made / steps)
             show(f"run {run + 1} of {runs}: {chosen[number]}, step {made} of {steps}", done, clock.left_s())
 
-        try:
-            benchmark.run(interrupted.is_set, tell)
-        except StorageFull as error:
-            needed = size((KEPT + 1) * checkpoint_bytes)
-            raise StorageFull(
-                f"{error}; there are up to {needed} of checkpoints at a time: free some, give a smaller --size, or "
-                "another --store or --buffer"
-            ) from error
+        def measure() -> None:
+            try:
+                benchmark.run(interrupted.is_set, tell)
+            except StorageFull as error:
+                needed = size((KEPT + 1) * checkpoint_bytes)
+                raise StorageFull(
+                    f"{error}; there are up to {needed} of checkpoints at a time: a smaller --size, or another --store "
+                    "or --buffer, has room"
+                ) from error
+
+        failure = failure_of(measure)
     results = benchmark.results()
-    conclude(results, as_json, plot, lambda: picture(results))
+    conclude(results, as_json, files_of(results, plot, lambda: picture(results), trace, traces, accesses), failure)
 
 
 def _trainee(
@@ -180,10 +185,7 @@ def _slow(uri: str | None) -> Iterator[tuple[ObjectStore, str]]:
         with TemporaryFolder("bench") as folder:
             yield open_store(f"file://{folder}"), "a temporary folder"
         return
-    found = Stores(Settings().stores).under(as_uri(uri))
-    if why := found.unwritable():
-        raise ConfigError(f"--store {why}")
-    yield found, shown(as_uri(uri))
+    yield store_for("--store", as_uri(uri), Stores(Settings().stores)), shown(as_uri(uri))
 
 
 @contextmanager

@@ -36,6 +36,8 @@ from essp.cli.bench_options import (
     TraceOption,
     conclude,
     copying,
+    failure_of,
+    files_of,
     give_plan,
     noted,
     numbers,
@@ -123,11 +125,15 @@ def main(
             )
             show(what, clock.done(run, number), clock.left_s())
 
-        stack.enter_context(traced(trace, trace_every, traced_folders(places), accesses))
-        benchmark.run(interrupted.is_set, tell)
+        traces = stack.enter_context(traced(trace, trace_every, traced_folders(places), accesses))
+        failure = failure_of(lambda: benchmark.run(interrupted.is_set, tell))
     results = benchmark.results()
     tell_left_out(console, benchmark.damaged, benchmark.resident)
-    conclude(results, as_json, plot, lambda: bars(results, "samples_per_s", "threads", "pipeline"))
+
+    def draw() -> bytes:
+        return bars(results, "samples_per_s", "threads", "pipeline")
+
+    conclude(results, as_json, files_of(results, plot, draw, trace, traces, accesses), failure)
 
 
 def _tell_plan(console: Console, name: str, source: Source, options: IoOptions, rows: int) -> None:

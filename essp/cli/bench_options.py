@@ -20,18 +20,21 @@ from essp.bench.accesses import Accesses, NotedStore
 from essp.bench.results import Results
 from essp.bench.sources import Damaged, Source
 from essp.bench.storages import Storage
-from essp.bench.trace_files import check_path
+from essp.bench.trace import Trace
+from essp.bench.trace_files import check_path, write_trace
 from essp.cli.console import open_console
 from essp.folders import written
-from essp_common.errors import ConfigError
+from essp_common.errors import ConfigError, EsspError
 from essp_common.objects.throttled import Throttle, parse_throttle
-from essp_common.quantities import counted, duration
+from essp_common.quantities import counted, duration, percent
 from essp_common.runtime.process import EXIT_INTERRUPTED
 
 _LINE_EVERY_S = 5.0
 _MOST_LINES = 5
 _MOST = 4096
 T = TypeVar("T")
+WriteFile = Callable[[], None]
+"""Raises `ConfigError` where the file cannot be written."""
 
 SourceOption = Annotated[
     str, typer.Option(help="Images (folder or .csv with a column path), a catalog (.parquet), or records.")
@@ -166,7 +169,7 @@ def _line_printer(console: Console) -> Show:
         nonlocal due_s
         if time.monotonic() >= due_s:
             due_s = time.monotonic() + _LINE_EVERY_S
-            console.print(f"{what}, {done:.0%} {_left(left_s)}".rstrip(), soft_wrap=True, highlight=False)
+            console.print(f"{what}, {percent(done, 0)} {_left(left_s)}".rstrip(), soft_wrap=True, highlight=False)
 
     return show
 
@@ -188,15 +191,61 @@ def give_plan(name: str, source: Source, configurations: int, runs: int) -> None
     typer.echo(json.dumps(plan, indent=2))
 
 
-def conclude(results: Results, as_json: bool, plot: Path | None, draw: Callable[[], bytes]) -> None:
-    """Print the results to stdout: the table and what follows from it, or JSON. `draw`: the picture for `plot`.
+def failure_of(measure: Callable[[], None]) -> EsspError | None:
+    """Measure; gives the error that ended it early, if one did: what was measured before is not lost by it."""
+    try:
+        measure()
+    except EsspError as error:
+        return error
+    return None
 
-    Raises `typer.Exit` if the measurement was interrupted.
+
+def conclude(results: Results, as_json: bool, files: Sequence[WriteFile], failure: EsspError | None) -> None:
+    """Print the results to stdout, then write the files, each whatever became of the others.
+
+    `failure`: what ended the measurement early. Raises it, or else the error of the first file that could not be
+    written, or `typer.Exit` if the measurement was interrupted.
     """
+    if results.rows:
+        _print(results, as_json)
+    failures = [error for error in (failure, *map(failure_of, files)) if error is not None]
     errors = open_console(stderr=True)
+    for error in failures[1:]:
+        errors.print(f"essp: {error}", soft_wrap=True, highlight=False)
+    if failures:
+        raise failures[0]
     if not results.rows:
         errors.print("interrupted before anything was measured")
         raise typer.Exit(EXIT_INTERRUPTED)
+    if results.partial:
+        errors.print("interrupted: these figures are of fewer runs than were asked for", soft_wrap=True)
+        raise typer.Exit(EXIT_INTERRUPTED)
+
+
+def files_of(
+    results: Results,
+    plot: Path | None,
+    draw: Callable[[], bytes],
+    trace: Path | None,
+    traces: Trace | None,
+    accesses: Accesses | None,
+) -> list[WriteFile]:
+    """What writes the files that were asked for. Without results there is nothing to draw."""
+    files: list[WriteFile] = []
+    if plot is not None and results.rows:
+        files.append(lambda: _draw(plot, draw))
+    if trace is not None and traces is not None:
+        files.append(lambda: write_trace(traces, accesses, trace))
+    return files
+
+
+def _draw(plot: Path, draw: Callable[[], bytes]) -> None:
+    with written(plot):
+        plot.write_bytes(draw())
+
+
+def _print(results: Results, as_json: bool) -> None:
+    """The table and what follows from it, or JSON."""
     if as_json:
         typer.echo(results.json())
     else:
@@ -204,12 +253,6 @@ def conclude(results: Results, as_json: bool, plot: Path | None, draw: Callable[
         console.print(results.table())
         for sentence in results.sentences:
             console.print(sentence, highlight=False, soft_wrap=True)
-    if plot is not None:
-        with written(plot):
-            plot.write_bytes(draw())
-    if results.partial:
-        errors.print("interrupted: these figures are of fewer runs than were asked for", soft_wrap=True)
-        raise typer.Exit(EXIT_INTERRUPTED)
 
 
 def tell_left_out(console: Console, damaged: Mapping[str, Damaged], resident: int) -> None:

@@ -12,13 +12,14 @@ from rich.text import Text
 
 from essp.checkpoints.listing import Listed, at, faults, listed, trainers
 from essp.cli.console import open_console
+from essp.folders import store_for
 from essp.uris import as_uri
 from essp_common.artifacts.checkpoint_files import StoredFile
 from essp_common.artifacts.manifest import Manifest, ModelDescription
 from essp_common.distribution import require
 from essp_common.errors import ConfigError, NotFound
 from essp_common.objects.port import ObjectStore
-from essp_common.quantities import counted, size
+from essp_common.quantities import counted, percent, size
 from essp_common.runtime.config import Settings
 from essp_common.tensors.packed import Codec, Packing, Scope
 from essp_common.wiring import Stores
@@ -161,7 +162,7 @@ def diff_command(
         table.add_column(column, justify="left" if column == "TENSOR" else "right")
     for each in found.moved[:_MOST_LINES]:
         shape = "x".join(map(str, each.shape)) or "1"
-        table.add_row(each.name, shape, f"{each.relative:.2%}", f"{each.largest:.3g}", f"{each.equal:.0%}")
+        table.add_row(each.name, shape, f"{each.relative:.2%}", f"{each.largest:.3g}", percent(each.equal, 0))
     console.print(table)
     if len(found.moved) > _MOST_LINES:
         console.print(f"and {len(found.moved) - _MOST_LINES} that moved less; --json has all", highlight=False)
@@ -215,7 +216,7 @@ def export_command(
     stores = Stores(settings.stores)
     source, found = open_model(stores, as_uri(model))
     target = as_uri(out)
-    exported = export(source, found, stores.under(target), packing, settings.code)
+    exported = export(source, found, store_for("--out", target, stores), packing, settings.code)
     answers = _compared(model, out, check) if check else None
     before, after = (sum(getattr(each, name) for each in exported) for name in ("before_bytes", "after_bytes"))
     if as_json:
@@ -252,7 +253,8 @@ def _export_programs(
     from essp.api.models import load_model
     from essp.checkpoints.programs import export_programs
 
-    written = export_programs(load_model(model), Stores(Settings().stores).under(as_uri(out)), form, frame)
+    target = store_for("--out", as_uri(out), Stores(Settings().stores))
+    written = export_programs(load_model(model), target, form, frame)
     if as_json:
         typer.echo(json.dumps(written, indent=2))
         return

@@ -21,7 +21,7 @@ from essp_common.job.status import (
     TrainerStatus,
     phase_title,
 )
-from essp_common.quantities import size
+from essp_common.quantities import percent, size
 
 _STATE_STYLE = {
     JobState.PENDING: "yellow",
@@ -114,11 +114,6 @@ def duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
-
-
-def percent(share: float | None) -> str:
-    """0.123 as `12.3 %`; a dash for what is not known."""
-    return "–" if share is None else f"{100 * share:.1f} %"
 
 
 def _gauges(status: JobStatus) -> RenderableType:

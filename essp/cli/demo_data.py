@@ -19,7 +19,7 @@ import typer
 from essp.catalog.build import BuildOptions, build
 from essp.demo.dataset import make_dataset
 from essp.demo.job import job_text, prediction_text
-from essp.folders import folder_for, written
+from essp.folders import folder_for, store_for, written
 from essp.uris import as_uri, shown
 from essp_common.job.spec import parse_spec
 from essp_common.runtime.config import Settings
@@ -41,10 +41,10 @@ def main(
         parse_spec(text, name)
     jobs = folder_for("--out", out)
     stores = Settings().stores
+    store = store_for("URI", f"{root}/videos", Stores(stores))
     with TemporaryFolder("demo") as folder:
         made = make_dataset(f"{folder}/videos", videos_per_class)  # whoever makes them locks their folder
         files = sorted(path for path in made.glob("*/*/*") if path.is_file())
-        store = Stores(stores).under(f"{root}/videos")
         for path in files:
             store.put_file(str(path.relative_to(made)), str(path))
     typer.echo(f"{len(files)} videos are at {root}/videos", err=True)

@@ -12,7 +12,6 @@ from rich.console import Console
 from rich.table import Table
 
 from essp.cli.console import open_console
-from essp.cli.dashboard import percent
 from essp.divisions.figures import Outcomes, has_ended, outcomes
 from essp.divisions.jobs import Division, of_folds, of_splits
 from essp.divisions.page import write_page
@@ -20,6 +19,7 @@ from essp_common.artifacts.figures import NAMES
 from essp_common.errors import ConfigError
 from essp_common.job.spec import JobSpec
 from essp_common.job.status import JobState, JobStatus
+from essp_common.quantities import percent
 from essp_common.runtime.process import EXIT_INTERRUPTED
 from essp_common.wiring import Stores
 from essp_master.job.preflight import Preflight, preflight

@@ -17,6 +17,7 @@ from typing import Annotated, Any
 import httpx
 import typer
 from rich.table import Table
+from rich.text import Text
 
 from essp.cli.confirmation import Yes, confirm
 from essp.cli.console import open_console
@@ -41,6 +42,7 @@ from essp_common.errors import ConfigError, Unavailable
 from essp_common.field_paths import PATH, joined, parts_of
 from essp_common.job.documents import read_yaml
 from essp_common.job.status import JobState, JobStatus, JobSummary
+from essp_common.quantities import percent
 
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, help="Start, watch, change, pause, resume and stop jobs over REST."
@@ -75,9 +77,13 @@ def start(
                 client, "POST", "/v1/jobs", params={"fresh": fresh}, content=spec.model_dump_json(), headers=headers
             )
         )
-        _print(JobStatus.model_validate(answer), as_json)
-        if wait_for_it:
-            _wait(client, spec.name, None, as_json, heard=True)
+        begun = JobStatus.model_validate(answer)
+        if not wait_for_it:
+            _print(begun, as_json)
+            return
+        if not begun.state.ended:
+            typer.echo(f"job {begun.name} is {begun.state}; waiting until it has ended", err=True)
+        _wait(client, spec.name, None, as_json, heard=True)
 
 
 @app.command("ls")
@@ -217,9 +223,9 @@ def _listed(jobs: Sequence[JobSummary]) -> Table:
     if reasons:
         table.add_column("WHY")
     for job in jobs:
-        share = job.done / job.total if job.total else 1.0
+        share = job.done / job.total if job.total else None
         state = f"{job.state} {job.queue.position}" if job.queue else str(job.state)
-        cells = [job.name, *([job.team or "-"] if teams else []), job.kind, state, f"{share:.0%}"]
+        cells = [job.name, *([job.team or "-"] if teams else []), job.kind, state, percent(share, 0)]
         cells += [f"{job.clips_per_s:.1f}", duration(job.eta_s) if job.eta_s is not None else "-", str(job.failed)]
         cells += [str(job.priority or 0)] if priorities else []
         cells += [job.why] if reasons else []
@@ -283,9 +289,16 @@ def _wait(client: httpx.Client, name: str, timeout_s: float | None, as_json: boo
     if as_json:
         typer.echo(status.model_dump_json())
     else:
-        open_console().print(results(status))
+        open_console().print(_course(status), results(status), sep="\n")
     if status.state is not JobState.COMPLETED:
         raise typer.Exit(EXIT_FAILED)
+
+
+def _course(status: JobStatus) -> Text:
+    """How far a job came that has ended, and how long that took."""
+    progress = status.progress
+    clips = f"{progress.done:,} of {progress.total:,} clips" if progress.total else "no clips"
+    return Text(f"{status.name} {status.state}: {clips} in {duration(status.elapsed_s)}")
 
 
 def _retried(ask: Callable[[], Any]) -> Any:

@@ -19,15 +19,17 @@ from typer.core import TyperCommand, TyperGroup
 
 from essp.cli.commands import EXAMPLES, SECTIONS
 from essp_common import distribution
-from essp_common.errors import ConfigError, Conflict, EsspError, NotFound, Unavailable
+from essp_common.errors import ConfigError, Conflict, EsspError, NotFound, StorageFull, Unavailable
 from essp_common.runtime.garbage import collect_rarely
 
 EXIT_CODES: tuple[tuple[type[EsspError], int], ...] = (
     (ConfigError, 2),
     (NotFound, 3),
     (Conflict, 4),
+    (StorageFull, 1),  # every server answers
     (Unavailable, 6),
 )
+_MAKE_ROOM = "make room there, or name another place, and give the command again"
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 EXIT_CODES_TEXT = (
     "0 done, 1 failed, 2 wrong usage or settings, 3 not found, 4 the state does not allow it, 5 the master asks for "
@@ -133,7 +135,7 @@ def main() -> None:
         with distribution.needs_extra(" ".join(["essp", *sys.argv[1:2]])):  # also of what a command loads later
             app()
     except EsspError as error:
-        typer.echo(f"essp: {error}", err=True)
+        typer.echo(f"essp: {error}; {_MAKE_ROOM}" if isinstance(error, StorageFull) else f"essp: {error}", err=True)
         sys.exit(next((code for kind, code in EXIT_CODES if isinstance(error, kind)), 1))
     except OSError as error:  # of stdout, or of a file that a command writes by itself
         if error.errno not in _DISK_ERRORS:

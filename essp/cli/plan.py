@@ -16,13 +16,13 @@ from essp.capacity.report import Plan, Wanted, plan
 from essp.cli.bench_options import PlotOption, shown_progress
 from essp.cli.console import open_console
 from essp.cli.dashboard import duration
-from essp.cli.interrupt import interruptible
+from essp.cli.interrupt import leaving_at_once
 from essp.cli.job_file import load_job
 from essp.embedded.devices import check_devices
 from essp.folders import written
 from essp_common.errors import ConfigError
 from essp_common.job.spec import JobSpec
-from essp_common.quantities import counted, parse_bytes, size
+from essp_common.quantities import counted, parse_bytes, percent, size
 from essp_common.runtime.config import Settings
 from essp_common.runtime.process import cpu_count, set_up_logging
 from essp_common.wiring import Stores
@@ -74,14 +74,8 @@ def main(
 
 def _measured(spec: JobSpec, seconds: float) -> Costs:
     console = open_console(stderr=True)
-    with interruptible("leaving ...") as interrupted, shown_progress(console) as show:
-
-        def tell(share: float) -> None:
-            if interrupted.is_set():
-                raise KeyboardInterrupt
-            show("measuring the job", share, (1 - share) * seconds)
-
-        return measure(spec, Settings(), seconds, tell)
+    with leaving_at_once("leaving; nothing is kept"), shown_progress(console) as show:
+        return measure(spec, Settings(), seconds, lambda share: show("measuring the job", share, (1 - share) * seconds))
 
 
 def _epoch_clips(spec: JobSpec) -> int:
@@ -126,7 +120,7 @@ def _pool_table(facts: dict[str, Any]) -> Table:
         workers = f"{pool['workers']}"
         if facts["asked"] and pool["workers_a_pod"] > 1:
             workers += f" ({pool['pods']} pods of {pool['workers_a_pod']})"
-        table.add_row(pool["name"], workers, f"{100 * pool['busy']:.0f} %", f"{pool['most_clips_per_s']:,.0f}")
+        table.add_row(pool["name"], workers, percent(pool["busy"], 0), f"{pool['most_clips_per_s']:,.0f}")
     return table
 
 

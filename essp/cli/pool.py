@@ -10,6 +10,7 @@ from rich.table import Table
 
 from essp.cli.console import open_console
 from essp.cli.rest import SERVER, AsJson, Server, Token, ask, connect, path_of
+from essp_common.quantities import percent
 
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, help="Look at the pools of a running master, and set them."
@@ -33,7 +34,7 @@ def list_pools(server: Server = SERVER, token: Token = "", as_json: AsJson = Fal
     for pool in pools:
         kept = _kept(pool["rule"])
         because = f"{pool['reason']}; not up: {pool['held_up']}" if pool["held_up"] else pool["reason"]
-        table.add_row(pool["name"], str(pool["replicas"]), str(pool["ready"]), f"{pool['busy']:.0%}", kept, because)
+        table.add_row(pool["name"], str(pool["replicas"]), str(pool["ready"]), percent(pool["busy"], 0), kept, because)
     open_console().print(table)
 
 

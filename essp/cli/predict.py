@@ -18,10 +18,11 @@ from rich.text import Text
 from essp.api.prediction import AS_IN_TRAINING, Answers, Look, classify
 from essp.cli.console import open_console
 from essp.cli.dashboard import duration
-from essp.cli.interrupt import interruptible
+from essp.cli.interrupt import leaving_at_once
 from essp.uris import as_uri
 from essp_common.errors import ConfigError
 from essp_common.job.status import JobStatus
+from essp_common.quantities import percent
 from essp_common.runtime.config import Settings
 from essp_common.runtime.process import set_up_logging
 
@@ -66,15 +67,9 @@ def main(
 def classify_watched(
     videos: Sequence[str], model_uri: str, settings: Settings, console: Console, look: Look = AS_IN_TRAINING
 ) -> Answers:
-    """Classify while `console` shows how far it is; Ctrl-C ends the job in order and raises `KeyboardInterrupt`."""
-    with interruptible("leaving ...") as interrupted, console.status("reading the videos") as shown:
-
-        def watch(status: JobStatus, count: int) -> None:
-            if interrupted.is_set():
-                raise KeyboardInterrupt
-            shown.update(_progress(status, count))
-
-        return classify(videos, model_uri, settings, watch, look)
+    """Classify while `console` shows how far it is; Ctrl-C ends it and raises `KeyboardInterrupt`."""
+    with leaving_at_once("leaving; nothing is kept"), console.status("reading the videos") as shown:
+        return classify(videos, model_uri, settings, lambda status, count: shown.update(_progress(status, count)), look)
 
 
 def table(answers: Answers, top: int) -> Table:
@@ -87,7 +82,7 @@ def table(answers: Answers, top: int) -> Table:
         for rank, (class_name, score) in enumerate(row.top(answers.classes, top)):
             said = class_name in answers.labels(row) if answers.independent else rank == 0
             style = "bold" if said else "dim"
-            shown.add_row("" if rank else name, Text(class_name, style), Text(f"{100 * score:.1f} %", style))
+            shown.add_row("" if rank else name, Text(class_name, style), Text(percent(score), style))
         for segment in answers.segments.get(row.video_id, ()):
             span = f"{segment.start_s:.1f} to {segment.end_s:.1f} s: {segment.class_name}"
             shown.add_row("", Text(span, "cyan"), Text(f"{segment.score:.2f}", "cyan"))

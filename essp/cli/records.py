@@ -19,6 +19,7 @@ from rich.text import Text
 
 from essp.cli.console import open_console
 from essp.cli.records_upkeep import DataSetArgument, clean_command, delete_command
+from essp.folders import store_for
 from essp.records.build import BuildOptions, Built, Encode, Progress, build
 from essp.records.items import Source
 from essp.records.selection import NO_LABEL
@@ -92,7 +93,7 @@ def build_command(
             return
         try:
             with _progress(console) as tell:
-                built = build(found, DataSet(stores.under(as_uri(out))), options, tell)
+                built = build(found, DataSet(store_for("--out", as_uri(out), stores)), options, tell)
         except KeyboardInterrupt:
             console.print("interrupted; nothing was added")
             raise typer.Exit(130) from None

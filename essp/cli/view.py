@@ -23,9 +23,9 @@ from rich.live import Live
 from rich.text import Text
 
 from essp.cli.console import open_console
-from essp.cli.dashboard import dashboard, duration, percent, results
+from essp.cli.dashboard import dashboard, duration, results
 from essp_common.job.status import JobEvent, JobState, JobStatus, PhaseReport, phase_title
-from essp_common.quantities import counted
+from essp_common.quantities import counted, percent
 
 PLAIN_INTERVAL_S = 10.0
 JSON_INTERVAL_S = 1.0

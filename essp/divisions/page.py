@@ -6,10 +6,11 @@ import json
 from html import escape
 
 from essp.divisions.figures import FUSED, Outcomes
-from essp.pages.elements import Raw, document, percent, section, table, tiles
+from essp.pages.elements import Raw, document, section, table, tiles
 from essp.report.page import PAGE as REPORT
 from essp_common.artifacts.figures import NAMES, Figures
 from essp_common.objects.port import ObjectStore
+from essp_common.quantities import percent
 
 PAGE = "divisions.html"
 FIGURES_FILE = "divisions.json"

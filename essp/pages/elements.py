@@ -82,8 +82,3 @@ def table(
     top = f"<thead><tr>{heading}</tr></thead>" if head else ""
     folds = ' class="folds"' if head else ""
     return f'<div class="scroll"><table{folds}>{top}<tbody>{body}</tbody></table></div>'
-
-
-def percent(share: float) -> str:
-    """0.9831 as `98.3 %`."""
-    return f"{100 * share:.1f} %"

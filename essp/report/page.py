@@ -13,7 +13,7 @@ from html import escape
 
 import numpy as np
 
-from essp.pages.elements import Raw, document, percent, section, table, tiles
+from essp.pages.elements import Raw, document, section, table, tiles
 from essp.report.facts import Run
 from essp.report.notes import TIME, PastRun, in_utc
 from essp.report.sweeps import standings
@@ -28,7 +28,7 @@ from essp_common.artifacts.figures import (
     share_interval,
 )
 from essp_common.artifacts.fused_model import Evaluation
-from essp_common.quantities import counted, duration
+from essp_common.quantities import counted, duration, percent
 
 PAGE = layout.REPORT + "report.html"
 _MISTAKES = 100

@@ -74,9 +74,9 @@ def loss(histories: Histories, theme: Theme, changes: Changes = NO_CHANGES) -> b
         for purpose in ("train", "validation")
     ]
     low, high, cut = bounds([value for _, _, values in series for value in values])
+    margin = 0.05 * (high - low or high or 1.0)
+    axes.set_ylim(max(0.0, low - margin), high + margin)
     if cut:
-        margin = 0.05 * (high - low or 1.0)
-        axes.set_ylim(low - margin, high + margin)
         for colour, epochs, values in series:
             above = [epoch for epoch, value in zip(epochs, values, strict=True) if value > high]
             axes.plot(above, [high] * len(above), "^", color=colour, markersize=7)

@@ -34,6 +34,7 @@ from essp_common.job.spec import JobSpec
 from essp_common.messages.recipe import recipe_of
 from essp_common.pb.v1.messages_pb2 import Seed
 from essp_common.planning.planned_clip import places_in_part
+from essp_common.quantities import percent
 from essp_common.records.rows import record_at
 from essp_common.video.container import Limits
 from essp_common.video.geometry import frame_shape
@@ -177,7 +178,7 @@ def draw_samples(samples: Sequence[Sample], theme: Theme) -> bytes:
             if picture is not None:
                 axes.imshow(picture)
         verdict = "" if sample.right else f" taken for {sample.predicted}"
-        title = f"{sample.label}{verdict}, {100 * sample.score:.0f} %"
+        title = f"{sample.label}{verdict}, {percent(sample.score, 0)}"
         cells[0].set_title(shortened(title, _TITLE), loc="left", fontsize=9, color=theme.ink)
     for axes, head in zip(grid[-1], heads, strict=True):
         axes.text(0.5, -0.04, head, transform=axes.transAxes, ha="center", va="top", fontsize=8, color=theme.ink)

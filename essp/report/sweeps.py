@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from essp.pages.elements import percent
 from essp.report.facts import Run
 from essp_common.artifacts.figures import NAMES, Figures, judged_by, rank
 from essp_common.job.sweeps import words
+from essp_common.quantities import percent
 
 
 @dataclass(frozen=True, slots=True)

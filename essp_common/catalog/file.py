@@ -15,7 +15,7 @@ from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.checks import Columns, Problem, problems, sound_alone, type_problems
 from essp_common.catalog.columns import Column, Lists, Texts, arrow_of, made_of, value_of
 from essp_common.catalog.schema import COLUMNS, KEYFRAMES, REMEDY, SCHEMA, SOURCE_KEY, VERSION, VERSION_KEY, WORDS
-from essp_common.errors import ConfigError, NotFound, PermanentError
+from essp_common.errors import ConfigError, EsspError, NotFound
 from essp_common.objects import tables
 from essp_common.objects.port import ObjectStore
 
@@ -27,6 +27,13 @@ _IN_TURN = ("group", *(name for name in COLUMNS if name != "group"))
 """The order in which columns are read: first what takes most memory while it is read."""
 _RECURRING = tuple(f"{name}.list.element" if name in KEYFRAMES else name for name in COLUMNS if name not in _DIFFERENT)
 """The columns in which the same values recur, by their paths in a file."""
+_PARQUET = b"PAR1"
+"""With this a file begins and ends."""
+_ANOTHER = f"name another one, or {REMEDY}"
+
+
+class NotACatalog(ConfigError):
+    """A file that is no catalog, or a damaged one."""
 
 
 def write_catalog(store: ObjectStore, key: str, catalog: Catalog) -> None:
@@ -60,8 +67,8 @@ def to_table(catalog: Catalog) -> Any:
 def read_catalog(store: ObjectStore, key: str, columns: Collection[str] | None = None) -> Catalog:
     """The catalog at `key`; with `columns`, other fields than these (and what names a video) keep their defaults.
 
-    Raises `NotFound`, `PermanentError` for what is not a catalog, `ConfigError` for one of another version, or with a
-    value that cannot be in any of its columns, by its row and column.
+    Raises `NotFound`, `NotACatalog`, and `ConfigError` for a catalog of another version, or with a value that cannot be
+    in any of its columns, by its row and column.
     """
     uri = store.uri(key)
     wanted = frozenset(COLUMNS)
@@ -89,9 +96,25 @@ def _read(store: ObjectStore, key: str, uri: str, wanted: Collection[str]) -> tu
                 _read_column(file, name, name in wanted, read)
     except FileNotFoundError as error:
         raise NotFound(f"{uri}: no such catalog") from error
+    except PermissionError as error:
+        raise ConfigError(f"{uri}: {error.strerror}; give this process the right to read it") from error
     except tables.UNREADABLE as error:
-        raise PermanentError(f"{uri} cannot be read as a catalog: {tables.reason(error)}") from error
+        raise NotACatalog(f"{uri} cannot be read as a catalog: {_fault(store, key, error)}; {_ANOTHER}") from error
     return read, metadata.get(SOURCE_KEY, b"").decode("utf-8", "replace")
+
+
+def _fault(store: ObjectStore, key: str, error: BaseException) -> str:
+    """Why a file cannot be read, in a few words."""
+    try:
+        whole = store.head(key).size_bytes
+        first, last = (store.get(key, at, len(_PARQUET)) for at in (0, max(0, whole - len(_PARQUET))))
+    except EsspError:
+        whole, first, last = 1, _PARQUET, _PARQUET
+    if not whole:
+        return "it is empty"
+    if first != _PARQUET:
+        return "it is not a Parquet file"
+    return "its end is missing" if last != _PARQUET else f"it is damaged ({tables.reason(error)})"
 
 
 def _read_column(file: Any, name: str, wanted: bool, read: Columns) -> None:
@@ -141,6 +164,6 @@ def _check(uri: str, columns: Columns, remedy: str) -> None:
 def _check_version(uri: str, metadata: Mapping[bytes, bytes]) -> None:
     version = metadata.get(VERSION_KEY, b"").decode("utf-8", "replace")
     if not version:
-        raise PermanentError(f"{uri} is a Parquet file, but not a catalog")
+        raise NotACatalog(f"{uri} is a Parquet file, but not a catalog; {_ANOTHER}")
     if version != VERSION:
         raise ConfigError(f"{uri} is a catalog of version {version}, this is ESSP with version {VERSION}: {REMEDY}")

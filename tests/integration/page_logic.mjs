@@ -12,12 +12,18 @@ import { asChange, commands, courseWords, resultRows, watchJob, why } from "./jo
 import { loadJobs, narrowed } from "./jobs.js";
 import { chosenLines, levelGroup, watchLogs } from "./logs.js";
 import { previewWords } from "./previews.js";
-import { consumerTitle, duration, fullMoment, judgedBy, size } from "./words.js";
+import { consumerTitle, duration, fullMoment, judgedBy, percent, size } from "./words.js";
 
 // Axes have round values that enclose what is drawn.
 assert.deepEqual(ticks(0, 1), [0, 0.2, 0.4, 0.6, 0.8, 1]);
 assert.deepEqual(ticks(0.93, 4.61), [0, 1, 2, 3, 4, 5]);
 assert.deepEqual(ticks(7, 7), [7]);
+assert.equal(ticks(0, 1e-7)[0], 0, "of no loss, the axis does not go below it");
+
+// All is said of all alone.
+for (const [share, digits, words] of [[null, 1, "–"], [0, 1, "0.0 %"], [0.1234, 1, "12.3 %"], [0.9994, 1, "99.9 %"], [0.9996, 1, "99.9 %"], [1 - 1e-9, 1, "99.9 %"],
+  [0.996, 0, "99 %"], [1, 1, "100.0 %"], [Array(7).fill(1 / 7).reduce((a, b) => a + b), 0, "100 %"], [1.25, 0, "125 %"]])
+  assert.equal(percent(share, digits), words);
 
 // One spike does not squash the curve, and is told of.
 const flat = Array.from({ length: 100 }, (_, k) => 1 + k / 100);

@@ -18,6 +18,7 @@ import numpy as np
 from essp.catalog.check import duplicates
 from essp.catalog.check.measures import Measures, Stretch
 from essp_common.catalog.rows import VideoRow
+from essp_common.quantities import percent
 
 Gravity = Literal["error", "warning", "note"]
 GRAVITIES: tuple[Gravity, ...] = ("error", "warning", "note")
@@ -265,7 +266,7 @@ def _of_stretch(uri: str, row: VideoRow, place: int, stretch: Stretch) -> Iterat
         yield Finding("cut", row.id, f"before frame {last}{_at(row, last)}", (row.id,), (first, last), shows=show)
         return
     length, whole = last - first + 1, row.last_frame - row.first_frame + 1
-    extent = "all" if length == whole else f"{100 * length / whole:.0f} %"
+    extent = "all" if length == whole else percent(length / whole, 0)
     what = f"frames {first} to {last}{_at(row, first)}, {extent} of the video"
     yield Finding(stretch.kind, row.id, what, (row.id,), (first, last), length / whole, show)
 

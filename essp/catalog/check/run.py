@@ -21,10 +21,11 @@ from essp.catalog.check.measures import Checked, Measures, Stretch, measures_of,
 from essp.catalog.journal import Parts
 from essp.catalog.probing import Outcome, ProbeOptions, Prober, gave_up_after_s
 from essp.catalog.progress import Tally, Tell
+from essp.folders import check_file
 from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.file import read_catalog
 from essp_common.catalog.rows import VideoRow
-from essp_common.errors import ConfigError, Conflict, NotFound, PermanentError
+from essp_common.errors import PermanentError
 from essp_common.objects.port import ObjectStore
 from essp_common.wiring import Stores
 
@@ -93,7 +94,7 @@ class Check:
         self._catalog = read_catalog(store, key)
         self._rows = chosen(self._catalog, options)
         self._store, self._key = stores.resolve(out)
-        _check_writable(self._store, self._key)
+        check_file("--page", self._store, self._key, "check.html")
         self._journal = _Journal(self._store, self._key, "packets" if options.fast else "decoded")
         self._files = {row.uri: row for row in self._rows if row.error is None}
         self._measures: dict[str, Measures] = {}
@@ -196,13 +197,3 @@ def _pictures(findings: Sequence[Finding], journal: Iterable[Checked]) -> dict[t
             }
             found[checked.uri, -1] = checked.measures.strip
     return found
-
-
-def _check_writable(store: ObjectStore, key: str) -> None:
-    """Raises `ConfigError` for a page that cannot be written: not to be found out after hours of reading."""
-    trial = f"{key}.trial"
-    try:
-        store.put(trial, b"")
-        store.delete(trial)
-    except (Conflict, NotFound) as error:
-        raise ConfigError(f"--page: {store.uri(key)} cannot be written: {error}") from error

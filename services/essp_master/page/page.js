@@ -10,7 +10,7 @@ import { drawJobs, loadJobs } from "./jobs.js";
 import { drawLogs, watchLogs } from "./logs.js";
 import { drawPools, loadPools } from "./pools.js";
 import { lookAtStreams } from "./previews.js";
-import { moment } from "./words.js";
+import { moment, percent, share } from "./words.js";
 
 const LOOK_MS = 2000;
 const AGAIN_MS = 5000; // when the master did not answer
@@ -60,7 +60,7 @@ function show(children) {
 
 function draw() {
   if (data) show(view.draw(data, act));
-  const running = data?.job ? `${Math.floor(100 * (data.job.progress.total ? data.job.progress.done / data.job.progress.total : 0))} % ` : "";
+  const running = data?.job ? `${percent(share(data.job.progress), 0)} ` : "";
   document.title = `${running}${view.title} · ESSP`;
 }
 

@@ -2,7 +2,12 @@
 
 export const UNKNOWN = "–";
 
-export const percent = share => (share == null ? UNKNOWN : `${(100 * share).toFixed(1)} %`);
+/** `12.3 %`; 1 alone is `100.0 %`, however little is missing, as `essp_common/quantities.py` has it. */
+export function percent(share, digits = 1) {
+  if (share == null) return UNKNOWN;
+  const missing = 10 ** -digits, nearly = 100 * share > 100 - missing && share < 1 - 1e-12;
+  return `${(nearly ? 100 - missing : 100 * share).toFixed(digits)} %`;
+}
 export const number = (value, digits = 1) => (value == null ? UNKNOWN : value.toFixed(digits));
 export const count = value => (value == null ? UNKNOWN : value.toLocaleString("en"));
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from essp_common.quantities import counted, duration
+from essp_common.quantities import counted, duration, percent
 
 
 @pytest.mark.parametrize(
@@ -40,3 +40,24 @@ def test_things_are_counted_in_the_plural(count: int, thing: str, text: str) -> 
 )
 def test_times_are_told_in_units_that_fit(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("share", "digits", "text"),
+    [
+        (None, 1, "–"),
+        (0, 1, "0.0 %"),
+        (0.1234, 1, "12.3 %"),
+        (0.9994, 1, "99.9 %"),
+        (0.9996, 1, "99.9 %"),
+        ((10**9 - 1) / 10**9, 1, "99.9 %"),
+        (0.996, 0, "99 %"),
+        (0.99996, 2, "99.99 %"),
+        (1, 1, "100.0 %"),
+        (sum([1 / 7] * 7), 0, "100 %"),
+        (1.25, 0, "125 %"),
+        (float("nan"), 1, "nan %"),
+    ],
+)
+def test_all_is_said_of_all_alone(share: float | None, digits: int, text: str) -> None:
+    assert percent(share, digits) == text

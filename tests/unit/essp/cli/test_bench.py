@@ -15,8 +15,8 @@ import pytest
 
 from essp.cli import bench_io
 from essp.cli.bench_options import Clock, numbers, words
-from essp_common.errors import ConfigError, EsspError, NotFound
-from tests.harness.command_line import essp
+from essp_common.errors import ConfigError, EsspError, NotFound, Unavailable
+from tests.harness.command_line import essp, main_of
 
 
 @pytest.fixture(scope="module")
@@ -111,6 +111,52 @@ def test_a_folder_in_place_of_a_file_is_found_before_anything_is_measured(
     (tmp_path / name).mkdir()
     with pytest.raises(ConfigError, match=f"{option} .*/{name}: cannot be written; give another name"):
         essp("bench", "io", "--source", str(images), *SMALL, option, str(tmp_path / name))
+
+
+@pytest.mark.parametrize("beside", ["trace.png", "trace-files.csv"])
+def test_what_a_trace_writes_beside_itself_is_looked_at_too(images: Path, tmp_path: Path, beside: str) -> None:
+    (tmp_path / beside).mkdir()
+    with pytest.raises(ConfigError, match=rf"--trace .*/trace\.csv also writes .*/{beside}: cannot be written"):
+        essp("bench", "io", "--source", str(images), *SMALL, "--trace", str(tmp_path / "trace.csv"))
+
+
+@pytest.mark.parametrize("command", ["io", "app", "checkpoint"])
+@pytest.mark.parametrize(("option", "name"), [("--trace", "full.csv"), ("--plot", "full.png")])
+def test_figures_outlive_a_file_that_cannot_be_written(
+    images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, option: str, name: str
+) -> None:
+    (tmp_path / name).symlink_to("/dev/full")
+    other = ("--plot", tmp_path / "plot.png") if option == "--trace" else ("--trace", tmp_path / "trace.csv")
+    way = {
+        "io": ("--source", images, *SMALL[:2], "--runs", 1, "--threads", 1, "--size", 16),
+        "app": ("--source", images, *SMALL[:2], "--step-time", "1ms", "--runs", 1, "--threads", 1, "--prefetch", 0),
+        "checkpoint": ("--steps", 1, "--every", 1, "--step-time", "1ms", "--size", "1KiB", "--modes", "direct"),
+    }[command]
+    arguments = ("bench", command, *way, "--json", option, tmp_path / name, *other)
+    assert main_of(*map(str, arguments)) == 2
+    shown = capsys.readouterr()
+    document = json.loads(shown.out)
+    assert (document["partial"], len(document["rows"])) == (False, 2 if command == "io" else 1)
+    assert f"{name} cannot be written (No space left on device); name another file" in shown.err
+    assert other[1].stat().st_size > 0
+
+
+def test_figures_outlive_an_error_in_the_middle(
+    images: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begin = Clock.begin
+
+    def begun(clock: Clock, turn: int, kind: int) -> None:
+        begin(clock, turn, kind)
+        if (turn, kind) == (1, 0):
+            raise Unavailable("the store does not answer")
+
+    monkeypatch.setattr(Clock, "begin", begun)
+    assert main_of("bench", "io", "--source", str(images), *SMALL, "--json") == 6
+    shown = capsys.readouterr()
+    document = json.loads(shown.out)
+    assert (document["partial"], len(document["rows"])) == (True, 4)
+    assert "essp: the store does not answer" in shown.err
 
 
 @pytest.mark.parametrize("command", ["io", "app", "checkpoint"])

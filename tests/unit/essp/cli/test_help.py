@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import resource
 import shlex
 import subprocess
 import sys
@@ -16,6 +18,7 @@ from typer.testing import CliRunner
 
 from essp.cli.commands import EXAMPLES, SECTIONS
 from essp.cli.main import app, main
+from tests.harness.command_line import main_of
 from tests.harness.waiting import LONGEST_S
 
 COMMANDS = {name: command for section in SECTIONS.values() for name, command in section.items()}
@@ -163,3 +166,22 @@ def test_a_folder_that_was_removed_is_named_and_no_library_dies_of_it(
         main()
     assert left.value.code == 2
     assert capsys.readouterr().err.startswith("essp: the folder that you are in has been removed; go to another one")
+
+
+def test_a_store_without_room_is_named_and_is_no_server_that_does_not_answer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = tmp_path / "store"
+    way = "--size 1MiB --steps 1 --every 1 --runs 1 --step-time 1ms --modes none,direct"
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2**16, before[1]))  # the kernel answers as a full disk does
+    try:
+        code = main_of("bench", "checkpoint", "--store", str(store), *way.split())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    shown = capsys.readouterr()
+    assert code == 1
+    assert re.search(rf"essp: {store}/.*: File too large; there are up to 3.0 MiB of checkpoints at a time", shown.err)
+    assert shown.err.endswith("; make room there, or name another place, and give the command again\n")
+    assert shown.out.splitlines()[1].split()[0] == "none", "what was measured is shown"
+    assert [path for path in store.rglob("*") if path.is_file()] == []

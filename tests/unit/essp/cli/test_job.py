@@ -250,6 +250,22 @@ def test_who_waits_for_a_job_outlives_the_masters_restart(live: Live, monkeypatc
     assert done.stderr.count("trying again") == 1, "once, not each second"
 
 
+def test_who_started_a_job_and_waited_sees_how_it_ended(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    get = cli._get
+
+    def later(client: httpx.Client, name: str) -> JobStatus:
+        live.complete()
+        return get(client, name)
+
+    monkeypatch.setattr(cli, "_get", later)
+    done = live.essp("start", str(live.file), "--wait")
+    assert done.stderr == "job small is running; waiting until it has ended\n"
+    assert re.match(r"small completed: 44 of 44 clips in \d+:\d\d\n", done.stdout)
+    assert " gone" not in done.stdout, "no picture of the job as it began"
+    again = live.essp("start", str(live.file), "--wait", "--json")
+    assert (json.loads(again.stdout)["state"], again.exit_code) == ("completed", 0)
+
+
 def test_who_waits_for_a_job_gives_up_a_master_that_stays_away(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
     def away(client: httpx.Client, name: str) -> JobStatus:
         raise Unavailable("the master does not answer")

@@ -164,6 +164,8 @@ def test_job_files_that_could_not_be_written_are_refused_before_videos_are_made(
     ):
         with pytest.raises(ConfigError, match=words):
             essp_command("demo-data", str(tmp_path / "set"), "--out", str(out))
+    with pytest.raises(ConfigError, match=r"URI .*letter\.txt is a file; give a folder"):
+        essp_command("demo-data", str(tmp_path / "letter.txt"), "--out", str(tmp_path / "jobs"))
 
 
 @pytest.mark.processes

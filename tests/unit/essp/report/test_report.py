@@ -13,6 +13,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +22,6 @@ from matplotlib.image import imread
 from essp.api.features import compute_feature
 from essp.catalog.build import file_row
 from essp.catalog.probing import Outcome
-from essp.pages.elements import percent
 from essp.report import folder, plots
 from essp.report.facts import Run, read_run
 from essp.report.folder import write_report
@@ -47,6 +47,7 @@ from essp_common.job.trainer_spec import StopSpec
 from essp_common.objects.directory import DirectoryStore
 from essp_common.pb.v1.messages_pb2 import HistoryEntry, HistorySegment, JobSnapshot, PhasePlan, RunStart
 from essp_common.planning.position import Position
+from essp_common.quantities import percent
 from essp_common.video.probe import probe
 from essp_common.video.synthetic import drifting, numbered, read_number, texture, write_video
 from essp_common.wiring import Stores
@@ -488,6 +489,17 @@ def test_changes_of_the_running_job_are_marked_where_they_were_taken(run: Run) -
     changed = dataclasses.replace(run, changes={name: (change,)})
     assert "changed while it ran" in Page(render(changed, {}, {})).text
     assert "changed while it ran" not in Page(render(run, {}, {})).text
+
+
+@pytest.mark.parametrize("values", [[0.0], [0.0, 0.0], [1e-9, 0.0], [0.01, 2.0], [2.0, 2.0], [0.5], [0.1, 0.2, 9.0]])
+def test_no_loss_is_below_zero(values: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plots, "png", lambda figure, theme: figure)
+    history = [PhaseRecord(purpose="train", epoch=e, metrics={"loss": value}) for e, value in enumerate(values)]
+    figure: Any = plots.loss({"rgb": history}, LIGHT)
+    low, high = figure.axes[0].get_ylim()
+    assert 0 <= low <= min(values)
+    assert high > low
+    assert high >= plots.bounds(values)[1]
 
 
 def test_an_outlier_does_not_squash_the_curve() -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import math
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,10 +20,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from essp_common.catalog.catalog import Catalog
-from essp_common.catalog.file import read_catalog, to_table, write_catalog
+from essp_common.catalog.file import NotACatalog, read_catalog, to_table, write_catalog
 from essp_common.catalog.rows import VideoRow
-from essp_common.errors import ConfigError, NotFound, PermanentError
+from essp_common.errors import ConfigError, NotFound
 from essp_common.job.clip_spec import ClipSpec
+from essp_common.objects import tables
 from essp_common.pb.v1.messages_pb2 import TRAIN, Seed, Video
 from essp_common.planning.plan import class_balanced, seek_to
 from essp_common.wiring import open_store
@@ -60,17 +64,52 @@ def test_only_the_wanted_columns_are_read(tmp_path: Path) -> None:
 
 def test_what_is_no_catalog_is_refused_with_the_remedy(tmp_path: Path) -> None:
     store = open_store(f"file://{tmp_path}")
-    store.put("text", b"id,uri\n")
     pq.write_table(pa.table({"id": ["a"]}), tmp_path / "plain")
     pq.write_table(pa.table({"id": ["a"]}).replace_schema_metadata({"essp.catalog.version": "0"}), tmp_path / "old")
-    with pytest.raises(PermanentError, match="cannot be read as a catalog"):
-        read_catalog(store, "text")
-    with pytest.raises(PermanentError, match="not a catalog"):
+    with pytest.raises(NotACatalog, match=r"is a Parquet file, but not a catalog; name another one, or make it again"):
         read_catalog(store, "plain")
     with pytest.raises(ConfigError, match=r"version 0.*essp catalog build"):
         read_catalog(store, "old")
     with pytest.raises(NotFound):
         read_catalog(store, "missing")
+
+
+DAMAGE: dict[str, tuple[Callable[[bytes], bytes], str]] = {
+    "empty": (lambda whole: b"", "it is empty"),
+    "a letter": (lambda whole: b"P", "it is not a Parquet file"),
+    "a text": (lambda whole: b"id,uri\n", "it is not a Parquet file"),
+    "cut in half": (lambda whole: whole[: len(whole) // 2], "its end is missing"),
+    "cut at the front": (lambda whole: whole[1:], "it is not a Parquet file"),
+    "a hole": (lambda whole: whole[:200] + bytes(200) + whole[400:], "it is damaged"),
+    "no footer": (lambda whole: whole[:-12] + bytes(8) + whole[-4:], "it is damaged"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.parametrize("local", [True, False])
+def test_a_file_that_cannot_be_read_is_told_in_plain_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str, local: bool
+) -> None:
+    store = open_store(f"file://{tmp_path}")
+    if not local:
+        monkeypatch.setattr(type(store), "local_path", lambda *_: None)
+    write_catalog(store, "c", Catalog((row("a/1"), row("b/2"))))
+    change, words = DAMAGE[damage]
+    store.put("c", change(store.get("c")))
+    with pytest.raises(
+        NotACatalog, match=f"c cannot be read as a catalog: {words}.*; name another one, or make it again with `essp "
+    ):
+        read_catalog(store, "c")
+
+
+def test_a_catalog_that_may_not_be_read_is_no_damaged_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = open_store(f"file://{tmp_path}")
+    write_catalog(store, "c", Catalog((row("a/1"),)))
+    refused = PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    monkeypatch.setattr(tables, "opened", Mock(side_effect=refused))  # root may read everything
+    with pytest.raises(ConfigError, match="c: Permission denied; give this process the right to read it") as raised:
+        read_catalog(store, "c")
+    assert not isinstance(raised.value, NotACatalog)
 
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
