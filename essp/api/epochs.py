@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 import os
+import sys
 import threading
 import weakref
 from abc import abstractmethod
@@ -158,7 +159,7 @@ class Epochs(IterableDataset[Batch]):
         finally:
             # Also if another thread has closed the loader: this one may have begun with a batch after that.
             if not whole and iteration == self._begun_last:
-                if threading.get_ident() == taker:
+                if threading.get_ident() == taker or sys.is_finalizing():
                     self.close()
                 else:
                     _in_a_thread(self.close)

@@ -10,6 +10,7 @@ that writes into it has ended.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -25,7 +26,7 @@ def unbroken(call: Callable[[], T]) -> T:
     """What `call` returns or raises. If a signal's handler raises meanwhile, so does this, at once; `call` goes on, and
     the process does not end before it has."""
     global _last
-    if threading.current_thread() is not threading.main_thread():
+    if threading.current_thread() is not threading.main_thread() or sys.is_finalizing():  # then no thread runs any more
         return call()
     outcome: Future[T] = Future()
     before = _last

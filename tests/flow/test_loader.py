@@ -37,7 +37,7 @@ from essp_master.job.message_builder import MessageBuilder
 from essp_master.ledger.instructions import IssueUnits
 from tests.flow.conftest import MakeJob
 from tests.harness.leaks import Holdings
-from tests.harness.waiting import until
+from tests.harness.waiting import LONGEST_S, until
 
 CLIP = essp.Clip(frames=4, stride=2, size=40)
 
@@ -725,8 +725,8 @@ def test_interrupts_while_it_begins_or_ends_leave_nothing_behind(
 
     clips = loader(catalog)
     batches = iter(clips)
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt), clips:
-        patched.setattr(owner, name, interrupted)
+    monkeypatch.setattr(owner, name, interrupted)
+    with pytest.raises(KeyboardInterrupt), clips:
         next(batches)
     assert not left
     assert len(taken(clips)) == 10, "it begins anew"
@@ -755,3 +755,26 @@ def test_an_iteration_that_ends_in_a_thread_of_the_loader_leaves_nothing(
     go_on.set()
     assert dropped.wait(60)
     until(lambda: clips._feed is None)
+
+
+_RAISING = """
+import sys, essp
+
+def train():
+    clips = essp.Loader(sys.argv[1], clip=essp.Clip(4, 2, 40), batch_size=4, clips_per_epoch=100, decoders=1)
+    batches = iter(clips)
+    for batch in batches:
+        raise ZeroDivisionError
+
+train()
+"""
+
+
+@pytest.mark.processes
+def test_a_traceback_that_holds_an_iteration_does_not_keep_the_process(catalog: Path) -> None:
+    """It is freed when the interpreter ends, where no other thread runs any more."""
+    ended = subprocess.run(
+        [sys.executable, "-c", _RAISING, str(catalog)], check=False, capture_output=True, text=True, timeout=LONGEST_S
+    )
+    assert ended.returncode == 1
+    assert ended.stderr.splitlines()[-1] == "ZeroDivisionError"
