@@ -54,6 +54,13 @@ def device_of(name: str | torch.device) -> torch.device:
     return device
 
 
+def on_this_gpu(device: torch.device) -> torch.device:
+    """The device, with the number of the GPU if it is the present one of this thread: other threads have another."""
+    import torch
+
+    return torch.device("cuda", torch.cuda.current_device()) if device == torch.device("cuda") else device
+
+
 def torch_device(name: str | torch.device) -> torch.device:
     """A device of any kind. Raises `ConfigError` for what is none, and for a GPU that is not here."""
     import torch

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 import os
+import sys
 import threading
 import weakref
 from abc import abstractmethod
@@ -145,19 +146,23 @@ class Epochs(IterableDataset[Batch]):
         self._begun, self._resuming = True, False
         self._iteration += 1
         iteration = self._begun_last = self._iteration
-        whole = False
+        whole, taker = False, threading.get_ident()
         try:
             batches = self._epoch_from(self.position())
             for batch, done in self._going_on(self._in_step(batches) if self._keeps_step else batches):
                 self._clips_done = done * self._ranks.world_size
                 if batch is not None:
                     yield batch if self._map is None else self._map(batch)
+                    taker = threading.get_ident()
             whole = True
             self._epoch, self._clips_done, self._begun = self._epoch + 1, 0, False
         finally:
             # Also if another thread has closed the loader: this one may have begun with a batch after that.
             if not whole and iteration == self._begun_last:
-                self._end()
+                if threading.get_ident() == taker or sys.is_finalizing():
+                    self.close()
+                else:
+                    _in_a_thread(self.close)
 
     def _going_on(self, batches: Iterator[tuple[Batch | None, int]]) -> Iterator[tuple[Batch | None, int]]:
         """`batches`, as long as this is the iteration that the loader is in."""

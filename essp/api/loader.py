@@ -13,6 +13,7 @@ catalog and the arguments, so two integers say where a loop is (`Loader.state_di
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -29,6 +30,7 @@ from essp.api.arguments import (
     function_of,
     mapping_of,
     name_of,
+    on_this_gpu,
     path_of,
     plain,
     rendezvous_of,
@@ -66,6 +68,7 @@ from essp_common.messages.ordered import PhaseEnd
 from essp_common.pb.v1.messages_pb2 import TRAIN, ClipRef
 from essp_common.planning.position import Position
 from essp_common.runtime.config import Settings
+from essp_common.runtime.unbroken import unbroken
 from essp_common.validation import shown, suggested
 from essp_trainer.config import Rendezvous
 from essp_trainer.data.batch import Batch as PreparedBatch
@@ -379,6 +382,8 @@ class Loader(Epochs):
         self._transform = function_of("transform", transform)
         self._device = device_of(device)
         self._feed: Feed | None = None
+        self._changing = threading.RLock()
+        """Held while a feed begins: who ends it waits for that."""
         self._deltas = deltas or {}
         """Of series: at which seconds from a clip's last frame their values are taken."""
 
@@ -404,8 +409,12 @@ class Loader(Epochs):
     # --- how it does that ---
 
     def _end(self) -> None:
-        self._source.leave(self._consumer)
-        feed, self._feed = self._feed, None
+        unbroken(self._leave)
+
+    def _leave(self) -> None:
+        with self._changing:
+            self._source.leave(self._consumer)
+            feed, self._feed = self._feed, None
         if feed is not None:
             self._abandoned.detach()
             feed.close()
@@ -460,14 +469,23 @@ class Loader(Epochs):
             if goes_on and feed.position.phase_index < self._source.spec.epochs:
                 return feed
             self._end()
-        feed = Feed(self._clips_from(start), self._device, self._consumer)
-        self._abandoned = closed_when_abandoned(self, feed.close)  # at the end of the process the feed closes itself
-        self._feed = feed
-        if self._ended_meanwhile:
+        device = on_this_gpu(self._device)
+        unbroken(lambda: self._begin(start, device))
+        feed = self._feed
+        if feed is None or self._ended_meanwhile:
             raise EsspError("this loop was closed while it began")
         if self._late:
             self._epoch, self._late = feed.position.phase_index, False
         return feed
+
+    def _begin(self, start: Position | None, device: torch.device) -> None:
+        """Have a feed, unless this iteration is over already. Who ends it meanwhile waits, and then ends the feed."""
+        with self._changing:
+            if self._ended_meanwhile:
+                return
+            feed = Feed(self._clips_from(start), device, self._consumer)
+            self._abandoned = closed_when_abandoned(self, feed.close)  # at the process's end the feed closes itself
+            self._feed = feed
 
     def _clips_from(self, start: Position | None) -> Clips:
         source = self._source
@@ -506,12 +524,13 @@ class Loader(Epochs):
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy, for another process, starts processes of its own."""
-        made = ("_videos", "_further", "_targets", "_abandoned")
+        made = ("_videos", "_further", "_targets", "_abandoned", "_changing")
         own = {name: value for name, value in self.__dict__.items() if name not in made}
         return own | {"_feed": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+        self._changing = threading.RLock()
         if isinstance(self._source, OwnSource):
             self._consumer = self._source.add(self)
 

@@ -39,6 +39,7 @@ from essp_common.pb.v1.messages_pb2 import DecodeSeed, FrameCodec, Recipe, Resiz
 from essp_common.planning.plan import seek_to
 from essp_common.quantities import size as in_words
 from essp_common.runtime.process import cpu_count
+from essp_common.runtime.unbroken import unbroken
 from essp_common.video.codec import decode as frames_of
 from essp_common.video.geometry import frame_shape
 from essp_common.wiring import Stores
@@ -174,6 +175,7 @@ class Stream:
         with ExitStack() as stack:
             rows = stack.enter_context(closing(_rows(self._videos, settings.stores)))
             lanes = stack.enter_context(closing(_Lanes(sandbox_options(settings), self._decoders)))
+            lanes.start()
             units = self._units(rows)
             waiting: deque[_Unit] = deque()
             cutter: _Cutter | None = None
@@ -385,6 +387,9 @@ class _Lanes:
             threading.Thread(target=self._work, args=(lane,), name=f"essp-stream-{lane}", daemon=True)
             for lane in range(count)
         ]
+
+    def start(self) -> None:
+        """Until it is closed, units are decoded."""
         for thread in self._threads:
             thread.start()
 
@@ -395,12 +400,15 @@ class _Lanes:
 
     def close(self) -> None:
         """Finish the units in hand; then no thread or process is left."""
+        caller = threading.current_thread()  # one of them, where the garbage collector closes a stream
+        unbroken(lambda: self._end([thread for thread in self._threads if thread is not caller and thread.ident]))
+
+    def _end(self, threads: Sequence[threading.Thread]) -> None:
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-        for thread in self._threads:
-            if thread is not threading.current_thread():  # where the garbage collector closes a stream
-                thread.join()
+        for thread in threads:
+            thread.join()
 
     def _work(self, lane: int) -> None:
         with closing(Sandbox(self._options)) as sandbox:

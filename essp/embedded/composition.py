@@ -30,6 +30,7 @@ from essp_common.runtime import tracing
 from essp_common.runtime.config import Settings
 from essp_common.runtime.process import run_all, worker_name
 from essp_common.runtime.service import Service
+from essp_common.runtime.unbroken import unbroken
 from essp_common.wiring import Adapters
 from essp_common.worker.log_shipping import LogShipper
 from essp_decoder.config import DecoderSettings
@@ -147,6 +148,9 @@ class Embedded:
 
     def close(self) -> None:
         """Let every service finish what it has in hand and save; then no thread or process of it is left."""
+        unbroken(self._close)
+
+    def _close(self) -> None:
         self._workers.drain()
         self._workers.ended.wait()
         self.master.drain()  # last: it accounts for what the others finish

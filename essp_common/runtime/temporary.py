@@ -17,6 +17,8 @@ import tempfile
 from contextlib import suppress
 from types import TracebackType
 
+from essp_common.runtime.unbroken import unbroken
+
 
 class TemporaryFolder:
     """A folder for files of this process. A fork removes nothing."""
@@ -36,7 +38,7 @@ class TemporaryFolder:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.remove()
+        unbroken(self.remove)
 
     def remove(self) -> None:
         """It, and all that is in it. Idempotent."""

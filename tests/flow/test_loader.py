@@ -13,6 +13,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from pathlib import Path
 from threading import Barrier, Event
 from types import SimpleNamespace
@@ -25,13 +26,18 @@ from numpy.typing import NDArray
 from torch.utils.data import DataLoader
 
 import essp
+from essp.embedded.composition import Embedded
+from essp.loops.clips import JobClips
 from essp.loops.feed import Feed
+from essp.loops.membership import Membership
+from essp.loops.running_job import OwnJob
 from essp_common.planning import work_units
 from essp_common.planning.position import Position
 from essp_master.job.message_builder import MessageBuilder
 from essp_master.ledger.instructions import IssueUnits
 from tests.flow.conftest import MakeJob
 from tests.harness.leaks import Holdings
+from tests.harness.waiting import LONGEST_S, until
 
 CLIP = essp.Clip(frames=4, stride=2, size=40)
 
@@ -689,3 +695,86 @@ def test_a_job_that_starts_half_way_leaves_nothing_behind(
             next(iter(clips))
     assert len(taken(clips)) == 10, "it begins anew"
     clips.close()
+
+
+BEGINS = [(OwnJob, "__init__"), (Membership, "__init__"), (JobClips, "__init__"), (Feed, "__init__")]
+ENDS = [(Feed, "close"), (JobClips, "close"), (Membership, "leave"), (OwnJob, "close"), (Embedded, "close")]
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("owner", "name"), BEGINS + ENDS, ids=[f"{owner.__name__}.{name}" for owner, name in BEGINS + ENDS]
+)
+def test_interrupts_while_it_begins_or_ends_leave_nothing_behind(
+    catalog: Path, monkeypatch: pytest.MonkeyPatch, owner: type, name: str
+) -> None:
+    """As Ctrl-C in a notebook, pressed twice: the process lives on. The check after each test looks what has stayed."""
+    call = getattr(owner, name)
+    left = [True]
+
+    def interrupt() -> None:
+        if left:
+            left.pop()
+            os.kill(os.getpid(), signal.SIGINT)
+
+    def interrupted(*arguments: Any) -> None:
+        if name != "__init__":
+            interrupt()
+        call(*arguments)
+        interrupt()
+
+    clips = loader(catalog)
+    batches = iter(clips)
+    monkeypatch.setattr(owner, name, interrupted)
+    with pytest.raises(KeyboardInterrupt), clips:
+        next(batches)
+    assert not left
+    assert len(taken(clips)) == 10, "it begins anew"
+    clips.close()
+
+
+def test_an_iteration_that_ends_in_a_thread_of_the_loader_leaves_nothing(
+    catalog: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where the garbage collector finds it there: that thread would have to wait for itself."""
+    monkeypatch.setenv("ESSP_LOADERS", "1")
+    held: list[Iterator[essp.Batch]] = []
+    go_on, dropped = Event(), Event()
+    numbers = count()
+
+    def dropping(frames: NDArray[Any], random: np.random.Generator) -> NDArray[Any]:
+        if next(numbers) >= 4:
+            go_on.wait(60)
+            held.clear()
+            dropped.set()
+        return frames
+
+    clips = loader(catalog, transform=dropping)
+    held.append(iter(clips))
+    next(held[0])
+    go_on.set()
+    assert dropped.wait(60)
+    until(lambda: clips._feed is None)
+
+
+_RAISING = """
+import sys, essp
+
+def train():
+    clips = essp.Loader(sys.argv[1], clip=essp.Clip(4, 2, 40), batch_size=4, clips_per_epoch=100, decoders=1)
+    batches = iter(clips)
+    for batch in batches:
+        raise ZeroDivisionError
+
+train()
+"""
+
+
+@pytest.mark.processes
+def test_a_traceback_that_holds_an_iteration_does_not_keep_the_process(catalog: Path) -> None:
+    """It is freed when the interpreter ends, where no other thread runs any more."""
+    ended = subprocess.run(
+        [sys.executable, "-c", _RAISING, str(catalog)], check=False, capture_output=True, text=True, timeout=LONGEST_S
+    )
+    assert ended.returncode == 1
+    assert ended.stderr.splitlines()[-1] == "ZeroDivisionError"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -192,6 +194,21 @@ def test_a_video_is_answered_as_often_as_it_is_named(trained: JobSpec, videos: P
     assert answers[0].segments
     assert answers[1].scores != answers[0].scores
     assert [answer.error for answer in answers[4:]] == [answers[4].error] * 2
+
+
+def test_a_second_interrupt_leaves_nothing_of_it(
+    trained: JobSpec, videos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It met the end of the job, which the first one had begun. The check for leaks sees what has stayed."""
+    end = Embedded._close
+
+    def interrupted(embedded: Embedded) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        end(embedded)
+
+    monkeypatch.setattr(Embedded, "_close", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        essp.predict(videos / "test", trained.output)
 
 
 def test_a_loaded_model_gives_the_scores_of_the_job(trained: JobSpec, videos: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
 from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
@@ -17,7 +19,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import essp
-from essp.api.streaming import _even, _Windows
+from essp.api.streaming import _even, _Lanes, _Windows
 from essp.catalog.build import BuildOptions, build
 from essp_common.runtime.metrics import FRAMES
 from essp_common.video.synthetic import Encoding, numbered, write_video
@@ -130,6 +132,36 @@ def test_a_stream_that_is_left_takes_its_processes_along(rows: list[essp.VideoRo
     assert list(stream) == []
     for _ in essp.stream(rows, frames=4, decoders=1):
         break
+
+
+def test_a_second_interrupt_leaves_no_process_of_a_stream(
+    rows: list[essp.VideoRow], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It met the end that the first one had begun. The check for leaks sees what has stayed."""
+    end = _Lanes._end
+
+    def interrupted(*arguments: Any) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        end(*arguments)
+
+    monkeypatch.setattr(_Lanes, "_end", interrupted)
+    with pytest.raises(KeyboardInterrupt), essp.stream(rows, frames=4, decoders=2) as stream:
+        next(stream)
+
+
+def test_a_stream_that_begins_half_way_leaves_nothing(
+    rows: list[essp.VideoRow], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = threading.Thread.start
+
+    def refused(thread: threading.Thread) -> None:
+        if thread.name == "essp-stream-1":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        next(essp.stream(rows, frames=4, decoders=2))
 
 
 def test_a_fork_cannot_go_on_with_a_stream(rows: list[essp.VideoRow]) -> None:
