@@ -22,7 +22,7 @@ from essp_common.planning.splits import canonical_split
 from essp_common.quantities import counted
 
 _HOW = "write a CSV file with the columns path, label, split"
-_UCF101 = re.compile(r"(trainlist|testlist)0[1-3]\.txt|classind\.txt")
+_UCF101 = re.compile(r"(train|val|trainval|test)list0[1-3]\.txt|classind\.txt")
 _KINETICS = frozenset({"youtube_id", "time_start", "time_end"})
 _HEADER_BYTES = 4096
 

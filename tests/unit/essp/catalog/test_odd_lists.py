@@ -18,7 +18,7 @@ from essp.catalog.sources import Listing
 from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.file import row_problems
 from essp_common.catalog.rows import VideoRow
-from essp_common.errors import ConfigError, PermanentError
+from essp_common.errors import ConfigError, EsspError, PermanentError
 from essp_common.objects.directory import DirectoryStore
 from essp_common.objects.port import ObjectInfo
 from tests.unit.essp.catalog.test_data_sets import ACTIVITIES, shard, write
@@ -133,6 +133,16 @@ def test_the_validation_split_of_kinetics_is_one(tmp_path: Path) -> None:
     assert labelled(listing(tmp_path)) == {"1.mp4#0-10s": ("run", "validation")}
     make(tmp_path / "folders", "train/run/1.mp4", "validate/run/2.mp4")
     assert labelled(listing(tmp_path / "folders"))["validate/run/2.mp4"] == ("run", "validation")
+
+
+@pytest.mark.parametrize("text", ["", " \n\r\n", "\ufeff"])
+@pytest.mark.parametrize("name", ["notes.txt", "index.csv"])
+def test_a_list_without_a_line_does_no_harm(tmp_path: Path, name: str, text: str) -> None:
+    make(tmp_path, "run/1.mp4")
+    write(tmp_path / name, text)
+    assert labelled(listing(tmp_path)) == {"run/1.mp4": ("run", "train")}
+    with pytest.raises(EsspError, match=f"{name}( has no column for the videos|: no video is listed there)"):
+        listing(tmp_path, name)
 
 
 def test_names_of_columns_may_be_in_quotes(tmp_path: Path) -> None:

@@ -167,6 +167,33 @@ def test_ucf101_lists_give_the_split(ucf: Path) -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("lists", "splits"),
+    [
+        ({"trainvallist01": "ab", "testlist01": "c"}, ("train", "train", "test")),
+        ({"trainvallist01": "ab", "vallist01": "b", "testlist01": "c"}, ("train", "validation", "test")),
+        ({"TrainList01": "a", "ValList01": "b", "TestList01": "c"}, ("train", "validation", "test")),
+    ],
+)
+def test_lists_as_those_of_ucf101_may_set_videos_aside_to_validate_on(
+    tmp_path: Path, lists: dict[str, str], splits: tuple[str, ...]
+) -> None:
+    make(tmp_path, "Run/a.avi", "Run/b.avi", "Run/c.avi")
+    for name, videos in lists.items():
+        (tmp_path / f"{name}.txt").write_text("".join(f"Run/{video}.avi\n" for video in videos))
+    found = listing(tmp_path)
+    assert found.kind == "ucf101"
+    assert tuple(split for _, split in labelled(found).values()) == splits
+    assert not found.notes
+
+
+def test_a_division_without_a_list_to_train_on_is_noted(tmp_path: Path) -> None:
+    make(tmp_path, "Run/a.avi", "Run/b.avi")
+    (tmp_path / "testlist01.txt").write_text("Run/a.avi\n")
+    (note,) = listing(tmp_path).notes
+    assert note.startswith("no list of division 1 names a video to train on")
+
+
 def test_ucf101_lists_that_do_not_fit_the_videos_are_problems(ucf: Path) -> None:
     found = listing(ucf, split=2)
     assert labelled(found) == {
