@@ -17,7 +17,7 @@ from typing import Any
 from essp.catalog.entry import Entry
 from essp_common.errors import ConfigError
 from essp_common.objects.documents import read_json, text_of
-from essp_common.objects.keys import escaped, is_key
+from essp_common.objects.keys import escaped, is_hidden, is_key
 from essp_common.objects.port import ObjectInfo, ObjectStore
 from essp_common.quantities import counted
 
@@ -213,11 +213,6 @@ class Found:
 def is_video(key: str) -> bool:
     """Whether a file is a video by its name."""
     return PurePosixPath(key).suffix.lower() in VIDEO_SUFFIXES
-
-
-def is_hidden(key: str) -> bool:
-    """Whether a file, or a folder that it lies in, is one that systems do not show, as macOS's `._clip.mp4`."""
-    return any(part.startswith(".") and part not in (".", "..") for part in key.split("/"))
 
 
 def lines_of(text: str) -> list[str]:

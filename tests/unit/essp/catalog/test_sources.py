@@ -53,6 +53,15 @@ def test_class_folders_without_splits_are_all_for_training(tmp_path: Path) -> No
     assert entry.etag
 
 
+@pytest.mark.parametrize("beside", ["__MACOSX", "@eaDir", "$RECYCLE.BIN", "System Volume Information", ".trash"])
+def test_folders_that_systems_add_are_no_classes(tmp_path: Path, beside: str) -> None:
+    make(tmp_path, "run/1.mp4", "run/._1.mp4", f"{beside}/run/1.mp4", f"run/{beside}/2.mp4", "run/MACOSX/3.mp4")
+    (tmp_path / beside / "run" / "gone.mp4").symlink_to("nowhere")
+    found = listing(tmp_path)
+    assert list(labelled(found)) == ["run/1.mp4", "run/MACOSX/3.mp4"]
+    assert (problems(found), found.notes) == ({}, ())
+
+
 def test_split_folders_are_recognised_by_name(tmp_path: Path) -> None:
     make(tmp_path, "Train/run/1.mp4", "val/run/2.mp4", "TEST/run/3.mp4", "test/walk/sub/4.mp4")
     assert labelled(listing(tmp_path)) == {
