@@ -24,10 +24,13 @@ from essp_common.quantities import counted
 VIDEO_SUFFIXES = frozenset(
     f".{name}"
     for name in (
-        *("264", "3gp", "asf", "avi", "divx", "flv", "gif", "h264", "ivf", "m2ts", "m4v", "mkv", "mov"),
-        *("mp4", "mpeg", "mpg", "mts", "mxf", "ogv", "ts", "vob", "webm", "wmv"),
+        *("264", "3g2", "3gp", "asf", "avi", "divx", "f4v", "flv", "gif", "h264", "ivf", "m2t", "m2ts", "m4v"),
+        *("mkv", "mov", "mp4", "mp4v", "mpe", "mpeg", "mpg", "mts", "mxf", "ogm", "ogv", "qt", "ts", "vob", "webm"),
+        *("wmv", "265", "h265", "hevc", "m1v", "m2v", "nut", "rm", "rmvb", "y4m"),
     )
 )
+"""Of files that are videos; those of the last line that hold what their names say are rows with an error, which tells
+what to do."""
 
 _MOST_LISTS = 64
 

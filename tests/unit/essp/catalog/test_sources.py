@@ -62,6 +62,14 @@ def test_folders_that_systems_add_are_no_classes(tmp_path: Path, beside: str) ->
     assert (problems(found), found.notes) == ({}, ())
 
 
+@pytest.mark.parametrize("suffix", ["3g2", "F4V", "m2t", "mp4v", "MPE", "qt", "rmvb", "hevc", "m2v", "y4m"])
+def test_files_with_rare_suffixes_are_videos(tmp_path: Path, suffix: str) -> None:
+    make(tmp_path, f"run/1.{suffix}", f"run/1.{suffix}.part")
+    found = listing(tmp_path)
+    assert list(labelled(found)) == [f"run/1.{suffix}"]
+    assert found.ignored == {".part": 1}
+
+
 def test_split_folders_are_recognised_by_name(tmp_path: Path) -> None:
     make(tmp_path, "Train/run/1.mp4", "val/run/2.mp4", "TEST/run/3.mp4", "test/walk/sub/4.mp4")
     assert labelled(listing(tmp_path)) == {
