@@ -34,6 +34,7 @@ from essp_common.catalog.timing import Timing
 from essp_common.errors import ConfigError, EsspError, NotFound, PermanentError
 from essp_common.job.spec import JobSpec
 from essp_common.job.status import JobState, JobStatus
+from essp_common.objects.keys import is_hidden
 from essp_common.records.versions import DataSet
 from essp_common.runtime.config import Settings
 from essp_common.runtime.process import cpu_count
@@ -283,13 +284,14 @@ def _meant(text: str, stores: Stores, suffixes: Collection[str]) -> list[VideoRo
         return [VideoRow(text, uri, "", "", 0, "", error=f"{error.kind}: {error}")]
     try:
         folder = stores.under(uri, videos=True)
-        files = [info for info in folder.list() if PurePosixPath(info.key).suffix.lower() in suffixes]
+        shown = (info for info in folder.list() if not is_hidden(info.key))
+        files = [info for info in shown if PurePosixPath(info.key).suffix.lower() in suffixes]
     except (NotFound, ConfigError):
         return [missing]
-    shown = text.rstrip("/")
-    rows = [VideoRow(f"{shown}/{info.key}", folder.uri(info.key), "", "", info.size_bytes, info.etag) for info in files]
+    name = text.rstrip("/")
+    rows = [VideoRow(f"{name}/{info.key}", folder.uri(info.key), "", "", info.size_bytes, info.etag) for info in files]
     for entry in left_out(uri, frozenset(suffixes)).entries:
-        rows.append(VideoRow(f"{shown}/{entry.id}", f"{uri}/{entry.id}", "", "", 0, "", error=entry.error))
+        rows.append(VideoRow(f"{name}/{entry.id}", f"{uri}/{entry.id}", "", "", 0, "", error=entry.error))
     return rows or [missing]
 
 

@@ -152,11 +152,11 @@ def _hmdb_videos(found: Found, lines: Sequence[_Listed]) -> dict[str, ObjectInfo
 
 def _hmdb_lines(found: Found, key: str, class_name: str) -> Iterator[_Listed]:
     for line in found.lines(key):
-        name, _, mark = line.rpartition(" ")
-        split = _HMDB_SPLITS.get(mark)
-        if split is None or not name:
+        name, *mark = line.rsplit(maxsplit=1)
+        split = _HMDB_SPLITS.get(mark[0]) if mark else None
+        if split is None:
             raise ConfigError(f"{found.store.uri(key)}: {line[:80]!r} is not `video 0`, `video 1` or `video 2`")
-        yield _Listed(class_name, name.strip(), split)
+        yield _Listed(class_name, name, split)
 
 
 def _film(info: ObjectInfo, class_name: str) -> str:

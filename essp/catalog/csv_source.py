@@ -2,7 +2,8 @@
 
 Columns, in any order, of which only the first is required; any other is handed through as it is:
 
-    path | file | video      below the CSV's folder, or absolute, or a URI in a configured store
+    path | file | video | file_name
+                             below the CSV's folder, or absolute, or a URI in a configured store
     label | class            absent: the videos are unlabelled
     labels                   several, with `|` between them; the first one is the class, unless `label` names it
     split                    absent: all `train`; `val` is kept as `validation`
@@ -12,13 +13,15 @@ Columns, in any order, of which only the first is required; any other is handed 
     frame_labels             a text file with a name for each frame, a line a frame; an empty line: nothing
     values:NAME              a `.npy` file with numbers for each frame along its first axis
 
-An empty start is the beginning and an empty end is the end of the file. Fields are separated by commas, in a
-`.tsv` file by tabs; the text is UTF-8.
+An empty start is the beginning and an empty end is the end of the file. Fields are separated by commas, semicolons or
+tabs; the text is UTF-8.
 """
 
 from __future__ import annotations
 
 import io
+import posixpath
+import re
 import tokenize
 import unicodedata
 import zipfile
@@ -34,19 +37,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from essp.catalog.entry import Entry, Segment
-from essp.catalog.foreign_lists import refuse_lists_of_labels
-from essp.catalog.found import is_video, lines_of
+from essp.catalog.foreign_lists import PATH_COLUMNS, refuse_lists_of_labels
+from essp.catalog.found import few, is_video, lines_of
 from essp.uris import listed_uri
 from essp_common.catalog.targets import Targets, pack
 from essp_common.errors import ConfigError, NotFound, PermanentError
 from essp_common.objects.documents import CsvFile, CsvRow, text_of
+from essp_common.objects.keys import escaped
 from essp_common.objects.port import ObjectStore
-from essp_common.planning.splits import canonical_split
+from essp_common.planning.splits import SPLIT_NAMES, canonical_split
 from essp_common.wiring import Stores
 
-_PATH = ("path", "file", "video")
 _LABEL = ("label", "class")
+_UNITS = r"(_?(s|sec|second|time|timestamp|frame|ms)s?)?"
+_LIKE_BOUNDS = {
+    "start": re.compile(rf"(start|begin){_UNITS}|(time|t|frame)_(start|begin)"),
+    "end": re.compile(rf"(end|stop){_UNITS}|(time|t|frame)_(end|stop)"),
+}
+"""Names that others give to the ends of segments, as EPIC-Kitchens `stop_frame`."""
 _BETWEEN = "|"
+_SEVERAL = re.compile(r"[,;]")
+_NO_CLASS = frozenset({"nan", "none", "null", "n/a", "na", "<na>", "#n/a"})
+"""What programs write where there is no value."""
 _VALUES = "values:"
 _NO_ARRAY = (
     *(ValueError, TypeError, OverflowError, MemoryError, SyntaxError, RecursionError),  # of the header
@@ -55,7 +67,7 @@ _NO_ARRAY = (
 _FORMS: Sequence[Callable[[str], str]] = (
     partial(unicodedata.normalize, "NFC"),
     partial(unicodedata.normalize, "NFD"),
-    lambda path: path.replace("\\", "/"),
+    lambda path: _of_windows(path),
 )
 """Ways in which other systems write the name of a file: macOS takes letters apart, `é` as `e` and its accent."""
 _LOOKUPS = 16  # files asked for at once: over S3 each costs a round trip
@@ -82,21 +94,23 @@ class _Columns:
     """Column in small letters -> as it is written, of those that are handed through."""
 
 
-def read_csv(uri: str, stores: Stores, group_column: str | None = None) -> list[Entry]:
-    """The rows of a CSV file. Raises `NotFound`, and `ConfigError` for columns that make no sense.
+def read_csv(uri: str, stores: Stores, group_column: str | None = None) -> tuple[list[Entry], tuple[str, ...]]:
+    """The rows of a CSV file, and what a user should know of how its columns were taken. Raises `NotFound`, and
+    `ConfigError` for columns that make no sense.
 
     `group_column`: the column that names groups.
     """
     text = _text(uri, stores)
     refuse_lists_of_labels(uri, text)
-    file = CsvFile(uri, text, "\t" if uri.lower().endswith(".tsv") else ",")
+    file = CsvFile(uri, text)
     columns = _columns(uri, file.columns, group_column)
     folder = uri.rpartition("/")[0]
     entries = [_entry(row, columns, folder) for row in file]
+    notes = tuple(_notes(columns, entries))
     with ThreadPoolExecutor(_LOOKUPS, thread_name_prefix="catalog-lookup") as pool:
         aimed = _each(pool, partial(_aimed, folder=folder, stores=stores), [entry for entry in entries if entry.files])
         entries = [next(aimed) if entry.files else entry for entry in entries]
-        return _with_files(entries, stores, pool)
+        return _with_files(entries, stores, pool), notes
 
 
 def _text(uri: str, stores: Stores) -> str:
@@ -113,11 +127,12 @@ def _columns(uri: str, header: Sequence[str], group_column: str | None) -> _Colu
     def find(candidates: Iterable[str]) -> str | None:
         return next((name for name in candidates if name in names), None)
 
-    path = find(_PATH)
+    path = find(PATH_COLUMNS)
     if path is None:
-        there = ", ".join(header) or "none"
+        there = ", ".join(map(escaped, header)) or "none"
         raise ConfigError(
-            f"{uri} has no column for the videos (one of {', '.join(_PATH)}); its columns: {there}{_cure(header)}"
+            f"{uri} has no column for the videos (one of {', '.join(PATH_COLUMNS)}); its columns: {there}"
+            f"{_cure(header)}"
         )
     if without_unit := find(("start", "end")):
         raise ConfigError(
@@ -135,16 +150,76 @@ def _columns(uri: str, header: Sequence[str], group_column: str | None) -> _Colu
     label, split, start, end = find(_LABEL), find(["split"]), find([f"start_{unit}"]), find([f"end_{unit}"])
     known = {path, label, split, start, end, group, labels, frame_labels, *values.values()}
     further = {name.lower(): name for name in header if name and name.lower() not in known}
+    for what, missing in ((("start", "end"), end), (("end", "start"), start)):
+        other = find([f"{what[0]}_{unit}"])
+        if missing is None and other is not None and (like := _like_bounds(further, what[1])):
+            raise ConfigError(
+                f"{uri} has a column {other!r} and no {what[1]}_{unit}, but {' and '.join(like)}; name the one that is "
+                f"meant {what[1]}_{unit}"
+            )
     return _Columns(path, label, split, start, end, unit, find([group]), labels, frame_labels, values, further)
 
 
 def _cure(header: Sequence[str]) -> str:
     """What to do about a file without names of columns, where that can be told."""
-    if any("\t" in name for name in header):
-        return ". Its fields are separated by tabs: let its name end in .tsv"
+    if any("\0" in name for name in header):
+        return ". It is UTF-16 without a mark that says so: save it as UTF-8"
+    if header and header[0].startswith(("#", "sep=")):
+        return ". Its first line is a remark: remove it"
     if any(is_video(name) for name in header):
         return ". Its first line is that of a video: write the names of the columns above it, such as path,label"
     return ""
+
+
+def _like_bounds(names: Iterable[str], what: str) -> list[str]:
+    """The columns that others call so which hold the starts, or the ends, of segments."""
+    return sorted(name for name in names if _LIKE_BOUNDS[what].fullmatch(name.replace(" ", "_")))
+
+
+def _notes(columns: _Columns, entries: Sequence[Entry]) -> Iterator[str]:
+    """What is surely meant otherwise, of columns that are handed through or are not there."""
+    further = columns.further
+    if columns.label is None and columns.labels is None:
+        other = f"; columns with other names: {few(sorted(further.values()))}" if further else ""
+        yield (
+            "there is no column `label`, so the videos have no labels and can only be predicted on; to train, call the "
+            f"column of their classes so{other}"
+        )
+    if nothing := sorted({entry.class_name for entry in entries if entry.class_name.lower() in _NO_CLASS}):
+        yield f"classes are called {few(nothing)}; if that means that a video has none, leave its field empty"
+    if columns.label == "label" and "class" in further:
+        yield "the classes are those of the column `label`; `class` is handed through"
+    alone = columns.labels is not None and not any(len(entry.labels) > 1 for entry in entries)
+    listing = (label for entry in entries for label in entry.labels if _SEVERAL.search(label))
+    if alone and (one := next(listing, None)):
+        yield f"each video has one of the `labels`, such as {one!r}; if these are several, put {_BETWEEN!r} between"
+    if columns.split is None and (splits := sorted(_of_splits(entries))):
+        yield (
+            f"there is no column `split`, so all videos are for training; {few(splits)} has names of splits: call it "
+            "`split`, or name it in a job as data.split_column"
+        )
+    bounds = [*_like_bounds(further, "start"), *_like_bounds(further, "end")]
+    if columns.start is None and columns.end is None and bounds:
+        yield (
+            f"rows are whole videos, since {few(bounds)} cut nothing; for segments, name the columns start_s and end_s "
+            "(seconds), or start_frame and end_frame"
+        )
+
+
+def _of_splits(entries: Sequence[Entry]) -> set[str]:
+    """The columns handed through that have nothing but names of splits."""
+    found = set(entries[0].meta) if entries else set()
+    for entry in entries:
+        found = {name for name in found if str(entry.meta[name]).lower() in SPLIT_NAMES}
+        if not found:
+            break
+    return found
+
+
+def _of_windows(path: str) -> str:
+    """A path, or URI, of which what parts folders was written as Windows has it."""
+    scheme, mark, place = path.rpartition("://")
+    return f"{scheme}{mark}{posixpath.normpath(place.replace(chr(92), '/'))}" if "\\" in place else path
 
 
 def _entry(row: CsvRow, columns: _Columns, folder: str) -> Entry:
@@ -238,7 +313,9 @@ def _segment(start: str, end: str, unit: Literal["s", "frame"]) -> Segment:
         last = segment.start if segment.end is None else segment.end
         finite = isfinite(segment.start + last)
     except (ValueError, OverflowError) as error:
-        raise ValueError(f"{start!r} to {end!r} are not {'seconds' if unit == 's' else 'frame numbers'}") from error
+        wanted = "seconds" if unit == "s" else "frame numbers"
+        point = "; write a point before decimals" if "," in start + end else ""
+        raise ValueError(f"{start!r} to {end!r} are not {wanted}{point}") from error
     empty = last < segment.start or (unit == "s" and segment.end == segment.start)
     if segment.start < 0 or empty or not finite:
         raise ValueError(f"{start or 0} to {end} holds no frame")

@@ -17,7 +17,7 @@ from essp.catalog.json_lists import split_named
 from essp_common.errors import ConfigError
 from essp_common.planning.splits import SPLIT_NAMES, canonical_split
 
-_LIST = re.compile(r"(train|test)list0*(\d+)\.txt$")
+_LIST = re.compile(r"(train|val|trainval|test)list0*(\d+)\.txt$", re.IGNORECASE)
 _INDEX = "classInd.txt"
 _LISTED = re.compile(r"(.+?)(?:\s+([0-9]{1,9}))?")
 _NUMBERED = re.compile(r"([0-9]{1,9})\s+(\S.*)")
@@ -25,7 +25,11 @@ _NUMBERED = re.compile(r"([0-9]{1,9})\s+(\S.*)")
 
 def is_list(key: str) -> bool:
     """Whether a file is one of the lists that come with UCF-101."""
-    return _LIST.search(key) is not None or key.endswith(_INDEX)
+    return _LIST.search(key) is not None or _is_index(key)
+
+
+def _is_index(key: str) -> bool:
+    return key.lower().endswith(_INDEX.lower())
 
 
 class Place(NamedTuple):
@@ -113,6 +117,10 @@ def ucf101(found: Found, lists: Sequence[str]) -> Iterable[Entry]:
         there = ", ".join(map(str, numbers)) or "none"
         raise ConfigError(f"--split {split}: no trainlist{split:02}.txt there; divisions found: {there}")
     divisions = {number: _division(found, lists, number) for number in numbers}
+    if not any(assigned.split == "train" for assigned in divisions[split].values()):
+        found.notes.append(
+            f"no list of division {split} names a video to train on; it is called trainlist{split:02}.txt"
+        )
     names, missing = _class_names(found, lists), dict(divisions[split])
     meant = found.matching(name for division in divisions.values() for name in division)
     listed = {info.key: name for name, info in meant.items()}
@@ -142,7 +150,7 @@ def split_columns(splits: Mapping[int, str]) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class _Assigned:
-    """What a train or test list says of a video."""
+    """What the list of a split says of a video."""
 
     split: str
     label: int | None
@@ -152,17 +160,20 @@ class _Assigned:
 
 
 def _division(found: Found, lists: Sequence[str], split: int) -> dict[str, _Assigned]:
-    """`class/file` -> what the lists of this division say of it."""
+    """`class/file` -> what the lists of this division say of it. One of both train and val says least of which it is
+    in, so it counts where no other names a video."""
+    matches = [(match[1].lower(), key) for key in lists if (match := _LIST.search(key)) and int(match[2]) == split]
     assigned: dict[str, _Assigned] = {}
-    for key in lists:
-        match = _LIST.search(key)
-        if match and int(match.group(2)) == split:
-            for line in found.lines(key):
-                if listed := _LISTED.fullmatch(line):
-                    name, number = listed.group(1), int(listed.group(2)) if listed.group(2) else None
-                    before = assigned.get(name)
-                    other = before.list_key if before is not None and before.split != match.group(1) else ""
-                    assigned[name] = _Assigned(match.group(1), number, key, other)
+    for word, key in sorted(matches, key=lambda each: each[0] == "trainval"):
+        kept = canonical_split(word)
+        for line in found.lines(key):
+            if listed := _LISTED.fullmatch(line):
+                name, number = listed.group(1), int(listed.group(2)) if listed.group(2) else None
+                before = assigned.get(name)
+                if before is not None and before.split == "validation" and word == "trainval":
+                    continue
+                other = before.list_key if before is not None and before.split != kept else ""
+                assigned[name] = _Assigned(kept, number, key, other)
     return assigned
 
 
@@ -170,7 +181,7 @@ def _class_names(found: Found, lists: Sequence[str]) -> dict[int, str]:
     """Label number -> class, from classInd.txt where there is one."""
     names: dict[int, str] = {}
     for key in lists:
-        for line in found.lines(key) if key.endswith(_INDEX) else ():
+        for line in found.lines(key) if _is_index(key) else ():
             match = _NUMBERED.fullmatch(line)
             if match is None or names.setdefault(int(match[1]), match[2]) != match[2]:
                 what = "another name for a number before" if match else "not `number class`"

@@ -17,13 +17,16 @@ from essp.catalog.entry import Entry, Segment
 from essp.catalog.found import Found, lines_of
 from essp.catalog.json_lists import split_named
 from essp_common.errors import ConfigError
-from essp_common.objects.documents import CsvFile, CsvRow, text_of
+from essp_common.objects.documents import CsvFile, CsvRow, delimiter_of, text_of
 from essp_common.planning.splits import canonical_split
 from essp_common.quantities import counted
 
 _HOW = "write a CSV file with the columns path, label, split"
-_UCF101 = re.compile(r"(trainlist|testlist)0[1-3]\.txt|classind\.txt")
+_UCF101 = re.compile(r"(train|val|trainval|test)list0[1-3]\.txt|classind\.txt")
 _KINETICS = frozenset({"youtube_id", "time_start", "time_end"})
+_JESTER = re.compile(r"[0-9]+;[^;,]+")
+PATH_COLUMNS = ("path", "file", "video", "file_name")
+"""Those that name the video in a list of one's own; the last one is that of Hugging Face's `metadata.csv`."""
 _HEADER_BYTES = 4096
 
 
@@ -59,10 +62,10 @@ def refuse_folder(found: Found) -> None:
 def refuse_lists_of_labels(uri: str, text: str) -> None:
     """Raises `ConfigError` for a CSV file of a known data set that cannot be read."""
     head = text.lstrip("\ufeff \r\n").partition("\n")[0]
-    if head.count(";") and not head.count(","):
+    if _JESTER.fullmatch(head.strip()):
         raise ConfigError(
-            f"{uri}: its fields are separated by semicolons (Jester, Something-Something v1, whose videos are folders "
-            f"of pictures), not by commas; {_HOW}"
+            f"{uri} is a list of Jester or Something-Something v1, whose videos are folders of pictures; {_HOW} of "
+            "videos that they were taken from"
         )
     if head[:1] in "[{" and head:
         try:
@@ -121,12 +124,17 @@ def _kinetics_lists(found: Found) -> list[str]:
 def lists_of_paths(found: Found) -> list[str]:
     """The files in a folder that have columns as one's own lists of videos have, which no folder is read by."""
     keys = [*found.with_suffix(".csv"), *found.with_suffix(".tsv")]
-    return [key for key in keys if _header(found, key) & {"path", "file", "video"}]
+    return [key for key in keys if has_paths(found, key)]
+
+
+def has_paths(found: Found, key: str) -> bool:
+    """Whether a file has a column that names videos, as one's own lists of them have."""
+    return not _header(found, key).isdisjoint(PATH_COLUMNS)
 
 
 def _header(found: Found, key: str) -> frozenset[str]:
     """The columns of a CSV file, in small letters."""
     start = text_of(found.store.get(key, 0, _HEADER_BYTES), "replace")
-    line = next(iter(lines_of(start)), "")
-    delimiter = "\t" if key.lower().endswith(".tsv") else ","
-    return frozenset(name.strip().lower() for name in next(csv.reader([line], delimiter=delimiter), []))
+    line = next(filter(None, lines_of(start)), "")
+    columns = next(csv.reader([line], delimiter=delimiter_of(key, line), skipinitialspace=True), [])
+    return frozenset(name.strip().lower() for name in columns)

@@ -17,17 +17,20 @@ from typing import Any
 from essp.catalog.entry import Entry
 from essp_common.errors import ConfigError
 from essp_common.objects.documents import read_json, text_of
-from essp_common.objects.keys import escaped, is_key
+from essp_common.objects.keys import escaped, is_hidden, is_key
 from essp_common.objects.port import ObjectInfo, ObjectStore
 from essp_common.quantities import counted
 
 VIDEO_SUFFIXES = frozenset(
     f".{name}"
     for name in (
-        *("264", "3gp", "asf", "avi", "divx", "flv", "gif", "h264", "ivf", "m2ts", "m4v", "mkv", "mov"),
-        *("mp4", "mpeg", "mpg", "mts", "mxf", "ogv", "ts", "vob", "webm", "wmv"),
+        *("264", "3g2", "3gp", "asf", "avi", "divx", "f4v", "flv", "gif", "h264", "ivf", "m2t", "m2ts", "m4v"),
+        *("mkv", "mov", "mp4", "mp4v", "mpe", "mpeg", "mpg", "mts", "mxf", "ogm", "ogv", "qt", "ts", "vob", "webm"),
+        *("wmv", "265", "h265", "hevc", "m1v", "m2v", "nut", "rm", "rmvb", "y4m"),
     )
 )
+"""Of files that are videos; those of the last line that hold what their names say are rows with an error, which tells
+what to do."""
 
 _MOST_LISTS = 64
 
@@ -213,11 +216,6 @@ class Found:
 def is_video(key: str) -> bool:
     """Whether a file is a video by its name."""
     return PurePosixPath(key).suffix.lower() in VIDEO_SUFFIXES
-
-
-def is_hidden(key: str) -> bool:
-    """Whether a file, or a folder that it lies in, is one that systems do not show, as macOS's `._clip.mp4`."""
-    return any(part.startswith(".") and part not in (".", "..") for part in key.split("/"))
 
 
 def lines_of(text: str) -> list[str]:

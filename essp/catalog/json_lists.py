@@ -25,14 +25,16 @@ from essp_common.errors import ConfigError
 from essp_common.planning.splits import SPLIT_NAMES, canonical_split
 
 _WORDS = re.compile(r"[a-z]+")
+_OF_A_LIST = re.compile(r"(?<=.)((data)?(list|set|split)|data)s?$")
+"""What stands behind the split in a word such as `testlist`."""
 _SOMETHING = re.compile(r"(something-something|sth).*\.json|(train|validation|test)\.json")
 _LARGEST_GUESS = 256 * 2**20
 """Bytes of a JSON file that is read to see whether it is a list."""
 
 
 def split_named(name: str) -> str:
-    """The split that a file name tells, such as `kinetics_val_list.txt`; empty: none."""
-    words = _WORDS.findall(PurePosixPath(name).stem.lower())
+    """The split that a file name tells, such as `kinetics_val_list.txt` or `testlist.txt`; empty: none."""
+    words = [_OF_A_LIST.sub("", word) for word in _WORDS.findall(PurePosixPath(name).stem.lower())]
     splits = [canonical_split(word) if word in SPLIT_NAMES else "" for word in words]
     if ("train", "validation") in pairwise(splits) and "test" not in splits:  # of `train_val`, as `canonical_split`
         return "train"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 from essp.catalog.entry import Entry
-from essp_common.objects.keys import is_key
+from essp_common.objects.keys import is_hidden, is_key
 
 
 @dataclass(slots=True)
@@ -52,7 +52,7 @@ def _look(root: str, base: str, suffixes: frozenset[str], found: LeftOut, above:
 
 def _entries(path: str) -> Iterator[os.DirEntry[str]]:
     try:
-        yield from sorted((e for e in os.scandir(path) if not e.name.startswith(".")), key=lambda e: e.name)
+        yield from sorted((e for e in os.scandir(path) if not is_hidden(e.name)), key=lambda e: e.name)
     except (FileNotFoundError, NotADirectoryError):
         return
 

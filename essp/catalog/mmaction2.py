@@ -128,11 +128,9 @@ def _lines(found: Found, key: str) -> Iterator[_Line]:
 def _path_and_numbers(line: str) -> tuple[str, list[int]]:
     """What stands before the numbers at the end of a line, as long as it may be a path."""
     path, numbers = line, list[int]()
-    while True:
-        before, *last = path.rsplit(maxsplit=1)
-        if not last or not _LABEL.fullmatch(last[0]):
-            return path, numbers
-        path, numbers = before, [int(last[0]), *numbers]
+    while len(parts := path.rsplit(maxsplit=1)) > 1 and _LABEL.fullmatch(parts[1]):
+        path, numbers = parts[0], [int(parts[1]), *numbers]
+    return path, numbers
 
 
 def _first_is_frames(

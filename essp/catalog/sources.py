@@ -36,6 +36,7 @@ Kind = Literal[
 
 _LEROBOT = "lerobot://"
 _UCF_NAME = re.compile(r"v_(.+_g[0-9]+)_c[0-9]+")
+_NUMBER = re.compile(r"0*([0-9]+)(\.0*)?")
 _LISTS = (".csv", ".tsv", ".txt", ".json")
 _ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.zst")
 
@@ -109,12 +110,11 @@ def read_source(
     if uri.startswith(_LEROBOT):
         kind, uri = "lerobot", as_uri(uri.removeprefix(_LEROBOT))
     found = _found(uri, stores, kind, split, camera or "", frame_counts)
-    of_its_own = kind == "csv" or (kind == "auto" and found.given.lower().endswith((".csv", ".tsv")))
-    if of_its_own and not (kind == "auto" and group_column is None and _is_foreign(found)):
+    if kind == "csv" or (kind == "auto" and _is_of_its_own(found, group_column)):
         if not found.given:
             raise ConfigError(f"--source csv: {uri} is no file; give the CSV file itself")
-        entries: Iterable[Entry] = read_csv(uri, stores, group_column)
-        return _complete("csv", entries, {}, uri, "a CSV file with a column for the path", whole=whole)
+        rows, said = read_csv(uri, stores, group_column)
+        return _complete("csv", rows, {}, uri, "a CSV file with a column for the path", said, whole)
     if group_column is not None:
         raise ConfigError(f"--group-column {group_column}: only a CSV file has columns; {uri} is none")
     kind, why = _kind_of(found, kind)
@@ -132,9 +132,14 @@ def read_source(
     return _complete(kind, [*entries, *listed], ignored, uri, why, notes, whole)
 
 
-def _is_foreign(found: Found) -> bool:
-    """Whether a CSV file is one of those that others write."""
-    return bool(foreign_lists.is_kinetics(found) or mmaction2.is_mmaction2(found))
+def _is_of_its_own(found: Found, group_column: str | None) -> bool:
+    """Whether the list that was named is a CSV file of one's own: by its name, unless it is one of those that others
+    write, or by its columns."""
+    name = found.given.lower()
+    if name.endswith(".txt"):
+        return foreign_lists.has_paths(found, found.given)
+    foreign = group_column is None and (foreign_lists.is_kinetics(found) or mmaction2.is_mmaction2(found))
+    return name.endswith((".csv", ".tsv")) and not foreign
 
 
 def _found(uri: str, stores: Stores, kind: Kind, split: int, camera: str, frame_counts: FrameCounts) -> Found:
@@ -341,12 +346,22 @@ def _alike(what: str, found: Iterable[str]) -> Iterator[str]:
     """Names that are surely meant to be one."""
     forms: defaultdict[str, list[str]] = defaultdict(list)
     for name in sorted(found):
-        forms[unicodedata.normalize("NFKC", name).casefold()].append(name)
+        forms[_form(name)].append(name)
     if several := [" and ".join(map(ascii, names)) for names in forms.values() if len(names) > 1]:
         yield (
-            f"{what} that differ only in case, or in how their letters are encoded: {'; '.join(several[:3])}"
+            f"{what} that differ only in case, in blanks, in how a number is written, or in how their letters are "
+            f"encoded: {'; '.join(several[:3])}"
             f"{'; ...' if len(several) > 3 else ''}; if they are one, give it one name"
         )
+
+
+def _form(name: str) -> str:
+    """What two names have in common that are read alike: `01` and `1.0`, which programs make of a number, too."""
+    text = " ".join(unicodedata.normalize("NFKC", name).casefold().split())
+    if not text.isascii():
+        text = "".join(char for char in text if unicodedata.category(char) != "Cf")  # such as a blank without width
+    number = _NUMBER.fullmatch(text)
+    return number[1] if number else text
 
 
 def _whole(entries: Iterable[Entry]) -> list[Entry]:

@@ -23,6 +23,7 @@ from math import isfinite
 from pathlib import PurePosixPath
 from typing import Any, Literal
 
+from essp.catalog.foreign_lists import PATH_COLUMNS
 from essp.catalog.found import VIDEO_SUFFIXES
 from essp.evaluation.segments import Stretch
 from essp_common.artifacts import layout
@@ -33,7 +34,7 @@ from essp_common.objects.port import ObjectStore
 
 Unit = Literal["s", "frames"]
 
-_VIDEO, _CLASS = ("path", "file", "video"), ("label", "class")
+_CLASS = ("label", "class")
 _FORMS = "give the JSON of `essp predict --segments --json`, the output of a predict job, or ActivityNet's `results`"
 
 
@@ -73,7 +74,7 @@ def read_labelled(store: ObjectStore, key: str) -> SegmentList:
     """What people have labelled."""
     where = store.uri(key)
     if not key.endswith(".json"):
-        return _csv(where, store.get(key), "\t" if key.endswith(".tsv") else ",")
+        return _csv(where, store.get(key))
     document = _document(store, key)
     database = document.get("database") if isinstance(document, dict) else None
     if not isinstance(database, dict):
@@ -154,14 +155,14 @@ def _activitynet(videos: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[
             yield Stretch(str(video), str(each["label"]), begin, end, float(each.get("score", 1.0)))
 
 
-def _csv(where: str, data: bytes, separator: str) -> SegmentList:
+def _csv(where: str, data: bytes) -> SegmentList:
     try:
-        file = CsvFile(where, text_of(data), separator)
+        file = CsvFile(where, text_of(data))
     except UnicodeDecodeError as error:
         raise ConfigError(f"{where} cannot be read: {error}; it has to be a CSV file in UTF-8") from error
     rows = list(file)
     names = rows[0].values.keys() if rows else set()
-    video = next((name for name in _VIDEO if name in names), None)
+    video = next((name for name in PATH_COLUMNS if name in names), None)
     label = next((name for name in _CLASS if name in names), None)
     pairs: dict[Unit, tuple[str, str]] = {"s": ("start_s", "end_s"), "frames": ("start_frame", "end_frame")}
     unit = next((unit for unit, pair in pairs.items() if names >= set(pair)), None)

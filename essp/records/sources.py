@@ -7,7 +7,7 @@ is read. A file that is no image by its name is counted, not listed.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -21,7 +21,8 @@ from essp.records.items import Item, Source
 from essp.uris import listed_uri
 from essp_common.errors import BadFrames, ConfigError, NotFound
 from essp_common.objects.documents import CsvFile, text_of
-from essp_common.objects.keys import escaped
+from essp_common.objects.keys import escaped, is_hidden
+from essp_common.planning.splits import SPLIT_NAMES, canonical_split
 from essp_common.wiring import Stores
 
 IMAGE_SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".ppm", ".pgm"))
@@ -31,7 +32,6 @@ _WANTED = (
     "annotations of COCO, or a catalog of videos"
 )
 """What can be given."""
-_SPLITS = frozenset(("train", "training", "val", "valid", "validation", "test", "testing"))
 _LABEL_SUFFIX = ".cls"
 """webdataset: the class of a sample beside its image."""
 
@@ -66,7 +66,7 @@ def open_source(uri: str, stores: Stores, options: SourceOptions = SourceOptions
 
             yield _checked(clips(uri, stores, options.within, options.frames, opened), uri)
             return
-        if name.endswith(".csv"):
+        if name.endswith((".csv", ".tsv")):
             found = _csv(uri, stores)
         elif name.endswith(".json"):
             found = coco(uri, stores, options.images, options.whole, opened)
@@ -85,7 +85,13 @@ def _checked(source: Source, uri: str) -> Source:
     for label in source.labels:
         if escaped(label) != label:
             raise ConfigError(f"{uri}: the class {label[:80]!r} has characters that nobody can read; rename it")
-    return source
+    if not source.labels:
+        return source
+    without = {
+        item.name: f"others have a class, and this {source.unit} has none" for item in source.items if not item.label
+    }
+    items = tuple(item for item in source.items if item.label)
+    return replace(source, items=items, problems={**source.problems, **without})
 
 
 def _of_split(source: Source, within: str) -> Source:
@@ -106,14 +112,14 @@ def _split_folder(name: str) -> str:
     """The folder of a split that an image lies in: of the first level, or above that of its class. Empty: none."""
     folders = name.split("/")[:-1]
     for place, folder in enumerate(folders):
-        if folder.lower() in _SPLITS and (place == 0 or place < len(folders) - 1):
+        if folder.lower() in SPLIT_NAMES and (place == 0 or place < len(folders) - 1):
             return "/".join(folders[: place + 1])
     return ""
 
 
 def _folder(uri: str, stores: Stores) -> Source:
     store = stores.under(uri)
-    infos = list(store.list())
+    infos = [info for info in store.list() if not is_hidden(info.key)]
     if not infos:
         raise NotFound(f"there are no files at {uri}; give {_WANTED}")
     unpacked = cifar(Archive({info.key: info.size_bytes for info in infos}, store.get))
@@ -141,18 +147,22 @@ def _csv(uri: str, stores: Stores) -> Source:
     items: list[Item] = []
     labels: dict[str, str] = {}
     problems: dict[str, str] = {}
-    splits: set[str] = set()
+    splits: defaultdict[str, set[str]] = defaultdict(set)
     for row in rows:
-        splits.add(row.values.get("split", "").lower())
+        for name in row.values.keys() - {"path", "label"}:
+            splits[name].add(canonical_split(row.values[name]))
         path, label = row.values["path"], row.values["label"]
         if row.problem or not path or labels.setdefault(path, label) != label:
             other = f"it is listed as {labels.get(path)!r}, too"
             problems[f"line {row.line}"] = row.problem or (other if path else "it names no file")
             continue
         items.append(Item(path, label, partial(_get, stores, listed_uri(path, folder))))
-    if len(splits) > 1:
-        there = " and ".join(repr(split) for split in sorted(splits))
-        raise ConfigError(f"{uri}: its column split has {there}; write a file for each, and build a data set of each")
+    for name, found in splits.items():
+        if len(found) > 1 and (name == "split" or found <= SPLIT_NAMES):
+            there = " and ".join(map(repr, sorted(found)))
+            raise ConfigError(
+                f"{uri}: its column {name} has {there}; write a file for each, and build a data set of each"
+            )
     return Source("a CSV file with the columns path and label", tuple(items), problems=problems)
 
 
@@ -162,7 +172,7 @@ def _get(stores: Stores, uri: str) -> bytes:
 
 
 def _archive(archive: Archive) -> Source:
-    names = archive.names
+    names = [name for name in archive.names if not is_hidden(name.removeprefix("./"))]
     found = cifar(archive)
     if found is not None:
         return found

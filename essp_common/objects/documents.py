@@ -34,16 +34,33 @@ class CsvRow(NamedTuple):
     """What is wrong with the row as a row; empty: nothing."""
 
 
-class CsvFile:
-    """A CSV file whose first line names its columns. Iterating gives the rows that are not empty."""
+_DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab"}
+"""Excel writes semicolons where numbers have a comma before their decimals."""
 
-    def __init__(self, uri: str, text: str, delimiter: str = ",") -> None:
+
+def delimiter_of(uri: str, head: str) -> str:
+    """What separates the fields of a CSV file, by the line of its columns: that which makes most of them."""
+    usual = "\t" if uri.lower().endswith(".tsv") else ","
+
+    def fields(delimiter: str) -> int:
+        return len(next(csv.reader([head], delimiter=delimiter, skipinitialspace=True), []))
+
+    return max((usual, *_DELIMITERS), key=fields)
+
+
+class CsvFile:
+    """A CSV file whose first line that is not empty names its columns. Iterating gives the rows that are not empty."""
+
+    def __init__(self, uri: str, text: str) -> None:
         """Raises `ConfigError`, as iterating does, for what is none."""
         self._uri = uri
+        head = next((line for line in io.StringIO(text, newline=None) if line.strip()), "")
+        self._delimiter = delimiter_of(uri, head)
         self._reader = csv.reader(
-            io.StringIO(text, newline=""), delimiter=delimiter, strict=True, skipinitialspace=True
+            io.StringIO(text, newline=""), delimiter=self._delimiter, strict=True, skipinitialspace=True
         )
-        self.columns = [name.strip() for name in next(self._lines(), [])]
+        named = (names for fields in self._lines() if any(names := [field.strip() for field in fields]))
+        self.columns = next(named, [])
         """As they are written."""
         self._names = [name.lower() for name in self.columns]
         twice = next((name for place, name in enumerate(self._names) if name and name in self._names[:place]), None)
@@ -53,10 +70,10 @@ class CsvFile:
     def __iter__(self) -> Iterator[CsvRow]:
         count = len(self._names)
         for fields in self._lines():
-            if any(fields):
-                texts = [field.strip() for field in fields[:count]]
-                values = dict(zip(self._names, [*texts, *[""] * (count - len(texts))], strict=True))
-                yield CsvRow(self._reader.line_num, values, self._too_long(fields) if any(fields[count:]) else "")
+            texts = [field.strip() for field in fields]
+            if any(texts):
+                values = dict(zip(self._names, [*texts[:count], *[""] * (count - len(texts))], strict=True))
+                yield CsvRow(self._reader.line_num, values, self._too_long(fields) if any(texts[count:]) else "")
 
     def _lines(self) -> Iterator[list[str]]:
         try:
@@ -70,7 +87,7 @@ class CsvFile:
     def _too_long(self, fields: list[str]) -> str:
         return (
             f"line {self._reader.line_num} has {len(fields)} fields, and there are {len(self._names)} columns; put "
-            "quotes around a text with a comma in it"
+            f"quotes around a text with a {_DELIMITERS[self._delimiter]} in it"
         )
 
 

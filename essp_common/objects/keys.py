@@ -1,4 +1,6 @@
-"""What may be a key: a relative path that cannot leave the store's root, the same for every adapter."""
+"""What may be a key: a relative path that cannot leave the store's root, the same for every adapter. And what is no
+part of a data set, whoever's folder it lies in.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +10,21 @@ from essp_common.errors import NotFound
 
 _UNUSABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 """Control characters, and what Python makes of file names that are not UTF-8: no message could carry them."""
+_BESIDE = frozenset(
+    ("__macosx", "@eadir", "#recycle", "$recycle.bin", "system volume information", "lost+found")
+)  # fmt: skip
+"""Folders that systems add to those of users: of macOS, Synology, Windows and Linux."""
 
 
 def is_key(key: str) -> bool:
     """Parts between `/` that are neither empty nor `.` nor `..`, in UTF-8 and without control characters."""
     return not _UNUSABLE.search(key) and all(part not in ("", ".", "..") for part in key.split("/"))
+
+
+def is_hidden(key: str) -> bool:
+    """Whether a file, or a folder that it lies in, is one that systems do not show, as macOS's `._clip.mp4`, or add."""
+    parts = key.split("/")
+    return any((part.startswith(".") and part not in (".", "..")) or part.lower() in _BESIDE for part in parts)
 
 
 def escaped(text: str) -> str:

@@ -20,3 +20,11 @@ def test_a_file_whose_name_no_uri_can_have_is_said_and_not_left_out(tmp_path: Pa
         "n\\nl.mp4": "name",
         "gone.mp4": "vanished",
     }
+
+
+def test_what_systems_put_beside_videos_has_no_answer(tmp_path: Path) -> None:
+    for name in ("a.mp4", "._a.mp4", "__MACOSX/a.mp4"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    assert [row.id for row in find([str(tmp_path)], Stores(("file:///",)))] == [f"{tmp_path}/a.mp4"]
+    assert [row.error for row in find([f"{tmp_path}/._a.mp4"], Stores(("file:///",)))] == [None]

@@ -55,8 +55,8 @@ def test_kth_is_cut_and_divided_as_its_authors_do(tmp_path: Path) -> None:
 def test_hmdb51_lists_give_the_split_and_names_the_film(tmp_path: Path) -> None:
     names = [f"April_09_brush_hair_u_nm_np1_ba_goo_{number}.avi" for number in range(3)]
     make(tmp_path, *(f"videos/brush_hair/{name}" for name in names), "videos/wave/other.avi", "videos/wave/new.avi")
-    for division, marks in ((1, "120"), (2, "211")):
-        text = "".join(f"{name} {mark} \n" for name, mark in zip(names, marks, strict=True))
+    for division, marks, gap in ((1, "120", " "), (2, "211", "\t")):
+        text = "".join(f"{name}{gap}{mark} \n" for name, mark in zip(names, marks, strict=True))
         write(tmp_path / f"splits/brush_hair_test_split{division}.txt", text)
         write(tmp_path / f"splits/wave_test_split{division}.txt", "other.avi 1 \ngone.avi 2 \n")
     found = listing(tmp_path)
@@ -256,7 +256,15 @@ def test_one_row_has_all_labels_of_its_segments_and_the_name_of_its_file(tmp_pat
         ("val_of_train.txt", "train"),
         ("train_split_test.txt", "test"),
         ("train_val_test_list.txt", "test"),
+        ("my_testlist.txt", "test"),
+        ("testset1.txt", "test"),
+        ("valList.txt", "validation"),
+        ("trainingSet.csv", "train"),
+        ("validation_dataset.txt", "validation"),
+        ("trainvalset.txt", "train"),
         ("list.txt", ""),
+        ("dataset.txt", ""),
+        ("testosterone.txt", ""),
     ],
 )
 def test_the_split_that_the_name_of_a_list_tells(name: str, split: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import re
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +19,7 @@ from essp.catalog.sources import Listing
 from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.file import row_problems
 from essp_common.catalog.rows import VideoRow
-from essp_common.errors import ConfigError, PermanentError
+from essp_common.errors import ConfigError, EsspError, PermanentError
 from essp_common.objects.directory import DirectoryStore
 from essp_common.objects.port import ObjectInfo
 from tests.unit.essp.catalog.test_data_sets import ACTIVITIES, shard, write
@@ -135,6 +136,16 @@ def test_the_validation_split_of_kinetics_is_one(tmp_path: Path) -> None:
     assert labelled(listing(tmp_path / "folders"))["validate/run/2.mp4"] == ("run", "validation")
 
 
+@pytest.mark.parametrize("text", ["", " \n\r\n", "\ufeff"])
+@pytest.mark.parametrize("name", ["notes.txt", "index.csv"])
+def test_a_list_without_a_line_does_no_harm(tmp_path: Path, name: str, text: str) -> None:
+    make(tmp_path, "run/1.mp4")
+    write(tmp_path / name, text)
+    assert labelled(listing(tmp_path)) == {"run/1.mp4": ("run", "train")}
+    with pytest.raises(EsspError, match=f"{name}( has no column for the videos|: no video is listed there)"):
+        listing(tmp_path, name)
+
+
 def test_names_of_columns_may_be_in_quotes(tmp_path: Path) -> None:
     make(tmp_path, "1.mp4")
     write(tmp_path / "k.csv", '"label","youtube_id","time_start","time_end"\r\n"run","1","0","10"\r\n')
@@ -144,7 +155,7 @@ def test_names_of_columns_may_be_in_quotes(tmp_path: Path) -> None:
 
 def test_groups_and_splits_that_look_alike_are_noted(tmp_path: Path) -> None:
     make(tmp_path, "1.mp4", "2.mp4")
-    found = csv_of(tmp_path, "path,split,group\n1.mp4,Fold1,Jos\u00e9\n2.mp4,fold1,Jose\u0301\n")
+    found = csv_of(tmp_path, "path,label,split,group\n1.mp4,a,Fold1,Jos\u00e9\n2.mp4,a,fold1,Jose\u0301\n")
     assert [note.partition(" that")[0] for note in found.notes] == ["splits", "groups"]
 
 
@@ -152,10 +163,14 @@ def test_classes_that_look_alike_are_noted(tmp_path: Path) -> None:
     make(tmp_path, "1.mp4", "2.mp4", "3.mp4", "4.mp4")
     found = csv_of(tmp_path, "path,label\n1.mp4,Run\n2.mp4,run\n3.mp4,caf\u00e9\n4.mp4,cafe\u0301\n")
     assert found.notes == (
-        "classes that differ only in case, or in how their letters are encoded: 'Run' and 'run'; 'cafe\\u0301' and "
-        "'caf\\xe9'; if they are one, give it one name",
+        "classes that differ only in case, in blanks, in how a number is written, or in how their letters are encoded: "
+        "'Run' and 'run'; 'cafe\\u0301' and 'caf\\xe9'; if they are one, give it one name",
     )
-    assert not csv_of(tmp_path, "path,label\n1.mp4,run\n2.mp4,runs\n").notes
+    for one, other in (("01", "1"), ("1.0", "1"), ("a  b", "a b"), ("a\u200b", "a")):
+        assert len(csv_of(tmp_path, f"path,label\n1.mp4,{one}\n2.mp4,{other}\n").notes) == 1
+    for one, other in (("run", "runs"), ("10", "1"), ("1.5", "1"), ("2020-01-01", "2020-1-1")):
+        found = csv_of(tmp_path, f"path,label\n1.mp4,{one}\n2.mp4,{other}\n")
+        assert (labelled(found)["1.mp4"][0], found.notes) == (one, ())
 
 
 def test_json_without_end_in_a_folder_of_videos_does_no_harm(tmp_path: Path) -> None:
@@ -195,13 +210,76 @@ def test_quotes_may_follow_a_blank_and_are_no_part_of_a_class(tmp_path: Path) ->
     ("text", "cure"),
     [
         ("1.mp4,run\n", "Its first line is that of a video: write the names of the columns above it"),
-        ("path\tlabel\n1.mp4\trun\n", r"let its name end in \.tsv"),
+        ("# mine\npath,label\n1.mp4,run\n", "Its first line is a remark: remove it"),
+        ("sep=;\npath;label\n1.mp4;run\n", "Its first line is a remark: remove it"),
+        ("p\0a\0t\0h\0,\0x\0\n\0", "It is UTF-16 without a mark that says so: save it as UTF-8"),
     ],
 )
 def test_a_file_without_names_of_columns_is_refused_with_its_cure(tmp_path: Path, text: str, cure: str) -> None:
     make(tmp_path, "1.mp4")
     with pytest.raises(ConfigError, match=cure):
         csv_of(tmp_path, text)
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+@pytest.mark.parametrize("name", ["i.csv", "i.tsv", "I.TXT"])
+def test_fields_are_separated_by_what_separates_the_names_of_the_columns(
+    tmp_path: Path, name: str, delimiter: str
+) -> None:
+    make(tmp_path, "1.mp4", "2.mp4")
+    others = ",;".replace(delimiter, "")
+    lines = ["", "File_Name | label | split", f'1.mp4 | "a{others}b" | val', " ", '2.mp4 | "a|b" | test', " |  | "]
+    found = csv_of(tmp_path, "\r\n".join(line.replace(" | ", delimiter) for line in lines), name)
+    assert found.kind == "csv"
+    assert labelled(found) == {"1.mp4": (f"a{others}b", "validation"), "2.mp4": ("a|b", "test")}
+    assert not errors(found)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("path,category\n1.mp4,a\n", "there is no column `label`, .* columns with other names: category"),
+        ("path,label,subset\n1.mp4,a,train\n2.mp4,a,Val\n", "all videos are for training; subset has names of splits"),
+        ("path,label,class\n1.mp4,0,run\n2.mp4,1,walk\n", "those of the column `label`; `class` is handed through"),
+        ("path,labels\n1.mp4,a;b\n2.mp4,a\n", "each video has one of the `labels`, such as 'a;b'"),
+        ("path,label,start_time,End Time\n1.mp4,a,0,1\n", "whole videos, since start_time, end time cut nothing"),
+        ("path,label\n1.mp4,NaN\n2.mp4,a\n", "classes are called NaN; if that means that a video has none"),
+    ],
+)
+def test_columns_that_are_surely_meant_otherwise_are_noted(tmp_path: Path, text: str, said: str) -> None:
+    make(tmp_path, "1.mp4", "2.mp4")
+    (note,) = csv_of(tmp_path, text).notes
+    assert re.search(said, note)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "path,label,split,subset,start_s,end_s,start_time\n1.mp4,a,train,val,0,1,12:30\n",
+        "path,label,note\n1.mp4,a,train\n2.mp4,a,by bus\n",
+        "path,label,note\n1.mp4,a,\n2.mp4,a,\n",
+        "path,labels\n1.mp4,a|b\n2.mp4,a;b\n",
+    ],
+)
+def test_columns_that_may_be_anything_are_not(tmp_path: Path, text: str) -> None:
+    make(tmp_path, "1.mp4", "2.mp4")
+    assert csv_of(tmp_path, text).notes == ()
+
+
+def test_segments_of_which_an_end_has_another_name_are_refused(tmp_path: Path) -> None:
+    """As those of EPIC-Kitchens; each would reach to the end of its file."""
+    make(tmp_path, "1.mp4")
+    with pytest.raises(ConfigError, match=r"a column 'start_frame' and no end_frame, but stop_frame; name the one"):
+        csv_of(tmp_path, "path,label,start_frame,stop_frame\n1.mp4,a,8,202\n")
+    with pytest.raises(ConfigError, match=r"a column 'end_s' and no start_s, but begin_s and start_time; name the one"):
+        csv_of(tmp_path, "path,label,begin_s,start_time,end_s\n1.mp4,a,1,1,2\n")
+    assert labelled(csv_of(tmp_path, "path,label,start_frame,stopping\n1.mp4,a,8,2\n")) == {"1.mp4#8-": ("a", "train")}
+
+
+def test_seconds_with_a_comma_are_told_so(tmp_path: Path) -> None:
+    make(tmp_path, "1.mp4")
+    found = csv_of(tmp_path, "path;label;start_s;end_s\n1.mp4;a;0,5;1,5\n")
+    assert one_error(found).endswith("'0,5' to '1,5' are not seconds; write a point before decimals")
 
 
 @pytest.mark.parametrize("name", ["train.csv", "TRAIN.TXT"])
@@ -213,7 +291,7 @@ def test_lists_without_commas_are_read_whatever_they_are_called(tmp_path: Path, 
 
 @pytest.mark.parametrize(
     ("name", "text"),
-    [("i.csv", "path,label\nv\\é.mp4,x\n"), ("train.txt", "v\\é.mp4 0\n"), ("trainlist01.txt", "v\\é.mp4\n")],
+    [("i.csv", "path,label\n.\\w\\..\\v\\é.mp4,x\n"), ("train.txt", "v\\é.mp4 0\n"), ("trainlist01.txt", "v\\é.mp4\n")],
 )
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-be"])
 def test_lists_of_windows_are_read(tmp_path: Path, name: str, text: str, encoding: str) -> None:

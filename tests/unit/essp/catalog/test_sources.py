@@ -53,6 +53,23 @@ def test_class_folders_without_splits_are_all_for_training(tmp_path: Path) -> No
     assert entry.etag
 
 
+@pytest.mark.parametrize("beside", ["__MACOSX", "@eaDir", "$RECYCLE.BIN", "System Volume Information", ".trash"])
+def test_folders_that_systems_add_are_no_classes(tmp_path: Path, beside: str) -> None:
+    make(tmp_path, "run/1.mp4", "run/._1.mp4", f"{beside}/run/1.mp4", f"run/{beside}/2.mp4", "run/MACOSX/3.mp4")
+    (tmp_path / beside / "run" / "gone.mp4").symlink_to("nowhere")
+    found = listing(tmp_path)
+    assert list(labelled(found)) == ["run/1.mp4", "run/MACOSX/3.mp4"]
+    assert (problems(found), found.notes) == ({}, ())
+
+
+@pytest.mark.parametrize("suffix", ["3g2", "F4V", "m2t", "mp4v", "MPE", "qt", "rmvb", "hevc", "m2v", "y4m"])
+def test_files_with_rare_suffixes_are_videos(tmp_path: Path, suffix: str) -> None:
+    make(tmp_path, f"run/1.{suffix}", f"run/1.{suffix}.part")
+    found = listing(tmp_path)
+    assert list(labelled(found)) == [f"run/1.{suffix}"]
+    assert found.ignored == {".part": 1}
+
+
 def test_split_folders_are_recognised_by_name(tmp_path: Path) -> None:
     make(tmp_path, "Train/run/1.mp4", "val/run/2.mp4", "TEST/run/3.mp4", "test/walk/sub/4.mp4")
     assert labelled(listing(tmp_path)) == {
@@ -165,6 +182,33 @@ def test_ucf101_lists_give_the_split(ucf: Path) -> None:
         "v_Run_g02.avi": {"split_1": "test", "split_2": "train"},
         "v_Walk_g01.avi": {"split_1": "train", "split_2": "train"},
     }
+
+
+@pytest.mark.parametrize(
+    ("lists", "splits"),
+    [
+        ({"trainvallist01": "ab", "testlist01": "c"}, ("train", "train", "test")),
+        ({"trainvallist01": "ab", "vallist01": "b", "testlist01": "c"}, ("train", "validation", "test")),
+        ({"TrainList01": "a", "ValList01": "b", "TestList01": "c"}, ("train", "validation", "test")),
+    ],
+)
+def test_lists_as_those_of_ucf101_may_set_videos_aside_to_validate_on(
+    tmp_path: Path, lists: dict[str, str], splits: tuple[str, ...]
+) -> None:
+    make(tmp_path, "Run/a.avi", "Run/b.avi", "Run/c.avi")
+    for name, videos in lists.items():
+        (tmp_path / f"{name}.txt").write_text("".join(f"Run/{video}.avi\n" for video in videos))
+    found = listing(tmp_path)
+    assert found.kind == "ucf101"
+    assert tuple(split for _, split in labelled(found).values()) == splits
+    assert not found.notes
+
+
+def test_a_division_without_a_list_to_train_on_is_noted(tmp_path: Path) -> None:
+    make(tmp_path, "Run/a.avi", "Run/b.avi")
+    (tmp_path / "testlist01.txt").write_text("Run/a.avi\n")
+    (note,) = listing(tmp_path).notes
+    assert note.startswith("no list of division 1 names a video to train on")
 
 
 def test_ucf101_lists_that_do_not_fit_the_videos_are_problems(ucf: Path) -> None:
@@ -280,7 +324,7 @@ def test_lists_of_kinetics_are_read(tmp_path: Path) -> None:
     [
         ("mine.json", "[]", r"is no list that is known\. Looked for: csv: .*something: JSON lists of id and template"),
         ("broken.json", "[", r"broken\.json is no JSON"),
-        ("jester.csv", "34870;Drumming Fingers\n", "separated by semicolons"),
+        ("jester.csv", "34870;Drumming Fingers\n", "list of Jester or Something-Something v1"),
         ("list.csv", '[{"id": 1}]', "this is JSON, not CSV"),
         ("shard-000.tar", "x", "cannot be read as a tar archive"),
         ("shard-000.tar.gz", "x", "is compressed, so no video in it can be read by itself; decompress it"),

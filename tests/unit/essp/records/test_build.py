@@ -219,6 +219,50 @@ def test_training_and_test_images_are_not_mixed(tmp_path: Path) -> None:
         made(tmp_path / "both", tmp_path / "out", within="trian")
 
 
+@pytest.mark.parametrize("name", ["trainval", "dev", "Validate"])
+def test_splits_are_told_by_the_names_that_catalogs_know(tmp_path: Path, name: str) -> None:
+    for split in (name, "test"):
+        folder(tmp_path / "both" / split)
+    with pytest.raises(ConfigError, match="say which one to read, as in --within"):
+        made(tmp_path / "both", tmp_path / "out")
+
+
+@pytest.mark.parametrize("column", ["split", "subset"])
+def test_a_list_of_training_and_test_images_is_refused(tmp_path: Path, column: str) -> None:
+    source = folder(tmp_path / "images")
+    (source / "list.csv").write_text(f"path,label,{column}\ncat/0.png,cat,val\ndog/0.png,dog,test\n")
+    with pytest.raises(ConfigError, match=f"its column {column} has 'test' and 'validation'; write a file for each"):
+        made(source / "list.csv", tmp_path / "out")
+    (source / "list.csv").write_text(f"path;label;{column}\ncat/0.png;train;val\ndog/0.png;test;validation\n")
+    assert made(source / "list.csv", tmp_path / "out").records == 2
+
+
+def test_of_images_with_classes_those_without_are_left_out(tmp_path: Path) -> None:
+    source = folder(tmp_path / "images")
+    (source / "beside.png").write_bytes(picture(1))
+    assert made(source, tmp_path / "out").problems == {"beside.png": "others have a class, and this image has none"}
+    (source / "list.tsv").write_text("path\tlabel\ncat/0.png\tcat\ndog/0.png\t\n")
+    assert list(made(source / "list.tsv", tmp_path / "listed").problems) == ["dog/0.png"]
+    (source / "list.tsv").write_text("path\tlabel\ncat/0.png\t\ndog/0.png\t\n")
+    assert made(source / "list.tsv", tmp_path / "without").records == 2
+
+
+@pytest.mark.parametrize("archive", [False, True])
+def test_what_systems_put_beside_images_is_none(tmp_path: Path, archive: bool) -> None:
+    source = folder(tmp_path / "images")
+    beside = ["cat/._0.png", "__MACOSX/cat/._0.png", "@eaDir/0.png", "$RECYCLE.BIN/cat/0.png"]
+    for name in beside:
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / name).write_bytes(picture(1))
+    if archive:
+        with zipfile.ZipFile(tmp_path / "images.zip", "w") as packed:
+            for name in [*NAMES, *beside]:
+                packed.write(source / name, name)
+        source = tmp_path / "images.zip"
+    built = made(source, tmp_path / "out")
+    assert (built.records, built.problems) == (len(NAMES), {})
+
+
 def test_images_are_scaled_and_appended(tmp_path: Path) -> None:
     source = folder(tmp_path / "images")
     told: list[Progress] = []
