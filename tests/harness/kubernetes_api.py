@@ -101,6 +101,8 @@ class Cluster:
     """Watches that are open."""
     hanging: bool = False
     """Requests are taken and not answered."""
+    garbled: bytes | None = None
+    """What it answers to every request, as a proxy in front of it may."""
     _outage: bool = False
     _changes: list[Change] = field(default_factory=list)
     _forgotten: int = 0
@@ -368,7 +370,7 @@ def _handler(cluster: Cluster) -> type[BaseHTTPRequestHandler]:
                 status, answer = 200, cluster.answer(self.command, self.path, body)
             except Refusal as refusal:
                 status, answer = refusal.status, refusal.document()
-            data = json.dumps(answer).encode()
+            data = json.dumps(answer).encode() if cluster.garbled is None else cluster.garbled
             self.send_response(status)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(data)))

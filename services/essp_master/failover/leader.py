@@ -19,7 +19,6 @@ from functools import partial
 from typing import Any
 
 from kubernetes import client
-from kubernetes.client.exceptions import ApiException
 from kubernetes.leaderelection import electionconfig
 from kubernetes.leaderelection.leaderelection import LeaderElection
 from kubernetes.leaderelection.resourcelock.leaselock import LeaseLock
@@ -34,8 +33,7 @@ EXIT_LOST = 1
 
 
 class _Lock(LeaseLock):
-    """A LeaseLock for which an API that does not answer is a failed try, not the end of the process. It never waits so
-    long for an answer that the lease runs out meanwhile."""
+    """A LeaseLock that never waits so long for an answer that the lease runs out meanwhile."""
 
     def __init__(self, api: client.ApiClient, name: str, namespace: str, identity: str, timeout_s: float) -> None:
         super().__init__(name, namespace, identity)
@@ -47,41 +45,38 @@ class _Lock(LeaseLock):
         """Who led when last looked."""
 
     def give_up(self) -> None:
-        """Free the lease at once; nothing renews it any more. Raises `ApiException`, `HTTPError`."""
+        """Free the lease at once; nothing renews it any more. Raises what the client raises."""
         lease = self.api_instance.read_namespaced_lease(self.name, self.namespace)
         if lease.spec.holder_identity == self.identity:
             lease.spec.holder_identity = None
             self.api_instance.replace_namespaced_lease(name=self.name, namespace=self.namespace, body=lease)
 
     def get(self, name: str, namespace: str) -> tuple[bool, Any]:
-        try:
-            found, record = super().get(name, namespace)
-        except HTTPError as error:
-            return False, ApiException(status=0, reason=str(error))
+        found, record = super().get(name, namespace)
         if found:
             self.held_by = record.holder_identity or ""
         return found, record
 
-    def create(self, name: str, namespace: str, election_record: Any) -> bool:
-        try:
-            return bool(super().create(name, namespace, election_record))
-        except HTTPError:
-            return False
-
-    def update(self, name: str, namespace: str, updated_record: Any) -> bool:
-        try:
-            return bool(super().update(name, namespace, updated_record))
-        except HTTPError:
-            return False
-
 
 class _Candidacy(LeaderElection):
     """The library's election with loops that can be left. The library's own loops sleep between two tries and never
-    end while no master leads, and they count by the wall clock, which may be set forward past the deadline."""
+    end while no master leads, and they count by the wall clock, which may be set forward past the deadline.
+
+    An API that does not answer, or whose answer is not understood, is a failed try. It must not end the thread of the
+    election: a leader would go on without a lease, and a standby never lead."""
 
     def __init__(self, config: electionconfig.Config, closed: threading.Event) -> None:
         super().__init__(config)
         self._closed = closed
+
+    def try_acquire_or_renew(self) -> bool:
+        try:
+            return bool(super().try_acquire_or_renew())
+        except HTTPError as error:
+            log.info("the lease cannot be looked at: %s", error)
+        except Exception:  # as of a proxy that answers in place of the API
+            log.exception("the answer of the Kubernetes API about the lease is not understood")
+        return False
 
     def acquire(self) -> bool:
         while not self.try_acquire_or_renew():
@@ -157,8 +152,8 @@ class Election:
         self.close()
         try:
             self._lock.give_up()
-        except (ApiException, HTTPError) as error:
-            log.warning("the lease could not be given up, others wait until it runs out: %s", error)
+        except Exception as error:  # noqa: BLE001  whatever it is, this process is about to end
+            log.warning("the lease could not be given up, others wait until it runs out: %r", error)
 
     def close(self) -> None:
         """Leave the election; the lease stays until it runs out. Idempotent."""

@@ -12,7 +12,7 @@ from essp.account import Account, account_of
 from essp.audit.invariants import check
 from essp_common.artifacts.history import History
 from essp_common.errors import ConfigError, Conflict, NotFound
-from essp_common.job.changes import Place
+from essp_common.job.changes import MOST_CHANGES, Place
 from essp_common.job.status import JobState
 from essp_common.pb.v1.messages_pb2 import (
     AGGREGATOR,
@@ -25,6 +25,7 @@ from essp_common.pb.v1.messages_pb2 import (
 from essp_common.planning.position import Position
 from essp_common.wiring import Adapters
 from essp_master.config import MasterSettings
+from essp_master.job.changes import Changes
 from essp_master.service import Master
 from tests.harness.fleet import Fleet, make_job, run_to_rest
 
@@ -177,6 +178,18 @@ def test_what_cannot_be_changed_or_comes_too_late_is_refused(adapters: Adapters,
 def final(fleet: Fleet, trainer: str) -> None:
     ready = CheckpointReady(trainer=trainer, uri=f"file:///{trainer}", final=True)
     fleet.report(Progress(checkpoint=ready))
+
+
+def test_changes_of_a_job_are_bounded(tmp_path: Path) -> None:
+    """Each command about the job has all of them."""
+    changes = Changes(make_job(tmp_path))
+    for number in range(MOST_CHANGES):
+        assert changes.make({"trainers.rgb.optimizer.lr": 1 / (number + 2)}, (), False, 0) is not None
+    before = changes.spec
+    with pytest.raises(Conflict, match=f"{MOST_CHANGES} changes were made of this job"):
+        changes.make({"trainers.rgb.optimizer.lr": 0.9}, (), False, 0)
+    assert (changes.spec, len(changes.made)) == (before, MOST_CHANGES)
+    assert changes.make({"trainers.rgb.optimizer.lr": 1 / (MOST_CHANGES + 1)}, (), False, 0) is None, "it is so already"
 
 
 @pytest.mark.parametrize(("known", "warned"), [(0, True), (1, False)])

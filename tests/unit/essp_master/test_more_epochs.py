@@ -322,6 +322,9 @@ def test_the_next_master_finishes_it(
         assert (status.state, len(status.phases)) == (state, 5)
         assert status.reason.startswith("it gets 3 epochs in place of 2 and the trainer late")
         leave(fleet, fence=told(fleet)[-1][0])
+    else:
+        status = second.status("small")
+        assert (status.reason, len(status.phases)) == ("", 7), "what it takes over is the next run"
     status = settled(second)
     assert (status.state, len(status.phases), len(status.trainers)) == (state, 7, 3)
     if paused:

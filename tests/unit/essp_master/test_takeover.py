@@ -35,6 +35,7 @@ from essp_common.pb.v1.messages_pb2 import (
     Control,
     Failed,
     Finished,
+    Heartbeat,
     HistorySegment,
     JobSnapshot,
     LedgerState,
@@ -149,6 +150,33 @@ def test_no_message_is_done_before_the_history_holds_it(
     assert all(passed.finished for passed in after.phases)
     assert [passed.done for passed in after.phases] == [passed.done for passed in told.phases]
     assert fleet.trained == BOTH
+
+
+def test_a_master_whose_histories_cannot_be_written_for_long_reads_no_more_until_they_can(
+    adapters: Adapters, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It keeps every message that no history holds yet: their number is bounded."""
+    master = Master(adapters, MasterSettings(history_s=0.0, ready_s=0.0, poll_records=1), "m1", True)
+    master.recover()
+    master.start(fleet.job)
+    away, put = True, DirectoryStore.put
+
+    def fails(store: DirectoryStore, key: str, data: bytes, *, if_absent: bool = False) -> ObjectInfo:
+        if away and key.startswith("history/"):
+            raise Unavailable("the store is away", 0.01)
+        return put(store, key, data, if_absent=if_absent)
+
+    monkeypatch.setattr(DirectoryStore, "put", fails)
+    fleet.work()
+    for _ in range(500):
+        fleet.report(Progress(worker="d1", heartbeat=Heartbeat(pool="decoder")))
+    sent = adapters.bus.backlog(topics.PROGRESS, ids.MASTER)
+    read = sum(master.step(0) for _ in range(2 * sent))
+    assert 50 <= read < 100
+    away = False
+    while read < sent:
+        read += master.step(0.01)
+    until(lambda: not (master.step(0) or adapters.bus.backlog(topics.PROGRESS, ids.MASTER)))
 
 
 @pytest.mark.parametrize("error", [PermanentError("no right to write"), ValueError("too large")])
@@ -733,6 +761,10 @@ def test_nobody_waits_for_the_history_of_a_job_that_has_ended(
     second._takeover.read_again()
     known = second.status("small")
     assert (known.state, known.progress.total, known.reason) == (JobState.STOPPED, sum(SIZES), "")
+    reads: list[str] = []
+    monkeypatch.setattr(DirectoryStore, "get", lambda store, key: reads.append(key))
+    second._takeover.read_again()
+    assert not reads, "it is known now"
 
 
 def test_a_job_that_was_started_again_is_not_taken_for_the_one_whose_history_could_not_be_read(
@@ -853,21 +885,26 @@ def test_jobs_that_ended_are_remembered_while_nobody_lists_the_jobs(
     assert free == [False]
 
 
+@pytest.mark.parametrize("answers", [False, True])
 def test_a_master_that_is_drained_waits_for_nobody(
-    adapters: Adapters, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+    adapters: Adapters, fleet: Fleet, monkeypatch: pytest.MonkeyPatch, answers: bool
 ) -> None:
     first = master_named("m1", adapters)
     first.start(fleet.job)
     die(first)
+    get = DirectoryStore.get
 
-    def away(store: DirectoryStore, key: str) -> bytes:
+    def drained(store: DirectoryStore, key: str) -> bytes:
         second.drain()
+        if answers:
+            return get(store, key)
         raise Unavailable("the store is away", 3600.0)
 
-    monkeypatch.setattr(DirectoryStore, "get", away)
+    monkeypatch.setattr(DirectoryStore, "get", drained)
     second = Master(adapters, MasterSettings(history_s=0.0, ready_s=0.0), "m2", recovers=True)
     second.run()
     assert not second.ready
+    assert not second.recovered, "nobody is told that there are no other jobs than it has read by then"
 
 
 @pytest.mark.parametrize("seed", range(4))

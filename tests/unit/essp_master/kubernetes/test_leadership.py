@@ -65,6 +65,24 @@ def test_a_leader_that_cannot_renew_gives_up_and_the_other_takes_over(
     assert second.leader == "http://two"
 
 
+@pytest.mark.parametrize("answer", [b"<html>gateway</html>", b"null", b'{"spec": {"renewTime": "yesterday"}}'])
+def test_an_answer_that_nobody_understands_ends_no_election(
+    cluster: Cluster, candidate: Candidate, answer: bytes
+) -> None:
+    """As of a proxy that answers in place of the API: a leader must not lead without a lease, nor a standby never."""
+    lost, asked = threading.Event(), len(cluster.requests)
+    first = candidate("http://one", TIMES_S, lost.set)
+    cluster.garbled = answer
+    first.start()
+    until(lambda: len(cluster.requests) > asked + 1, "it goes on trying")
+    cluster.garbled = None
+    until(lambda: first.leads)
+    cluster.garbled = answer
+    until(lost.is_set, "it lost the lease")
+    first.resign()
+    cluster.garbled = None
+
+
 def test_a_leader_that_leaves_lets_the_next_one_begin_at_once(candidate: Candidate) -> None:
     """A lease of ten minutes is not waited for."""
     first, second = candidate("http://one"), candidate("http://two")

@@ -144,8 +144,15 @@ def test_a_quota_holds_back_its_own_team_only(quota: Team, reason: str) -> None:
 @pytest.mark.parametrize("quota", [Team(jobs=1), Team(budget=2), Team(ranks=2)])
 def test_a_higher_priority_takes_its_place_within_a_quota_from_its_own_team(quota: Team) -> None:
     low = job("low", 0, 2, "a", 2, priority=-1, running=True)
-    decided = plan([low, job("new", 1, 2, "a", 2)], Amount(100, 100), {"a": quota})
-    assert decided.preempt == {"low": "new"}
+    other = job("other", 0, 20, "b", 20, running=True)
+    decided = plan([low, other, job("new", 1, 2, "a", 2)], Amount(100, 100), {"a": quota})
+    assert decided.preempt == {"low": "new"}, "what others give up would not help"
+
+
+def test_a_large_job_takes_no_more_from_a_team_than_leaves_both_as_much() -> None:
+    small = [job(f"a{n}", n, team="a", running=True) for n in range(4)]
+    assert sorted(plan([*small, job("b", 9, 2, "b")], Amount(4, UNBOUNDED), {}).preempt) == ["a2", "a3"]
+    assert plan([*small, job("b", 9, 3, "b")], Amount(4, UNBOUNDED), {}).preempt == {}
 
 
 def test_a_job_runs_that_takes_all_there_is() -> None:
