@@ -255,6 +255,8 @@ class OrderedIntake:
         self._clock = clock
         self._awaited: tuple[Position, float] | None = None
         """The clip that is waited for, and since when; anew each time that it is asked for."""
+        self._told: Position | None = None
+        """The last clip of which the log says that it was asked for."""
         self._undecided: list[_Arrival] = []
         """Of which it is not known whether they are of this run."""
         self._dropped: deque[_Dropped] = deque()
@@ -404,21 +406,26 @@ class OrderedIntake:
             self._buffer.discard(Position(phase_index, one.clip.index))
 
     def _wait(self) -> None:
-        """The next clip is not there. If it has not come for long, ask for it, and for those that are missing behind
-        it."""
+        """The next clip is not there; if it has not come for long, ask for it."""
         now_s, position = self._clock(), self._buffer.next
         if self._awaited is None or self._awaited[0] != position:
             self._awaited = position, now_s
         elif now_s - self._awaited[1] >= _PATIENCE_S:
             self._awaited = position, now_s
-            plan = self._phases[position.phase_index]
-            missing = list(self._buffer.missing())
-            for place in missing:
-                clip = ClipRef(job=self._options.job, purpose=plan.purpose, epoch=plan.epoch, index=place.index)
-                self._report_lost(clip, "no message has come that it is there", 0, awaited=True)
-            self._bus.flush()
-            name, phase = self._options.consumer, f"{Purpose.Name(plan.purpose).lower()} {plan.epoch + 1}"
-            log.info("%s: waits for clip %d of %s; asked for %d clips", name, position.index, phase, len(missing))
+            self._ask_for_missing(position)
+
+    def _ask_for_missing(self, position: Position) -> None:
+        """Ask for the next clip, and for those that are missing among those that have come."""
+        plan, missing = self._phases[position.phase_index], list(self._buffer.missing())
+        if position != self._told:
+            self._told = position
+            purpose, epoch = Purpose.Name(plan.purpose).lower(), plan.epoch + 1
+            what = f"clip {position.index} of {purpose} {epoch}, and {len(missing) - 1} behind it"
+            log.info("%s: waits for %s; asks for it", self._options.consumer, what)
+        for place in missing:
+            clip = ClipRef(job=self._options.job, purpose=plan.purpose, epoch=plan.epoch, index=place.index)
+            self._report_lost(clip, "no message has come that it is there", 0, awaited=True)
+        self._bus.flush()
 
     def _is_there(self, arrival: _Arrival) -> bool:
         try:

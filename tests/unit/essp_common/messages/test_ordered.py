@@ -228,6 +228,7 @@ def test_messages_of_other_jobs_streams_and_passes_are_left_alone_or_dropped(ben
     bench.feature(phases[0], 0, job="another")
     bench.feature(phases[0], 0, stream="flow5")
     bench.feature(plan(TRAIN, 7, 1), 0)  # a phase this job does not have
+    bench.feature(phases[0], 1)  # it has one clip
     bench.send(topics.features("flow"), 0, b"\xff\xff not protobuf")
     with bench.intake(phases) as intake:
         assert take_all(intake) == []
