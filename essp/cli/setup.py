@@ -53,6 +53,11 @@ def main(
     if no_topics and not buckets:
         raise ConfigError("--no-topics: without --buckets there is nothing to create")
     if not no_topics:
+        if settings.bus.startswith("memory:"):
+            raise ConfigError(
+                "ESSP_BUS is memory://, which holds topics only as long as a process runs; set it to kafka://host:port "
+                "(`essp servers up` prints all settings)"
+            )
         wanted = [*topics.FIXED, topics.DOCTOR, *map(topics.features, feature or ())]
         with closing(open_bus(settings.bus, settings.bus_login, settings.tenant)) as bus:
             bus.ensure_topics({topic: topics.partitions(topic) for topic in wanted})

@@ -9,7 +9,7 @@ import { chosen, eventWords, groupOf } from "./events.js";
 import { DEFAULTS, jobText, partsOf, quoted } from "./fields.js";
 import { flowOf, marks } from "./flow.js";
 import { asChange, commands, courseWords, resultRows, watchJob, why } from "./job.js";
-import { loadJobs, narrowed } from "./jobs.js";
+import { groupWords, loadJobs, narrowed } from "./jobs.js";
 import { chosenLines, levelGroup, watchLogs } from "./logs.js";
 import { previewWords } from "./previews.js";
 import { consumerTitle, duration, fullMoment, judgedBy, percent, size } from "./words.js";
@@ -191,9 +191,15 @@ assert.deepEqual([(await ofA).lines, (await ofAll).lines], [[{ id: 2 }], [{ id: 
 const listed = (name, state) => ({ name, state });
 const loading = loadJobs();
 await answer("v1/jobs?page_size=200", { jobs: [listed("new", "completed"), listed("waits", "queued")], next_page_token: "x" });
-await answer("v1/jobs?page_size=200&state=running&state=pending&state=paused&state=queued", { jobs: [listed("waits", "queued"), listed("old", "running")], next_page_token: null });
+await answer("v1/jobs?page_size=200&state=running&state=pending&state=paused&state=queued", { jobs: [listed("waits", "queued")], next_page_token: "y=" });
+await answer("v1/jobs?page_size=200&state=running&state=pending&state=paused&state=queued&page_token=y%3D", { jobs: [listed("old", "running")], next_page_token: null });
 for (const name of ["old", "waits"]) await answer(`v1/jobs/${name}`, { name });
 assert.deepEqual(await loading, { jobs: [listed("new", "completed"), listed("waits", "queued"), listed("old", "running")], shown: [{ name: "old" }, { name: "waits" }], more: true });
+
+// Nobody is told that none has failed, where only the newest are known.
+const newest = [listed("waits", "queued"), listed("old", "running")];
+assert.deepEqual(["all", "queued", "failed"].map(name => groupWords(newest, name, true)), ["all 2 or more", "queued 1", "failed 0 or more"]);
+assert.equal(groupWords(newest, "failed", false), "failed 0");
 
 // A master that takes a question and never answers it is not waited for; what it is told to do is.
 AbortSignal.timeout = () => AbortSignal.abort();

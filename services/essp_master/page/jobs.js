@@ -11,6 +11,7 @@ const CARDS = 6;
 const STEP = 50; // rows that are shown at once, and more at each wish
 const UNDER_WAY = ["running", "pending", "paused", "queued"]; // those of which there is most to see first
 const GROUPS = { all: () => true, "under way": job => UNDER_WAY.includes(job.state), queued: job => job.state === "queued", completed: job => job.state === "completed", failed: job => job.state === "failed", stopped: job => job.state === "stopped" };
+const WHOLE = ["under way", "queued"]; // all of these are here, however many jobs there are
 let group = "all";
 let wanted = "";
 let rowsShown = STEP;
@@ -20,9 +21,13 @@ const picked = new Set(); // jobs to be compared
 export async function loadJobs() {
   const { jobs, next_page_token: more } = await ask(`v1/jobs?page_size=${MOST}`);
   if (more) {
-    const { jobs: present } = await ask(`v1/jobs?page_size=${MOST}${UNDER_WAY.map(state => `&state=${state}`).join("")}`);
     const names = new Set(jobs.map(job => job.name));
-    jobs.push(...present.filter(job => !names.has(job.name)));
+    let token = "";
+    do {
+      const { jobs: present, next_page_token: next } = await ask(`v1/jobs?page_size=${MOST}${UNDER_WAY.map(state => `&state=${state}`).join("")}${token}`);
+      jobs.push(...present.filter(job => !names.has(job.name)));
+      token = next && `&page_token=${encodeURIComponent(next)}`;
+    } while (token);
   }
   const present = UNDER_WAY.flatMap(state => jobs.filter(job => job.state === state)).slice(0, CARDS);
   const shown = await Promise.all(present.map(job => ask(jobPath(job.name))));
@@ -34,7 +39,7 @@ export function drawJobs({ jobs, shown, more }, act) {
   if (!jobs.length) return [el("div", { class: "blank" }, el("h2", {}, "No job yet"),
     el("p", {}, "A job says which videos to train on, what the models see of them, and how they are trained."),
     el("p", {}, el("a", { class: "button", href: "#/new" }, "Write a job"), " or start one from a terminal: ", el("code", {}, "essp job start job.yaml")))];
-  return [el("div", { class: "cards" }, shown.map(job => card(job, act))), el("section", { "data-key": "all" }, el("h2", {}, "All jobs"), filters(jobs), compare(jobs), list(jobs), more ? el("p", { class: "note" }, `The newest ${count(MOST)}, and those under way; all: essp job ls`) : null)];
+  return [el("div", { class: "cards" }, shown.map(job => card(job, act))), el("section", { "data-key": "all" }, el("h2", {}, "All jobs"), filters(jobs, more), compare(jobs), list(jobs), more ? el("p", { class: "note" }, `The newest ${count(MOST)}, and those under way; all: essp job ls`) : null)];
 }
 
 const link = name => el("a", { href: `#/jobs/${encodeURIComponent(name)}` }, name);
@@ -50,9 +55,12 @@ function card(job, act) {
 /** The jobs of a group whose names have this text. */
 export const narrowed = (jobs, name, text) => jobs.filter(job => GROUPS[name](job) && job.name.toLowerCase().includes(text.toLowerCase()));
 
-function filters(jobs) {
+/** What a group is called, with how many there are; `more`: of those that have ended, there may be more. */
+export const groupWords = (jobs, name, more) => `${name} ${count(jobs.filter(GROUPS[name]).length)}${more && !WHOLE.includes(name) ? " or more" : ""}`;
+
+function filters(jobs, more) {
   const chips = Object.keys(GROUPS).map(name => el("button",
-    { type: "button", class: "chip", "data-key": name, "data-name": name, "aria-pressed": String(name === group), onclick: choose }, `${name} ${count(jobs.filter(GROUPS[name]).length)}`));
+    { type: "button", class: "chip", "data-key": name, "data-name": name, "aria-pressed": String(name === group), onclick: choose }, groupWords(jobs, name, more)));
   return el("div", { class: "filters" }, chips, el("input", { type: "search", "aria-label": "only jobs whose name has this text", placeholder: "only names with this", oninput: narrow }));
 }
 

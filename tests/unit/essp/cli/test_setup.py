@@ -152,6 +152,14 @@ def test_the_demonstration_goes_where_a_path_with_dots_leads(tmp_path: Path, mon
     assert isinstance(done.exception, ConfigError)
 
 
+def test_topics_of_a_bus_that_ends_with_the_command_are_not_told_to_be_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("ESSP_BUS", raising=False)
+    with pytest.raises(ConfigError, match="ESSP_BUS is memory://, which holds topics only as long as"):
+        essp_command("setup")
+
+
 def test_job_files_that_could_not_be_written_are_refused_before_videos_are_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
