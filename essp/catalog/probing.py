@@ -170,9 +170,8 @@ class _Child:
         context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(theirs, roots, options), name="catalog-probe", daemon=True)
-        with deaf_to_interrupts():
-            self._process.start()
-        theirs.close()  # else its end would go unnoticed
+        with theirs, deaf_to_interrupts():  # closed here, or its end would go unnoticed
+            self._begin()
         self._hung_s = options.hung_s
         self.uri = uri
         self.ready = False
@@ -182,6 +181,16 @@ class _Child:
         """Ended by the limit on processor time."""
         self.deadline = math.inf
         """When this file has had its time, on the monotonic clock."""
+
+    def _begin(self) -> None:
+        try:
+            self._process.start()
+        except FileNotFoundError as error:  # multiprocessing asks for the folder
+            self.connection.close()
+            raise ConfigError(
+                "the folder in which this program works has been removed, and no process can be started in it; change "
+                "to another one, or start the program again"
+            ) from error
 
     def begin(self) -> None:
         """The process says that it is there: give it its first file."""

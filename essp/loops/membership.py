@@ -43,10 +43,10 @@ class Membership:
         self._left = threading.Event()
         self._told = threading.Event()
         self._replaced = False
+        self._thread = threading.Thread(target=self._live, name=f"essp-loop-{consumer}", daemon=True)
+        self._thread.start()  # first: a loop that cannot give signs of life does not come
         self._say()
         job.control.on_change(self._hear)
-        self._thread = threading.Thread(target=self._live, name=f"essp-loop-{consumer}", daemon=True)
-        self._thread.start()
 
     def began(self) -> Position:
         """Wait until the master has told where this loop begins. Raises `EsspError` if it does not."""

@@ -669,8 +669,8 @@ def test_a_loop_that_is_dropped_gives_back_what_it_had(catalog: Path) -> None:
 
 
 THREADS = (
-    "essp-control essp-deadletter essp-embedded master workers decoder decoder-lane-0 essp-loop-consumer.loop "
-    "essp-intake-loop essp-device-feed-loop"
+    "essp-control essp-deadletter essp-embedded master essp-conditions essp-cache-watch essp-heart workers decoder "
+    "decoder-lane-0 essp-loop-consumer.loop essp-intake-loop essp-device-feed-loop essp-load-loop_0"
 )
 """Those of a loop and its job, in the order in which they begin."""
 
@@ -695,6 +695,30 @@ def test_a_job_that_starts_half_way_leaves_nothing_behind(
             next(iter(clips))
     assert len(taken(clips)) == 10, "it begins anew"
     clips.close()
+
+
+@pytest.mark.processes
+def test_a_loop_that_comes_half_way_is_none_of_the_job(catalog: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The job waited for it, and went on telling it of all that changed."""
+    start = threading.Thread.start
+
+    def refused(thread: threading.Thread) -> None:
+        if thread.name == "essp-loop-consumer.loop-2":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with loader(catalog, loops=2, clips_per_epoch=100) as first:
+        batches = iter(first)
+        next(batches)
+        other = first.another()
+        job = first._source._job  # type: ignore[attr-defined]
+        heard = list(job.control._listeners)
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", refused)
+            with pytest.raises(RuntimeError, match="can't start new thread"):
+                next(iter(other))
+        assert job.control._listeners == heard
+        assert len(taken(batches)) == 96
 
 
 BEGINS = [(OwnJob, "__init__"), (Membership, "__init__"), (JobClips, "__init__"), (Feed, "__init__")]

@@ -112,6 +112,19 @@ def test_files_need_no_catalog_and_errors_are_named(
     assert first.frames.shape == (16, 24, 32, 3)
 
 
+def test_files_in_a_folder_that_is_gone_say_what_to_do(
+    folder: Path, rows: list[essp.VideoRow], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(essp.ConfigError, match=r"has been removed.*; change to another one"):
+        next(essp.stream(folder / "gops.mp4", decoders=1))
+    with essp.stream(rows, decoders=1) as windows:
+        assert next(windows).first_frame == 0, "rows need no such process"
+
+
 def test_a_video_that_changed_ends_with_an_error_and_the_rest_goes_on(rows: list[essp.VideoRow]) -> None:
     changed = replace(rows[0], id="changed", size_bytes=1)
     short = replace(rows[3], id="short of frames", frame_count=90, last_frame=89)
