@@ -11,9 +11,9 @@ compose file run it.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
+from threading import Thread
 from typing import Annotated
 
 import typer
@@ -65,14 +65,27 @@ def examine(settings: Settings, server: str = "", token: str = "") -> list[Findi
     ]
     if server:
         examinations.append(("master", lambda: master.examine(server, token)))
-    with ThreadPoolExecutor(len(examinations), thread_name_prefix="essp-doctor") as pool:
-        running = [pool.submit(_collected, name, examination) for name, examination in examinations]
-        found = [finding for one in running for finding in one.result()]
+    found = _all_at_once(examinations)
     if not server and not settings.bus.startswith("memory:"):
         found.append(
             warn("master", "not checked: no URL of a master is set", "set ESSP_SERVER, as in http://127.0.0.1:8080")
         )
     return found
+
+
+def _all_at_once(examinations: Sequence[tuple[str, Examination]]) -> list[Finding]:
+    """The findings of all, in their order. Whoever presses Ctrl-C does not wait for a server that does not answer."""
+    found: list[list[Finding]] = [[] for _ in examinations]
+
+    def examine(number: int) -> None:
+        found[number] = _collected(*examinations[number])
+
+    threads = [Thread(target=examine, args=(number,), name="essp-doctor", daemon=True) for number in range(len(found))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return [finding for one in found for finding in one]
 
 
 def failing(settings: Settings) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import sys
 import tempfile
 import threading
@@ -138,6 +139,30 @@ def test_one_process_needs_no_servers(tmp_path: Path, monkeypatch: pytest.Monkey
     assert done.exit_code == 0, done.stdout
     assert "not used: one process" in done.stdout
     assert "master" not in done.stdout
+
+
+def test_whoever_interrupts_waits_for_no_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, answered, waited = threading.Event(), threading.Event(), []
+
+    def silent(roots: object) -> list[Finding]:
+        asked.set()
+        waited.append(answered.wait(3))
+        return []
+
+    def pressed() -> list[Finding]:
+        asked.wait()
+        signal.raise_signal(signal.SIGINT)
+        return []
+
+    monkeypatch.setattr(stores, "examine", silent)
+    monkeypatch.setattr(machine, "examine", pressed)
+    with pytest.raises(KeyboardInterrupt):
+        examine(Settings(), "", "")
+    assert waited == []
+    answered.set()
+    for thread in threading.enumerate():
+        if thread.name == "essp-doctor":
+            thread.join()
 
 
 def test_frames_in_memory_behind_a_broker(unused_port: int) -> None:
