@@ -609,6 +609,7 @@ def test_an_end_that_the_history_misses_is_written_there(adapters: Adapters, fle
     second.drain()
     run_to_rest(second, fleet)
     assert second.status("small").state is (JobState.STOPPED if command == "stop" else JobState.COMPLETED)
+    assert {unit.fence for unit in fleet.units} == {1}, "nothing is issued of a job that has ended"
     second.run()
     newest = History(adapters.stores.under(fleet.job.output)).newest()
     assert newest is not None
