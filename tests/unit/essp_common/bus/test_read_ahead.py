@@ -39,11 +39,21 @@ def test_each_record_comes_once_and_those_of_a_partition_in_their_order(
         read.pop()
 
 
-@given(ARRIVALS)
-def test_the_oldest_of_all_partitions_comes_first(arrivals: list[tuple[TopicPartition, int]]) -> None:
+@given(ARRIVALS, st.sets(st.sampled_from(SLOTS)))
+def test_the_oldest_of_all_partitions_comes_first(
+    arrivals: list[tuple[TopicPartition, int]], dropped: set[TopicPartition]
+) -> None:
+    """Also of those that are left once some were dropped."""
     read = filled(sorted(arrivals, key=lambda arrival: arrival[1]))
+    read.drop(dropped)
     times = [read.pop()[1].value[0] for _ in range(len(read))]
     assert times == sorted(times)
+
+
+def test_the_oldest_is_found_though_the_first_was_dropped() -> None:
+    read = filled(list(zip(SLOTS, (1, 8, 2, 9), strict=True)))
+    read.drop({SLOTS[0]})
+    assert [read.pop()[1].value[0] for _ in range(len(read))] == [2, 8, 9]
 
 
 def test_a_publisher_whose_clock_is_ahead_waits_for_nobody_that_comes_later() -> None:
