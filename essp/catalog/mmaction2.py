@@ -60,6 +60,9 @@ def mmaction2(found: Found) -> Iterator[Entry]:
     lists = [found.given] if found.given else lists_in(found)
     if not lists:
         raise ConfigError(f"--source mmaction2: {found.uri} has no text file with `path label` lines")
+    untold = [key for key in lists if not split_named(key)]
+    if untold and len(untold) < len(lists):
+        found.notes.append(f"names that tell no split: {few(untold)}; their videos are for training")
     for key in lists:
         yield from _videos(found, key)
 

@@ -280,6 +280,13 @@ def _notes(kind: Kind, entries: Sequence[Entry], found: Found, empty: Sequence[s
             "all videos lie two folders deep, and the class is the upper one; if it is the lower one, say "
             "--source two-level"
         )
+    classes, splits = {entry.class_name for entry in usable} - {""}, {entry.split for entry in usable}
+    if not notes and len(usable) > 1 and len(classes) == len(splits) == 1:
+        notes.append(
+            f"all videos have one class, {min(classes)!r}, that of the folder in which they lie; if the folders "
+            "in it are the classes, give that folder as the source; if a list tells them, give a CSV file with the "
+            "columns path and label"
+        )
     return tuple(notes)
 
 

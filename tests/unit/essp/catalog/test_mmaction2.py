@@ -111,15 +111,27 @@ def test_all_lists_of_a_folder_are_read_where_it_is_said(tmp_path: Path) -> None
 
 
 def test_lists_beside_class_folders_are_noted(tmp_path: Path) -> None:
-    """Else all videos are of the one class `v`, and nothing says that somebody has named others."""
-    make(tmp_path, "v/1.mp4", "v/2.mp4")
+    """Else the classes are folders, and nothing says that somebody has named others."""
+    make(tmp_path, "v/1.mp4", "w/2.mp4")
     write(tmp_path / "notes.txt", "1.mp4 is dark\n")
     write(tmp_path / "scores.csv", "name,label\n1.mp4,2\n")
     assert listing(tmp_path).notes == ()
     write(tmp_path / "train.txt", "v/1.mp4 0\n")
-    write(tmp_path / "val.tsv", "path\tlabel\nv/2.mp4\tx\n")
+    write(tmp_path / "val.tsv", "path\tlabel\nw/2.mp4\tx\n")
     (note,) = listing(tmp_path).notes
     assert note.startswith("lists that are not read lie there: train.txt, val.tsv; if they name the classes, give one")
+
+
+def test_of_several_lists_those_that_tell_no_split_are_noted(tmp_path: Path) -> None:
+    make(tmp_path, "v/1.mp4", "v/2.mp4")
+    write(tmp_path / "train.txt", "v/1.mp4 0\n")
+    write(tmp_path / "holdout.txt", "v/2.mp4 0\n")
+    found = read_source(f"file://{tmp_path}", Stores([f"file://{tmp_path}"]), "mmaction2")
+    (note,) = found.notes
+    assert note.startswith("names that tell no split: holdout.txt; their videos are for training")
+    write(tmp_path / "test.txt", "v/2.mp4 0\n")
+    (tmp_path / "holdout.txt").unlink()
+    assert read_source(f"file://{tmp_path}", Stores([f"file://{tmp_path}"]), "mmaction2").notes == ()
 
 
 def test_a_folder_is_no_csv_file(tmp_path: Path) -> None:

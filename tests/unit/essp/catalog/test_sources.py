@@ -56,9 +56,10 @@ def test_class_folders_without_splits_are_all_for_training(tmp_path: Path) -> No
 @pytest.mark.parametrize("beside", ["__MACOSX", "@eaDir", "$RECYCLE.BIN", "System Volume Information", ".trash"])
 def test_folders_that_systems_add_are_no_classes(tmp_path: Path, beside: str) -> None:
     make(tmp_path, "run/1.mp4", "run/._1.mp4", f"{beside}/run/1.mp4", f"run/{beside}/2.mp4", "run/MACOSX/3.mp4")
+    make(tmp_path, "walk/4.mp4")
     (tmp_path / beside / "run" / "gone.mp4").symlink_to("nowhere")
     found = listing(tmp_path)
-    assert list(labelled(found)) == ["run/1.mp4", "run/MACOSX/3.mp4"]
+    assert list(labelled(found)) == ["run/1.mp4", "run/MACOSX/3.mp4", "walk/4.mp4"]
     assert (problems(found), found.notes) == ({}, ())
 
 
@@ -141,6 +142,14 @@ def test_splits_without_class_folders_are_a_note_and_so_are_those_below_classes(
     assert "below what is taken for a class, so they are none: run/Test, run/train, walk/train; give the" in note
     make(tmp_path / "c", "train/run/deep/1.mp4", "val/run/2.mp4")
     assert not listing(tmp_path, "c").notes
+
+
+def test_that_all_videos_have_one_class_is_noted(tmp_path: Path) -> None:
+    make(tmp_path, "data/run/1.mp4", "data/walk/2.mp4")
+    (note,) = listing(tmp_path).notes
+    assert note.startswith("all videos have one class, 'data', that of the folder in which they lie; if the folders")
+    make(tmp_path, "more/3.mp4")
+    assert listing(tmp_path).notes == ()
 
 
 def test_a_folder_of_videos_alone_is_unlabelled(tmp_path: Path) -> None:
