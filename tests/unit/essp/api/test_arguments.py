@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import essp
-from essp.api.arguments import plain
+from essp.api.arguments import on_this_gpu, plain
 from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.file import write_catalog
 from essp_common.catalog.rows import VideoRow
@@ -194,3 +195,9 @@ def test_ranks_of_the_environment_are_checked(calls: Calls, monkeypatch: pytest.
     with pytest.raises(ConfigError, match="rank: 2 is none of 2 ranks"):
         calls["Records"]()
     assert Path(calls["Records"](rank=0, world_size=1)._uri).name == "records"
+
+
+def test_the_present_gpu_is_that_of_the_thread_that_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    found = [str(on_this_gpu(torch.device(name))) for name in ("cuda", "cuda:0", "cpu")]
+    assert found == ["cuda:1", "cuda:0", "cpu"]
