@@ -97,7 +97,7 @@ def test_a_lock_names_one_process_and_not_whoever_has_its_number(tmp_path: Path)
     uri = f"file://{tmp_path}/run"
     with Claim(uri, STORES):
         mine = json.loads(STORES.under(uri).get(numbered(layout.LOCKS, 1)))
-    STORES.under(uri).put(numbered(layout.LOCKS, 1), json.dumps(mine | {"pid": os.getppid()}).encode())
+    STORES.under(uri).put(numbered(layout.LOCKS, 1), json.dumps(mine | {"pid": os.getppid(), "began": "-"}).encode())
     with Claim(uri, STORES):
         assert [info.key for info in STORES.under(uri).list()] == [numbered(layout.LOCKS, 2)]
 
