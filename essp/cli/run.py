@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -92,8 +93,10 @@ def run_watched(spec: JobSpec, view: View, options: EmbeddedOptions, verbose: bo
         but = f"; {stopped} stopped early, and would want a larger stop.patience, too" if stopped else ""
         more = f"more epochs train them on, as in --epochs {2 * spec.epochs}"
         typer.echo(f"all trainers are done; {more}{but}", err=True)
-    with Claim(spec.output, stores):
-        status = _watched(found.spec, view, settings, replace(options, checked=found))
+    with Claim(spec.output, stores, partial(typer.echo, err=True)) as claim:
+        if claim.waited:  # another process may have trained on meanwhile
+            found = preflight(spec, stores, options.fresh, Declared(code=settings.code))
+        status = _watched(found.spec, view, settings, replace(options, checked=found), claim)
         if status.state == JobState.COMPLETED and spec.predictor is None:
             # Drawing takes a few seconds and another library; only now is it known to be wanted.
             from essp.report.facts import read_run
@@ -107,12 +110,13 @@ def run_watched(spec: JobSpec, view: View, options: EmbeddedOptions, verbose: bo
     return status
 
 
-def _watched(spec: JobSpec, view: View, settings: Settings, options: EmbeddedOptions) -> JobStatus:
+def _watched(spec: JobSpec, view: View, settings: Settings, options: EmbeddedOptions, claim: Claim) -> JobStatus:
     seen = 0
     with view, interruptible("saving, to go on later (again: leave at once) ...") as interrupted:
         with Embedded(spec, settings, options) as embedded:
             ended = False
             while not (ended or interrupted.is_set()):
+                claim.check()
                 ended = embedded.ended(_LOOK_S)
                 events = embedded.events(seen)
                 seen = events[-1].id if events else seen

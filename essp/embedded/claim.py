@@ -1,19 +1,33 @@
 """One process at a time runs a job in an output: `essp run` twice on the same one would train everything twice.
 
-The holder is an object `locks/<number>` that says which process it is. Like fences they are numbered, and each number
-can be written once, so of two that find a stale one only one takes the next. A listing is no snapshot: during one, the
-next may have been written and the stale one deleted, and neither is in it. So whoever has written a number looks
-again, before it deletes any other, and gives way to one that is there.
+    locks/0000000007      says which process holds the output; the holder writes the next number every few seconds
 
-A process of this machine that is gone (killed, or the machine went down) leaves a stale one, which is replaced without
-asking. Whether a process of another machine lives cannot be known: then the message names the object that a person
-may delete.
+Each number can be written once (`objects/numbered_log.py`), and the highest counts. So of a holder that renews its
+claim and a process that takes it over exactly one writes the next number, and the other learns that it was late.
+
+**Whether a holder lives** is known where it ran on this kernel and in this namespace of processes: its number and the
+time at which it began say so at once. Of any other (another machine, another container, which may have the same host
+name and the same process ids) nothing is assumed: it counts as gone once no new number was seen for `LEASE_S`. That is
+counted by who waits, in its own pauses: clocks of two machines are never compared, and time in which the store did not
+answer does not count. What says of no process that it holds the output is waited for in the same way.
+
+**A holder that was taken for gone**, since it was frozen or cut off from the store for so long, finds a number that is
+not its own: `check` raises `Fenced`. Until it looks, the fences of the job keep it from writing anything that counts.
+
+A listing is no snapshot: during one, a number may be written and an older one deleted, and neither is in it. So whoever
+has written its first number looks again, before it deletes any other, and gives way to one that is there.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -22,99 +36,238 @@ from typing import Self
 from pydantic import BaseModel, Field, ValidationError
 
 from essp_common.artifacts import layout
-from essp_common.errors import Conflict, NotFound
+from essp_common.errors import Conflict, EsspError, Fenced, NotFound
 from essp_common.objects.numbered_log import NumberedLog
 from essp_common.wiring import Stores
+
+log = logging.getLogger(__name__)
+
+RENEW_S = 10.0
+LEASE_S = 120.0
+"""Longer than a client of NFS shows an old listing (`acdirmax`, a minute), and than several tries of a request."""
+_LOOK_S = 2.0
+_KEPT = 4
+"""Numbers of a holder that stay: a listing then has one of them at least."""
 
 
 class _Holder(BaseModel):
     """The process that holds an output."""
 
+    token: str
+    """A random name of this claim."""
     host: str
+    """For people: two machines, or containers, may have the same name."""
     pid: int = Field(gt=0, lt=2**31)
     began: str
     """See `_began`."""
+    kernel: str
+    """See `_kernel`."""
     since: str
     """For people."""
+
+    @classmethod
+    def this_process(cls) -> _Holder:
+        return cls(
+            token=uuid.uuid4().hex,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            began=_began(os.getpid()) or "",
+            kernel=_kernel(),
+            since=datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC"),
+        )
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host}, which has been running a job in it since {self.since}"
+
+    def is_near(self) -> bool:
+        """Whether its process id is one of those that this process sees."""
+        return self.kernel != "" and self.kernel == _kernel()
+
+    def lives(self) -> bool | None:
+        """None: that cannot be known from here."""
+        if not self.is_near():
+            return None
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return False
+        except PermissionError:
+            pass  # another user's process
+        began = _began(self.pid)
+        return None if began is None else began == self.began  # numbers of processes are used again
 
 
 class Claim:
     """The right to run in an output, for the time of a `with` block. Raises `Conflict`, naming who has it."""
 
-    def __init__(self, uri: str, stores: Stores) -> None:
-        """`uri`: a job's output."""
+    def __init__(
+        self,
+        uri: str,
+        stores: Stores,
+        say: Callable[[str], None] = log.warning,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """`uri`: a job's output. `say`: told why the block does not begin at once. `pause`: waits so many seconds."""
+        self.waited = False
+        """Whether it took time to get: what was known of the output may have changed."""
         self._uri = uri
-        self._output = stores.under(uri)
-        self._locks = NumberedLog(self._output, layout.LOCKS)
-        self._number = 0
+        self._locks = NumberedLog(stores.under(uri), layout.LOCKS)
+        self._say = say
+        self._pause = pause
+        self._mine: list[int] = []
+        """Numbers that this claim has written and not deleted, ascending."""
+        self._holder = _Holder.this_process()
+        self._lost: Fenced | None = None
+        self._left = threading.Event()
+        self._renewing = threading.Thread(target=self._renew_on, name="essp-claim", daemon=True)
 
     def __enter__(self) -> Self:
-        while not self._number:
-            held = self._locks.numbers()
-            self._refuse_if_alive(held)
-            number = 1 + max(held, default=0)
+        while not self._mine:
+            gone = self._wait_for_holders()
+            number = 1 + max(gone, default=0)
             try:
-                self._locks.write(number, _this_process().model_dump_json().encode())
-                self._number = number
+                self._write(number)
             except Conflict:
-                if self._locks.numbers() == held:  # nobody was first: something else is in the way
+                if self._look() == gone:  # nobody was first: something else is in the way
                     raise
-        others = [number for number in self._locks.numbers() if number != self._number]
         try:
-            self._refuse_if_alive(others)
-        except Conflict:
-            self._locks.delete(self._number)
+            for other, data in self._look().items():
+                if other not in self._mine and gone.get(other) != data and _fate(data) is not False:
+                    raise self._in_use(data)
+            for other in gone:
+                self._locks.delete(other)
+        except BaseException:
+            self._delete_mine()
             raise
-        for stale in others:
-            self._locks.delete(stale)
+        self._renewing.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._locks.delete(self._number)
-        self._number = 0
+        self._left.set()
+        self._renewing.join()
+        if self._lost is None:
+            self._delete_mine()
 
-    def _refuse_if_alive(self, numbers: list[int]) -> None:
-        for number in numbers:
+    def check(self) -> None:
+        """Raises `Fenced` if another process has taken the output over."""
+        if self._lost is not None:
+            raise self._lost
+
+    def renew(self) -> None:
+        """Show that this process lives, which its thread does every `RENEW_S`. Raises what the store raises."""
+        newest = self._locks.newest() or self._mine[-1]
+        if newest != self._mine[-1]:
             try:
-                holder = _Holder.model_validate_json(self._locks.read(number))
-            except (NotFound, ValidationError):
-                continue
-            here = holder.host == socket.gethostname()
-            if here and not _alive(holder.pid, holder.began):
-                continue
-            remedy = (
-                f"wait for it, or end it with: kill {holder.pid}"
-                if here
-                else f"wait for it, or, if it is gone, delete {self._output.uri(self._locks.key(number))}"
-            )
-            raise Conflict(
-                f"{self._uri} is in use: process {holder.pid} on {holder.host} has been "
-                f"running a job in it since {holder.since}; {remedy}"
-            )
+                other = _holder(self._locks.read(newest))
+            except NotFound:  # a newer one has replaced it since it was listed: the next look tells
+                return
+            if other is None or other.token != self._holder.token:
+                self._lose(other)
+                return
+            self._mine = [*(number for number in self._mine if number < newest), newest]  # the answer to it was lost
+        with suppress(Conflict):  # another one's: the next look finds whose
+            self._write(self._mine[-1] + 1)
+        while len(self._mine) > _KEPT:
+            self._locks.delete(self._mine[0])
+            del self._mine[0]
+
+    def _renew_on(self) -> None:
+        while self._lost is None and not self._left.wait(RENEW_S):
+            try:
+                self.renew()
+            except EsspError as error:
+                log.warning("%s: the claim of this process was not renewed, which is tried again: %s", self._uri, error)
+
+    def _lose(self, other: _Holder | None) -> None:
+        self._lost = Fenced(
+            f"{self._uri} was taken over by {other or 'another process'}, as this one had given no sign of life for "
+            f"{LEASE_S:g} s: that one continues, and this one leaves"
+        )
+
+    def _wait_for_holders(self) -> dict[int, bytes]:
+        """The numbers of holders that are gone, once there are no others. Raises `Conflict` if one lives."""
+        seen: dict[int, bytes] = {}
+        waited_s = 0.0
+        while True:
+            found = self._look()
+            fates = {number: _fate(data) for number, data in found.items()}
+            if alive := [number for number, fate in fates.items() if fate]:
+                raise self._in_use(found[max(alive)])
+            silent = {number: found[number] for number, fate in fates.items() if fate is None}
+            if seen and not silent.items() <= seen.items():
+                raise self._in_use(found[max(silent)])
+            if not silent or waited_s >= LEASE_S:
+                return found
+            if not seen:
+                seen, self.waited = silent, True
+                who = _holder(silent[max(silent)]) or f"what {self._locks.uri(max(silent))} names, which cannot be read"
+                self._say(
+                    f"{self._uri} is held by {who}; waiting for up to {LEASE_S:g} s to see whether it still lives ..."
+                )
+            self._pause(_LOOK_S)
+            waited_s += _LOOK_S
+
+    def _look(self) -> dict[int, bytes]:
+        found = {}
+        for number in self._locks.numbers():
+            with suppress(NotFound):  # deleted meanwhile
+                found[number] = self._locks.read(number)
+        return found
+
+    def _in_use(self, data: bytes) -> Conflict:
+        holder = _holder(data)
+        if holder is None:
+            return Conflict(f"{self._uri} is in use by a process of another release of ESSP; wait for it, or end it")
+        remedy = f"end it with: kill {holder.pid}" if holder.is_near() else f"end it on {holder.host}"
+        return Conflict(f"{self._uri} is in use by {holder}; wait for it, or {remedy}")
+
+    def _write(self, number: int) -> None:
+        self._locks.write(number, self._holder.model_dump_json().encode())
+        self._mine.append(number)
+
+    def _delete_mine(self) -> None:
+        try:
+            while self._mine:
+                self._locks.delete(self._mine[0])
+                del self._mine[0]
+        except EsspError as error:  # what was done in the output is done all the same
+            log.warning("%s: the claim of this process stays behind, and counts as gone: %s", self._uri, error)
 
 
-def _this_process() -> _Holder:
-    since = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    return _Holder(host=socket.gethostname(), pid=os.getpid(), began=_began(os.getpid()), since=since)
-
-
-def _alive(pid: int, began: str) -> bool:
-    """Whether it is there, and the same one: numbers of processes are used again."""
+def _holder(data: bytes) -> _Holder | None:
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass  # another user's process
-    return _began(pid) == began
+        return _Holder.model_validate_json(data)
+    except ValidationError:
+        return None
 
 
-def _began(pid: int) -> str:
-    """When a process began, in the kernel's ticks; empty for one that has ended, and where there is no /proc."""
+def _fate(data: bytes) -> bool | None:
+    """Whether the holder that wrote this lives; None: that cannot be known from here."""
+    holder = _holder(data)
+    return None if holder is None else holder.lives()
+
+
+def _kernel() -> str:
+    """Names the running kernel and the namespace of processes: process ids mean something within the same one alone.
+
+    Empty where there is no /proc. A namespace's number is used again, but only after all its processes have ended.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return ""
+
+
+def _began(pid: int) -> str | None:
+    """When a process began, in the kernel's ticks; empty for one that has ended, though nobody has seen to it yet.
+
+    None: that cannot be read; there is no /proc, it hides other users' processes (`hidepid`), or it ended just now.
+    """
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
-        return ""
+        return None
     return "" if fields[0] in "ZX" else fields[19]
