@@ -58,9 +58,10 @@ class _Lock(LeaseLock):
         return found, record
 
 
-class _Candidacy(LeaderElection):
+class Candidacy(LeaderElection):
     """The library's election with loops that can be left. The library's own loops sleep between two tries and never
-    end while no master leads, and they count by the wall clock, which may be set forward past the deadline.
+    end while no master leads, and it counts by the wall clock throughout: set forward, that takes the
+    lease of a leader that lives, and set back, it leaves everybody without one. A steady clock decides here.
 
     An API that does not answer, or whose answer is not understood, is a failed try. It must not end the thread of the
     election: a leader would go on without a lease, and a standby never lead."""
@@ -68,14 +69,22 @@ class _Candidacy(LeaderElection):
     def __init__(self, config: electionconfig.Config, closed: threading.Event) -> None:
         super().__init__(config)
         self._closed = closed
+        self._changed_s = 0.0
+        """When the lease was last seen to change."""
 
     def try_acquire_or_renew(self) -> bool:
+        seen = self.observed_record
+        # For the library: how long ago that was, by the wall clock as it is now.
+        self.observed_time_milliseconds = int(1000 * (time.time() - (time.monotonic() - self._changed_s)))
         try:
             return bool(super().try_acquire_or_renew())
         except HTTPError as error:
             log.info("the lease cannot be looked at: %s", error)
         except Exception:  # as of a proxy that answers in place of the API
             log.exception("the answer of the Kubernetes API about the lease is not understood")
+        finally:
+            if self.observed_record is not seen:
+                self._changed_s = time.monotonic()
         return False
 
     def acquire(self) -> bool:
@@ -113,7 +122,7 @@ class Election:
         self._times_s = times_s
         self._won = threading.Event()
         self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="essp-election", daemon=True)
+        self._thread = threading.Thread(target=lambda: self.candidacy().run(), name="essp-election", daemon=True)
 
     def start(self) -> None:
         """Take part."""
@@ -161,7 +170,8 @@ class Election:
         if self._thread.ident is not None:
             self._thread.join()
 
-    def _run(self) -> None:
+    def candidacy(self) -> Candidacy:
+        """One time of taking part, from the first try to the loss of the lease."""
         lease_s, renew_s, retry_s = self._times_s
         config = electionconfig.Config(
             self._lock,
@@ -171,7 +181,7 @@ class Election:
             onstarted_leading=self._on_won,
             onstopped_leading=self._on_lost,
         )
-        _Candidacy(config, self._closed).run()
+        return Candidacy(config, self._closed)
 
     def _on_won(self) -> None:
         log.info("this master leads")

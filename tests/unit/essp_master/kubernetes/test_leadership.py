@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -63,6 +64,21 @@ def test_a_leader_that_cannot_renew_gives_up_and_the_other_takes_over(
     second = candidate("http://two", TIMES_S, threading.Event().set)
     assert second.wait_to_lead(threading.Event(), 0.1)
     assert second.leader == "http://two"
+
+
+@pytest.mark.parametrize("jump_s", [3600.0, -3600.0], ids=["forward", "back"])
+def test_a_clock_that_is_set_moves_no_lease(
+    candidate: Candidate, monkeypatch: pytest.MonkeyPatch, jump_s: float
+) -> None:
+    """Neither is the lease of a leader that lives taken, nor is that of a dead one waited for any longer."""
+    leader, standby = candidate("http://one").candidacy(), candidate("http://two").candidacy()
+    assert leader.try_acquire_or_renew()
+    steady, wall = time.monotonic, time.time
+    assert not standby.try_acquire_or_renew()
+    monkeypatch.setattr(time, "time", lambda: wall() + jump_s)
+    assert not standby.try_acquire_or_renew()
+    monkeypatch.setattr(time, "monotonic", lambda: steady() + LONG_S[0] + 1)
+    assert standby.try_acquire_or_renew()
 
 
 @pytest.mark.parametrize("answer", [b"<html>gateway</html>", b"null", b'{"spec": {"renewTime": "yesterday"}}'])
