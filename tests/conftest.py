@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import signal
 import socket
 import subprocess
 import uuid
@@ -55,6 +56,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     _leave_running()
+    _hear_interrupts()
     if not config.getoption("--gpu"):
         # Results of CPUs are the same everywhere; a training would find the GPU by itself.
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
@@ -70,6 +72,13 @@ def _leave_running() -> None:
     if hasattr(os, "sched_setscheduler"):  # Linux
         with suppress(OSError):  # not everywhere in containers
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+
+
+def _hear_interrupts() -> None:
+    """Some tests press Ctrl-C. What a shell starts in the background, or by nohup, has it ignored, and so have its
+    children."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

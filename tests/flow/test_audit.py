@@ -97,8 +97,8 @@ def test_a_completed_job_that_is_run_again_stays_what_it_was(make_job: MakeJob, 
         audits.append({f["invariant"]: f for f in json.loads(done.stdout)["findings"]})
     assert [[finding["holds"] for finding in audit.values()] for audit in audits] == [[True] * 7] * 3
     counted = [audit["no double count"]["checked"] for audit in audits]
-    trained = counted[0].removesuffix(" in 1 runs")
-    assert counted == [f"{trained} in {runs} runs" for runs in (1, 2, 3)]
+    trained = counted[0].removesuffix(" in 1 run")
+    assert counted == [f"{trained} in {runs}" for runs in ("1 run", "2 runs", "3 runs")]
     assert [audit["liveness"]["checked"].partition(",")[0] for audit in audits] == ["completed"] * 3
     decoded = [re.findall(r"clips decoded</td><td[^>]*>([0-9,]+)<", page) for page in pages]
     assert decoded[0] == decoded[1] == decoded[2] != []

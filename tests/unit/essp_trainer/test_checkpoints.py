@@ -35,11 +35,11 @@ def test_of_clips_since_the_last_checkpoint_only_their_places_are_kept(tmp_path:
     stage = Stage(job_spec(tmp_path), phase_plans(1, train=204))
     stage.command(Control.START)
     stage.feed([(0, i) for i in range(200)])
-    of_others = [each for each in gc.get_objects() if isinstance(each, Delivery)]  # of tests before this one
+    of_others = [each for each in gc.get_objects() if type(each) is Delivery]  # of tests before this one
     with Running(stage) as running:
         stage.wait_for_trained(200)
         gc.collect()
-        held = sum(isinstance(each, Delivery) for each in gc.get_objects()) - len(of_others)
+        held = sum(type(each) is Delivery for each in gc.get_objects()) - len(of_others)
     assert running.error is None
     assert held <= 2 * 4, "what is in hand: a batch, and one that is released"
     assert stage.bus.backlog("essp.clips", "trainer.one.tiny") == 0
