@@ -16,6 +16,7 @@ are not UTF-8 or hold control characters are left out, since no message could na
 from __future__ import annotations
 
 import errno
+import math
 import os
 import shutil
 import stat
@@ -165,6 +166,7 @@ class DirectoryStore:
                 begun = self._begun(key, folder, temporary)
                 try:
                     with begun as file:
+                        self._tidy(folder, os.fstat(file.fileno()).st_mtime)
                         fill(file)
                         file.flush()
                         os.fsync(file.fileno())
@@ -190,43 +192,45 @@ class DirectoryStore:
                         with self._folders:
                             _make_durable_folder(folder, self._made)
                         if self._owned:
-                            self._tidy_beside(folder)
+                            self._tidy_beside(folder, os.stat(folder).st_mtime)
                 except (FileExistsError, NotADirectoryError) as error:
                     raise Conflict(f"{key!r} cannot be written: part of its path is an object") from error
                 made = True
-                self._tidy(folder)
                 return open(temporary, "xb")
         if not made:  # as in /proc
             raise ConfigError(f"the folder {folder} cannot be made; use another place")
         raise Unavailable(f"{folder} is removed each time it is made; see which other program deletes it")
 
-    def _tidy(self, folder: str) -> bool:
-        """Remove what crashed writers have left in a folder, if that is due; whether there was something."""
+    def _tidy(self, folder: str, now_s: float) -> bool:
+        """Remove what crashed writers have left in a folder, if that is due; whether there was something.
+
+        `now_s`: by the clock of the file system, which may be that of another machine.
+        """
         if not self._is_due(folder):
             return False
         found = False
         for entry in os.scandir(folder):
             if _is_temporary(entry.name):
                 with suppress(FileNotFoundError):
-                    if time.time() - entry.stat(follow_symlinks=False).st_mtime > _STALE_S:
+                    if now_s - entry.stat(follow_symlinks=False).st_mtime > _STALE_S:
                         os.unlink(entry.path)
                         found = True
         return found
 
-    def _tidy_beside(self, made: str) -> None:
+    def _tidy_beside(self, made: str, now_s: float) -> None:
         """Remove what crashed writers have left in the folders beside a new one, and the folders, if that was all."""
         around = os.path.dirname(made)
         if not self._is_due(f"{around}/*"):
             return
         for entry in os.scandir(around):
             with suppress(OSError):  # what cannot be removed costs no write
-                if entry.is_dir(follow_symlinks=False) and self._tidy(entry.path):
+                if entry.is_dir(follow_symlinks=False) and self._tidy(entry.path, now_s):
                     self._remove_empty(entry.path)
 
     def _is_due(self, place: str) -> bool:
         """Whether it was not looked through for long; it is now."""
-        now_s = time.time()
-        if now_s - self._tidied.get(place, 0.0) < _STALE_S:
+        now_s = time.monotonic()
+        if now_s - self._tidied.get(place, -math.inf) < _STALE_S:
             return False
         self._tidied[place] = now_s
         return True

@@ -113,10 +113,21 @@ def test_directory_removes_what_a_crash_left_in_a_folder_to_which_nobody_writes_
     assert sorted(os.listdir(tmp_path / "output")) == ["1", "3", "4", "link"], "an empty folder goes"
 
 
+def test_a_clock_that_differs_from_that_of_the_files_ends_no_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The files may be on another machine."""
+    clock = SimpleNamespace(time=lambda: time.time() + 7200, monotonic=time.monotonic)
+    monkeypatch.setattr("essp_common.objects.directory.time", clock)
+    written = left_by_a_crash(tmp_path / "1/.essp-0.tmp", 0)
+    DirectoryStore(str(tmp_path)).put("1/a", b"x")
+    assert written.exists()
+
+
 def test_directory_looks_again_for_what_was_too_young(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that takes the place of one that was killed begins within the hour, and writes for days."""
-    now_s = [time.time()]
-    monkeypatch.setattr("essp_common.objects.directory.time", SimpleNamespace(time=lambda: now_s[0]))
+    now_s = [time.monotonic()]
+    monkeypatch.setattr("essp_common.objects.directory.time", SimpleNamespace(monotonic=lambda: now_s[0]))
     output = DirectoryStore(str(tmp_path)).below("output")
     left = [left_by_a_crash(tmp_path / "output" / name, 10) for name in (".essp-0.tmp", "1/.essp-0.tmp")]
     for number in (2, 3):
@@ -124,6 +135,8 @@ def test_directory_looks_again_for_what_was_too_young(tmp_path: Path, monkeypatc
         output.put(f"of-{number}/a", b"x")
         assert [path.exists() for path in left] == [number == 2] * 2
         now_s[0] += 4000
+        for path in left if number == 2 else ():
+            left_by_a_crash(path, 4000)
 
 
 def test_directory_knows_its_own_link_when_it_is_told_that_there_is_one(
