@@ -48,6 +48,7 @@ import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
 from essp_common import topics
@@ -79,7 +80,8 @@ _POLL_RECORDS = 256
 _TOGETHER, _TOGETHER_ELSEWHERE = 2, 4
 """Clips that a thread gets at once to read, and to have read in another process."""
 _LOOK_AHEAD = 256
-"""Clips that are looked for when one is gone: what decoders make while one clip goes through all services."""
+"""Clips that are looked for when one is gone, or asked for when one does not come: what decoders make while one clip
+goes through all services."""
 _ANY_BYTE = ((0, 1),)
 _PATIENCE_S = 30.0
 """For how long a clip is waited for before it is asked for: longer than most clips are on their way. It is harmless to
@@ -416,7 +418,7 @@ class OrderedIntake:
 
     def _ask_for_missing(self, position: Position) -> None:
         """Ask for the next clip, and for those that are missing among those that have come."""
-        plan, missing = self._phases[position.phase_index], list(self._buffer.missing())
+        plan, missing = self._phases[position.phase_index], list(islice(self._buffer.missing(), _LOOK_AHEAD))
         if position != self._told:
             self._told = position
             purpose, epoch = Purpose.Name(plan.purpose).lower(), plan.epoch + 1

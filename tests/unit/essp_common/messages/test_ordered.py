@@ -530,6 +530,17 @@ def test_a_clip_that_does_not_come_for_long_is_asked_for(bench: OrderedBench) ->
         assert (take_all(intake), asked()) == ([], [2, 4, 2, 4, 4])
 
 
+def test_no_more_clips_are_asked_for_at_once_than_are_made_meanwhile(bench: OrderedBench) -> None:
+    """The first one of a window of many may be in the video that takes longest."""
+    phases, now_s = [plan(TRAIN, 0, 2000)], 0.0
+    bench.feature(phases[0], 1999)
+    with bench.intake(phases, clock=lambda: now_s) as intake:
+        intake.take(0)
+        now_s = 30.0
+        intake.take(0)
+    assert [each.failed.clip.index for each in bench.progress()] == [*range(256)]
+
+
 @pytest.mark.parametrize("taken_before", [False, True])
 def test_a_message_of_the_next_run_is_left_to_its_intake(bench: OrderedBench, taken_before: bool) -> None:
     """While a trainer saves, the next run may have begun: it begins where the master knew of a checkpoint."""
