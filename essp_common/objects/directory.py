@@ -166,7 +166,8 @@ class DirectoryStore:
                 begun = self._begun(key, folder, temporary)
                 try:
                     with begun as file:
-                        self._tidy(folder, os.fstat(file.fileno()).st_mtime)
+                        with suppress(OSError):  # what cannot be removed costs no write
+                            self._tidy(folder, os.fstat(file.fileno()).st_mtime)
                         fill(file)
                         file.flush()
                         os.fsync(file.fileno())
