@@ -79,7 +79,9 @@ def quantize(array: Floats, bits: int, found: Range) -> tuple[Codes, float]:
         steps *= scale
         steps += least
         apart = np.abs(steps.astype(array.dtype) - exact.astype(np.float64))
-        apart -= scale / 2 + np.finfo(array.dtype).eps * np.abs(exact) + float(np.finfo(array.dtype).tiny)
+        # What is rounded is the number that will be read, at most half a scale larger than the exact one.
+        kind = np.finfo(array.dtype)
+        apart -= scale / 2 * (1 + float(kind.eps)) + kind.eps * np.abs(exact) + float(kind.tiny)
         worst = max(worst, float(apart.max()))
     return codes.reshape(array.shape), worst
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from numpy.typing import NDArray
@@ -102,6 +102,7 @@ def weights(shape: tuple[int, ...], seed: int = 0, dtype: Any = np.float32) -> A
         elements=st.floats(-60000, 60000, width=16),
     ),
 )
+@example(3, "channel", False, np.array([0, -59300, 59300], np.float16))
 def test_every_number_is_restored_within_half_a_step(bits: int, scope: Scope, keep: bool, array: Array) -> None:
     other = weights((3, 4), dtype=array.dtype)
     arrays = {"a": array, "b": other}
