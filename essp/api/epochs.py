@@ -15,7 +15,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -26,8 +26,11 @@ from essp.api.targets import Targets
 from essp_common.errors import ConfigError, EsspError, PermanentError
 from essp_common.job.fields import MOST_EPOCHS
 from essp_common.planning.position import Position
+from essp_common.runtime.unbroken import unbroken
 from essp_common.validation import shown
 from essp_trainer.config import Rendezvous
+
+T = TypeVar("T")
 
 ONE_AT_A_TIME = (
     "this iteration is over: another one over the same loader has begun, or the loader was closed or set to another "
@@ -88,10 +91,12 @@ class Epochs(IterableDataset[Batch]):
         self._resuming = False
         """A state was loaded, and nothing has been shown since."""
         self._map: Callable[[Batch], Any] | None = None
-        self._iteration = 0
-        """Another number once it is over."""
-        self._begun_last = 0
-        """The number of the iteration that began last."""
+        self._iteration = object()
+        """Another one once it is over."""
+        self._begun_last = self._iteration
+        """The iteration that began last."""
+        self._changing = threading.RLock()
+        """Held while an iteration ends, and while what it needs begins: who ends it then waits, and takes that."""
 
     @property
     @abstractmethod
@@ -119,8 +124,8 @@ class Epochs(IterableDataset[Batch]):
         it can be decoded. `start` None: see `_late`."""
 
     @abstractmethod
-    def _end(self) -> None:
-        """End the processes and threads of this loader. Idempotent."""
+    def _take(self) -> Callable[[], None]:
+        """How to end the processes and threads of this loader, of which it has none from now on."""
 
     # --- iterating ---
 
@@ -144,8 +149,7 @@ class Epochs(IterableDataset[Batch]):
         if self._begun:
             self._epoch, self._clips_done = self._epoch + 1, 0
         self._begun, self._resuming = True, False
-        self._iteration += 1
-        iteration = self._begun_last = self._iteration
+        iteration = self._iteration = self._begun_last = object()
         whole, taker = False, threading.get_ident()
         try:
             batches = self._epoch_from(self.position())
@@ -157,12 +161,11 @@ class Epochs(IterableDataset[Batch]):
             whole = True
             self._epoch, self._clips_done, self._begun = self._epoch + 1, 0, False
         finally:
-            # Also if another thread has closed the loader: this one may have begun with a batch after that.
-            if not whole and iteration == self._begun_last:
+            if not whole:
                 if threading.get_ident() == taker or sys.is_finalizing():
-                    self.close()
+                    unbroken(lambda: self._end(iteration))
                 else:
-                    _in_a_thread(self.close)
+                    _in_a_thread(lambda: self._end(iteration))
 
     def _going_on(self, batches: Iterator[tuple[Batch | None, int]]) -> Iterator[tuple[Batch | None, int]]:
         """`batches`, as long as this is the iteration that the loader is in."""
@@ -170,21 +173,41 @@ class Epochs(IterableDataset[Batch]):
         while (self._iteration, os.getpid()) == mine:
             try:
                 item = next(batches, None)
-            except EsspError:
-                if self._iteration == mine[0]:
+            except Exception:
+                if self._iteration is mine[0]:
                     raise
                 break  # what it waited for was ended
-            if self._iteration != mine[0]:
+            if self._iteration is not mine[0]:
                 break
             if item is None:
                 return
             yield item
         raise ConfigError(ONE_AT_A_TIME)
 
+    def _begin(self, make: Callable[[], T]) -> T:
+        """Have that made which the iteration needs of processes and threads.
+
+        Raises `EsspError` if the iteration is over meanwhile; then nothing is left.
+        """
+
+        def begin() -> T | None:
+            made = None
+            with self._changing:
+                if not self._over:
+                    made = make()
+                end = self._take() if self._over else nothing
+            end()
+            return made
+
+        made = unbroken(begin)
+        if made is None or self._over:
+            raise EsspError("this loop was closed while it began")
+        return made
+
     @property
-    def _ended_meanwhile(self) -> bool:
-        """The iteration that began last is over. Asked once that which `_end` ends is there: it was not, perhaps."""
-        return self._iteration != self._begun_last
+    def _over(self) -> bool:
+        """The iteration that began last is over."""
+        return self._iteration is not self._begun_last
 
     def _in_step(self, batches: Iterator[tuple[Batch | None, int]]) -> Iterator[tuple[Batch, int]]:
         """As many batches as the other ranks have, which wait at each step: where there is nothing to show, the batch
@@ -214,8 +237,22 @@ class Epochs(IterableDataset[Batch]):
     def close(self) -> None:
         """End the processes and threads of this loader, but for those that it shares. It can be iterated over again.
         Idempotent."""
-        self._iteration += 1
-        self._end()
+        unbroken(self._end)
+
+    def _drop(self) -> None:
+        """End the processes and threads of this loader, and go on with the iteration."""
+        unbroken(lambda: self._end(self._begun_last, goes_on=True))
+
+    def _end(self, iteration: object = None, *, goes_on: bool = False) -> None:
+        """End the processes and threads of this loader, and the iteration that it is in, unless that goes on. If one is
+        given, only those of that one: who ended it earlier ends what it had."""
+        with self._changing:
+            if iteration is not None and iteration is not self._iteration:
+                return
+            if not goes_on:
+                self._iteration = object()
+            end = self._take()
+        end()
 
     def position(self) -> Position | None:
         """Where the next batch of this rank begins: epoch and clip; None: with the next epoch of a job that runs."""
@@ -239,8 +276,8 @@ class Epochs(IterableDataset[Batch]):
                 "itself"
             )
         if epoch != self._epoch or self._begun or self._late:
+            self.close()
             self._late = False
-            self._iteration += 1
             self._epoch, self._clips_done, self._begun = epoch, 0, False
 
     @property
@@ -294,6 +331,10 @@ class Epochs(IterableDataset[Batch]):
         self.close()
         self._epoch, self._clips_done, self._begun, self._resuming = epoch, clip, False, True
         self._late = False
+
+
+def nothing() -> None:
+    """There is nothing to end."""
 
 
 class _BatchSampler(NamedTuple):

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -39,7 +39,7 @@ from essp.api.arguments import (
     uri_of,
     whole_number,
 )
-from essp.api.epochs import Batch, Epochs, closed_when_abandoned
+from essp.api.epochs import Batch, Epochs, closed_when_abandoned, nothing
 from essp.api.loader_job import (
     ARGUMENTS,
     ARGUMENTS_OF_A_FILE,
@@ -68,7 +68,6 @@ from essp_common.messages.ordered import PhaseEnd
 from essp_common.pb.v1.messages_pb2 import TRAIN, ClipRef
 from essp_common.planning.position import Position
 from essp_common.runtime.config import Settings
-from essp_common.runtime.unbroken import unbroken
 from essp_common.validation import shown, suggested
 from essp_trainer.config import Rendezvous
 from essp_trainer.data.batch import Batch as PreparedBatch
@@ -382,8 +381,6 @@ class Loader(Epochs):
         self._transform = function_of("transform", transform)
         self._device = device_of(device)
         self._feed: Feed | None = None
-        self._changing = threading.RLock()
-        """Held while a feed begins: who ends it waits for that."""
         self._deltas = deltas or {}
         """Of series: at which seconds from a clip's last frame their values are taken."""
 
@@ -408,16 +405,13 @@ class Loader(Epochs):
 
     # --- how it does that ---
 
-    def _end(self) -> None:
-        unbroken(self._leave)
-
-    def _leave(self) -> None:
-        with self._changing:
-            self._source.leave(self._consumer)
-            feed, self._feed = self._feed, None
-        if feed is not None:
-            self._abandoned.detach()
-            feed.close()
+    def _take(self) -> Callable[[], None]:
+        self._source.leave(self._consumer)
+        feed, self._feed = self._feed, None
+        if feed is None:
+            return nothing
+        self._abandoned.detach()
+        return feed.close
 
     @property
     def _clips(self) -> int:
@@ -468,24 +462,17 @@ class Loader(Epochs):
             goes_on = feed.pid == os.getpid() and feed.position == start
             if goes_on and feed.position.phase_index < self._source.spec.epochs:
                 return feed
-            self._end()
+            self._drop()
         device = on_this_gpu(self._device)
-        unbroken(lambda: self._begin(start, device))
-        feed = self._feed
-        if feed is None or self._ended_meanwhile:
-            raise EsspError("this loop was closed while it began")
+        feed = self._begin(lambda: self._start_feed(start, device))
         if self._late:
             self._epoch, self._late = feed.position.phase_index, False
         return feed
 
-    def _begin(self, start: Position | None, device: torch.device) -> None:
-        """Have a feed, unless this iteration is over already. Who ends it meanwhile waits, and then ends the feed."""
-        with self._changing:
-            if self._ended_meanwhile:
-                return
-            feed = Feed(self._clips_from(start), device, self._consumer)
-            self._abandoned = closed_when_abandoned(self, feed.close)  # at the process's end the feed closes itself
-            self._feed = feed
+    def _start_feed(self, start: Position | None, device: torch.device) -> Feed:
+        feed = self._feed = Feed(self._clips_from(start), device, self._consumer)
+        self._abandoned = closed_when_abandoned(self, feed.close)  # at the process's end the feed closes itself
+        return feed
 
     def _clips_from(self, start: Position | None) -> Clips:
         source = self._source

@@ -13,7 +13,7 @@ from __future__ import annotations
 import copy
 import os
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -39,7 +39,7 @@ from essp.api.arguments import (
     uri_of,
     whole_number,
 )
-from essp.api.epochs import Batch, Epochs, closed_when_abandoned
+from essp.api.epochs import Batch, Epochs, closed_when_abandoned, nothing
 from essp.api.shared import About, Owner, SharedRecords, Start
 from essp.records.feed import Feed, Part, Taken
 from essp.records.held import Held, Places, RawImages
@@ -150,10 +150,8 @@ class Records(Epochs):
         self._labels = self._reader.table["label"].astype(np.int64)
         self._keys = self._reader.table["key"].copy()
         self._names = np.array([*self._reader.classes, None], object)  # -1: it has no label
-        self._feed: Feed | None = None
+        self._reading: _Reading | None = None
         self._meter = Meter()
-        self._pid = os.getpid()
-        self._pool: ThreadPoolExecutor | None = None
 
     def share(self, *, processes: int, memory: int | str = "64MiB") -> SharedRecords:
         """This loader, for several processes of this machine: each batch goes to one of them. Linux only.
@@ -207,17 +205,12 @@ class Records(Epochs):
 
     # --- how it does that ---
 
-    def _end(self) -> None:
-        feed, self._feed = self._feed, None
-        pool, self._pool = self._pool, None
-        if feed is not None:
-            self._abandoned.detach()
-        if self._pid != os.getpid():  # a fork has none of its threads
-            return
-        if feed is not None:
-            feed.close()
-        if pool is not None:
-            pool.shutdown(cancel_futures=True)
+    def _take(self) -> Callable[[], None]:
+        reading, self._reading = self._reading, None
+        if reading is None:
+            return nothing
+        self._abandoned.detach()
+        return reading.close
 
     @property
     def _clips(self) -> int:
@@ -233,9 +226,9 @@ class Records(Epochs):
 
     def _epoch_from(self, start: Position | None) -> Iterator[tuple[Batch | None, int]]:
         assert start is not None
-        feed = self._feed_at(start)
+        reading = self._reading_at(start)
         shown = False
-        for taken, frames in self._with_frames(feed.epoch()):
+        for taken, frames in self._with_frames(reading):
             shown |= len(frames.places) > 0
             if self._drop_last and len(taken.places) < self._batch_size:
                 continue  # the last one
@@ -243,38 +236,41 @@ class Records(Epochs):
         if not shown and start.index == 0:
             raise PermanentError(f"no record of {self._uri} can be read; `essp records verify` says what is damaged")
 
-    def _feed_at(self, start: Position) -> Feed:
+    def _reading_at(self, start: Position) -> _Reading:
         at = (start.phase_index, start.index)
-        feed = self._feed
-        if feed is not None and feed.position == at and self._pid == os.getpid():
-            return feed
-        self._end()
+        reading = self._reading
+        if reading is not None and reading.feed.position == at and reading.pid == os.getpid():
+            return reading
+        self._drop()
+        return self._begin(lambda: self._read_from(at))
+
+    def _read_from(self, at: tuple[int, int]) -> _Reading:
         draws = Draws(self._reader.version.records, self._seed, self._sample_size)
         pieces = Pieces(self._reader, draws, self._share, self._memory, self._batch_size, at, self._meter)
         feed = Feed(pieces, self._batch_size, self._clips, at)
-        self._abandoned = closed_when_abandoned(self, feed.close)
-        self._feed, self._pid = feed, os.getpid()
-        return feed
+        reading = self._reading = _Reading(feed, ThreadPoolExecutor(cpu_count(), "essp-images"), os.getpid())
+        self._abandoned = closed_when_abandoned(self, reading.close)
+        return reading
 
-    def _with_frames(self, batches: Iterator[Taken]) -> Iterator[tuple[Taken, _Frames]]:
-        """With the frames of each batch; those of the next ones are being made meanwhile, where that takes time."""
+    def _with_frames(self, reading: _Reading) -> Iterator[tuple[Taken, _Frames]]:
+        """The batches of the epoch with their frames; those of the next ones are being made meanwhile, where that takes
+        time."""
         if self._transform is None and self._size in (None, (self._reader.shape or ())[:2]):
-            for taken in batches:
+            for taken in reading.feed.epoch():
                 yield taken, self._shown(taken, taken.places >= 0, _as_they_are(taken)[:, None])
             return
         pending: deque[tuple[Taken, list[_Coming]]] = deque()
-        for taken in batches:
-            pending.append((taken, self._making(taken)))
+        for taken in reading.feed.epoch():
+            pending.append((taken, self._making(taken, reading.pool)))
             if len(pending) > _AHEAD:
                 yield self._made(*pending.popleft())
         while pending:
             yield self._made(*pending.popleft())
 
-    def _making(self, taken: Taken) -> list[_Coming]:
-        self._pool = self._pool or ThreadPoolExecutor(cpu_count(), "essp-images")
+    def _making(self, taken: Taken, pool: ThreadPoolExecutor) -> list[_Coming]:
         view = _View(self._size, self._transform, self._seed, self.epoch, self._share)
         items = enumerate((part.held, place, index) for part in taken.parts for place, index in _items(part))
-        return [_Coming(row, self._pool.submit(view, *item)) for row, item in items if item[1] >= 0]
+        return [_Coming(row, pool.submit(view, *item)) for row, item in items if item[1] >= 0]
 
     def _made(self, taken: Taken, coming: list[_Coming]) -> tuple[Taken, _Frames]:
         good = np.zeros(len(taken.places), np.bool_)
@@ -321,6 +317,21 @@ class Records(Epochs):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state["arguments"])  # type: ignore[misc]
         self.__dict__.update(state["state"])
+
+
+class _Reading(NamedTuple):
+    """What reads the records of a loader, and makes images of them."""
+
+    feed: Feed
+    pool: ThreadPoolExecutor
+    """It has threads once there is something to make."""
+    pid: int
+
+    def close(self) -> None:
+        """Idempotent."""
+        if self.pid == os.getpid():  # a fork has none of its threads
+            self.feed.close()
+            self.pool.shutdown(cancel_futures=True)
 
 
 class _Coming(NamedTuple):

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 import essp
+from essp.api.arguments import Frames
 from essp.records.images import jpeg
 from essp.records.pieces import Pieces, growth
 from essp_common.errors import ConfigError, NotFound, PermanentError
@@ -284,6 +285,31 @@ def test_who_waits_for_records_hears_of_the_end(raw: Path, monkeypatch: pytest.M
         with pytest.raises(ConfigError, match="this iteration is over"):
             waiting.result(60)
         go_on.set()
+        closing.result(60)
+
+
+def test_who_waits_for_images_hears_of_the_end(raw: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It got the error of a pool of threads that is no more."""
+    making, go_on = Event(), Event()
+    shutdown = ThreadPoolExecutor.shutdown
+
+    def late(image: Frames, random: np.random.Generator) -> Frames:
+        making.set()
+        go_on.wait(60)
+        return image
+
+    def and_go_on(pool: ThreadPoolExecutor, wait: bool = True, **options: Any) -> None:
+        shutdown(pool, False, **options)
+        go_on.set()
+        shutdown(pool, wait)
+
+    monkeypatch.setattr(ThreadPoolExecutor, "shutdown", and_go_on)
+    with essp.Records(raw, batch_size=8, transform=late) as loader, ThreadPoolExecutor(2) as pool:
+        waiting = pool.submit(next, iter(loader))
+        assert making.wait(60)
+        closing = pool.submit(loader.close)
+        with pytest.raises(ConfigError, match="this iteration is over"):
+            waiting.result(60)
         closing.result(60)
 
 
