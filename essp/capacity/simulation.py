@@ -59,6 +59,8 @@ def enough_credits(setup: Setup, rate: float) -> int:
 
     0: no number of clips is enough.
     """
+    if min(pool.most for pool in setup.pools) < rate:
+        return 0
     for _ in range(_DOUBLINGS):
         if simulate(setup).clips_per_s >= rate:
             return setup.credits

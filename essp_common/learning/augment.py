@@ -29,7 +29,6 @@ from essp_common.features.quantization import negate
 from essp_common.job.feature_layout import FeatureLayout
 from essp_common.job.trainer_spec import AugmentSpec
 from essp_common.learning.cut import Cut
-from essp_common.learning.rand_augment import rand_augmented
 from essp_common.learning.randomness import counter_generator
 
 _CORNERS = ((0, 0), (0, 2), (2, 0), (2, 2), (1, 1))
@@ -80,6 +79,8 @@ def training_view(clip: Frames, augment: AugmentSpec, layout: FeatureLayout, *id
     view = resized(clip[:, cut.rows, cut.columns], augment.crop)
     view = _mirror(view, layout) if cut.mirrored else view
     if augment.rand_augment is not None:
+        from essp_common.learning.rand_augment import rand_augmented  # brings torchvision, which others do without
+
         view = rand_augmented(view, augment.rand_augment, random)
     if (erased := _erased(augment, random)) is not None:
         view[:, erased[0], erased[1]] = NOTHING if view.dtype == np.uint8 else 0

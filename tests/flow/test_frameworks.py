@@ -24,7 +24,7 @@ import essp
 import essp_common.learning.torchvision_compat  # noqa: F401  frameworks load torchvision
 from essp.api import loader as loader_module
 from tests.flow.conftest import EXAMPLES, RunExample
-from tests.flow.test_loader import loader
+from tests.harness.loops import loader
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # of the frameworks, among themselves

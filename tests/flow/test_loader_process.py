@@ -16,7 +16,7 @@ import essp
 from essp.api.loader import Loader
 from essp.catalog.build import BuildOptions, build
 from essp.loops import clips_process
-from tests.flow.test_loader import loader, taken
+from tests.harness.loops import loader, taken
 from tests.harness.waiting import LONGEST_S, until
 
 pytestmark = pytest.mark.processes

@@ -32,3 +32,9 @@ def fleet_of(adapters: Adapters, tmp_path: Path) -> Iterator[FleetOf]:
     yield make
     for fleet in made:
         fleet.close()
+
+
+@pytest.fixture
+def fleet(fleet_of: FleetOf) -> Fleet:
+    """The workers of the job of `make_job`."""
+    return fleet_of()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,26 +23,11 @@ from essp_common.pb.v1.messages_pb2 import (
 )
 from essp_common.planning.position import Position
 from essp_common.wiring import Adapters
-from essp_master.config import MasterSettings
 from essp_master.job.changes import Changes
-from essp_master.service import Master
 from tests.harness.fleet import Fleet, make_job, run_to_rest
+from tests.harness.masters import master_named
 
 LR, STRATEGIES = "trainers.rgb.optimizer.lr", "aggregation.strategies"
-
-
-@pytest.fixture
-def fleet(adapters: Adapters, tmp_path: Path) -> Iterator[Fleet]:
-    made = Fleet(adapters, make_job(tmp_path))
-    yield made
-    made.close()
-
-
-def master_named(name: str, adapters: Adapters) -> Master:
-    """A master that knows what was under way, and writes its history at every step."""
-    made = Master(adapters, MasterSettings(history_s=0.0, ready_s=0.0), name, True)
-    made.recover()
-    return made
 
 
 def take(fleet: Fleet, number: int, place: Place, trainer: str = "rgb") -> None:

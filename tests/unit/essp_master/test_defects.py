@@ -47,7 +47,7 @@ from essp_master.job import message_builder
 from essp_master.job import start_run as start_run_module
 from essp_master.service import Master
 from tests.harness.fleet import Clock, Fleet, FleetOf, make_job, master_over, run_to_rest
-from tests.unit.essp_master.test_takeover import die, master_named
+from tests.harness.masters import die, master_named
 
 
 def other_job(spec: JobSpec, folder: Path, name: str) -> JobSpec:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -30,30 +29,15 @@ from essp_common.pb.v1.messages_pb2 import (
 from essp_common.runtime import ids
 from essp_common.wiring import Adapters
 from essp_master import service
-from essp_master.config import MasterSettings
 from essp_master.job import run, start_run
 from essp_master.job.preflight import preflight
 from essp_master.lifecycle import starter
 from essp_master.service import Master
-from tests.harness.fleet import Clock, Fleet, make_job, run_to_rest
+from tests.harness.fleet import Clock, Fleet, run_to_rest
+from tests.harness.masters import master_named
 from tests.harness.waiting import until
 
 LR = "trainers.rgb.optimizer.lr"
-
-
-@pytest.fixture
-def fleet(adapters: Adapters, tmp_path: Path) -> Iterator[Fleet]:
-    made = Fleet(adapters, make_job(tmp_path))
-    yield made
-    made.close()
-
-
-def master_named(name: str, adapters: Adapters, clock: Clock | None = None) -> Master:
-    """A master that knows what was under way, and writes its history at every step."""
-    settings = MasterSettings(history_s=0.0, ready_s=0.0)
-    made = Master(adapters, settings, name, True) if clock is None else Master(adapters, settings, name, True, clock)
-    made.recover()
-    return made
 
 
 def leave(fleet: Fleet, *trainers: str, fence: int = 1) -> None:

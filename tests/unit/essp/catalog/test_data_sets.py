@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -16,16 +15,11 @@ from essp.catalog.sources import LAYOUTS, Kind, Listing, read_source
 from essp_common.catalog.targets import unpack
 from essp_common.errors import ConfigError
 from essp_common.wiring import Stores
-from tests.unit.essp.catalog.test_sources import csv_of, labelled, listing, make, problems
+from tests.harness.listings import csv_of, labelled, listing, make, problems, shard, write
 
 
 def by_id(found: Listing) -> dict[str, Entry]:
     return {entry.id: entry for entry in found.entries}
-
-
-def write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
 
 
 def test_every_layout_has_a_test_of_its_own() -> None:
@@ -269,15 +263,6 @@ def test_one_row_has_all_labels_of_its_segments_and_the_name_of_its_file(tmp_pat
 )
 def test_the_split_that_the_name_of_a_list_tells(name: str, split: str) -> None:
     assert split_named(name) == split
-
-
-def shard(path: Path, **files: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(path, "w") as archive:
-        for name, data in files.items():
-            info = tarfile.TarInfo(name.replace("__", "."))
-            info.size = len(data)
-            archive.addfile(info, io.BytesIO(data))
 
 
 def test_webdataset_videos_are_read_where_they_lie(tmp_path: Path) -> None:

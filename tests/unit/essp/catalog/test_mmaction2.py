@@ -14,8 +14,7 @@ from essp.catalog.entry import Entry
 from essp.catalog.sources import Listing, read_source
 from essp_common.errors import ConfigError
 from essp_common.wiring import Stores
-from tests.unit.essp.catalog.test_data_sets import write
-from tests.unit.essp.catalog.test_sources import labelled, listing, make, problems
+from tests.harness.listings import labelled, listing, make, problems, write
 
 Form = Literal["NFC", "NFD"]
 FRAMES = {"1.mp4": 300, "2.mp4": 151, "3.mp4": 62}

@@ -9,32 +9,12 @@ from pathlib import Path
 import pytest
 
 from essp.catalog.entry import Segment
-from essp.catalog.sources import Kind, Listing, read_source
+from essp.catalog.sources import read_source
 from essp_common.errors import ConfigError, NotFound
 from essp_common.objects.directory import DirectoryStore
 from essp_common.objects.port import ObjectInfo
 from essp_common.wiring import Stores
-
-
-def listing(root: Path, name: str = "", kind: Kind = "auto", split: int = 1) -> Listing:
-    return read_source(f"file://{root / name}" if name else f"file://{root}", Stores([f"file://{root}"]), kind, split)
-
-
-def labelled(found: Listing) -> dict[str, tuple[str, str]]:
-    """Usable entries: id -> class and split."""
-    return {e.id: (e.class_name, e.split) for e in found.entries if e.error is None}
-
-
-def problems(found: Listing) -> dict[str, str]:
-    """Unusable entries: id -> kind of the problem."""
-    return {e.id: e.error.partition(":")[0] for e in found.entries if e.error is not None}
-
-
-def make(root: Path, *names: str) -> None:
-    for name in names:
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(name.encode())
+from tests.harness.listings import csv_of, labelled, listing, make, problems
 
 
 def test_class_folders_without_splits_are_all_for_training(tmp_path: Path) -> None:
@@ -369,11 +349,6 @@ def test_a_source_that_is_not_there_is_told_from_one_without_videos(tmp_path: Pa
     (tmp_path / "notes" / "readme.md").touch()
     with pytest.raises(NotFound, match=r"no video files there \(1 other file: \.md 1\)"):
         listing(tmp_path, "notes")
-
-
-def csv_of(root: Path, text: str, name: str = "index.csv") -> Listing:
-    (root / name).write_text(text, encoding="utf-8")
-    return listing(root, name)
 
 
 def test_what_lies_around_a_csv_file_is_not_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

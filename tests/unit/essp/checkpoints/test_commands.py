@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -262,9 +263,13 @@ def test_weights_that_are_none_are_named(tmp_path: Path) -> None:
             essp.load_model(tmp_path)
 
 
-BOMB = pack({"zeros": np.zeros((2**12, 2**12), np.float32)})
-"""64 MiB in a few kilobytes."""
 OF_ANOTHER_SIZE = r"its arrays have 67,108,864 bytes, and [0-9,]+ are the most that can be in it"
+
+
+@cache
+def bomb() -> bytes:
+    """64 MiB in a few kilobytes."""
+    return pack({"zeros": np.zeros((2**12, 2**12), np.float32)})
 
 
 def with_bomb(output: Path, step: int) -> None:
@@ -272,16 +277,16 @@ def with_bomb(output: Path, step: int) -> None:
     store = store_of(output)
     manifest = checkpoint.read(store, "one", step)
     files = [
-        file.model_copy(update={"size_bytes": len(BOMB), "sha256": hashlib.sha256(BOMB).hexdigest(), "base": None})
+        file.model_copy(update={"size_bytes": len(bomb()), "sha256": hashlib.sha256(bomb()).hexdigest(), "base": None})
         for file in manifest.files
         if file.name == MODEL_FILE
     ]
-    store.put(manifest.prefix + MODEL_FILE, BOMB)
+    store.put(manifest.prefix + MODEL_FILE, bomb())
     store.put(manifest.key, sealed(manifest.model_copy(update={"files": tuple(files)})))
 
 
 def test_checkpoints_of_more_bytes_than_their_network_has_are_not_unpacked(output: Path) -> None:
-    assert len(BOMB) < 2**14
+    assert len(bomb()) < 2**14
     with_bomb(output, 8)
     with pytest.raises(BadCheckpoint, match=OF_ANOTHER_SIZE):
         command("checkpoint", "diff", str(output), "4", "8")
@@ -294,8 +299,8 @@ def test_checkpoints_of_more_bytes_than_their_network_has_are_not_unpacked(outpu
 def test_a_model_of_more_bytes_than_its_network_has_is_not_unpacked(tmp_path: Path) -> None:
     model = model_at(tmp_path)
     _, manifest = open_model(Stores(("file:///",)), model)
-    first = manifest.members[0].model_copy(update={"sha256": hashlib.sha256(BOMB).hexdigest()})
-    (tmp_path / "model" / first.file).write_bytes(BOMB)
+    first = manifest.members[0].model_copy(update={"sha256": hashlib.sha256(bomb()).hexdigest()})
+    (tmp_path / "model" / first.file).write_bytes(bomb())
     hostile = manifest.model_copy(update={"members": (first, *manifest.members[1:])})
     (tmp_path / "model/manifest.json").write_bytes(sealed(hostile))
     with pytest.raises(PermanentError, match=f"{first.file}: {OF_ANOTHER_SIZE}"):

@@ -17,8 +17,8 @@ from essp_common.job.status import JobState
 from essp_common.pb.v1.messages_pb2 import Control, JobSnapshot
 from essp_common.wiring import Adapters
 from essp_trainer.assignment import Assignment
-from tests.harness.fleet import Fleet, adapters_in, make_job, run_to_rest
-from tests.unit.essp_master.test_takeover import BOTH, die, master_named, written
+from tests.harness.fleet import Fleet, adapters_in, run_to_rest
+from tests.harness.masters import BOTH, die, master_named, written
 
 pytestmark = pytest.mark.slow
 
@@ -55,13 +55,6 @@ def adapters(tmp_path: Path) -> Iterator[Adapters]:
     bus = OtherBus()
     bus.ensure_topics({topic: topics.partitions(topic) for topic in topics.FIXED})
     made = replace(adapters_in(tmp_path), bus=bus)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def fleet(adapters: Adapters, tmp_path: Path) -> Iterator[Fleet]:
-    made = Fleet(adapters, make_job(tmp_path))
     yield made
     made.close()
 

@@ -1,4 +1,4 @@
-"""How torchvision is imported: without torch's compiler, until somebody asks for it."""
+"""How torchvision is imported: by what needs it alone, and without torch's compiler, until somebody asks for it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ import pytest
 pytestmark = pytest.mark.processes
 
 
-def test_the_compiler_is_loaded_when_it_is_used() -> None:
+def test_torchvision_is_loaded_for_networks_and_the_compiler_when_it_is_used() -> None:
     code = """
 import sys
 import torch
+import essp
+assert essp.Loader and "torchvision" not in sys.modules
 from essp_common.learning.torchvision_compat import torchvision
 torchvision.models.resnet18()
 assert not [name for name in sys.modules if name.startswith("torch._dynamo")]

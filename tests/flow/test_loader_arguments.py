@@ -1,0 +1,106 @@
+"""Arguments and states of `essp.Loader` that make no sense are refused, in the words in which they were given."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+import essp
+from essp_common.planning.position import Position
+from tests.flow.conftest import MakeJob
+from tests.harness.loops import loader
+
+
+@pytest.mark.processes
+def test_workers_of_torch_are_refused(catalog: Path) -> None:
+    wrapped = DataLoader(loader(catalog), batch_size=None, num_workers=1)
+    with pytest.raises(essp.ConfigError, match="num_workers=0"):
+        next(iter(wrapped))
+
+
+@pytest.mark.parametrize(
+    ("start", "words"),
+    [(None, "all 3 epochs of the job had begun before this loop came.*`set_epoch`"), (Position(3, 0), "are over")],
+)
+def test_a_loop_without_an_epoch_left_is_told_why(
+    catalog: Path, monkeypatch: pytest.MonkeyPatch, start: Position | None, words: str
+) -> None:
+    """`start` None: it has joined a job of a cluster, without a state."""
+    clips = loader(catalog, epochs=3)
+    monkeypatch.setattr(clips, "_feed_at", lambda start: SimpleNamespace(next=lambda: None))
+    with pytest.raises(essp.EsspError, match=words):
+        list(clips._epoch_from(start))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"split": "trian"}, r"^split: .*'trian'.*did you mean train"),
+        ({"batch_size": 0}, r"^batch_size"),
+        ({"memory": "1MiB", "clip": essp.Clip(64, 1, 224)}, r"^memory: 1.0 MiB hold .*batch_size = 4.*raise it to"),
+        ({"window": 64}, "clips_per_visit"),
+        ({"clips_per_visit": 8, "window": 20}, r"^window: 20 is no multiple"),
+        ({"feature": "flwo"}, r"did you mean flow"),
+        ({"feature": "flow", "params": {"length": 60}}, r"clip.frames is 4; set it to 61"),
+        ({"rank": 2, "world_size": 2}, r"^rank: 2"),
+        ({"rank": 1}, r"^rank"),
+        ({"clip": essp.Clip(frames=0)}, r"clip.frames"),
+        ({"decoders": -1}, r"^decoders"),
+        ({"device": "cuda"}, r"^device: cuda"),
+        ({"device": "gpu"}, r"^device: 'gpu' is none"),
+        ({"device": "meta"}, r"^device: .*meta"),
+        ({"clips_per_visit": 8, "window": 0}, r"window: has to be 1 or more"),
+        ({"split": "validation", "validation_fraction": 0}, r"^validation_fraction"),
+        ({"catalog": "nowhere.parquet"}, r"^catalog: .*essp catalog build"),
+    ],
+)
+def test_wrong_arguments_are_named(
+    catalog: Path, options: dict[str, Any], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(essp.ConfigError, match=words):
+        loader(**{"catalog": catalog, **options})
+
+
+def test_a_job_file_is_told_of_in_its_own_words(
+    make_job: MakeJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_job("mine", budget="16KiB")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(essp.ConfigError, match=r"stream: .*no stream 'flwo'"):
+        essp.Loader.of("~/mine.yaml", "flwo")
+    with pytest.raises(essp.ConfigError, match=r"limits\.budget: .*but batch_size = 4 need 8"):
+        essp.Loader.of(tmp_path / "mine.yaml", "flow")
+    with pytest.raises(essp.ConfigError, match=r"stream: .*no stream 'flwo'.*did you mean flow"):
+        essp.Loader.of(tmp_path / "mine.yaml", "flwo")
+    with pytest.raises(essp.ConfigError, match=r"^batch_size: has to be 1 or more"):
+        essp.Loader.of(tmp_path / "mine.yaml", "flow", batch_size=0)
+
+
+def test_states_that_are_none_are_refused(catalog: Path) -> None:
+    clips = loader(catalog)
+    good = clips.state_dict()
+    for state in ({}, {**good, "clip": 11 + 4}, {**good, "epoch": -1}, {**good, "clip": "x"}):
+        with pytest.raises(essp.ConfigError, match="state:"):
+            clips.load_state_dict(state)  # type: ignore[arg-type]
+    with pytest.raises(essp.ConfigError, match="ranks that divides it"):
+        loader(catalog, rank=0, world_size=2, batch_size=2).load_state_dict({**good, "clip": 3})
+    for epoch in (-1, 10**9):
+        with pytest.raises(essp.ConfigError, match=r"epoch"):
+            clips.set_epoch(epoch)
+        with pytest.raises(essp.ConfigError, match="state:"):
+            clips.load_state_dict({**good, "epoch": epoch})
+    with pytest.raises(essp.ConfigError, match="state:"):
+        clips.load_state_dict({**good, "clip": float("inf")})  # type: ignore[dict-item]
+
+
+def test_without_a_bound_there_is_memory_for_any_batch(catalog: Path) -> None:
+    clips = essp.Loader(catalog, clip=essp.Clip(32, 1, 512), batch_size=64, clips_per_visit=8, loops=8)
+    assert len(clips) == 1
+    with pytest.raises(essp.ConfigError, match=r"memory: 256 MiB hold .* raise it to"):
+        essp.Loader(catalog, clip=essp.Clip(32, 1, 512), batch_size=64, memory="256MiB")

@@ -1,0 +1,162 @@
+"""What a master does whose histories cannot be written: nothing is taken for done that no history holds, and what a
+history lacks is told."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from essp_common import topics
+from essp_common.artifacts.history import History
+from essp_common.errors import PermanentError, Unavailable
+from essp_common.job.status import JobState
+from essp_common.objects.directory import DirectoryStore
+from essp_common.objects.port import ObjectInfo
+from essp_common.pb.v1.messages_pb2 import (
+    Heartbeat,
+    Progress,
+)
+from essp_common.runtime import ids
+from essp_common.wiring import Adapters
+from essp_master.config import MasterSettings
+from essp_master.ledger.ledger import Ledger
+from essp_master.service import Master
+from tests.harness.fleet import Fleet, run_to_rest
+from tests.harness.masters import BOTH, die, master_named, written
+from tests.harness.waiting import until
+
+pytestmark = pytest.mark.slow
+
+
+def test_no_message_is_done_before_the_history_holds_it(
+    adapters: Adapters, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = master_named("m1", adapters)
+    first.start(fleet.job)
+    away, put = True, DirectoryStore.put
+
+    def fails(store: DirectoryStore, key: str, data: bytes, *, if_absent: bool = False) -> ObjectInfo:
+        if away and key.startswith("history/"):
+            raise Unavailable("the store is away", 0.01)
+        return put(store, key, data, if_absent=if_absent)
+
+    monkeypatch.setattr(DirectoryStore, "put", fails)
+    run_to_rest(first, fleet)
+    told = first.status("small")
+    assert fleet.trained == BOTH, "a store that is away holds nobody up"
+    die(first)
+    away = False
+    newest = History(adapters.stores.under(fleet.job.output)).newest()
+    assert newest is not None
+    assert newest.ledger.counts.get("decoded", 0) == 0 or newest.writer == "m1"
+    second = master_named("m2", adapters)
+    run_to_rest(second, fleet)
+    after = second.status("small")
+    assert all(passed.finished for passed in after.phases)
+    assert [passed.done for passed in after.phases] == [passed.done for passed in told.phases]
+    assert fleet.trained == BOTH
+
+
+def test_a_master_whose_histories_cannot_be_written_for_long_reads_no_more_until_they_can(
+    adapters: Adapters, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It keeps every message that no history holds yet: their number is bounded."""
+    master = Master(adapters, MasterSettings(history_s=0.0, ready_s=0.0, poll_records=1), "m1", True)
+    master.recover()
+    master.start(fleet.job)
+    away, put = True, DirectoryStore.put
+
+    def fails(store: DirectoryStore, key: str, data: bytes, *, if_absent: bool = False) -> ObjectInfo:
+        if away and key.startswith("history/"):
+            raise Unavailable("the store is away", 0.01)
+        return put(store, key, data, if_absent=if_absent)
+
+    monkeypatch.setattr(DirectoryStore, "put", fails)
+    fleet.work()
+    for _ in range(500):
+        fleet.report(Progress(worker="d1", heartbeat=Heartbeat(pool="decoder")))
+    sent = adapters.bus.backlog(topics.PROGRESS, ids.MASTER)
+    read = sum(master.step(0) for _ in range(2 * sent))
+    assert 50 <= read < 100
+    away = False
+    while read < sent:
+        read += master.step(0.01)
+    until(lambda: not (master.step(0) or adapters.bus.backlog(topics.PROGRESS, ids.MASTER)))
+
+
+@pytest.mark.parametrize("error", [PermanentError("no right to write"), ValueError("too large")])
+def test_a_history_that_cannot_be_written_fails_its_job_alone_and_has_no_gap(
+    adapters: Adapters, fleet: Fleet, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """Whatever it is: messages are done all the same, and the job can be started again."""
+    master = master_named("m1", adapters)
+    master.start(fleet.job)
+    fleet.work()
+    written(master, fleet)
+
+    def refuse(*_: Any) -> Any:
+        raise error
+
+    with monkeypatch.context() as patched:
+        patched.setattr(History, "append", refuse)
+        fleet.work()
+        until(lambda: master.step(0) == 0 and master.status("small").state.ended)
+    status = master.status("small")
+    assert (status.state, str(error) in status.reason) == (JobState.FAILED, True)
+    lacking = re.search(r"; it lacks segment (\d+) \((.*)\), and all that happened since$", status.reason)
+    assert lacking is not None, status.reason
+    assert int(lacking[1]) == History(adapters.stores.under(fleet.job.output)).last() + 1
+    assert re.match(r"train, epoch \d: clips between \d+ and \d+ .*(decoded|trained)", lacking[2])
+    run_to_rest(master, fleet)
+    master.start(fleet.job)
+    run_to_rest(master, fleet)
+    fleet.finish()
+    run_to_rest(master, fleet)
+    assert master.status("small").state is JobState.COMPLETED
+    master.drain()
+    master.run()
+    assert [segment.first for segment in History(adapters.stores.under(fleet.job.output)).read()]
+    subscription = adapters.bus.subscribe([topics.PROGRESS], ids.MASTER)
+    assert not any(record.key == b"small" for record in subscription.poll(1000, 0)), "all messages are done"
+    subscription.close()
+
+
+def test_what_the_history_lacks_of_a_job_that_has_ended_is_told(
+    adapters: Adapters, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    master = master_named("m1", adapters)
+    master.start(fleet.job)
+    written(master, fleet)
+
+    def refuse(*_: Any) -> Any:
+        raise PermanentError("no right to write")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(History, "append", refuse)
+        master.stop("small")
+        until(lambda: master.step(0) == 0 and bool(told := warnings(master)) and "no right" in told[-1])
+    assert master.status("small").state is JobState.STOPPED
+    assert re.search(r"no right to write; it lacks segment \d+ \(.*state stopped.*\), and all", warnings(master)[-1])
+
+
+def test_where_no_segment_can_be_made_it_is_told_after_which_one_the_history_ends(
+    adapters: Adapters, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    master = master_named("m1", adapters)
+    master.start(fleet.job)
+    written(master, fleet)
+
+    def fails(*_: Any) -> Any:
+        raise ValueError("a defect")
+
+    monkeypatch.setattr(Ledger, "state", fails)
+    fleet.work()
+    until(lambda: master.step(0) == 0 and master.status("small").state.ended)
+    last = History(adapters.stores.under(fleet.job.output)).last()
+    assert f"a defect; it lacks all that happened after segment {last}" in master.status("small").reason
+
+
+def warnings(master: Master) -> list[str]:
+    return [event.message for event in master.events("small") if event.kind == "warning"]
