@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -237,14 +238,15 @@ def test_the_newest_and_the_best_are_kept(folder: ObjectStore) -> None:
     assert set(steps_on(folder)) == {8, 16, 20}
 
 
-@pytest.mark.parametrize("damage", [b"x" * 700, b"short"])
-def test_damaged_data_is_found(folder: ObjectStore, damage: bytes) -> None:
+@pytest.mark.parametrize(
+    ("damage", "what"), [(b"x" * 700, "is damaged: its SHA-256 is"), (b"short", "has 5 bytes instead of 700")]
+)
+def test_damaged_data_is_found(folder: ObjectStore, damage: bytes, what: str) -> None:
     saved = save(folder, manifest(8), FILES, keep=2)
     folder.put(saved.prefix + "model.safetensors", damage)
-    with pytest.raises(BadCheckpoint, match=r"model\.safetensors.*(damaged|bytes instead).*backup"):
-        checkpoint.load_files(folder, saved)
-    with pytest.raises(BadCheckpoint):
-        checkpoint.verify(folder, saved)
+    for reads in (checkpoint.load_files, checkpoint.verify):
+        with pytest.raises(BadCheckpoint, match=rf"model\.safetensors {what}.*backup"):
+            reads(folder, saved)
 
 
 @pytest.mark.parametrize("place", [(-1, 0), (0, -1), (2**31, 0), (0, 2**63)])
@@ -289,9 +291,12 @@ def test_a_damaged_pointer_leads_to_the_newest_whole_one(folder: ObjectStore, ca
     assert "latest is damaged" in caplog.text
 
 
-def test_no_whole_checkpoint_is_an_error_not_a_fresh_start(folder: ObjectStore) -> None:
+@pytest.mark.parametrize("gone", [False, True])
+def test_no_whole_checkpoint_is_an_error_not_a_fresh_start(folder: ObjectStore, gone: bool) -> None:
     saved = save(folder, manifest(8), FILES, keep=2)
     folder.put(saved.key, b"{}")
+    for info in list(folder.list(layout.checkpoints("rgb"))) if gone else ():
+        folder.delete(info.key)
     with pytest.raises(BadCheckpoint, match="none is whole"):
         checkpoint.read_latest(folder, "rgb")
 
@@ -401,6 +406,22 @@ def test_arrays_of_more_bytes_than_there_can_be_are_not_made(folder: ObjectStore
     assert found[MODEL_FILE]["w"].nbytes == 2**19
     with pytest.raises(BadCheckpoint, match="524,288 bytes, and 524,287 are the most"):
         checkpoint.load_arrays(folder, saved, [MODEL_FILE], 2**19 - 1)
+
+
+def test_nor_are_those_of_a_base(tmp_path: Path) -> None:
+    folder = open_store(tmp_path.as_uri())
+    chain = Chain(folder)
+    base = chain.save(8)
+    last = chain.save(12, base)
+    key, large = base.prefix + MODEL_FILE, pack({"w": chain.weights[8], "x": np.zeros(2**16)})
+    folder.put(key, large)
+    [file] = last.files
+    assert file.base is not None
+    needed = file.base.model_copy(update={"size_bytes": len(large), "sha256": hashlib.sha256(large).hexdigest()})
+    forged = last.model_copy(update={"files": (file.model_copy(update={"base": needed}),)})
+    assert checkpoint.load_arrays(folder, forged)[MODEL_FILE]["w"].tobytes() == chain.weights[12].tobytes()
+    with pytest.raises(BadCheckpoint, match="524,688 bytes, and 1,000 are the most"):
+        checkpoint.load_arrays(folder, forged, [MODEL_FILE], 1000)
 
 
 def test_a_file_that_is_not_what_its_manifest_says_it_needs_is_named(tmp_path: Path) -> None:
