@@ -190,6 +190,18 @@ def test_a_latest_that_is_damaged_in_the_store_is_made_good_from_what_is_staged(
     assert (found_step(writer), latest(store)) == (8, 8)
 
 
+def test_clips_of_a_damaged_latest_are_known_where_an_older_one_is_staged(
+    node: Node, store: DirectoryStore, tmp_path: Path
+) -> None:
+    """The latest had no room in the buffer, and its process died before it removed what lay there."""
+    node.copy(node.stage(4))
+    node.stage(8)
+    saved = node.writer.save(manifest(12), in_memory({MODEL_FILE: b"twelve"}), 2)
+    store.put(saved.prefix + MODEL_FILE, b"damaged")
+    writer = restarted(node, tmp_path / "nvme").claim()
+    assert (found_step(writer), writer.found.lost_until) == (8, 12)
+
+
 def test_a_checkpoint_without_room_leaves_nothing_of_itself(node: Node, tmp_path: Path) -> None:
     node.stage(4)
     before = [info.key for info in node.place.list()]
@@ -308,6 +320,26 @@ def test_who_is_overtaken_as_soon_as_it_owns_the_training_leaves_what_the_other_
     assert found_step(writer) == latest(store) == (12 if saves else 8)
     with pytest.raises(Fenced):
         other[0].check()
+
+
+def test_what_the_store_has_already_is_not_written_again(node: Node, store: DirectoryStore, tmp_path: Path) -> None:
+    """The process died before it removed what it had copied."""
+    staged = node.stage(8)
+    saved = node.writer.save(staged, node.staging.data(staged), 2)
+    os.utime(tmp_path / "store" / saved.key, (0, 0))
+    again = restarted(node, tmp_path / "nvme").claim()
+    assert again.found.manifest == saved
+    assert os.stat(tmp_path / "store" / saved.key).st_mtime == 0
+
+
+def test_a_process_of_an_earlier_run_takes_nothing_up(node: Node, store: DirectoryStore, tmp_path: Path) -> None:
+    later = restarted(node, tmp_path / "nvme")
+    later.claim(fence=5)
+    later.stage(8)
+    before = [info.key for info in store.list()]
+    with pytest.raises(Fenced):
+        restarted(later, tmp_path / "nvme").claim(fence=4)
+    assert [info.key for info in store.list()] == before
 
 
 def test_a_finished_training_takes_nothing_up(node: Node, store: DirectoryStore, tmp_path: Path) -> None:
