@@ -301,15 +301,18 @@ def test_no_whole_checkpoint_is_an_error_not_a_fresh_start(folder: ObjectStore, 
         checkpoint.read_latest(folder, "rgb")
 
 
-def test_a_store_that_gives_back_other_bytes_is_not_trusted(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("file", "what"), [("model.safetensors", "damaged"), (layout.CHECKPOINT_MANIFEST, "is not a manifest")]
+)
+def test_a_store_that_gives_back_other_bytes_is_not_trusted(tmp_path: Path, file: str, what: str) -> None:
     store = open_store(tmp_path.as_uri())
     first = save(store, manifest(4), FILES, keep=1)
 
     class Forgetful(Dying):
         def put(self, key: str, data: bytes, *, if_absent: bool = False) -> ObjectInfo:
-            return self._store.put(key, data[:-1] + b"?" if key.endswith("model.safetensors") else data)
+            return self._store.put(key, data[:-1] + b"?" if key.endswith(file) else data)
 
-    with pytest.raises(BadCheckpoint, match="damaged"):
+    with pytest.raises(BadCheckpoint, match=what):
         save(Forgetful(store, 99), manifest(8), FILES, keep=1)
     assert checkpoint.read_latest(store, "rgb") == first
     assert os.path.exists(tmp_path / first.prefix)

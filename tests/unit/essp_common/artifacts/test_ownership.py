@@ -12,14 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from essp_common.artifacts import checkpoint, checkpoint_writer, layout
-from essp_common.artifacts.checkpoint_files import BadCheckpoint, in_memory
+from essp_common.artifacts.checkpoint_files import BadCheckpoint, StoredFile, in_memory
 from essp_common.artifacts.checkpoint_writer import CheckpointWriter
 from essp_common.artifacts.manifest import Best, Manifest
 from essp_common.artifacts.sealed import sealed
 from essp_common.errors import Fenced, PermanentError, Unavailable
 from essp_common.objects.directory import DirectoryStore
 from essp_common.objects.numbered_log import NumberedLog
-from essp_common.objects.port import ObjectInfo
+from essp_common.objects.port import ObjectInfo, ObjectStore
 from essp_common.planning.position import Position
 from tests.harness.model_manifest import SMALL
 
@@ -292,6 +292,20 @@ def test_what_nobody_said_to_be_complete_is_not_taken_for_a_damaged_one(tmp_path
     unsaid(writer, store, 12)
     store.put(saved.prefix + "model.safetensors", b"damaged")
     assert latest(store) == 4
+
+
+def test_a_save_that_is_repeated_and_dies_leaves_nothing_that_looks_whole(tmp_path: Path) -> None:
+    store = Mute(str(tmp_path))
+    writer = begin(store)
+    unsaid(writer, store, 8)
+
+    def dies(store: ObjectStore, prefix: str) -> tuple[StoredFile, ...]:
+        store.put(prefix + "model.safetensors", b"other weights")
+        raise Stop
+
+    with pytest.raises(Stop):
+        writer.save(manifest(8), dies, 3)
+    assert checkpoint.steps(store, "rgb") == []
 
 
 def test_of_two_checkpoints_of_one_step_the_newer_counts_while_it_is_whole(tmp_path: Path) -> None:
