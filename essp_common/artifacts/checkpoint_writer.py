@@ -242,7 +242,7 @@ def _prune(store: ObjectStore, newest: Manifest, keep: int, ends: Collection[Che
     else:
         spared.update(ends)
     if newest.best is not None:
-        spared.update([name for name in complete if name.step == newest.best.step][-1:])
+        spared.update(name for name in complete if name.step == newest.best.step)
     spared |= {base for name in spared for base in _bases(store, newest, name)}
     superseded = {name for name, _ in found if name < newest.checkpoint}
     for name in sorted(superseded - spared, reverse=True):  # none goes after what it needs

@@ -378,6 +378,20 @@ def test_none_is_removed_after_what_it_needs(tmp_path: Path) -> None:
     assert checkpoint.steps(plain, "rgb") == [20]
 
 
+def test_none_looks_whole_while_it_is_removed(tmp_path: Path) -> None:
+    plain = DirectoryStore(str(tmp_path))
+
+    class Watched(DirectoryStore):
+        def delete(self, key: str) -> None:
+            super().delete(key)
+            for name in checkpoint.complete(plain, "rgb"):
+                checkpoint.verify(plain, checkpoint.read_named(plain, "rgb", name))
+
+    for step in (4, 8):
+        save(Watched(str(tmp_path)), manifest(step), {"a.tensors": b"before the manifest", "z.tensors": b"after"}, 1)
+    assert checkpoint.steps(plain, "rgb") == [8]
+
+
 @pytest.mark.parametrize("damage", ["other bytes", "gone", "another length"])
 def test_a_checkpoint_with_a_damaged_base_is_not_whole(
     tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture

@@ -176,6 +176,15 @@ def test_a_later_run_with_more_epochs_goes_on_and_no_process_of_the_earlier_one_
     assert begin(store, fence=3).incarnation == 0, "finished"
 
 
+def test_beside_the_end_of_more_epochs_stays_the_last_one_from_which_they_go_on(store: DirectoryStore) -> None:
+    """Not the end of fewer epochs, though that has a higher step."""
+    finish_two_epochs(store)
+    longer = checkpoint_writer.claim(store, "rgb", fence=2, epochs=4)
+    longer.save(manifest(25, epochs=4, fence=2), DATA, 1)
+    longer.save(manifest(60, final=True, epochs=4, fence=2), DATA, 1)
+    assert checkpoint.steps(store, "rgb") == [25, 60]
+
+
 @pytest.mark.parametrize(("fence", "epochs"), [(1, 4), (2, 2), (2, 1), (2, 0)])
 def test_neither_the_same_run_nor_one_without_more_epochs_goes_on(
     store: DirectoryStore, fence: int, epochs: int
@@ -246,9 +255,9 @@ def test_what_lies_ahead_is_left_alone(store: DirectoryStore) -> None:
     second = begin(store)
     assert second.found.manifest is not None
     assert (second.found.manifest.step, second.found.lost_until) == (4, 8)
-    second.save(manifest(6), DATA, 1)
+    second.save(manifest(6), DATA, 2)
     assert latest(store) == 6
-    assert checkpoint.steps(store, "rgb") == [6, 8]
+    assert checkpoint.steps(store, "rgb") == [4, 6, 8], "it is none of those that are kept, either"
     assert store.get(saved.prefix + "model.safetensors") == b"damaged"
     second.save(manifest(8), DATA, 1)
     assert [info.key for info in store.list(layout.checkpoints("rgb"))] == [
