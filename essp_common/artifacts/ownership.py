@@ -177,8 +177,6 @@ class Ownership:
         store raises, after which it may be the latest or not."""
         with self._lock:
             self._check()
-            if checkpoint == self.pointed:
-                return
             own = self._entry
             entry = _entry(checkpoint, owner=own.owner, fence=own.fence, writer=own.writer, process=own.process)
             number = self._number + 1

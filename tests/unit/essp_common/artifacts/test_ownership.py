@@ -252,9 +252,10 @@ def test_what_lies_ahead_is_left_alone(store: DirectoryStore) -> None:
     for step in (4, 8):
         saved = first.save(manifest(step), DATA, 3)
     store.put(saved.prefix + "model.safetensors", b"damaged")
+    begin(store)
     second = begin(store)
     assert second.found.manifest is not None
-    assert (second.found.manifest.step, second.found.lost_until) == (4, 8)
+    assert (second.found.manifest.step, second.found.lost_until) == (4, 8), "though another one began there before"
     second.save(manifest(6), DATA, 2)
     assert latest(store) == 6
     assert checkpoint.steps(store, "rgb") == [4, 6, 8], "it is none of those that are kept, either"
