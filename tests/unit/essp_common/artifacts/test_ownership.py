@@ -405,6 +405,14 @@ def test_an_owner_whose_entry_was_deleted_goes_on(store: DirectoryStore, caplog:
     assert "latest was lost; it is written again" in caplog.text
 
 
+def test_an_owner_whose_entry_is_damaged_goes_on(store: DirectoryStore) -> None:
+    writer = begin(store)
+    writer.save(manifest(4), DATA, 3)
+    store.put(NumberedLog(store, layout.latest("rgb")).key(2), b"damaged")
+    writer.save(manifest(8), DATA, 3)
+    assert latest(store) == 8
+
+
 def test_a_process_of_a_job_that_was_begun_anew_does_not_go_on(store: DirectoryStore) -> None:
     writer = begin(store)
     writer.save(manifest(4), DATA, 3)
