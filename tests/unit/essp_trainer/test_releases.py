@@ -110,6 +110,20 @@ def test_who_leaves_does_not_wait_for_it_and_commits_nothing() -> None:
         assert intake.committed == []
 
 
+def test_a_server_that_does_not_answer_holds_up_no_end() -> None:
+    """Of a training that does not leave, but has failed."""
+    intake = Intake()
+    intake.failures = [Unavailable("down", 0.0)]
+    intake.open.clear()
+    with releasing(intake) as releases:
+        releases.release(clips(0))
+        assert intake.entered.wait(60)
+        answer = threading.Thread(target=lambda: releases._closing.wait(60) and intake.open.set())
+        answer.start()
+    answer.join()
+    assert intake.released == []
+
+
 def test_any_other_error_reaches_the_training() -> None:
     intake = Intake()
     intake.failures = [ValueError("no such key")]
