@@ -196,11 +196,10 @@ class Ownership:
 
     def _check(self) -> None:
         last = self._latest.last()
-        own = last.entry is not None and last.entry.process == self.process  # numbers begin anew with the output
-        if last.number == self._number and (own or last.entry is None):
+        if last.entry is not None and last.entry.process == self.process:  # numbers begin anew with the output
+            self._number, self._entry = last.number, last.entry  # perhaps a later one, the answer to which was lost
             return
-        if last.entry is not None and own and last.number > self._number:
-            self._number, self._entry = last.number, last.entry  # its own, the answer to which was lost
+        if last.entry is None and last.number == self._number:  # damaged
             return
         if last.number == 0 and self._restored():
             return

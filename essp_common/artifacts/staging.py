@@ -108,7 +108,7 @@ class Staging:
         """The newest whole checkpoint, if this process has staged it; every byte of it is read. Those of another
         incarnation lie here if the disk did not let them be removed (`clear`)."""
         try:
-            if not process or self._fast.get(_OWNER).decode() != process:
+            if self._fast.get(_OWNER).decode() != process:
                 return None
             complete = checkpoint.complete(self._fast, self._trainer)
         except NotFound:

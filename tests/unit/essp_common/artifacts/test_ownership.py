@@ -405,6 +405,16 @@ def test_an_owner_whose_entry_was_deleted_goes_on(store: DirectoryStore, caplog:
     assert "latest was lost; it is written again" in caplog.text
 
 
+def test_an_owner_whose_last_entry_was_deleted_goes_on_from_the_one_before(store: DirectoryStore) -> None:
+    """Or whose store does not list it yet."""
+    writer = begin(store)
+    writer.save(manifest(4), DATA, 3)
+    NumberedLog(store, layout.latest("rgb")).delete(2)
+    writer.check()
+    writer.save(manifest(8), DATA, 3)
+    assert latest(store) == 8
+
+
 def test_an_owner_whose_entry_is_damaged_goes_on(store: DirectoryStore) -> None:
     writer = begin(store)
     writer.save(manifest(4), DATA, 3)
