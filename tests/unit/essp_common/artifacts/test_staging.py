@@ -190,6 +190,20 @@ def test_a_latest_that_is_damaged_in_the_store_is_made_good_from_what_is_staged(
     assert (found_step(writer), latest(store)) == (8, 8)
 
 
+def test_of_those_that_are_staged_a_damaged_one_leads_to_the_one_before(
+    node: Node, store: DirectoryStore, tmp_path: Path
+) -> None:
+    def killed(*_: Any) -> Manifest:
+        newest = node.stage(8)
+        node.place.put(newest.prefix + MODEL_FILE, b"weighty")
+        raise Unavailable("killed")
+
+    with suppress(Unavailable):
+        node.staging.copy(node.stage(4), killed)
+    assert node.staged == [4, 8]
+    assert found_step(restarted(node, tmp_path / "nvme").claim()) == latest(store) == 4
+
+
 def test_clips_of_a_damaged_latest_are_known_where_an_older_one_is_staged(
     node: Node, store: DirectoryStore, tmp_path: Path
 ) -> None:
