@@ -85,6 +85,11 @@ def test_it_writes_the_files_of_the_thread(tmp_path: Path, child: PackingProcess
     assert len(other.get(f"2/{MODEL}")) < 0.9 * len(other.get(f"1/{MODEL}")), "a difference"
 
 
+def test_between_two_saves_it_holds_no_files(tmp_path: Path, child: PackingProcess) -> None:
+    save(child, DirectoryStore.from_url(tmp_path.as_uri()), 1, EXACTLY)
+    assert {os.fstat(output).st_size for output in child._outputs} == {0}
+
+
 def test_a_file_without_arrays_is_one(tmp_path: Path, child: PackingProcess) -> None:
     """Of plain SGD, which has no momentum."""
     store = DirectoryStore.from_url(tmp_path.as_uri())

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from essp_common.artifacts import checkpoint, checkpoint_writer, layout, staging
-from essp_common.artifacts.checkpoint_files import in_memory
+from essp_common.artifacts.checkpoint_files import BadCheckpoint, in_memory
 from essp_common.artifacts.checkpoint_writer import CheckpointWriter
 from essp_common.artifacts.manifest import MODEL_FILE, Manifest
 from essp_common.artifacts.ownership import LatestLog
@@ -269,6 +269,19 @@ def test_what_could_not_be_copied_stays_until_a_newer_one_is_whole(tmp_path: Pat
         again.copy(again.stage(8))
     again.stage(12)
     assert again.staged == [12]
+
+
+def test_a_store_that_holds_other_bytes_than_were_copied_to_it_is_not_trusted(tmp_path: Path) -> None:
+    class Forgetful(DirectoryStore):
+        def put_file(self, key: str, path: str) -> ObjectInfo:
+            return self.put(key, b"weighty")
+
+    store = Forgetful(str(tmp_path / "store"))
+    node = Node(tmp_path / "nvme", store)
+    node.claim()
+    with pytest.raises(BadCheckpoint, match="damaged"):
+        node.copy(node.stage(4, b"weights"))
+    assert (node.staged, latest(store)) == ([4], 0)
 
 
 def test_a_store_that_is_full_at_the_start_costs_what_was_staged(
