@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import select
 import signal
@@ -11,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import IO, cast
 
 import pytest
 import torch
@@ -131,6 +133,20 @@ def test_another_child_follows_one_that_was_killed(tmp_path: Path, child: Packin
     with pytest.raises(TransientError, match="the process that packs checkpoints was killed by signal 9"):
         save(child, store, 3, EXACTLY)
     assert save(child, store, 4, EXACTLY)[0].base is None
+
+
+def test_half_an_answer_is_none(tmp_path: Path, child: PackingProcess) -> None:
+    """It was killed while it answered."""
+    store = DirectoryStore.from_url(tmp_path.as_uri())
+    save(child, store, 1, EXACTLY)
+    process = process_of(child)
+    process.kill()
+    process.wait()
+    with cast(IO[bytes], process.stdout):
+        process.stdout = io.BytesIO(b'{"files": [[123, "ab')
+    with pytest.raises(TransientError, match="was killed by signal 9"):
+        save(child, store, 2, EXACTLY)
+    assert save(child, store, 3, EXACTLY)[0].base is None
 
 
 @pytest.mark.parametrize("lacking", ["os.memfd_create", "subprocess.Popen"])
