@@ -9,7 +9,7 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import IO, cast
@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from essp_common.artifacts import checkpoint
-from essp_common.artifacts.checkpoint_files import StoredFile
+from essp_common.artifacts.checkpoint_files import BadCheckpoint, StoredFile
 from essp_common.artifacts.ownership import CheckpointName
 from essp_common.errors import PermanentError, TransientError, Unavailable
 from essp_common.job.trainer_spec import CheckpointSpec
@@ -133,6 +133,19 @@ def test_another_child_follows_one_that_was_killed(tmp_path: Path, child: Packin
     with pytest.raises(TransientError, match="the process that packs checkpoints was killed by signal 9"):
         save(child, store, 3, EXACTLY)
     assert save(child, store, 4, EXACTLY)[0].base is None
+
+
+@pytest.mark.parametrize("way", [PackingProcess, PackingThread])
+def test_what_was_written_is_read_back(tmp_path: Path, way: Callable[[CheckpointSpec], StatePacking]) -> None:
+    class Forgetful(DirectoryStore):
+        def put(self, key: str, data: bytes, *, if_absent: bool = False) -> ObjectInfo:
+            return super().put(key, data[:-1] + b"?")
+
+        def put_file(self, key: str, path: str) -> ObjectInfo:
+            return self.put(key, Path(path).read_bytes())
+
+    with closing(way(CheckpointSpec())) as packing, pytest.raises(BadCheckpoint, match="it was written just now"):
+        save(packing, Forgetful(str(tmp_path)), 1, EXACTLY)
 
 
 def test_half_an_answer_is_none(tmp_path: Path, child: PackingProcess) -> None:
