@@ -9,6 +9,7 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -27,6 +28,7 @@ from essp_common.objects.port import ObjectInfo
 from essp_common.pb.v1.messages_pb2 import Control
 from essp_common.runtime import failpoints
 from essp_common.tensors.packed import EXACT, Packing, unpack
+from essp_trainer.checkpoints import packing_process
 from essp_trainer.checkpoints.packing import PackingThread, StatePacking
 from essp_trainer.checkpoints.packing_process import PackingProcess
 from tests.harness.training_jobs import Running, Stage, final_weights, job_spec, phase_plans, train
@@ -146,6 +148,35 @@ def test_what_was_written_is_read_back(tmp_path: Path, way: Callable[[Checkpoint
 
     with closing(way(CheckpointSpec())) as packing, pytest.raises(BadCheckpoint, match="it was written just now"):
         save(packing, Forgetful(str(tmp_path)), 1, EXACTLY)
+
+
+@pytest.mark.parametrize("way", [PackingProcess, PackingThread])
+def test_what_is_packed_is_the_whole_copy(
+    tmp_path: Path, way: Callable[[CheckpointSpec], PackingProcess | PackingThread], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which is still being made when the save begins."""
+    store, go = DirectoryStore.from_url(tmp_path.as_uri()), threading.Event()
+    with closing(way(CheckpointSpec())) as packing:
+        packing._memory._copier.submit(go.wait, LONGEST_S)
+        wait = packing._memory.wait
+
+        def lets_it_go_on() -> None:
+            go.set()
+            wait()
+
+        monkeypatch.setattr(packing._memory, "wait", lets_it_go_on)
+        save(packing, store, 1, EXACTLY)
+        go.set()
+    assert unpack(store.get(f"1/{MODEL}"))["bias"].tolist() == state(1)[MODEL]["bias"].tolist()
+
+
+def test_a_child_that_does_not_end_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with closing(PackingProcess(CheckpointSpec())) as packing:
+        save(packing, DirectoryStore.from_url(tmp_path.as_uri()), 1, EXACTLY)
+        process = process_of(packing)
+        process.send_signal(signal.SIGSTOP)
+        monkeypatch.setattr(packing_process, "_END_S", 0.0)
+    assert process.returncode == -signal.SIGKILL
 
 
 def test_half_an_answer_is_none(tmp_path: Path, child: PackingProcess) -> None:
