@@ -139,7 +139,7 @@ def find(store: ObjectStore, trainer: str) -> Found:
         else:
             _log.warning("trainer %s stands at checkpoint %d, the newest whole one", trainer, name.step)
             said = max(name.step for name, _ in objects) if newest is None else newest.step
-            return Found(manifest, said if said > name.step and not manifest.final else 0)
+            return Found(manifest, said if said > name.step else 0)
     raise BadCheckpoint(f"{latest.uri}: of the checkpoints none is whole; {REMEDY}")
 
 

@@ -112,14 +112,15 @@ def load(store: ObjectStore, prefix: str, file: StoredFile) -> bytes:
 
 
 def _read(store: ObjectStore, key: str, file: StoredFile, remedy: str) -> None:
-    digest = hashlib.sha256()
+    digest, size_bytes = hashlib.sha256(), 0
     try:
-        _check_size(store, key, file, store.head(key).size_bytes, remedy)
         with store.open(key) as source:
             while chunk := source.read(_CHUNK):
                 digest.update(chunk)
+                size_bytes += len(chunk)
     except NotFound as error:
         raise _missing(store, key, remedy) from error
+    _check_size(store, key, file, size_bytes, remedy)
     _check_hash(store, key, file, digest.hexdigest(), remedy)
 
 

@@ -35,9 +35,7 @@ from essp_common.artifacts.checkpoint import (
     find,
     is_short,
     objects_of,
-    read,
     read_named,
-    verify,
 )
 from essp_common.artifacts.checkpoint_files import BadCheckpoint, Data
 from essp_common.artifacts.manifest import Manifest
@@ -113,12 +111,10 @@ class CheckpointWriter:
         manifest = self.named(manifest)
         owner.check()
         if owner.pointed == manifest.checkpoint:  # the last save succeeded, and its answer was lost
-            self._newest = read(self._store, self._trainer, manifest.step)
-            verify(self._store, self._newest)
+            self._newest = read_named(self._store, self._trainer, manifest.checkpoint)
             return self._newest
         try:
             manifest = write(self._store, manifest, data)
-            owner.check()  # once more, since writing the data may have taken long
         except EsspError:
             with suppress(EsspError):
                 remove(self._store, manifest.prefix)
@@ -177,7 +173,7 @@ def claim(
         if end is not None and end.final:
             if not is_short(end, epochs) or fence <= end.fence:
                 return CheckpointWriter(store, trainer, found, None)
-            found = Found(before_end(store, end), 0)
+            found = Found(before_end(store, end), found.lost_until)
         resumed = None if end is None else end.checkpoint
         newer = None
         if staged is not None and last.entry is not None and last.entry.fence <= fence:
@@ -239,13 +235,14 @@ def _prune(store: ObjectStore, newest: Manifest, keep: int, ends: Collection[Che
     """
     found = objects_of(store, newest.trainer)
     complete = [name for name in completed(found) if name <= newest.checkpoint]
-    spared = set(complete[-keep:])
+    own = [name for name in complete if name not in ends]
+    spared = set(own[-keep:])
     if newest.final:
-        spared.update([name for name in complete if name < newest.checkpoint and name not in ends][-1:])
+        spared.update([name for name in own if name < newest.checkpoint][-1:])
     else:
         spared.update(ends)
     if newest.best is not None:
-        spared.update([name for name in complete if name.step == newest.best.step][-1:])
+        spared.update(name for name in complete if name.step == newest.best.step)
     spared |= {base for name in spared for base in _bases(store, newest, name)}
     superseded = {name for name, _ in found if name < newest.checkpoint}
     for name in sorted(superseded - spared, reverse=True):  # none goes after what it needs

@@ -27,7 +27,7 @@ from typing import Annotated, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from essp_common.artifacts import layout
-from essp_common.errors import Conflict, Fenced, NotFound
+from essp_common.errors import Conflict, Fenced, NotFound, Unavailable
 from essp_common.objects.numbered_log import NumberedLog
 from essp_common.objects.port import ObjectStore
 
@@ -173,18 +173,19 @@ class Ownership:
             self._check()
 
     def point(self, checkpoint: CheckpointName) -> None:
-        """Make a checkpoint the latest. Raises `Fenced`, and then the latest is that of the other process."""
+        """Make a checkpoint the latest. Raises `Fenced`, and then the latest is that of the other process, and what the
+        store raises, after which it may be the latest or not."""
         with self._lock:
             self._check()
-            if checkpoint == self.pointed:
-                return
             own = self._entry
             entry = _entry(checkpoint, owner=own.owner, fence=own.fence, writer=own.writer, process=own.process)
             number = self._number + 1
             try:
                 self._latest.entries.write(number, entry.model_dump_json().encode())
-            except Conflict:
+            except Conflict as error:
                 self._check()
+                if checkpoint != self.pointed:  # the store lists late what was written
+                    raise Unavailable(f"{self._latest.uri}: entry {number} was there already; try again") from error
             else:
                 self._number, self._entry = number, entry
                 self._check()
@@ -195,11 +196,10 @@ class Ownership:
 
     def _check(self) -> None:
         last = self._latest.last()
-        own = last.entry is not None and last.entry.process == self.process  # numbers begin anew with the output
-        if last.number == self._number and (own or last.entry is None):
+        if last.entry is not None and last.entry.process == self.process:  # numbers begin anew with the output
+            self._number, self._entry = last.number, last.entry  # perhaps a later one, the answer to which was lost
             return
-        if last.entry is not None and own and last.number > self._number:
-            self._number, self._entry = last.number, last.entry  # its own, the answer to which was lost
+        if last.entry is None and last.number == self._number:  # damaged
             return
         if last.number == 0 and self._restored():
             return

@@ -88,7 +88,7 @@ class Staging:
         self._spec_digest = spec_digest
         self._lock = threading.Lock()
         self._newest: CheckpointName | None = None
-        """The newest one that is staged, until it is copied."""
+        """The newest one that was staged."""
         self._copied: CheckpointName | None = None
         """The one that is being copied."""
         try:
@@ -108,7 +108,7 @@ class Staging:
         """The newest whole checkpoint, if this process has staged it; every byte of it is read. Those of another
         incarnation lie here if the disk did not let them be removed (`clear`)."""
         try:
-            if not process or self._fast.get(_OWNER).decode() != process:
+            if self._fast.get(_OWNER).decode() != process:
                 return None
             complete = checkpoint.complete(self._fast, self._trainer)
         except NotFound:
@@ -173,7 +173,7 @@ class Staging:
         with self._lock:
             if self._newest != staged.checkpoint:
                 return None
-            self._newest, self._copied = None, staged.checkpoint
+            self._copied = staged.checkpoint
         try:
             saved = save(staged, self.data(staged))
             failpoint("checkpoint.copied")

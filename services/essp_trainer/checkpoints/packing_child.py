@@ -1,13 +1,13 @@
 """The process that packs checkpoints: `python -m essp_trainer.checkpoints.packing_child STATE OUTPUT...`, started by
 `packing_process.py`.
 
-    stdin    {"checkpoint", "packings", "alone", "size", "places"?}   pack the state that lies in the memory STATE
+    stdin    {"checkpoint", "packings", "alone", "size", "places"}    pack the state that lies in the memory STATE
     stdout   {"files": [[size, SHA-256, base], ...]}                  they are in the files OUTPUT..., one in each
              {"error", "transient"}                                   or not
     stdin    {"completed"}                                            what becomes of them; no answer
 
-One JSON document a line. `places` is left out while it is as before. STATE and OUTPUT are descriptors of memory of the
-parent. It holds no credentials, touches no store, and imports NumPy and zstandard alone.
+One JSON document a line. STATE and OUTPUT are descriptors of memory of the parent. It holds no credentials, touches no
+store, and imports NumPy and zstandard alone.
 
 It ends at once when stdin is closed, also in the middle of a request: then its parent is gone. It ignores SIGINT and
 SIGTERM, which may come to all processes of a terminal or of a container: the parent decides when it has saved enough.
@@ -42,7 +42,6 @@ class Child:
         self._packer = packer
         self._memory = mmap.mmap(-1, mmap.PAGESIZE)
         self._size = 0
-        self._places: list[Place] = []
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any] | None:
         """The answer, if the request has one."""
@@ -60,10 +59,8 @@ class Child:
         if request["size"] != self._size:
             self._size = request["size"]
             self._memory = mmap.mmap(self._state, self._size, prot=mmap.PROT_READ)
-        if "places" in request:
-            self._places = [Place(*place) for place in request["places"]]
         packings = {name: Packing(**packing) for name, packing in request["packings"].items()}
-        arrays = arrays_at(self._memory, self._places)
+        arrays = arrays_at(self._memory, [Place(*place) for place in request["places"]])
         packed = self._packer.pack(request["checkpoint"], arrays, packings, request["alone"])
         for output, file in zip(self._outputs, packed, strict=False):
             _write(output, file.data)

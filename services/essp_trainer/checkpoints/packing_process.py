@@ -31,7 +31,6 @@ from essp_common.job.trainer_spec import CheckpointSpec
 from essp_common.objects.port import ObjectStore
 from essp_common.runtime.children import module_command
 from essp_common.tensors.packed import Packing
-from essp_common.tensors.places import Place
 from essp_trainer.checkpoints.packer import BaseFile
 from essp_trainer.checkpoints.packing import StatePacking, described, str_of
 from essp_trainer.checkpoints.state_memory import Moving, StateMemory, Tensors
@@ -122,8 +121,6 @@ class _Child:
     def __init__(self, asked: CheckpointSpec, state: int, outputs: Sequence[int]) -> None:
         """Raises `OSError` if it cannot be started."""
         words = [int(asked.delta), asked.exact_every, state, *outputs]
-        self._told: Sequence[Place] | None = None
-        """The places that it knows."""
         self._process = subprocess.Popen(
             module_command(_MODULE, *words),
             stdin=subprocess.PIPE,
@@ -140,16 +137,14 @@ class _Child:
 
         Raises `PermanentError` for what cannot be packed, and `TransientError` if the child cannot go on.
         """
-        request: dict[str, Any] = {
+        request = {
             "checkpoint": checkpoint,
             "packings": {name: asdict(packing) for name, packing in packings.items()},
             "alone": alone,
             "size": memory.size,
+            "places": memory.places,
         }
-        if memory.places is not self._told:
-            request["places"] = memory.places
         self.tell(request)
-        self._told = memory.places
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line.endswith(b"\n"):

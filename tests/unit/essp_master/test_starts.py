@@ -12,7 +12,7 @@ import pytest
 from essp_common import topics
 from essp_common.artifacts import checkpoint, layout
 from essp_common.artifacts.history import History
-from essp_common.errors import ConfigError, Conflict, NotFound, Unavailable
+from essp_common.errors import ConfigError, Conflict, NotFound, PermanentError, Unavailable
 from essp_common.job.spec import JobSpec
 from essp_common.job.status import JobState, stored_status
 from essp_common.objects.directory import DirectoryStore
@@ -208,6 +208,39 @@ def test_a_store_that_does_not_take_the_end_of_a_run_is_named_to_who_starts_it_a
     go.set()
     master._history.finish()
     assert master.start(fleet.job).state is JobState.RUNNING
+
+
+def test_an_end_that_cannot_be_written_is_no_failure_of_the_next_run(
+    adapters: Adapters, fleet_of: FleetOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job is started again before it is told that the history of its last run lacks the end."""
+    master, fleet = master_over(adapters), fleet_of()
+    master.start(fleet.job)
+    run_to_rest(master, fleet)
+    refused = threading.Event()
+
+    def refuse(*_: Any) -> Any:
+        refused.set()
+        raise PermanentError("no right to write")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(History, "append", refuse)
+        master.stop("small")
+        master.step(0)
+        assert refused.wait(LONGEST_S)
+        master._history.wait(LONGEST_S)
+    master.start(fleet.job)
+    master.step(0)
+    assert master.status("small").state is JobState.RUNNING
+    told = [event.message for event in master.events("small") if event.kind == "warning"]
+    assert "its history cannot be written: no right to write; it lacks segment" in told[-1]
+    run_to_rest(master, fleet)
+    master.stop("small")
+    master.drain()
+    master.run()
+    newest = History(adapters.stores.under(fleet.job.output)).newest()
+    assert newest is not None
+    assert stored_status(newest.status_json, "").state is JobState.STOPPED
 
 
 def test_a_larger_budget_is_the_same_job(adapters: Adapters, fleet_of: FleetOf, tmp_path: Path) -> None:

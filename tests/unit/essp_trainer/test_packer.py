@@ -61,6 +61,7 @@ def test_differences_are_to_one_checkpoint_until_there_is_a_new_one() -> None:
 def test_what_was_not_completed_is_no_base() -> None:
     learning = Learning(Packer(delta=True, exact_every=9))
     assert learning.save(completed=False)["model"] == ""
+    learning.packer.settle(completed=True)  # of a save that found nothing to be written
     assert learning.save()["model"] == ""
     assert learning.save(completed=False)["model"] == "2-1"
     assert learning.save()["model"] == "2-1"
@@ -71,6 +72,17 @@ def test_a_difference_that_is_worth_it_no_more_makes_a_new_base_of_all_files() -
     assert [learning.save()["model"] for _ in range(2)] == ["", "1-1"]
     assert learning.save(moved=10.0) == {"model": "", "momentum": ""}
     assert learning.save()["model"] == "3-1"
+
+
+def test_a_file_whose_first_difference_is_not_worth_it_has_none_until_the_next_base() -> None:
+    packer = Packer(delta=True, exact_every=4)
+    first, other = np.random.default_rng(1).normal(size=(2, 64, 200)).astype(np.float32)
+    bases = []
+    for number, momentum in enumerate((first, other, first, first, first, first)):
+        model, file = packer.pack(f"{number}-1", {"model": {"w": first}, "momentum": {"m": momentum}}, PACKINGS)
+        packer.settle(completed=True)
+        bases.append([each.base and each.base.checkpoint for each in (model, file)])
+    assert bases == [[None, None], ["0-1", None], ["0-1", None], ["0-1", None], [None, None], ["4-1", "4-1"]]
 
 
 @pytest.mark.parametrize("packer", [Packer(delta=False, exact_every=9), Packer(delta=True, exact_every=1)])

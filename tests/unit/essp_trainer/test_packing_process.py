@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import select
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import IO, cast
 
 import pytest
 import torch
 
 from essp_common.artifacts import checkpoint
-from essp_common.artifacts.checkpoint_files import StoredFile
+from essp_common.artifacts.checkpoint_files import BadCheckpoint, StoredFile
 from essp_common.artifacts.ownership import CheckpointName
 from essp_common.errors import PermanentError, TransientError, Unavailable
 from essp_common.job.trainer_spec import CheckpointSpec
@@ -25,6 +28,7 @@ from essp_common.objects.port import ObjectInfo
 from essp_common.pb.v1.messages_pb2 import Control
 from essp_common.runtime import failpoints
 from essp_common.tensors.packed import EXACT, Packing, unpack
+from essp_trainer.checkpoints import packing_process
 from essp_trainer.checkpoints.packing import PackingThread, StatePacking
 from essp_trainer.checkpoints.packing_process import PackingProcess
 from tests.harness.training_jobs import Running, Stage, final_weights, job_spec, phase_plans, train
@@ -85,6 +89,11 @@ def test_it_writes_the_files_of_the_thread(tmp_path: Path, child: PackingProcess
     assert len(other.get(f"2/{MODEL}")) < 0.9 * len(other.get(f"1/{MODEL}")), "a difference"
 
 
+def test_between_two_saves_it_holds_no_files(tmp_path: Path, child: PackingProcess) -> None:
+    save(child, DirectoryStore.from_url(tmp_path.as_uri()), 1, EXACTLY)
+    assert {os.fstat(output).st_size for output in child._outputs} == {0}
+
+
 def test_a_file_without_arrays_is_one(tmp_path: Path, child: PackingProcess) -> None:
     """Of plain SGD, which has no momentum."""
     store = DirectoryStore.from_url(tmp_path.as_uri())
@@ -126,6 +135,62 @@ def test_another_child_follows_one_that_was_killed(tmp_path: Path, child: Packin
     with pytest.raises(TransientError, match="the process that packs checkpoints was killed by signal 9"):
         save(child, store, 3, EXACTLY)
     assert save(child, store, 4, EXACTLY)[0].base is None
+
+
+@pytest.mark.parametrize("way", [PackingProcess, PackingThread])
+def test_what_was_written_is_read_back(tmp_path: Path, way: Callable[[CheckpointSpec], StatePacking]) -> None:
+    class Forgetful(DirectoryStore):
+        def put(self, key: str, data: bytes, *, if_absent: bool = False) -> ObjectInfo:
+            return super().put(key, data[:-1] + b"?")
+
+        def put_file(self, key: str, path: str) -> ObjectInfo:
+            return self.put(key, Path(path).read_bytes())
+
+    with closing(way(CheckpointSpec())) as packing, pytest.raises(BadCheckpoint, match="it was written just now"):
+        save(packing, Forgetful(str(tmp_path)), 1, EXACTLY)
+
+
+@pytest.mark.parametrize("way", [PackingProcess, PackingThread])
+def test_what_is_packed_is_the_whole_copy(
+    tmp_path: Path, way: Callable[[CheckpointSpec], PackingProcess | PackingThread], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which is still being made when the save begins."""
+    store, go = DirectoryStore.from_url(tmp_path.as_uri()), threading.Event()
+    with closing(way(CheckpointSpec())) as packing:
+        packing._memory._copier.submit(go.wait, LONGEST_S)
+        wait = packing._memory.wait
+
+        def lets_it_go_on() -> None:
+            go.set()
+            wait()
+
+        monkeypatch.setattr(packing._memory, "wait", lets_it_go_on)
+        save(packing, store, 1, EXACTLY)
+        go.set()
+    assert unpack(store.get(f"1/{MODEL}"))["bias"].tolist() == state(1)[MODEL]["bias"].tolist()
+
+
+def test_a_child_that_does_not_end_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with closing(PackingProcess(CheckpointSpec())) as packing:
+        save(packing, DirectoryStore.from_url(tmp_path.as_uri()), 1, EXACTLY)
+        process = process_of(packing)
+        process.send_signal(signal.SIGSTOP)
+        monkeypatch.setattr(packing_process, "_END_S", 0.0)
+    assert process.returncode == -signal.SIGKILL
+
+
+def test_half_an_answer_is_none(tmp_path: Path, child: PackingProcess) -> None:
+    """It was killed while it answered."""
+    store = DirectoryStore.from_url(tmp_path.as_uri())
+    save(child, store, 1, EXACTLY)
+    process = process_of(child)
+    process.kill()
+    process.wait()
+    with cast(IO[bytes], process.stdout):
+        process.stdout = io.BytesIO(b'{"files": [[123, "ab')
+    with pytest.raises(TransientError, match="was killed by signal 9"):
+        save(child, store, 2, EXACTLY)
+    assert save(child, store, 3, EXACTLY)[0].base is None
 
 
 @pytest.mark.parametrize("lacking", ["os.memfd_create", "subprocess.Popen"])

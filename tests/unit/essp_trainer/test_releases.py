@@ -73,6 +73,24 @@ def test_what_waits_goes_in_one_go_and_a_commit_after_it() -> None:
         assert intake.committed == [0, 1, 2]
 
 
+def test_a_commit_waits_for_the_release_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    intake = Intake()
+    intake.open.clear()
+    with releasing(intake) as releases:
+        releases.release(clips(0))
+        assert intake.entered.wait(60)
+        wait = releases._changed.wait
+
+        def lets_it_through(timeout_s: float | None = None) -> bool:
+            intake.open.set()
+            return wait(timeout_s)
+
+        monkeypatch.setattr(releases._changed, "wait", lets_it_through)
+        releases.commit(records(0))
+        intake.open.set()
+        assert intake.released == [[0]]
+
+
 def test_a_server_that_does_not_answer_is_asked_again() -> None:
     intake = Intake()
     intake.failures = [Unavailable("down", 0.0), Unavailable("down", 0.0)]
@@ -90,6 +108,20 @@ def test_who_leaves_does_not_wait_for_it_and_commits_nothing() -> None:
         with pytest.raises(Unavailable):
             releases.commit(records(0))
         assert intake.committed == []
+
+
+def test_a_server_that_does_not_answer_holds_up_no_end() -> None:
+    """Of a training that does not leave, but has failed."""
+    intake = Intake()
+    intake.failures = [Unavailable("down", 0.0)]
+    intake.open.clear()
+    with releasing(intake) as releases:
+        releases.release(clips(0))
+        assert intake.entered.wait(60)
+        answer = threading.Thread(target=lambda: releases._closing.wait(60) and intake.open.set())
+        answer.start()
+    answer.join()
+    assert intake.released == []
 
 
 def test_any_other_error_reaches_the_training() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -237,14 +238,15 @@ def test_the_newest_and_the_best_are_kept(folder: ObjectStore) -> None:
     assert set(steps_on(folder)) == {8, 16, 20}
 
 
-@pytest.mark.parametrize("damage", [b"x" * 700, b"short"])
-def test_damaged_data_is_found(folder: ObjectStore, damage: bytes) -> None:
+@pytest.mark.parametrize(
+    ("damage", "what"), [(b"x" * 700, "is damaged: its SHA-256 is"), (b"short", "has 5 bytes instead of 700")]
+)
+def test_damaged_data_is_found(folder: ObjectStore, damage: bytes, what: str) -> None:
     saved = save(folder, manifest(8), FILES, keep=2)
     folder.put(saved.prefix + "model.safetensors", damage)
-    with pytest.raises(BadCheckpoint, match=r"model\.safetensors.*(damaged|bytes instead).*backup"):
-        checkpoint.load_files(folder, saved)
-    with pytest.raises(BadCheckpoint):
-        checkpoint.verify(folder, saved)
+    for reads in (checkpoint.load_files, checkpoint.verify):
+        with pytest.raises(BadCheckpoint, match=rf"model\.safetensors {what}.*backup"):
+            reads(folder, saved)
 
 
 @pytest.mark.parametrize("place", [(-1, 0), (0, -1), (2**31, 0), (0, 2**63)])
@@ -289,22 +291,28 @@ def test_a_damaged_pointer_leads_to_the_newest_whole_one(folder: ObjectStore, ca
     assert "latest is damaged" in caplog.text
 
 
-def test_no_whole_checkpoint_is_an_error_not_a_fresh_start(folder: ObjectStore) -> None:
+@pytest.mark.parametrize("gone", [False, True])
+def test_no_whole_checkpoint_is_an_error_not_a_fresh_start(folder: ObjectStore, gone: bool) -> None:
     saved = save(folder, manifest(8), FILES, keep=2)
     folder.put(saved.key, b"{}")
+    for info in list(folder.list(layout.checkpoints("rgb"))) if gone else ():
+        folder.delete(info.key)
     with pytest.raises(BadCheckpoint, match="none is whole"):
         checkpoint.read_latest(folder, "rgb")
 
 
-def test_a_store_that_gives_back_other_bytes_is_not_trusted(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("file", "what"), [("model.safetensors", "damaged"), (layout.CHECKPOINT_MANIFEST, "is not a manifest")]
+)
+def test_a_store_that_gives_back_other_bytes_is_not_trusted(tmp_path: Path, file: str, what: str) -> None:
     store = open_store(tmp_path.as_uri())
     first = save(store, manifest(4), FILES, keep=1)
 
     class Forgetful(Dying):
         def put(self, key: str, data: bytes, *, if_absent: bool = False) -> ObjectInfo:
-            return self._store.put(key, data[:-1] + b"?" if key.endswith("model.safetensors") else data)
+            return self._store.put(key, data[:-1] + b"?" if key.endswith(file) else data)
 
-    with pytest.raises(BadCheckpoint, match="damaged"):
+    with pytest.raises(BadCheckpoint, match=what):
         save(Forgetful(store, 99), manifest(8), FILES, keep=1)
     assert checkpoint.read_latest(store, "rgb") == first
     assert os.path.exists(tmp_path / first.prefix)
@@ -370,6 +378,20 @@ def test_none_is_removed_after_what_it_needs(tmp_path: Path) -> None:
     assert checkpoint.steps(plain, "rgb") == [20]
 
 
+def test_none_looks_whole_while_it_is_removed(tmp_path: Path) -> None:
+    plain = DirectoryStore(str(tmp_path))
+
+    class Watched(DirectoryStore):
+        def delete(self, key: str) -> None:
+            super().delete(key)
+            for name in checkpoint.complete(plain, "rgb"):
+                checkpoint.verify(plain, checkpoint.read_named(plain, "rgb", name))
+
+    for step in (4, 8):
+        save(Watched(str(tmp_path)), manifest(step), {"a.tensors": b"before the manifest", "z.tensors": b"after"}, 1)
+    assert checkpoint.steps(plain, "rgb") == [8]
+
+
 @pytest.mark.parametrize("damage", ["other bytes", "gone", "another length"])
 def test_a_checkpoint_with_a_damaged_base_is_not_whole(
     tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
@@ -401,6 +423,22 @@ def test_arrays_of_more_bytes_than_there_can_be_are_not_made(folder: ObjectStore
     assert found[MODEL_FILE]["w"].nbytes == 2**19
     with pytest.raises(BadCheckpoint, match="524,288 bytes, and 524,287 are the most"):
         checkpoint.load_arrays(folder, saved, [MODEL_FILE], 2**19 - 1)
+
+
+def test_nor_are_those_of_a_base(tmp_path: Path) -> None:
+    folder = open_store(tmp_path.as_uri())
+    chain = Chain(folder)
+    base = chain.save(8)
+    last = chain.save(12, base)
+    key, large = base.prefix + MODEL_FILE, pack({"w": chain.weights[8], "x": np.zeros(2**16)})
+    folder.put(key, large)
+    [file] = last.files
+    assert file.base is not None
+    needed = file.base.model_copy(update={"size_bytes": len(large), "sha256": hashlib.sha256(large).hexdigest()})
+    forged = last.model_copy(update={"files": (file.model_copy(update={"base": needed}),)})
+    assert checkpoint.load_arrays(folder, forged)[MODEL_FILE]["w"].tobytes() == chain.weights[12].tobytes()
+    with pytest.raises(BadCheckpoint, match="524,688 bytes, and 1,000 are the most"):
+        checkpoint.load_arrays(folder, forged, [MODEL_FILE], 1000)
 
 
 def test_a_file_that_is_not_what_its_manifest_says_it_needs_is_named(tmp_path: Path) -> None:

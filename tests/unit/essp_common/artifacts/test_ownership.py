@@ -12,13 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from essp_common.artifacts import checkpoint, checkpoint_writer, layout
-from essp_common.artifacts.checkpoint_files import BadCheckpoint, in_memory
+from essp_common.artifacts.checkpoint_files import BadCheckpoint, StoredFile, in_memory
 from essp_common.artifacts.checkpoint_writer import CheckpointWriter
 from essp_common.artifacts.manifest import Best, Manifest
+from essp_common.artifacts.sealed import sealed
 from essp_common.errors import Fenced, PermanentError, Unavailable
 from essp_common.objects.directory import DirectoryStore
 from essp_common.objects.numbered_log import NumberedLog
-from essp_common.objects.port import ObjectInfo
+from essp_common.objects.port import ObjectInfo, ObjectStore
 from essp_common.planning.position import Position
 from tests.harness.model_manifest import SMALL
 
@@ -175,6 +176,15 @@ def test_a_later_run_with_more_epochs_goes_on_and_no_process_of_the_earlier_one_
     assert begin(store, fence=3).incarnation == 0, "finished"
 
 
+def test_beside_the_end_of_more_epochs_stays_the_last_one_from_which_they_go_on(store: DirectoryStore) -> None:
+    """Not the end of fewer epochs, though that has a higher step."""
+    finish_two_epochs(store)
+    longer = checkpoint_writer.claim(store, "rgb", fence=2, epochs=4)
+    longer.save(manifest(25, epochs=4, fence=2), DATA, 1)
+    longer.save(manifest(60, final=True, epochs=4, fence=2), DATA, 1)
+    assert checkpoint.steps(store, "rgb") == [25, 60]
+
+
 @pytest.mark.parametrize(("fence", "epochs"), [(1, 4), (2, 2), (2, 1), (2, 0)])
 def test_neither_the_same_run_nor_one_without_more_epochs_goes_on(
     store: DirectoryStore, fence: int, epochs: int
@@ -187,11 +197,13 @@ def test_neither_the_same_run_nor_one_without_more_epochs_goes_on(
     assert objects(store) == before
 
 
-@pytest.mark.parametrize("lost", ["the pointer", "the newest", "all but the final one"])
+@pytest.mark.parametrize("lost", ["the pointer", "the newest", "data of the newest", "all but the final one"])
 def test_more_epochs_begin_at_the_newest_whole_checkpoint_that_is_no_end(store: DirectoryStore, lost: str) -> None:
     finish_two_epochs(store)
     if lost == "the pointer":
         without_latest(store)
+    if lost.startswith("data"):
+        store.put(layout.checkpoint("rgb", 18, 1) + "model.safetensors", b"damaged")
     for info in list(store.list(layout.checkpoints("rgb"))):
         if (lost == "the newest" and "0000000018-" in info.key) or (lost.startswith("all") and "30-" not in info.key):
             store.put(info.key, b"damaged")
@@ -201,16 +213,37 @@ def test_more_epochs_begin_at_the_newest_whole_checkpoint_that_is_no_end(store: 
         return
     found = checkpoint_writer.claim(store, "rgb", fence=2, epochs=4).found.manifest
     assert found is not None
-    assert found.step == (8 if lost == "the newest" else 18)
+    assert found.step == (18 if lost == "the pointer" else 8)
     assert checkpoint.read_latest(store, "rgb", epochs=4) == found
+
+
+def test_a_damaged_checkpoint_of_more_epochs_leads_to_the_one_before(store: DirectoryStore) -> None:
+    """The end of fewer epochs, from which nobody goes on, is none of those that are kept; and it is known which clips
+    are lost."""
+    finish_two_epochs(store)
+    longer = checkpoint_writer.claim(store, "rgb", fence=2, epochs=4)
+    for step in (25, 36):
+        saved = longer.save(manifest(step, best=8, epochs=4, fence=2), DATA, 2)
+    store.put(saved.prefix + "model.safetensors", b"damaged")
+    found = checkpoint_writer.claim(store, "rgb", fence=2, epochs=4).found
+    assert found.manifest is not None
+    assert (found.manifest.step, found.lost_until) == (25, 36)
 
 
 def test_the_latest_never_goes_back(store: DirectoryStore) -> None:
     writer = begin(store)
-    writer.save(manifest(8), DATA, 2)
+    saved = writer.save(manifest(8), DATA, 2)
     with pytest.raises(PermanentError, match="8, is ahead of it"):
         writer.save(manifest(4), DATA, 2)
+    assert writer.save(manifest(8), DATA, 2) == saved
     assert latest(store) == 8
+
+
+def test_of_the_log_only_the_last_entries_stay(store: DirectoryStore) -> None:
+    writer = begin(store)
+    for step in range(4, 44, 4):
+        writer.save(manifest(step), DATA, 1)
+    assert NumberedLog(store, layout.latest("rgb")).numbers() == [8, 9, 10, 11]
 
 
 def test_what_lies_ahead_is_left_alone(store: DirectoryStore) -> None:
@@ -219,17 +252,100 @@ def test_what_lies_ahead_is_left_alone(store: DirectoryStore) -> None:
     for step in (4, 8):
         saved = first.save(manifest(step), DATA, 3)
     store.put(saved.prefix + "model.safetensors", b"damaged")
+    begin(store)
     second = begin(store)
     assert second.found.manifest is not None
-    assert (second.found.manifest.step, second.found.lost_until) == (4, 8)
-    second.save(manifest(6), DATA, 1)
+    assert (second.found.manifest.step, second.found.lost_until) == (4, 8), "though another one began there before"
+    second.save(manifest(6), DATA, 2)
     assert latest(store) == 6
-    assert checkpoint.steps(store, "rgb") == [6, 8]
+    assert checkpoint.steps(store, "rgb") == [4, 6, 8], "it is none of those that are kept, either"
     assert store.get(saved.prefix + "model.safetensors") == b"damaged"
     second.save(manifest(8), DATA, 1)
     assert [info.key for info in store.list(layout.checkpoints("rgb"))] == [
         layout.checkpoint("rgb", 8, second.incarnation) + name for name in ("manifest.json", "model.safetensors")
     ]
+
+
+class Mute(DirectoryStore):
+    """Takes no entry of the log any more: what is written is whole, and nobody says that it is complete."""
+
+    muted = False
+
+    def put(self, key: str, data: bytes, *, if_absent: bool = False) -> ObjectInfo:
+        if self.muted and key.startswith(layout.latest("rgb")):
+            raise Unavailable("no answer")
+        return super().put(key, data, if_absent=if_absent)
+
+
+def unsaid(writer: CheckpointWriter, store: Mute, step: int) -> None:
+    """A checkpoint that its process had no time to make the latest."""
+    store.muted = True
+    with pytest.raises(Unavailable):
+        writer.save(manifest(step), DATA, 3)
+    store.muted = False
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_what_nobody_said_to_be_complete_is_no_checkpoint(tmp_path: Path, whole: bool) -> None:
+    store = Mute(str(tmp_path))
+    unsaid(begin(store), store, 8)
+    if not whole:
+        store.put(layout.checkpoint("rgb", 8, 1) + "model.safetensors", b"damaged")
+    assert begin(store).found == (None, 0)
+
+
+def test_what_nobody_said_to_be_complete_is_not_taken_for_a_damaged_one(tmp_path: Path) -> None:
+    store = Mute(str(tmp_path))
+    writer = begin(store)
+    for step in (4, 8):
+        saved = writer.save(manifest(step), DATA, 3)
+    unsaid(writer, store, 12)
+    store.put(saved.prefix + "model.safetensors", b"damaged")
+    assert latest(store) == 4
+
+
+def test_a_save_that_is_repeated_and_dies_leaves_nothing_that_looks_whole(tmp_path: Path) -> None:
+    store = Mute(str(tmp_path))
+    writer = begin(store)
+    unsaid(writer, store, 8)
+
+    def dies(store: ObjectStore, prefix: str) -> tuple[StoredFile, ...]:
+        store.put(prefix + "model.safetensors", b"other weights")
+        raise Stop
+
+    with pytest.raises(Stop):
+        writer.save(manifest(8), dies, 3)
+    assert checkpoint.steps(store, "rgb") == []
+
+
+def test_of_two_checkpoints_of_one_step_the_newer_counts_while_it_is_whole(tmp_path: Path) -> None:
+    store = Mute(str(tmp_path))
+    first = begin(store)
+    first.save(manifest(4), DATA, 3)
+    unsaid(first, store, 8)
+    second = begin(store)
+    saved = second.save(manifest(8), DATA, 3)
+    assert saved.checkpoint == (8, second.incarnation)
+    assert checkpoint.read(store, "rgb", 8) == saved
+    assert checkpoint.read_latest(store, "rgb") == saved
+    store.put(saved.prefix + "model.safetensors", b"damaged")
+    older = checkpoint.read_latest(store, "rgb")
+    assert older is not None
+    assert older.checkpoint == (8, 1)
+
+
+def test_a_checkpoint_that_is_removed_while_it_is_read_leads_to_the_newer_one(tmp_path: Path) -> None:
+    writer = begin(DirectoryStore(str(tmp_path)))
+    for step in (4, 8):
+        writer.save(manifest(step), DATA, 3)
+
+    class Overtaken(DirectoryStore):
+        def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:
+            if key == layout.checkpoint("rgb", 8, 1) + "manifest.json":
+                writer.save(manifest(12), DATA, 1)
+            return super().get(key, start, length)
+
+    assert latest(Overtaken(str(tmp_path))) == 12
 
 
 def test_a_process_of_an_earlier_run_does_not_begin(store: DirectoryStore) -> None:
@@ -289,6 +405,24 @@ def test_an_owner_whose_entry_was_deleted_goes_on(store: DirectoryStore, caplog:
     assert "latest was lost; it is written again" in caplog.text
 
 
+def test_an_owner_whose_last_entry_was_deleted_goes_on_from_the_one_before(store: DirectoryStore) -> None:
+    """Or whose store does not list it yet."""
+    writer = begin(store)
+    writer.save(manifest(4), DATA, 3)
+    NumberedLog(store, layout.latest("rgb")).delete(2)
+    writer.check()
+    writer.save(manifest(8), DATA, 3)
+    assert latest(store) == 8
+
+
+def test_an_owner_whose_entry_is_damaged_goes_on(store: DirectoryStore) -> None:
+    writer = begin(store)
+    writer.save(manifest(4), DATA, 3)
+    store.put(NumberedLog(store, layout.latest("rgb")).key(2), b"damaged")
+    writer.save(manifest(8), DATA, 3)
+    assert latest(store) == 8
+
+
 def test_a_process_of_a_job_that_was_begun_anew_does_not_go_on(store: DirectoryStore) -> None:
     writer = begin(store)
     writer.save(manifest(4), DATA, 3)
@@ -325,10 +459,13 @@ def test_the_process_of_what_was_removed_leaves_whatever_number_the_new_one_has(
 
 @pytest.mark.parametrize("lost", ["before", "after"])
 def test_a_save_whose_last_answer_was_lost_is_repeated(tmp_path: Path, lost: str) -> None:
+    written = []
+
     class Lossy(DirectoryStore):
         failing = False
 
         def put(self, key: str, data: bytes, *, if_absent: bool = False) -> ObjectInfo:
+            written.append(key)
             if self.failing and key.startswith(layout.latest("rgb")):
                 self.failing = False
                 if lost == "after":
@@ -341,9 +478,39 @@ def test_a_save_whose_last_answer_was_lost_is_repeated(tmp_path: Path, lost: str
     store.failing = True
     with pytest.raises(Unavailable):
         writer.save(manifest(4), DATA, 2)
+    written.clear()
     saved = writer.save(manifest(4), DATA, 2)
+    assert bool(written) == (lost == "before"), "what is the latest already is not touched"
     assert checkpoint.read_latest(store, "rgb") == saved
     assert writer.save(manifest(8), DATA, 2) == checkpoint.read_latest(store, "rgb")
+
+
+def test_an_entry_that_is_listed_late_is_not_taken_for_that_of_another_checkpoint(tmp_path: Path) -> None:
+    """The answer to that of checkpoint 8 was lost, and it shows when the entry of 12 is refused."""
+    late = NumberedLog(DirectoryStore(str(tmp_path)), layout.latest("rgb")).key(3)
+
+    class Late(DirectoryStore):
+        hidden = False
+
+        def put(self, key: str, data: bytes, *, if_absent: bool = False) -> ObjectInfo:
+            if key != late:
+                return super().put(key, data, if_absent=if_absent)
+            self.hidden = not self.hidden
+            super().put(key, data, if_absent=if_absent)
+            raise Unavailable("no answer")
+
+        def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+            return (info for info in super().list(prefix) if not (self.hidden and info.key == late))
+
+    store = Late(str(tmp_path))
+    writer = begin(store)
+    writer.save(manifest(4), DATA, 1)
+    for step in (8, 12):
+        with pytest.raises(Unavailable):
+            writer.save(manifest(step), DATA, 1)
+    assert latest(store) == 8
+    writer.save(manifest(12), DATA, 1)
+    assert latest(store) == 12
 
 
 DEEP = b"[" * 100_000
@@ -383,8 +550,13 @@ def test_a_manifest_that_makes_no_sense_leads_to_the_one_before(store: Directory
 
 def test_the_manifest_of_another_checkpoint_leads_to_the_one_before(store: DirectoryStore) -> None:
     writer = begin(store)
-    first, second = (writer.save(manifest(step), DATA, 3) for step in (4, 8))
+    first, second = [writer.save(manifest(step), DATA, 3) for step in (4, 8)]
     store.put(second.key, store.get(first.key))
+    found = checkpoint.find(store, "rgb")
+    assert (found.manifest, found.lost_until) == (first, 8)
+    of_other = second.model_copy(update={"trainer": "flow"})
+    checkpoint_writer.claim(store, "flow").save(of_other, DATA, 3)
+    store.put(second.key, sealed(of_other))
     assert latest(store) == 4
     outside = second.model_dump_json().replace('"model.safetensors"', '"../../x"')
     store.put(second.key, outside.encode())

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from essp_common.artifacts import checkpoint, checkpoint_writer, layout, staging
-from essp_common.artifacts.checkpoint_files import in_memory
+from essp_common.artifacts.checkpoint_files import BadCheckpoint, in_memory
 from essp_common.artifacts.checkpoint_writer import CheckpointWriter
 from essp_common.artifacts.manifest import MODEL_FILE, Manifest
 from essp_common.artifacts.ownership import LatestLog
@@ -190,6 +190,32 @@ def test_a_latest_that_is_damaged_in_the_store_is_made_good_from_what_is_staged(
     assert (found_step(writer), latest(store)) == (8, 8)
 
 
+def test_of_those_that_are_staged_a_damaged_one_leads_to_the_one_before(
+    node: Node, store: DirectoryStore, tmp_path: Path
+) -> None:
+    def killed(*_: Any) -> Manifest:
+        newest = node.stage(8)
+        node.place.put(newest.prefix + MODEL_FILE, b"weighty")
+        raise Unavailable("killed")
+
+    with suppress(Unavailable):
+        node.staging.copy(node.stage(4), killed)
+    assert node.staged == [4, 8]
+    assert found_step(restarted(node, tmp_path / "nvme").claim()) == latest(store) == 4
+
+
+def test_clips_of_a_damaged_latest_are_known_where_an_older_one_is_staged(
+    node: Node, store: DirectoryStore, tmp_path: Path
+) -> None:
+    """The latest had no room in the buffer, and its process died before it removed what lay there."""
+    node.copy(node.stage(4))
+    node.stage(8)
+    saved = node.writer.save(manifest(12), in_memory({MODEL_FILE: b"twelve"}), 2)
+    store.put(saved.prefix + MODEL_FILE, b"damaged")
+    writer = restarted(node, tmp_path / "nvme").claim()
+    assert (found_step(writer), writer.found.lost_until) == (8, 12)
+
+
 def test_a_checkpoint_without_room_leaves_nothing_of_itself(node: Node, tmp_path: Path) -> None:
     node.stage(4)
     before = [info.key for info in node.place.list()]
@@ -216,14 +242,15 @@ def test_a_folder_that_cannot_be_used_says_so(tmp_path: Path) -> None:
 
 
 class Refusing(DirectoryStore):
-    """Refuses to be copied to while it has an error."""
+    """Refuses to be copied to while it has an error; that comes late, as of a file that is the last of several."""
 
     error: EsspError | None = None
 
     def put_file(self, key: str, path: str) -> ObjectInfo:
+        written = super().put_file(key, path)
         if self.error is not None:
             raise self.error
-        return super().put_file(key, path)
+        return written
 
 
 def test_what_could_not_be_copied_stays_until_a_newer_one_is_whole(tmp_path: Path) -> None:
@@ -244,6 +271,19 @@ def test_what_could_not_be_copied_stays_until_a_newer_one_is_whole(tmp_path: Pat
     assert again.staged == [12]
 
 
+def test_a_store_that_holds_other_bytes_than_were_copied_to_it_is_not_trusted(tmp_path: Path) -> None:
+    class Forgetful(DirectoryStore):
+        def put_file(self, key: str, path: str) -> ObjectInfo:
+            return self.put(key, b"weighty")
+
+    store = Forgetful(str(tmp_path / "store"))
+    node = Node(tmp_path / "nvme", store)
+    node.claim()
+    with pytest.raises(BadCheckpoint, match="damaged"):
+        node.copy(node.stage(4, b"weights"))
+    assert (node.staged, latest(store)) == ([4], 0)
+
+
 def test_a_store_that_is_full_at_the_start_costs_what_was_staged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -256,7 +296,7 @@ def test_a_store_that_is_full_at_the_start_costs_what_was_staged(
     again = restarted(node, tmp_path / "nvme")
     assert found_step(again.claim()) == 4
     assert "staged checkpoint 8 of trainer rgb is left out: no room" in caplog.text
-    assert (again.staged, checkpoint.steps(store, "rgb")) == ([], [4])
+    assert (again.staged, {name.step for name, _ in checkpoint.objects_of(store, "rgb")}) == ([], {4})
 
 
 @pytest.mark.parametrize("saves", [False, True])
@@ -308,6 +348,26 @@ def test_who_is_overtaken_as_soon_as_it_owns_the_training_leaves_what_the_other_
     assert found_step(writer) == latest(store) == (12 if saves else 8)
     with pytest.raises(Fenced):
         other[0].check()
+
+
+def test_what_the_store_has_already_is_not_written_again(node: Node, store: DirectoryStore, tmp_path: Path) -> None:
+    """The process died before it removed what it had copied."""
+    staged = node.stage(8)
+    saved = node.writer.save(staged, node.staging.data(staged), 2)
+    os.utime(tmp_path / "store" / saved.key, (0, 0))
+    again = restarted(node, tmp_path / "nvme").claim()
+    assert again.found.manifest == saved
+    assert os.stat(tmp_path / "store" / saved.key).st_mtime == 0
+
+
+def test_a_process_of_an_earlier_run_takes_nothing_up(node: Node, store: DirectoryStore, tmp_path: Path) -> None:
+    later = restarted(node, tmp_path / "nvme")
+    later.claim(fence=5)
+    later.stage(8)
+    before = [info.key for info in store.list()]
+    with pytest.raises(Fenced):
+        restarted(later, tmp_path / "nvme").claim(fence=4)
+    assert [info.key for info in store.list()] == before
 
 
 def test_a_finished_training_takes_nothing_up(node: Node, store: DirectoryStore, tmp_path: Path) -> None:
