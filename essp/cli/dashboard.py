@@ -56,6 +56,7 @@ def dashboard(status: JobStatus, expand: bool = True) -> RenderableType:
             for t in status.trainers
             if t.waits_for
         ]
+        parts += [Text(f"{t.name} {t.fit.words}", "dim") for t in status.trainers if t.fit]
         parts += [Text(f"{t.name} {t.stopped.words}", "dim") for t in status.trainers if t.stopped]
     parts += [Text(_change(change), "dim") for change in status.changes[-_CHANGES:]]
     if status.bottleneck:

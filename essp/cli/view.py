@@ -176,6 +176,7 @@ def _progress(status: JobStatus) -> str:
         if trainer.loss is not None and trainer.clips_done and not trainer.final:
             wait = percent(trainer.data_wait_ratio)
             parts.append(f"{trainer.name} loss {trainer.loss:.3f} top-1 {percent(trainer.top1)} data wait {wait}")
+    parts += [f"{trainer.name} {trainer.fit.words}" for trainer in status.trainers if trainer.fit]
     if failed := sum(failure.count for failure in status.failures):
         parts.append(f"{failed} failed")
     if status.reason and not status.state.ended:  # the result of an ended job contains the reason

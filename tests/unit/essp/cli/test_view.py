@@ -11,7 +11,7 @@ from rich.console import Console
 
 from essp.cli.dashboard import dashboard, duration, results
 from essp.cli.view import JsonView, LiveView, PlainView, open_view
-from essp_common.job.status import JobEvent, JobStatus, StopStatus
+from essp_common.job.status import FitStatus, JobEvent, JobStatus, StopStatus
 from essp_common.quantities import size
 from tests.harness.statuses import WHEN, status
 
@@ -50,6 +50,17 @@ def test_a_trainer_that_waits_for_the_slowest_is_shown() -> None:
     )
     assert f"{first.name} waits for flow: it is as far ahead as limits.lead allows" in shown
     assert "waits for flow" not in text(dashboard(status()))
+
+
+def test_what_a_trainer_learns_between_two_phases_is_shown_on_a_terminal_and_in_a_log() -> None:
+    words = "learns centres: step 25 of at most 100, at most 1 min 15 s left"
+    first, *others = status().trainers
+    fit = FitStatus(what="centres", done=25, most=100, left_s=75.0, words=words)
+    now = status().model_copy(update={"trainers": (first.model_copy(update={"fit": fit}), *others)})
+    assert f"{first.name} {words}" in text(dashboard(now))
+    err = io.StringIO()
+    PlainView(Console(file=io.StringIO()), Console(file=err, width=200)).show(now)
+    assert f"{first.name} {words}" in err.getvalue()
 
 
 def test_a_trainer_that_stopped_early_is_named_while_the_job_runs_and_at_its_end() -> None:
