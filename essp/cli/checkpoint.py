@@ -162,7 +162,7 @@ def diff_command(
         table.add_column(column, justify="left" if column == "TENSOR" else "right")
     for each in found.moved[:_MOST_LINES]:
         shape = "x".join(map(str, each.shape)) or "1"
-        table.add_row(each.name, shape, f"{each.relative:.2%}", f"{each.largest:.3g}", percent(each.equal, 0))
+        table.add_row(each.name, shape, percent(each.relative, 2), f"{each.largest:.3g}", percent(each.equal, 0))
     console.print(table)
     if len(found.moved) > _MOST_LINES:
         console.print(f"and {len(found.moved) - _MOST_LINES} that moved less; --json has all", highlight=False)
@@ -225,7 +225,7 @@ def export_command(
         return
     console = open_console()
     for each in exported:
-        error = "exact" if not each.error else f"off by {each.error:.2%} of a tensor's largest number at most"
+        error = "exact" if not each.error else f"off by {percent(each.error, 2)} of a tensor's largest number at most"
         console.print(
             f"{each.trainer}: {size(each.before_bytes)} -> {size(each.after_bytes)}, {error}", highlight=False
         )
@@ -238,7 +238,7 @@ def export_command(
         for video, was, now in answers["changed"][:_MOST_LINES]:
             console.print(f"  {video}: {was} -> {now}", highlight=False)
     console.print(
-        f"wrote {out}: {after / before:.1%} of the size; use it as --model {out} or essp.load_model({out!r})",
+        f"wrote {out}: {percent(after / before)} of the size; use it as --model {out} or essp.load_model({out!r})",
         highlight=False,
         soft_wrap=True,
     )
