@@ -168,7 +168,8 @@ def weights_at(output: Path, step: int) -> dict[str, torch.Tensor]:
         (("ls", "{output}", "--trainer", "two"), "holds no checkpoint of trainer two"),
         (("show", "{output}", "--trainer", "two"), "--trainer: there is no trainer two; there are one"),
         (("diff", "{output}", "4", "5"), "there are 4, 8, 10"),
-        (("export", "{output}", "--out", "x"), "there is no model at"),
+        (("export", "{output}", "--out", "x"), "is the output of a job that has not completed, so it has no model yet"),
+        (("export", "nowhere", "--out", "x"), "there is no model at"),
     ],
 )
 def test_what_is_asked_wrongly_is_answered_with_what_there_is(
