@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from essp.checkpoints.listing import Listed, at, faults, listed, trainers
+from essp.checkpoints.listing import Listed, at, faults, listed, trainers, weights_of
 from essp.cli.console import open_console
 from essp.folders import store_for
 from essp.uris import as_uri
@@ -83,7 +83,7 @@ def show_command(
         "resumes at": f"phase {manifest.position.phase_index}, clip {manifest.position.index}",
         "network": f"{model.name} on {model.feature}, {counted(len(model.classes), 'class')}, {_seen(model)}",
         "began with": "random weights" if origin is None else f"{origin.uri}, SHA-256 {origin.sha256}",
-        "final": "yes: nothing follows it" if manifest.final else "no",
+        "final": _final(manifest),
         "best": "none yet" if best is None else f"step {best.step:,}, {_figures(best.metrics)}",
         "last phase": _figures(manifest.metrics) or "none was over",
         "written": "" if manifest.created is None else manifest.created.astimezone().isoformat(" ", "seconds"),
@@ -317,10 +317,18 @@ def _the(trainer: str, store: ObjectStore) -> str:
 
 
 def _marks(each: Listed) -> str:
-    marks = {"latest": each.latest, "best": each.best, "final": each.final, "unusable": bool(each.problem)}
+    final = "final" if each.weights_of is None else f"final: best ({each.weights_of:,})"
+    marks = {"latest": each.latest, "best": each.best, final: each.final, "unusable": bool(each.problem)}
     names = [name for name, there in marks.items() if there]
     names += [f"difference to {step:,}" for step in each.needs]
     return ", ".join(names + ([f"{each.bits} bits"] if each.bits else []))
+
+
+def _final(manifest: Manifest) -> str:
+    if not manifest.final:
+        return "no"
+    step = weights_of(manifest)
+    return "yes: nothing follows it" + ("" if step is None else f"; its weights are those of step {step:,}, the best")
 
 
 def _file(file: StoredFile) -> str:
