@@ -208,10 +208,13 @@ def _failures(failures: Iterable[FailureStatus]) -> Table:
 def _figures(status: JobStatus) -> Table:
     metrics = {} if status.result is None else status.result.metrics
     splits = [split for split in ("validation", "test") if f"{split}.fused.top1" in metrics]
-    table = _table("by video", "weight", *(f"{_SHORT[split]}\n{label}" for split in splits for _, label in _FIGURES))
+    shown = [
+        (figure, label) for figure, label in _FIGURES if any(f"{split}.fused.{figure}" in metrics for split in splits)
+    ]
+    table = _table("by video", "weight", *(f"{_SHORT[split]}\n{label}" for split in splits for _, label in shown))
     for name in [*(trainer.name for trainer in status.trainers), "fused"]:
         weight = metrics.get(f"weight.{name}")
-        cells = [percent(metrics.get(f"{split}.{name}.{figure}")) for split in splits for figure, _ in _FIGURES]
+        cells = [percent(metrics.get(f"{split}.{name}.{figure}")) for split in splits for figure, _ in shown]
         style = "bold" if name == "fused" else ""
         table.add_row(Text(name), "" if weight is None else f"{weight:.3f}", *cells, style=style)
     return table

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
 import numpy as np
@@ -24,6 +24,7 @@ from essp_common.artifacts.figures import (
     average_precisions,
     confusion,
     judged_by,
+    named,
     relevance,
     share_interval,
 )
@@ -126,11 +127,13 @@ def _doubt(figure: str, evaluation: Evaluation) -> str:
 def _results(run: Run) -> str:
     splits = [name for name, found in (("validation", run.model.validation), ("test", run.model.test)) if found]
     rows = []
+    evaluations = [found for found in (run.model.validation, run.model.test) if found]
+    names = named(figures for found in evaluations for figures in (found.fused, *found.members.values()))
     for split in splits:
         for member in run.model.members:
             cells = [member.trainer, member.model.name, f"{member.weight:.3f}", str(member.epoch + 1), split]
-            rows.append((cells + _figures(run.row(member.trainer), split), False))
-        rows.append((["fused", "", "", "", split, *_figures(run.row(None), split)], True))
+            rows.append((cells + _figures(run.row(member.trainer), split, names), False))
+        rows.append((["fused", "", "", "", split, *_figures(run.row(None), split, names)], True))
     left_out = "".join(
         f'<p class="quiet">{found.left_out} {split} videos are left out: some trainer could not score them.</p>'
         for split, found in (("validation", run.model.validation), ("test", run.model.test))
@@ -139,7 +142,7 @@ def _results(run: Run) -> str:
     stops = "".join(
         f'<p class="quiet">{escape(trainer)} {escape(stop.words)}.</p>' for trainer, stop in run.stops.items()
     )
-    head = ["trainer", "model", "weight", "epoch", "split", *NAMES.values()]
+    head = ["trainer", "model", "weight", "epoch", "split", *names.values()]
     return section("Results", table(head, rows, left=(1, 4)) + left_out + stops)
 
 
@@ -150,13 +153,13 @@ def _sweeps(run: Run) -> str:
             f"Sweep {sweep}",
             f"<p>Best on validation: {escape(members[0].label)}.</p>"
             + table(
-                ["", *map(escape, members[0].settings), *NAMES.values()],
+                ["", *map(escape, members[0].settings), *names.values()],
                 [
                     (
                         [
                             one.trainer,
                             *one.settings.values(),
-                            *(_figure(name, one.validation.get(name)) for name in NAMES),
+                            *(_figure(name, one.validation.get(name)) for name in names),
                         ],
                         one is members[0],
                     )
@@ -167,12 +170,13 @@ def _sweeps(run: Run) -> str:
             "is; its figures on the test split do not.</p>",
         )
         for sweep, members in standings(run).items()
+        for names in [named(one.validation for one in members)]
     )
 
 
-def _figures(row: tuple[Figures, Figures], split: str) -> list[str]:
+def _figures(row: tuple[Figures, Figures], split: str, names: Iterable[str]) -> list[str]:
     found = dict(zip(("validation", "test"), row, strict=True))[split]
-    return [_figure(name, found.get(name)) for name in NAMES]
+    return [_figure(name, found.get(name)) for name in names]
 
 
 def _figure(name: str, value: float | None) -> str:

@@ -163,6 +163,15 @@ def test_results_without_a_validation_split_show_the_test_split_only() -> None:
     assert fused == ["fused", *["98.7", "%"] * 3]
 
 
+def test_results_have_no_column_of_a_figure_that_there_is_not() -> None:
+    metrics = {name: value for name, value in METRICS.items() if not name.endswith(".top5")}
+    shown = text(results(status(state="completed", result={"uri": "u", "metrics": metrics}, failures=[])))
+    assert "top-5" in text(results(completed()))
+    assert "top-5" not in shown
+    (fused,) = lines_of(shown, "fused")
+    assert fused == ["fused", *["98.7", "%"] * 4]
+
+
 def test_results_of_a_failed_job_say_why() -> None:
     shown = text(results(status(state="failed", reason="more than 20 % of the clips could not be decoded")))
     assert "failed: more than 20 % of the clips could not be decoded" in shown

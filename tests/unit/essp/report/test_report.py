@@ -203,6 +203,13 @@ def test_what_matters_is_said_at_the_top(run: Run) -> None:
     assert "by itself" not in Page(render(replace(run, model=model), {}, {})).text, "there is no other"
 
 
+def test_of_so_few_classes_no_table_has_top_5(run: Run) -> None:
+    assert len(run.model.classes) <= 5
+    page = render(run, {}, {})
+    assert "mean class" in page
+    assert "top-5" not in page
+
+
 def test_classes_that_are_taken_for_another_are_named(run: Run) -> None:
     """Two videos of the first class and three of the second are taken for the last one, and one for the third."""
     predicted = np.array([0, 3, 3, 3, 3, 3, 1, 2])
