@@ -113,7 +113,7 @@ class PlainView:
                     self._line(status, f"{name}: resumes after {counted(count, 'finished phase')}")
         for trainer in status.trainers:
             for report in trainer.reports[self._reports.get(trainer.name, 0) :]:
-                self._line(status, f"{trainer.name}: {_report(report)}")
+                self._line(status, f"{trainer.name}: {_report(report, status.unit)}")
             self._reports[trainer.name] = len(trainer.reports)
             if trainer.stopped and trainer.name not in self._stopped:
                 self._stopped.add(trainer.name)
@@ -184,12 +184,10 @@ def _progress(status: JobStatus) -> str:
     return ", ".join(parts)
 
 
-def _report(report: PhaseReport) -> str:
+def _report(report: PhaseReport, unit: str) -> str:
     title = phase_title(report.purpose, report.epoch)
     figures = report.metrics
     shown = [f"loss {figures['loss']:.3f}"] if "loss" in figures else []
-    shown += [f"{label} {percent(figures[key])}" for key, label in _REPORTED if key in figures]
+    labels = {"top1": "top-1", "video_top1": f"by {unit}", "data_wait_ratio": "data wait"}
+    shown += [f"{label} {percent(figures[key])}" for key, label in labels.items() if key in figures]
     return f"{title}: {', '.join(shown)}"
-
-
-_REPORTED = (("top1", "top-1"), ("video_top1", "by video"), ("data_wait_ratio", "data wait"))

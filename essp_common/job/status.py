@@ -329,6 +329,8 @@ class JobStatus(_Model):
     """The pools of which no worker is up yet, where the job waits for one of each before it begins."""
     changes: tuple[ChangeStatus, ...] = ()
     """What people have changed of it while it ran, in order."""
+    unit: Literal["video", "record"] = "video"
+    """What its data are."""
 
 
 def stored_status(text: str, where: str) -> JobStatus:

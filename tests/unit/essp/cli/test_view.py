@@ -163,6 +163,13 @@ def test_results_without_a_validation_split_show_the_test_split_only() -> None:
     assert fused == ["fused", *["98.7", "%"] * 3]
 
 
+def test_results_of_records_speak_of_records_and_images() -> None:
+    shown = text(results(completed().model_copy(update={"unit": "record"})))
+    assert "by record" in shown
+    assert "essp predict IMAGE --model" in shown
+    assert "by video" not in shown
+
+
 def test_results_have_no_column_of_a_figure_that_there_is_not() -> None:
     metrics = {name: value for name, value in METRICS.items() if not name.endswith(".top5")}
     shown = text(results(status(state="completed", result={"uri": "u", "metrics": metrics}, failures=[])))

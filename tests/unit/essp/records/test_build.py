@@ -318,7 +318,9 @@ def test_the_commands_build_show_and_verify(tmp_path: Path) -> None:
     assert "6 records in 1 file" in essp_command("records", "show", out).stdout
     done = essp_command("records", "verify", out)
     assert (done.exit_code, done.stdout) == (0, "version 1: 6 records are whole\n")
-    [file] = (tmp_path / "set" / "records").iterdir()
+    [names] = (tmp_path / "set" / "records").glob("*.names")
+    assert sorted(json.loads(names.read_text())) == sorted(NAMES)
+    [file] = (tmp_path / "set" / "records").glob("*.records")
     data = bytearray(file.read_bytes())
     data[-1] ^= 1
     file.write_bytes(data)
