@@ -36,7 +36,7 @@ from benchmarks.disk_load import loaded
 from benchmarks.hogwild import Images, Labels, made_up, read_images
 from benchmarks.image_training import BATCH, ImageTraining, State
 from essp_common.learning.models import arrays_of
-from essp_common.quantities import size
+from essp_common.quantities import percent, size
 from essp_common.runtime.process import cpu_count
 from essp_common.tensors.packed import Codec, Packing, Scope, unpack
 
@@ -189,7 +189,7 @@ def main(
         waits = statistics.median(one.wait_s for one in runs)
         share = waits / statistics.median(one.wait_s for one in found["none"])
         trains = statistics.median(one.training_s for one in runs)
-        print(f"{name:12} waits {waits:6.2f} s, {share:6.1%} of torch.save; trains {trains:6.1f} s")
+        print(f"{name:12} waits {waits:6.2f} s, {percent(share):>7} of torch.save; trains {trains:6.1f} s")
 
 
 def _some(images: tuple[Images, Labels], count: int) -> tuple[Images, Labels]:
@@ -200,8 +200,9 @@ def _some(images: tuple[Images, Labels], count: int) -> tuple[Images, Labels]:
 
 def _line(name: str, outcome: Outcome) -> str:
     return (
-        f"{name:12} wait {outcome.wait_s:7.2f} s, training {outcome.training_s:7.1f} s, bytes {outcome.share:6.1%}, "
-        f"accuracy {outcome.accuracy:6.1%}, resumed {outcome.resumed:6.1%}"
+        f"{name:12} wait {outcome.wait_s:7.2f} s, training {outcome.training_s:7.1f} s, "
+        f"bytes {percent(outcome.share):>7}, accuracy {percent(outcome.accuracy):>7}, "
+        f"resumed {percent(outcome.resumed):>7}"
     )
 
 

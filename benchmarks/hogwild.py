@@ -45,6 +45,7 @@ from essp.records.images import jpeg
 from essp.records.sources import SourceOptions, open_source
 from essp_common.learning.torchvision_compat import torchvision
 from essp_common.objects.directory import DirectoryStore
+from essp_common.quantities import percent
 from essp_common.records.chunk import Record
 from essp_common.records.versions import DataSet
 from essp_common.records.writer import Writer
@@ -144,7 +145,7 @@ def main(
             for on, runs in errors.items():
                 runs.append(_run(Trial(folder, on, epochs, seed, tested=True)).errors)
             for on, outcome in timed[-1].items():
-                by_epoch = " ".join(f"{error:.1%}" for error in errors.get(on, [[]])[-1])
+                by_epoch = " ".join(percent(error) for error in errors.get(on, [[]])[-1])
                 print(
                     f"seed {seed}: {_SIDES[on]}: {outcome.seconds:.2f} s, {outcome.cpu_s:.2f} s of processors, "
                     f"{outcome.steps} steps {by_epoch}",
@@ -157,7 +158,9 @@ def main(
     for on, runs in errors.items():
         last = [run[-1] for run in runs]
         deviation = statistics.stdev(last) if seeds > 1 else 0.0
-        print(f"{_SIDES[on]}: test error {statistics.mean(last):.2%}, standard deviation {deviation:.2%}")
+        print(
+            f"{_SIDES[on]}: test error {percent(statistics.mean(last), 2)}, standard deviation {percent(deviation, 2)}"
+        )
     if plot is not None:
         _draw({_SIDES[on]: runs for on, runs in errors.items()}, plot)
 

@@ -103,6 +103,8 @@ def data_of_split(name: str, validation_fraction: float) -> dict[str, Any]:
     """The `data` of a job that feeds a loop with this split."""
     if name not in ("train", "validation", "test") or (name == "train" and plain(validation_fraction) == 0):
         return {"train": name, "validation": name}  # nothing is set aside
+    if name == "test" and plain(validation_fraction) == 0:
+        return {"consumed": name}  # it is what it is, whatever is set aside for others
     return {"validation_fraction": validation_fraction, "consumed": name}
 
 

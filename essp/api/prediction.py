@@ -7,7 +7,8 @@ others are classified.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+import os
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Literal
@@ -17,7 +18,7 @@ from pydantic import ValidationError
 from essp.api.arguments import path_of, several, uri_of
 from essp.api.pictures import suffixes_for, write_records
 from essp.catalog.build import file_row
-from essp.catalog.found import VIDEO_SUFFIXES
+from essp.catalog.found import READ_SUFFIXES, VIDEO_SUFFIXES
 from essp.catalog.local_folder import left_out
 from essp.catalog.probing import ProbeOptions, Prober
 from essp.embedded.composition import Embedded
@@ -35,6 +36,7 @@ from essp_common.errors import ConfigError, EsspError, NotFound, PermanentError
 from essp_common.job.spec import JobSpec
 from essp_common.job.status import JobState, JobStatus
 from essp_common.objects.keys import is_hidden
+from essp_common.quantities import counted
 from essp_common.records.versions import DataSet
 from essp_common.runtime.config import Settings
 from essp_common.runtime.process import cpu_count
@@ -231,7 +233,7 @@ def classify(
     return Answers(model_uri, classes, answers, where, model.independent)
 
 
-def find(videos: Iterable[str], stores: Stores, suffixes: Collection[str] = VIDEO_SUFFIXES) -> list[VideoRow]:
+def find(videos: Iterable[str], stores: Stores, suffixes: frozenset[str] = VIDEO_SUFFIXES) -> list[VideoRow]:
     """A row for each file that is meant, as often as it is; what is not there is a row with the reason. Of a folder,
     the files with such suffixes, by name.
     """
@@ -272,7 +274,7 @@ def job_of(model: FusedModel, model_uri: str, output: str, look: Look = AS_IN_TR
         raise ConfigError("; ".join(problems(error, JobSpec))) from error
 
 
-def _meant(text: str, stores: Stores, suffixes: Collection[str]) -> list[VideoRow]:
+def _meant(text: str, stores: Stores, suffixes: frozenset[str]) -> list[VideoRow]:
     uri = as_uri(text)
     try:
         store, key = stores.resolve(uri, video=True)
@@ -284,15 +286,27 @@ def _meant(text: str, stores: Stores, suffixes: Collection[str]) -> list[VideoRo
         return [VideoRow(text, uri, "", "", 0, "", error=f"{error.kind}: {error}")]
     try:
         folder = stores.under(uri, videos=True)
-        shown = (info for info in folder.list() if not is_hidden(info.key))
+        shown = [info for info in folder.list() if not is_hidden(info.key)]
         files = [info for info in shown if PurePosixPath(info.key).suffix.lower() in suffixes]
     except (NotFound, ConfigError):
         return [missing]
     name = text.rstrip("/")
     rows = [VideoRow(f"{name}/{info.key}", folder.uri(info.key), "", "", info.size_bytes, info.etag) for info in files]
-    for entry in left_out(uri, frozenset(suffixes)).entries:
+    for entry in left_out(uri, suffixes).entries:
         rows.append(VideoRow(f"{name}/{entry.id}", f"{uri}/{entry.id}", "", "", 0, "", error=entry.error))
-    return rows or [missing]
+    if rows:
+        return rows
+    if shown or os.path.isdir(uri.removeprefix("file://")):
+        return [VideoRow(text, uri, "", "", 0, "", error=f"empty: {_nothing_in(name, len(shown), suffixes)}")]
+    return [missing]
+
+
+def _nothing_in(folder: str, others: int, suffixes: frozenset[str]) -> str:
+    """Why no file of a folder is meant."""
+    pictures = "" if suffixes <= VIDEO_SUFFIXES else " or picture"
+    but = f", only {counted(others, 'other file')}" if others else ""
+    read = ", ".join(sorted(suffixes - (VIDEO_SUFFIXES - READ_SUFFIXES)))
+    return f"there is no video{pictures} in the folder {folder}{but}; what ends in one of these is read: {read}"
 
 
 def _unused(row: VideoRow, error: str) -> Prediction:

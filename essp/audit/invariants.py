@@ -27,7 +27,7 @@ from essp_common.errors import ConfigError
 from essp_common.job.lifecycle import allows
 from essp_common.job.status import JobState, JobStatus, stored_status
 from essp_common.planning.position import Position
-from essp_common.quantities import counted
+from essp_common.quantities import counted, percent
 from essp_common.runtime import ids
 
 _SHOWN = 10
@@ -125,7 +125,7 @@ def _no_leak(account: Account) -> Finding:
         f"{peak} bytes were outstanding, the budget is {budget}" for peak, budget in account.peaks if peak > budget
     ]
     most, budget = max(account.peaks, default=(0, 0), key=lambda sample: sample[0] / max(sample[1], 1))
-    checked = f"{counted(len(account.peaks), 'sample')}, at most {most / max(budget, 1):.0%} of the budget"
+    checked = f"{counted(len(account.peaks), 'sample')}, at most {percent(most / max(budget, 1), 0)} of the budget"
     if account.state == JobState.COMPLETED and account.outstanding != (0, 0):
         violations.append(f"{account.outstanding[0]} bytes of {account.outstanding[1]} clips were never released")
     if account.sweeps:

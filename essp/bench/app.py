@@ -21,6 +21,7 @@ from essp.bench.results import Column, Results, Row, Spread
 from essp.bench.sources import Damaged
 from essp.bench.storages import Storage
 from essp.bench.utilisation import PASSES, Step, data_wait, utilisation
+from essp_common.quantities import percent
 from essp_common.runtime.process import cpu_count
 
 _BUSY_CORES = 0.85
@@ -193,14 +194,16 @@ def _binds(best: Row, cores: int, sizes_differ: bool) -> str:
     au, wait, busy = values.get("utilisation"), values["data_wait"], values["cpu_cores"]
     if au is None:
         return f"{with_} there was one step, which says nothing of the accelerator's utilisation; give more --batches."
-    passes = f"AU is {au:.1%}, {'which passes' if au >= PASSES else 'below'} the {PASSES:.0%} of MLPerf Storage"
+    passes = (
+        f"AU is {percent(au)}, {'which passes' if au >= PASSES else 'below'} the {percent(PASSES, 0)} of MLPerf Storage"
+    )
     if au >= PASSES:
-        return f"the accelerator binds {with_}: {passes}; data wait {wait:.1%}, with the first batch."
+        return f"the accelerator binds {with_}: {passes}; data wait {percent(wait)}, with the first batch."
     if busy >= _BUSY_CORES * cores:
-        return f"the cores bind {with_}: {busy:.1f} of {cores} are busy. {passes}; data wait {wait:.1%}."
+        return f"the cores bind {with_}: {busy:.1f} of {cores} are busy. {passes}; data wait {percent(wait)}."
     return (
-        f"the input binds {with_}: {wait:.1%} of the time is spent waiting for data, and {busy:.1f} of {cores} cores "
-        f"are busy. {passes}. More threads or a faster store help; essp bench io says which."
+        f"the input binds {with_}: {percent(wait)} of the time is spent waiting for data, and {busy:.1f} of {cores} "
+        f"cores are busy. {passes}. More threads or a faster store help; essp bench io says which."
     )
 
 
@@ -215,8 +218,9 @@ def _gained(rows: Sequence[Row]) -> str:
     ]
     if not shares:
         return ""
-    said = f"with prefetch {ahead} trainings take {min(shares):.0%} to {max(shares):.0%} of the time without"
+    least, most = (percent(share, 0) for share in (min(shares), max(shares)))
+    said = f"with prefetch {ahead} trainings take {least} to {most} of the time without"
     times = [row.values["seconds"].median for row in rows if row.labels["prefetch"] == ahead]
     if len({row.labels["batch"] for row in rows}) == 1 and len(times) > 1:
-        said += f", and those of all threads and stores lie within {max(times) / min(times) - 1:.1%}"
+        said += f", and those of all threads and stores lie within {percent(max(times) / min(times) - 1)}"
     return f"{said}."

@@ -27,7 +27,7 @@ from essp_common.artifacts.checkpoint import latest_name
 from essp_common.artifacts.manifest import MODEL_FILE, OPTIMIZER_FILE
 from essp_common.errors import PermanentError
 from essp_common.objects.port import ObjectStore
-from essp_common.quantities import counted, size
+from essp_common.quantities import counted, percent, size
 from essp_common.runtime.process import cpu_count
 from essp_common.runtime.temporary import TemporaryFolder
 
@@ -246,7 +246,7 @@ def _cost(found: Mapping[Mode, Medians], mode: Mode) -> str:
 
 
 def _more(ratio: float) -> str:
-    return f"{ratio - 1:.0%}" if ratio < 10 else f"{ratio:.0f}x"
+    return percent(ratio - 1, 0) if ratio < 10 else f"{ratio:.0f}x"
 
 
 def _binds(found: Mapping[Mode, Medians], options: CheckpointOptions) -> Iterator[str]:

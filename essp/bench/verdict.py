@@ -17,6 +17,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from essp_common.quantities import percent
+
 NEAR = 0.85
 """Shares from here on count as all."""
 _OWN = 0.4
@@ -98,7 +100,7 @@ def judge(case: Case) -> Verdict:
             why += "threads read and compute by turns"
             why += "" if _stuck(case, best) else ", so more of them help"
         case _:
-            why = f"the {binds} binds: this is {share:.0%} of raw reads, {_growth(case.raw)}"
+            why = f"the {binds} binds: this is {percent(share, 0)} of raw reads, {_growth(case.raw)}"
     return Verdict(binds, f"{case.name}: {why}. {_scaling(case, best)}")
 
 

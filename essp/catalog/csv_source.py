@@ -20,10 +20,8 @@ tabs; the text is UTF-8.
 from __future__ import annotations
 
 import io
-import posixpath
 import re
 import tokenize
-import unicodedata
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -37,18 +35,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from essp.catalog.entry import Entry, Segment
-from essp.catalog.foreign_lists import PATH_COLUMNS, refuse_lists_of_labels
+from essp.catalog.foreign_lists import refuse_lists_of_labels
 from essp.catalog.found import few, is_video, lines_of
+from essp.listed_files import FORMS, LABEL_COLUMNS, PATH_COLUMNS, asked
 from essp.uris import listed_uri
 from essp_common.catalog.targets import Targets, pack
-from essp_common.errors import ConfigError, NotFound, PermanentError
+from essp_common.errors import ConfigError, PermanentError
 from essp_common.objects.documents import CsvFile, CsvRow, text_of
 from essp_common.objects.keys import escaped
-from essp_common.objects.port import ObjectStore
 from essp_common.planning.splits import SPLIT_NAMES, canonical_split
 from essp_common.wiring import Stores
 
-_LABEL = ("label", "class")
 _UNITS = r"(_?(s|sec|second|time|timestamp|frame|ms)s?)?"
 _LIKE_BOUNDS = {
     "start": re.compile(rf"(start|begin){_UNITS}|(time|t|frame)_(start|begin)"),
@@ -64,12 +61,6 @@ _NO_ARRAY = (
     *(ValueError, TypeError, OverflowError, MemoryError, SyntaxError, RecursionError),  # of the header
     *(tokenize.TokenError, zipfile.BadZipFile, EOFError),
 )
-_FORMS: Sequence[Callable[[str], str]] = (
-    partial(unicodedata.normalize, "NFC"),
-    partial(unicodedata.normalize, "NFD"),
-    lambda path: _of_windows(path),
-)
-"""Ways in which other systems write the name of a file: macOS takes letters apart, `é` as `e` and its accent."""
 _LOOKUPS = 16  # files asked for at once: over S3 each costs a round trip
 _AT_ONCE = 4096
 
@@ -147,7 +138,7 @@ def _columns(uri: str, header: Sequence[str], group_column: str | None) -> _Colu
         raise ConfigError(f"{uri} has no column {group_column!r} (--group-column); its columns: {', '.join(header)}")
     values = {name.removeprefix(_VALUES): name for name in sorted(names) if name.startswith(_VALUES)}
     labels, frame_labels = find(["labels"]), find(["frame_labels"])
-    label, split, start, end = find(_LABEL), find(["split"]), find([f"start_{unit}"]), find([f"end_{unit}"])
+    label, split, start, end = find(LABEL_COLUMNS), find(["split"]), find([f"start_{unit}"]), find([f"end_{unit}"])
     known = {path, label, split, start, end, group, labels, frame_labels, *values.values()}
     further = {name.lower(): name for name in header if name and name.lower() not in known}
     for what, missing in ((("start", "end"), end), (("end", "start"), start)):
@@ -216,12 +207,6 @@ def _of_splits(entries: Sequence[Entry]) -> set[str]:
     return found
 
 
-def _of_windows(path: str) -> str:
-    """A path, or URI, of which what parts folders was written as Windows has it."""
-    scheme, mark, place = path.rpartition("://")
-    return f"{scheme}{mark}{posixpath.normpath(place.replace(chr(92), '/'))}" if "\\" in place else path
-
-
 def _entry(row: CsvRow, columns: _Columns, folder: str) -> Entry:
     def value(column: str | None) -> str:
         return row.values[column] if column else ""
@@ -268,7 +253,7 @@ def _aimed(entry: Entry, folder: str, stores: Stores) -> Entry:
     series: dict[str, NDArray[Any]] = {}
     for name, path in entry.files.items():
         try:
-            _, data = _asked(listed_uri(path, folder), stores, lambda store, key: store.get(key))
+            _, data = asked(listed_uri(path, folder), stores, lambda store, key: store.get(key))
             if name:
                 series[name] = _array(data)
             else:
@@ -345,7 +330,7 @@ def _with_files(entries: Sequence[Entry], stores: Stores, pool: ThreadPoolExecut
 
     def look(uri: str) -> _File:
         try:
-            there, info = _asked(uri, stores, lambda store, key: store.head(key))
+            there, info = asked(uri, stores, lambda store, key: store.head(key))
         except (PermanentError, ConfigError) as error:  # a server may refuse one file, and give the others
             return _File(uri, error=f"{error.kind}: {error}", refused=error if isinstance(error, ConfigError) else None)
         return _File(there, info.size_bytes, info.etag)
@@ -378,20 +363,6 @@ def _each(pool: ThreadPoolExecutor, function: Callable[[S], T], items: Sequence[
         yield from pool.map(function, items[begin : begin + _AT_ONCE])
 
 
-def _asked(uri: str, stores: Stores, ask: Callable[[ObjectStore, str], T]) -> tuple[str, T]:
-    """The URI of a file and what its store answers. Raises `NotFound`.
-
-    Where there is no such file, one whose name another system would write in this way is meant.
-    """
-    missing: NotFound | None = None
-    for form in dict.fromkeys((uri, *(form(uri) for form in _FORMS))):
-        try:
-            return form, ask(*stores.resolve(form, video=True))
-        except NotFound as error:
-            missing = missing or error
-    raise missing or NotFound(uri)
-
-
 def _form_of(uri: str, entry: Entry) -> str:
     """The id of an entry, written as the URI of its file is, so that none is listed twice."""
-    return next(form(entry.id) for form in _FORMS if form(entry.uri) == uri)
+    return next(form(entry.id) for form in FORMS if form(entry.uri) == uri)

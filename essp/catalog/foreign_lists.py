@@ -16,6 +16,7 @@ from pathlib import PurePosixPath
 from essp.catalog.entry import Entry, Segment
 from essp.catalog.found import Found, lines_of
 from essp.catalog.json_lists import split_named
+from essp.listed_files import PATH_COLUMNS
 from essp_common.errors import ConfigError
 from essp_common.objects.documents import CsvFile, CsvRow, delimiter_of, text_of
 from essp_common.planning.splits import canonical_split
@@ -25,8 +26,6 @@ _HOW = "write a CSV file with the columns path, label, split"
 _UCF101 = re.compile(r"(train|val|trainval|test)list0[1-3]\.txt|classind\.txt")
 _KINETICS = frozenset({"youtube_id", "time_start", "time_end"})
 _JESTER = re.compile(r"[0-9]+;[^;,]+")
-PATH_COLUMNS = ("path", "file", "video", "file_name")
-"""Those that name the video in a list of one's own; the last one is that of Hugging Face's `metadata.csv`."""
 _HEADER_BYTES = 4096
 
 

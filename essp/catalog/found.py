@@ -21,16 +21,20 @@ from essp_common.objects.keys import escaped, is_hidden, is_key
 from essp_common.objects.port import ObjectInfo, ObjectStore
 from essp_common.quantities import counted
 
-VIDEO_SUFFIXES = frozenset(
+READ_SUFFIXES = frozenset(
     f".{name}"
     for name in (
         *("264", "3g2", "3gp", "asf", "avi", "divx", "f4v", "flv", "gif", "h264", "ivf", "m2t", "m2ts", "m4v"),
         *("mkv", "mov", "mp4", "mp4v", "mpe", "mpeg", "mpg", "mts", "mxf", "ogm", "ogv", "qt", "ts", "vob", "webm"),
-        *("wmv", "265", "h265", "hevc", "m1v", "m2v", "nut", "rm", "rmvb", "y4m"),
+        "wmv",
     )
 )
-"""Of files that are videos; those of the last line that hold what their names say are rows with an error, which tells
-what to do."""
+"""Of files that are videos and can be read."""
+VIDEO_SUFFIXES = READ_SUFFIXES | {
+    f".{name}" for name in ("265", "h265", "hevc", "m1v", "m2v", "nut", "rm", "rmvb", "y4m")
+}
+"""Of files that are videos; others than `READ_SUFFIXES` that hold what their names say are rows with an error, which
+tells what to do."""
 
 _MOST_LISTS = 64
 

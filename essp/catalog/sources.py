@@ -251,7 +251,8 @@ def _notes(kind: Kind, entries: Sequence[Entry], found: Found, empty: Sequence[s
     bare = [f for f in sorted(folders - {""}) if not any(name == f or name.startswith(f + "/") for name in with_video)]
     if bare:
         first = ", ".join(bare[:10]) + (", ..." if len(bare) > 10 else "")
-        notes.append(f"{len(bare)} folders hold no video, so there is no such class: {first}")
+        hold = "folder holds" if len(bare) == 1 else "folders hold"
+        notes.append(f"{len(bare):,} {hold} no video, so there is no such class: {first}")
     if below := sorted({folder for entry in usable if (folder := split_below(entry))}):
         notes.append(
             f"folders named like splits lie below what is taken for a class, so they are none: {few(below)}; give the "

@@ -35,6 +35,8 @@ class Listed:
     best: bool
     """Of all that the latest one knows, the one with the best validation."""
     final: bool
+    weights_of: int | None
+    """Step of the checkpoint with the best validation, whose weights a final one has; None: its weights are its own."""
     metrics: dict[str, float]
     needs: tuple[int, ...]
     """Steps of the checkpoints to which files of it are differences; empty: it stands alone."""
@@ -77,6 +79,11 @@ def at(store: ObjectStore, trainer: str, step: int | None = None) -> Manifest:
     if step not in there:
         raise NotFound(f"trainer {trainer} has no checkpoint {step}; there are {', '.join(map(str, there)) or 'none'}")
     return checkpoint.read(store, trainer, step)
+
+
+def weights_of(manifest: Manifest) -> int | None:
+    """Step of the checkpoint whose weights this one has, if they are not its own."""
+    return manifest.best.step if manifest.final and manifest.best is not None else None
 
 
 def faults(store: ObjectStore, each: Listed) -> str | None:
@@ -128,6 +135,7 @@ def _of(store: ObjectStore, trainer: str) -> Iterator[Listed]:
             latest=name == newest,
             best=name.step == best,
             final=read is not None and read.final,
+            weights_of=None if read is None else weights_of(read),
             metrics={} if read is None else read.metrics,
             needs=() if read is None else tuple(sorted({f.base.step for f in read.files if f.base is not None})),
             bits=0 if read is None or read.rounding is None else read.rounding.bits,

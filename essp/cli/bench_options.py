@@ -169,7 +169,8 @@ def _line_printer(console: Console) -> Show:
         nonlocal due_s
         if time.monotonic() >= due_s:
             due_s = time.monotonic() + _LINE_EVERY_S
-            console.print(f"{what}, {percent(done, 0)} {_left(left_s)}".rstrip(), soft_wrap=True, highlight=False)
+            parts = [what, percent(done, 0), _left(left_s)]
+            console.print(", ".join(filter(None, parts)), soft_wrap=True, highlight=False)
 
     return show
 

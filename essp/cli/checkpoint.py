@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from essp.checkpoints.listing import Listed, at, faults, listed, trainers
+from essp.checkpoints.listing import Listed, at, faults, listed, trainers, weights_of
 from essp.cli.console import open_console
 from essp.folders import store_for
 from essp.uris import as_uri
@@ -83,7 +83,7 @@ def show_command(
         "resumes at": f"phase {manifest.position.phase_index}, clip {manifest.position.index}",
         "network": f"{model.name} on {model.feature}, {counted(len(model.classes), 'class')}, {_seen(model)}",
         "began with": "random weights" if origin is None else f"{origin.uri}, SHA-256 {origin.sha256}",
-        "final": "yes: nothing follows it" if manifest.final else "no",
+        "final": _final(manifest),
         "best": "none yet" if best is None else f"step {best.step:,}, {_figures(best.metrics)}",
         "last phase": _figures(manifest.metrics) or "none was over",
         "written": "" if manifest.created is None else manifest.created.astimezone().isoformat(" ", "seconds"),
@@ -162,7 +162,7 @@ def diff_command(
         table.add_column(column, justify="left" if column == "TENSOR" else "right")
     for each in found.moved[:_MOST_LINES]:
         shape = "x".join(map(str, each.shape)) or "1"
-        table.add_row(each.name, shape, f"{each.relative:.2%}", f"{each.largest:.3g}", percent(each.equal, 0))
+        table.add_row(each.name, shape, percent(each.relative, 2), f"{each.largest:.3g}", percent(each.equal, 0))
     console.print(table)
     if len(found.moved) > _MOST_LINES:
         console.print(f"and {len(found.moved) - _MOST_LINES} that moved less; --json has all", highlight=False)
@@ -225,7 +225,7 @@ def export_command(
         return
     console = open_console()
     for each in exported:
-        error = "exact" if not each.error else f"off by {each.error:.2%} of a tensor's largest number at most"
+        error = "exact" if not each.error else f"off by {percent(each.error, 2)} of a tensor's largest number at most"
         console.print(
             f"{each.trainer}: {size(each.before_bytes)} -> {size(each.after_bytes)}, {error}", highlight=False
         )
@@ -238,7 +238,7 @@ def export_command(
         for video, was, now in answers["changed"][:_MOST_LINES]:
             console.print(f"  {video}: {was} -> {now}", highlight=False)
     console.print(
-        f"wrote {out}: {after / before:.1%} of the size; use it as --model {out} or essp.load_model({out!r})",
+        f"wrote {out}: {percent(after / before)} of the size; use it as --model {out} or essp.load_model({out!r})",
         highlight=False,
         soft_wrap=True,
     )
@@ -317,10 +317,18 @@ def _the(trainer: str, store: ObjectStore) -> str:
 
 
 def _marks(each: Listed) -> str:
-    marks = {"latest": each.latest, "best": each.best, "final": each.final, "unusable": bool(each.problem)}
+    final = "final" if each.weights_of is None else f"final: best ({each.weights_of:,})"
+    marks = {"latest": each.latest, "best": each.best, final: each.final, "unusable": bool(each.problem)}
     names = [name for name, there in marks.items() if there]
     names += [f"difference to {step:,}" for step in each.needs]
     return ", ".join(names + ([f"{each.bits} bits"] if each.bits else []))
+
+
+def _final(manifest: Manifest) -> str:
+    if not manifest.final:
+        return "no"
+    step = weights_of(manifest)
+    return "yes: nothing follows it" + ("" if step is None else f"; its weights are those of step {step:,}, the best")
 
 
 def _file(file: StoredFile) -> str:

@@ -37,6 +37,7 @@ _CHANGES = 2
 """So many of the newest are shown."""
 _STARVED = 0.2
 """A trainer that waits for more of its time than this is drawn as starved."""
+_PREDICTED = {"video": "VIDEO", "record": "IMAGE"}
 _SHORT = {"validation": "val.", "test": "test"}
 _FIGURES = (("top1", "top-1"), ("top5", "top-5"), ("mAP", "mAP"))
 
@@ -56,6 +57,7 @@ def dashboard(status: JobStatus, expand: bool = True) -> RenderableType:
             for t in status.trainers
             if t.waits_for
         ]
+        parts += [Text(f"{t.name} {t.fit.words}", "dim") for t in status.trainers if t.fit]
         parts += [Text(f"{t.name} {t.stopped.words}", "dim") for t in status.trainers if t.stopped]
     parts += [Text(_change(change), "dim") for change in status.changes[-_CHANGES:]]
     if status.bottleneck:
@@ -96,7 +98,7 @@ def results(status: JobStatus) -> RenderableType:
         model = shown(status.output)
         if status.kind == "train":
             parts.append(Text.assemble(("model   ", "dim"), f"{model}/model"))
-            parts.append(Text.assemble(("next    ", "dim"), f"essp predict VIDEO --model {model}"))
+            parts.append(Text.assemble(("next    ", "dim"), f"essp predict {_PREDICTED[status.unit]} --model {model}"))
         else:
             parts.append(Text.assemble(("result  ", "dim"), status.result.uri))
     parts += [Text(f"{t.name} {t.stopped.words}") for t in status.trainers if t.stopped]
@@ -207,10 +209,15 @@ def _failures(failures: Iterable[FailureStatus]) -> Table:
 def _figures(status: JobStatus) -> Table:
     metrics = {} if status.result is None else status.result.metrics
     splits = [split for split in ("validation", "test") if f"{split}.fused.top1" in metrics]
-    table = _table("by video", "weight", *(f"{_SHORT[split]}\n{label}" for split in splits for _, label in _FIGURES))
+    shown = [
+        (figure, label) for figure, label in _FIGURES if any(f"{split}.fused.{figure}" in metrics for split in splits)
+    ]
+    table = _table(
+        f"by {status.unit}", "weight", *(f"{_SHORT[split]}\n{label}" for split in splits for _, label in shown)
+    )
     for name in [*(trainer.name for trainer in status.trainers), "fused"]:
         weight = metrics.get(f"weight.{name}")
-        cells = [percent(metrics.get(f"{split}.{name}.{figure}")) for split in splits for figure, _ in _FIGURES]
+        cells = [percent(metrics.get(f"{split}.{name}.{figure}")) for split in splits for figure, _ in shown]
         style = "bold" if name == "fused" else ""
         table.add_row(Text(name), "" if weight is None else f"{weight:.3f}", *cells, style=style)
     return table

@@ -31,7 +31,7 @@ from essp.folders import written
 from essp.uris import as_uri, shown
 from essp_common.job.spec import parse_spec
 from essp_common.job.status import JobState, JobStatus
-from essp_common.quantities import size
+from essp_common.quantities import percent, size
 from essp_common.runtime import metrics
 from essp_common.runtime.config import Settings
 from essp_common.runtime.process import EXIT_INTERRUPTED
@@ -120,6 +120,5 @@ def _saved(decoded: int, trainers: int) -> str:
     """How much decoding sharing has saved, from the counts of the decoder's processes in this run."""
     shared, skipped = (metrics.frames(what) for what in ("shared", "skipped"))
     apart = trainers * (decoded + skipped + shared)
-    return (
-        f"{decoded} frames were decoded; each trainer on its own would decode {apart}: {1 - decoded / apart:.0%} saved"
-    )
+    saved = percent(1 - decoded / apart, 0)
+    return f"{decoded} frames were decoded; each trainer on its own would decode {apart}: {saved} saved"

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from essp.folders import written
-from essp_common.errors import ConfigError
+from essp_common.errors import BadVideo, ConfigError
 from essp_common.features import registry
 from essp_common.features.drawing import Drawing, Picture, drawing, fullest_of, grid
 from essp_common.features.port import Extractor
@@ -63,16 +63,19 @@ def write_preview(video: Path, out: Path, preview: Preview) -> str:
 
 def _read(video: Path, preview: Preview, count: int) -> NDArray[np.uint8]:
     """`(count, H, W, 3)`, from the first frame shown; the last frame of the file repeats."""
-    facts = probe(str(video))
+    try:
+        facts = probe(str(video))
+    except BadVideo as error:
+        raise BadVideo(f"{video}: {error}") from error
     if preview.start >= facts.frame_count:
         raise ConfigError(f"{video} has {facts.frame_count} frames; --start {preview.start} is past its end")
     resize = Resize(mode=Resize.SHORT_SIDE, height=preview.short_side, interpolation="area")
     seed = Seed(first_frame=preview.start, frame_count=count, stride=1, last_frame=facts.frame_count - 1)
     clip = np.zeros((count, *output_size(resize, facts.height, facts.width), 3), np.uint8)
     with Reader(str(video)) as reader:
-        (error,) = reader.read([seed], resize, [clip], strict=False)
-    if error is not None:
-        raise error
+        (fault,) = reader.read([seed], resize, [clip], strict=False)
+    if fault is not None:
+        raise BadVideo(f"{video}: {fault}") from fault
     return clip
 
 

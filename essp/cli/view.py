@@ -113,7 +113,7 @@ class PlainView:
                     self._line(status, f"{name}: resumes after {counted(count, 'finished phase')}")
         for trainer in status.trainers:
             for report in trainer.reports[self._reports.get(trainer.name, 0) :]:
-                self._line(status, f"{trainer.name}: {_report(report)}")
+                self._line(status, f"{trainer.name}: {_report(report, status.unit)}")
             self._reports[trainer.name] = len(trainer.reports)
             if trainer.stopped and trainer.name not in self._stopped:
                 self._stopped.add(trainer.name)
@@ -176,6 +176,7 @@ def _progress(status: JobStatus) -> str:
         if trainer.loss is not None and trainer.clips_done and not trainer.final:
             wait = percent(trainer.data_wait_ratio)
             parts.append(f"{trainer.name} loss {trainer.loss:.3f} top-1 {percent(trainer.top1)} data wait {wait}")
+    parts += [f"{trainer.name} {trainer.fit.words}" for trainer in status.trainers if trainer.fit]
     if failed := sum(failure.count for failure in status.failures):
         parts.append(f"{failed} failed")
     if status.reason and not status.state.ended:  # the result of an ended job contains the reason
@@ -183,12 +184,10 @@ def _progress(status: JobStatus) -> str:
     return ", ".join(parts)
 
 
-def _report(report: PhaseReport) -> str:
+def _report(report: PhaseReport, unit: str) -> str:
     title = phase_title(report.purpose, report.epoch)
     figures = report.metrics
     shown = [f"loss {figures['loss']:.3f}"] if "loss" in figures else []
-    shown += [f"{label} {percent(figures[key])}" for key, label in _REPORTED if key in figures]
+    labels = {"top1": "top-1", "video_top1": f"by {unit}", "data_wait_ratio": "data wait"}
+    shown += [f"{label} {percent(figures[key])}" for key, label in labels.items() if key in figures]
     return f"{title}: {', '.join(shown)}"
-
-
-_REPORTED = (("top1", "top-1"), ("video_top1", "by video"), ("data_wait_ratio", "data wait"))

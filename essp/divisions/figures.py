@@ -65,10 +65,14 @@ class Outcomes:
         """A figure of each division."""
         return [one.figures[column][figure] for one in self.each]
 
+    def _of_all(self, column: str) -> list[str]:
+        """The figures of a column that every division has: one that an earlier version made may have more."""
+        return [name for name in self.each[0].figures[column] if all(name in one.figures[column] for one in self.each)]
+
     def mean(self) -> dict[str, Figures]:
         """By column."""
         return {
-            column: {figure: statistics.fmean(self.values(column, figure)) for figure in self.each[0].figures[column]}
+            column: {figure: statistics.fmean(self.values(column, figure)) for figure in self._of_all(column)}
             for column in self.columns
         }
 
@@ -77,7 +81,7 @@ class Outcomes:
         if len(self.each) < 2:
             return {}
         return {
-            column: {figure: statistics.stdev(self.values(column, figure)) for figure in self.each[0].figures[column]}
+            column: {figure: statistics.stdev(self.values(column, figure)) for figure in self._of_all(column)}
             for column in self.columns
         }
 
@@ -91,7 +95,7 @@ class Outcomes:
             column: {
                 figure: statistics.fmean(self.values(column, figure), videos)
                 for figure in _SHARES
-                if figure in self.each[0].figures[column]
+                if figure in self._of_all(column)
             }
             for column in self.columns
         }

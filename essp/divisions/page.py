@@ -8,7 +8,7 @@ from html import escape
 from essp.divisions.figures import FUSED, Outcomes
 from essp.pages.elements import Raw, document, section, table, tiles
 from essp.report.page import PAGE as REPORT
-from essp_common.artifacts.figures import NAMES, Figures
+from essp_common.artifacts.figures import NAMES, Figures, named
 from essp_common.objects.port import ObjectStore
 from essp_common.quantities import percent
 
@@ -69,17 +69,18 @@ def _table(found: Outcomes, columns: tuple[str, ...], figure: str) -> str:
 
 def _all(found: Outcomes, column: str) -> str:
     """All figures of one column."""
+    names = named(one.figures[column] for one in found.each)
     rows = [
-        ([Raw(_link(one.name, one.label)), *(_shown(name, one.figures[column]) for name in NAMES)], False)
+        ([Raw(_link(one.name, one.label)), *(_shown(name, one.figures[column]) for name in names)], False)
         for one in found.each
     ]
     below = {"mean": found.mean(), "standard deviation": found.deviation()}
     rows += [
-        ([label, *(_shown(name, by_column[column]) for name in NAMES)], label == "mean")
+        ([label, *(_shown(name, by_column[column]) for name in names)], label == "mean")
         for label, by_column in below.items()
         if by_column
     ]
-    return section(column, table(["division", *NAMES.values()], rows, left=(0,)))
+    return section(column, table(["division", *names.values()], rows, left=(0,)))
 
 
 def _link(name: str, label: str) -> str:

@@ -23,9 +23,9 @@ from math import isfinite
 from pathlib import PurePosixPath
 from typing import Any, Literal
 
-from essp.catalog.foreign_lists import PATH_COLUMNS
 from essp.catalog.found import VIDEO_SUFFIXES
 from essp.evaluation.segments import Stretch
+from essp.listed_files import PATH_COLUMNS
 from essp_common.artifacts import layout
 from essp_common.artifacts.segments import read_segments
 from essp_common.errors import ConfigError

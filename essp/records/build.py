@@ -99,7 +99,7 @@ def build(
         for item, record in _records(source.items, labels, options):
             done += 1
             if isinstance(record, Record):
-                writer.add(record)
+                writer.add(record, escaped(item.name))
                 counts[item.label] += 1
                 size += len(record.data)
             else:

@@ -100,7 +100,10 @@ def _content(uri: str, stores: Stores) -> Mapping[str, list[Any]]:
     lists = content if isinstance(content, dict) else {}
     for name in ("images", "annotations", "categories"):
         if not isinstance(lists.get(name), list):
-            raise ConfigError(f"{uri} lacks the list {name!r} of COCO's annotations; give a file like instances_*.json")
+            raise ConfigError(
+                f"{uri} lacks the list {name!r} of COCO's annotations; give a file like instances_*.json, or for a "
+                "list of images a CSV file with the columns path and label"
+            )
     return lists
 
 

@@ -14,11 +14,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import PurePosixPath
 
+from essp.listed_files import LABEL_COLUMNS, PATH_COLUMNS, asked, of_windows
 from essp.records.archives import Archive, open_archive
 from essp.records.cifar import cifar
 from essp.records.coco import coco
 from essp.records.items import Item, Source
 from essp.uris import listed_uri
+from essp_common.catalog.file import NotACatalog
 from essp_common.errors import BadFrames, ConfigError, NotFound
 from essp_common.objects.documents import CsvFile, text_of
 from essp_common.objects.keys import escaped, is_hidden
@@ -64,7 +66,11 @@ def open_source(uri: str, stores: Stores, options: SourceOptions = SourceOptions
         if name.endswith(".parquet"):
             from essp.records.clips import clips  # FFmpeg, which images need not have
 
-            yield _checked(clips(uri, stores, options.within, options.frames, opened), uri)
+            try:
+                found = clips(uri, stores, options.within, options.frames, opened)
+            except NotACatalog as error:
+                raise ConfigError(f"{error}; give {_WANTED}") from error
+            yield _checked(found, uri)
             return
         if name.endswith((".csv", ".tsv")):
             found = _csv(uri, stores)
@@ -73,8 +79,21 @@ def open_source(uri: str, stores: Stores, options: SourceOptions = SourceOptions
         elif name.endswith((".tar", ".tar.gz", ".tgz", ".zip")):
             found = _archive(opened.enter_context(open_archive(*stores.resolve(uri), name.endswith(".zip"))))
         else:
+            _refuse_file(uri, stores)
             found = _folder(uri, stores)
         yield _checked(_of_split(found, options.within), uri)
+
+
+def _refuse_file(uri: str, stores: Stores) -> None:
+    """Raises `ConfigError` for a source that is one file of a kind that is not read."""
+    if not PurePosixPath(uri).suffix:
+        return
+    try:
+        store, key = stores.resolve(uri)
+        store.head(key)
+    except NotFound:
+        return
+    raise ConfigError(f"{uri}: files of this kind are not read, whether lists or images; give {_WANTED}")
 
 
 def _checked(source: Source, uri: str) -> Source:
@@ -141,34 +160,37 @@ def _csv(uri: str, stores: Stores) -> Source:
         rows = CsvFile(uri, text_of(store.get(key)))
     except UnicodeDecodeError as error:
         raise ConfigError(f"{uri} is no CSV file in UTF-8: {error}") from error
-    if missing := {"path", "label"} - {name.lower() for name in rows.columns}:
-        raise ConfigError(f"{uri} lacks the column {min(missing)!r}; it needs path and label")
+    there = [name.lower() for name in rows.columns]
+    where, what = (next((name for name in names if name in there), None) for names in (PATH_COLUMNS, LABEL_COLUMNS))
+    if where is None or what is None:
+        lacking = "path" if where is None else "label"
+        has = ", ".join(map(escaped, rows.columns)) or "none"
+        raise ConfigError(f"{uri} lacks the column {lacking!r}; it needs path and label, and has: {has}")
     folder = uri.rpartition("/")[0]
     items: list[Item] = []
     labels: dict[str, str] = {}
     problems: dict[str, str] = {}
     splits: defaultdict[str, set[str]] = defaultdict(set)
     for row in rows:
-        for name in row.values.keys() - {"path", "label"}:
+        for name in row.values.keys() - {where, what}:
             splits[name].add(canonical_split(row.values[name]))
-        path, label = row.values["path"], row.values["label"]
+        path, label = row.values[where], row.values[what]
         if row.problem or not path or labels.setdefault(path, label) != label:
             other = f"it is listed as {labels.get(path)!r}, too"
             problems[f"line {row.line}"] = row.problem or (other if path else "it names no file")
             continue
-        items.append(Item(path, label, partial(_get, stores, listed_uri(path, folder))))
+        items.append(Item(of_windows(path), label, partial(_get, stores, listed_uri(path, folder))))
     for name, found in splits.items():
         if len(found) > 1 and (name == "split" or found <= SPLIT_NAMES):
-            there = " and ".join(map(repr, sorted(found)))
+            several = " and ".join(map(repr, sorted(found)))
             raise ConfigError(
-                f"{uri}: its column {name} has {there}; write a file for each, and build a data set of each"
+                f"{uri}: its column {name} has {several}; write a file for each, and build a data set of each"
             )
-    return Source("a CSV file with the columns path and label", tuple(items), problems=problems)
+    return Source(f"a CSV file with the columns {where} and {what}", tuple(items), problems=problems)
 
 
 def _get(stores: Stores, uri: str) -> bytes:
-    store, key = stores.resolve(uri, video=True)
-    return store.get(key)
+    return asked(uri, stores, lambda store, key: store.get(key))[1]
 
 
 def _archive(archive: Archive) -> Source:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from math import isclose
 
@@ -21,7 +22,9 @@ from essp_common.catalog.rows import ById, VideoRow
 from essp_common.errors import EsspError, NotFound, PermanentError
 from essp_common.job.spec import JobSpec, stored_spec
 from essp_common.objects.port import ObjectStore
+from essp_common.records.names import RecordNames
 from essp_common.records.rows import open_data
+from essp_common.records.versions import DataSet
 from essp_common.wiring import Stores
 
 
@@ -45,6 +48,20 @@ class Run:
     """Trainer -> steps of the rounded checkpoints that it resumed from, if there are any."""
     changes: Mapping[str, tuple[TakenChange, ...]] = field(default_factory=dict)
     """Trainer -> the changes of the running job that it was trained with, if there are any."""
+
+    names: Mapping[str, RecordNames] = field(default_factory=dict)
+    """Split -> what people call its records; empty of a job of videos."""
+
+    @property
+    def unit(self) -> str:
+        """What it was trained on, for people: `video`, or `record`."""
+        return "record" if self.spec.data.records else "video"
+
+    def called(self, video: str) -> str:
+        """What people call a video, or a record: by the file that it was made from, if that is known."""
+        split, _, key = video.partition("/")
+        name = self.names[split][int(key)] if split in self.names else ""
+        return f"{name} (record {int(key):,})" if name else video
 
     @property
     def evaluation(self) -> Evaluation | None:
@@ -126,7 +143,9 @@ def read_run(output: ObjectStore, stores: Stores) -> Run:
             _check(output.uri(layout.fused_scores(split)), fused, stated.videos, stated.fused)
     rounded = {name: final.approximate for name, final in finals.items() if final is not None and final.approximate}
     changes = {name: final.changes for name, final in finals.items() if final is not None and final.changes}
-    return Run(spec, text, model, histories, split, alone, fused, _rows(spec, stores), rounded, changes)
+    return Run(
+        spec, text, model, histories, split, alone, fused, _rows(spec, stores), rounded, changes, _names(spec, stores)
+    )
 
 
 def _fusion(output: ObjectStore, model: FusedModel, split: str) -> Fuse:
@@ -180,6 +199,16 @@ def _common(
     videos = sorted(set.intersection(*(set(part.means.video_id) for part in parts.values())))
     chosen = {name: part.select(videos) for name, part in parts.items()}
     return {name: part.means for name, part in chosen.items()}, fuse({name: chosen[name] for name in model.weights})
+
+
+def _names(spec: JobSpec, stores: Stores) -> Mapping[str, RecordNames]:
+    """What people call the records of each split."""
+    found: dict[str, RecordNames] = {}
+    for split, uri in spec.data.record_sets.items():
+        data_set = DataSet(stores.under(uri))
+        with suppress(EsspError):
+            found[split] = RecordNames(data_set, data_set.version(spec.data.versions.get(split))[1])
+    return found
 
 
 def _rows(spec: JobSpec, stores: Stores) -> Mapping[str, VideoRow]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
 import numpy as np
@@ -24,6 +24,7 @@ from essp_common.artifacts.figures import (
     average_precisions,
     confusion,
     judged_by,
+    named,
     relevance,
     share_interval,
 )
@@ -64,7 +65,7 @@ def render(
         _sweeps(run),
         _pictures(
             "Sweeps",
-            f"{NAMES[run.judged_by]} on the validation split, by video; the best of each sweep is filled.",
+            f"{NAMES[run.judged_by]} on the validation split, by {run.unit}; the best of each sweep is filled.",
             pictures,
             ("sweeps",),
         ),
@@ -102,14 +103,14 @@ def _head(run: Run, time: str | None) -> str:
             (f"fused {NAMES[first]}, {run.split}{_doubt(first, evaluation)}", percent(evaluation.fused[first])),
             *([alone] if len(evaluation.members) > 1 else []),
             (f"fused {NAMES[second]}", percent(evaluation.fused[second])),
-            (f"{run.split} videos", f"{evaluation.videos:,}"),
+            (f"{run.split} {run.unit}s", f"{evaluation.videos:,}"),
             *shown,
         ]
     if time:
         shown.append(("taken by the run", time))
     return (
         f"<h1>{escape(run.spec.name)}</h1>"
-        f'<p class="quiet">Trained: {escape(names)}. All figures are by video; those of a trainer are of its '
+        f'<p class="quiet">Trained: {escape(names)}. All figures are by {run.unit}; those of a trainer are of its '
         "clips' mean.</p>"
         f"{tiles(shown)}"
     )
@@ -126,20 +127,22 @@ def _doubt(figure: str, evaluation: Evaluation) -> str:
 def _results(run: Run) -> str:
     splits = [name for name, found in (("validation", run.model.validation), ("test", run.model.test)) if found]
     rows = []
+    evaluations = [found for found in (run.model.validation, run.model.test) if found]
+    names = named(figures for found in evaluations for figures in (found.fused, *found.members.values()))
     for split in splits:
         for member in run.model.members:
             cells = [member.trainer, member.model.name, f"{member.weight:.3f}", str(member.epoch + 1), split]
-            rows.append((cells + _figures(run.row(member.trainer), split), False))
-        rows.append((["fused", "", "", "", split, *_figures(run.row(None), split)], True))
+            rows.append((cells + _figures(run.row(member.trainer), split, names), False))
+        rows.append((["fused", "", "", "", split, *_figures(run.row(None), split, names)], True))
     left_out = "".join(
-        f'<p class="quiet">{found.left_out} {split} videos are left out: some trainer could not score them.</p>'
+        f'<p class="quiet">{found.left_out} {split} {run.unit}s are left out: some trainer could not score them.</p>'
         for split, found in (("validation", run.model.validation), ("test", run.model.test))
         if found and found.left_out
     )
     stops = "".join(
         f'<p class="quiet">{escape(trainer)} {escape(stop.words)}.</p>' for trainer, stop in run.stops.items()
     )
-    head = ["trainer", "model", "weight", "epoch", "split", *NAMES.values()]
+    head = ["trainer", "model", "weight", "epoch", "split", *names.values()]
     return section("Results", table(head, rows, left=(1, 4)) + left_out + stops)
 
 
@@ -150,29 +153,30 @@ def _sweeps(run: Run) -> str:
             f"Sweep {sweep}",
             f"<p>Best on validation: {escape(members[0].label)}.</p>"
             + table(
-                ["", *map(escape, members[0].settings), *NAMES.values()],
+                ["", *map(escape, members[0].settings), *names.values()],
                 [
                     (
                         [
                             one.trainer,
                             *one.settings.values(),
-                            *(_figure(name, one.validation.get(name)) for name in NAMES),
+                            *(_figure(name, one.validation.get(name)) for name in names),
                         ],
                         one is members[0],
                     )
                     for one in members
                 ],
             )
-            + '<p class="quiet">Figures of the validation split, by video. The best of many looks better there than it '
-            "is; its figures on the test split do not.</p>",
+            + f'<p class="quiet">Figures of the validation split, by {run.unit}. The best of many looks better '
+            "there than it is; its figures on the test split do not.</p>",
         )
         for sweep, members in standings(run).items()
+        for names in [named(one.validation for one in members)]
     )
 
 
-def _figures(row: tuple[Figures, Figures], split: str) -> list[str]:
+def _figures(row: tuple[Figures, Figures], split: str, names: Iterable[str]) -> list[str]:
     found = dict(zip(("validation", "test"), row, strict=True))[split]
-    return [_figure(name, found.get(name)) for name in NAMES]
+    return [_figure(name, found.get(name)) for name in names]
 
 
 def _figure(name: str, value: float | None) -> str:
@@ -209,9 +213,9 @@ def _strategies(run: Run) -> str:
         for tried in run.model.strategies
     ]
     why = (
-        '<p class="quiet">Chosen by the log loss on validation videos that the weights were not fitted to (&plusmn;: '
-        "standard error of the difference from the chosen one), with scores as sure of themselves as is best for each "
-        "strategy, so these losses are lower than those above. The test split had no say.</p>"
+        f'<p class="quiet">Chosen by the log loss on validation {run.unit}s that the weights were not fitted to '
+        "(&plusmn;: standard error of the difference from the chosen one), with scores as sure of themselves as is "
+        "best for each strategy, so these losses are lower than those above. The test split had no say.</p>"
     )
     doubt = f"<p>Note: {escape(run.model.doubt)}.</p>" if run.model.doubt else ""
     return section("Fusion", table(head, rows) + why + doubt)
@@ -233,9 +237,11 @@ def _confusion(run: Run, pictures: Pictures) -> str:
         ([names[label], names[other], str(-count), percent(-count / of_label)], False)
         for count, of_label, (label, other) in pairs[:_PAIRS]
     ]
-    head = ["label", "taken for", "videos", "of the<br>label's"]
+    head = ["label", "taken for", f"{run.unit}s", "of the<br>label's"]
     listed = f"<h3>Most often taken for another</h3>{table(head, rows, left=(1,), wrap=(0, 1))}" if rows else ""
-    return _pictures(f"Confusion on the {run.split} split", "Fused model, by video.", pictures, ("confusion",), listed)
+    return _pictures(
+        f"Confusion on the {run.split} split", f"Fused model, by {run.unit}.", pictures, ("confusion",), listed
+    )
 
 
 def _numbered(run: Run, numbered: Sequence[int]) -> str:
@@ -256,7 +262,7 @@ def _samples(run: Run, pictures: Pictures) -> str:
         "are no picture.</p>"
         for stream, feature in run.descriptors.items()
     )
-    caption = f"Videos of the {run.split} split, with what the streams see of them."
+    caption = f"{run.unit.capitalize()}s of the {run.split} split, with what the streams see of them."
     return _pictures("Samples", caption, pictures, ("samples",), left_out if "samples" in pictures else "")
 
 
@@ -274,7 +280,7 @@ def _classes(run: Run) -> str:
         word, figure = "class", "Accuracy by class"
         right = [confusion(part.class_id, part.probabilities).diagonal() for part in parts]
         found = [counts / np.maximum(totals, 1) for counts in right]
-    head = [word, "videos", *(escape(name) for name in run.scores), "fused", ""]
+    head = [word, f"{run.unit}s", *(escape(name) for name in run.scores), "fused", ""]
     rows = []
     for c in sorted(np.flatnonzero(totals), key=lambda c: (found[-1][c], run.model.classes[c])):
         shares = [each[c] for each in found]
@@ -304,7 +310,7 @@ def _mistakes(run: Run) -> str:
     if not len(run.fused):
         return ""
     if not len(wrong):
-        return section("Misclassified", f"<p>None of {len(run.fused):,} {run.split} videos.</p>")
+        return section("Misclassified", f"<p>None of {len(run.fused):,} {run.split} {run.unit}s.</p>")
     certain_first = sorted(wrong, key=lambda v: (-run.fused.probabilities[v, predicted[v]], run.fused.video_id[v]))
     rows = []
     for v in certain_first[:_MISTAKES]:
@@ -313,7 +319,7 @@ def _mistakes(run: Run) -> str:
         rows.append(
             (
                 [
-                    run.fused.video_id[v],
+                    run.called(run.fused.video_id[v]),
                     run.answer(int(v)),
                     names[predicted[v]],
                     percent(row[predicted[v]]),
@@ -323,10 +329,10 @@ def _mistakes(run: Run) -> str:
             )
         )
     of_label = "best score<br>of a label" if run.model.independent else "score of<br>the label"
-    head = ["video", "label", "predicted", "its score", of_label]
+    head = [run.unit, "label", "predicted", "its score", of_label]
     more = f", the {len(rows)} with the highest score are listed" if len(wrong) > len(rows) else ""
-    sentence = f'<p class="quiet">{len(wrong):,} of {len(run.fused):,} {run.split} videos{more}.</p>'
-    return section("Misclassified", sentence + _long(head, rows, "video", left=(1, 2), wrap=(0, 1, 2)))
+    sentence = f'<p class="quiet">{len(wrong):,} of {len(run.fused):,} {run.split} {run.unit}s{more}.</p>'
+    return section("Misclassified", sentence + _long(head, rows, run.unit, left=(1, 2), wrap=(0, 1, 2)))
 
 
 def _notes(notes: Mapping[str, str]) -> str:

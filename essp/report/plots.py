@@ -98,7 +98,7 @@ def accuracy(
         _mark(axes, history, names, best.get(trainer), colour)
     axes.set_title(f"{NAMES[metric]} (validation by video)")
     axes.set_ylim(0, 1.02)
-    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
     return png(figure, theme)
 
 
@@ -163,7 +163,7 @@ def sweeps(compared: Mapping[str, Sequence[tuple[str, float]]], theme: Theme) ->
         axes.invert_yaxis()
         axes.set_title(sweep, loc="left", fontsize=9, color=theme.ink)
         axes.set_xlim(0, 1)
-        axes.xaxis.set_major_formatter(PercentFormatter(1.0))
+        axes.xaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
     return png(figure, theme)
 
 
@@ -178,7 +178,7 @@ def confusion(counts: NDArray[np.int64], classes: Sequence[str], theme: Theme) -
     shares = counts / totals
     ramp = LinearSegmentedColormap.from_list(theme.name, [theme.background, theme.strong])
     image = axes.imshow(shares, cmap=ramp, vmin=0, vmax=1)
-    bar = figure.colorbar(image, ax=axes, shrink=0.8, format=PercentFormatter(1.0))
+    bar = figure.colorbar(image, ax=axes, shrink=0.8, format=PercentFormatter(1.0, symbol=" %"))
     _colour(bar.ax, theme)
     axes.set_xlabel("predicted")
     axes.set_ylabel("label")

@@ -8,6 +8,7 @@ scikit-learn's.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,9 @@ Labels = NDArray[np.integer[Any]] | NDArray[np.bool_]
 Classes = NDArray[np.integer[Any]]
 Scores = NDArray[np.floating[Any]]
 Figures = dict[str, float]
-"""Metric -> value: `top1`, `top5`, `mean_class` (of classes alone), `mAP`, `log_loss`."""
+"""Metric -> value: `top1`, `top5` (of more than 5 classes), `mean_class` (of classes alone), `mAP`, `log_loss`."""
+_MANY = 5
+"""Of so few classes all are among the five likeliest: `top5` would always be 1."""
 NAMES = {"top1": "top-1", "top5": "top-5", "mean_class": "mean class", "mAP": "mAP", "log_loss": "log loss"}
 """Metric -> what people call it."""
 
@@ -33,6 +36,12 @@ def judged_by(found: Figures) -> str:
 def rank(found: Figures) -> tuple[float, float]:
     """A key by which the better figures come first: by what they are judged by, of equal ones by lower log loss."""
     return -found[judged_by(found)], found["log_loss"]
+
+
+def named(found: Iterable[Figures]) -> dict[str, str]:
+    """Metric -> its name, of those that any of these have, in the order of tables."""
+    there = {name for each in found for name in each}
+    return {name: shown for name, shown in NAMES.items() if name in there}
 
 
 def top_k(labels: Labels, scores: Scores, k: int) -> float:
@@ -121,7 +130,7 @@ def figures(labels: Labels, probabilities: Scores) -> Figures:
     of_classes = {} if labels.ndim == 2 else {"mean_class": mean_class_accuracy(labels.astype(np.int64), probabilities)}
     return {
         "top1": top_k(labels, probabilities, 1),
-        "top5": top_k(labels, probabilities, 5),
+        **({"top5": top_k(labels, probabilities, _MANY)} if probabilities.shape[1] > _MANY else {}),
         **of_classes,
         "mAP": mean_average_precision(labels, probabilities),
         "log_loss": log_loss(labels, probabilities),

@@ -243,6 +243,11 @@ def open_model(stores: Stores, uri: str) -> tuple[ObjectStore, FusedModel]:
             return store, read_model(store)
         except NotFound:
             continue
+    if next(iter(stores.under(folder).list(layout.TRAINERS)), None) is not None:
+        raise NotFound(
+            f"{uri} is the output of a job that has not completed, so it has no model yet; `essp run` with the job's "
+            "file trains on where it stopped"
+        )
     raise NotFound(f"there is no model at {uri}; a training job writes one to <output>/model when it completes")
 
 

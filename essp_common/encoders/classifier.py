@@ -14,6 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from essp_common.encoders.fitting import Tell, silent
+
 Floats = NDArray[np.float64]
 Loss = Callable[[Floats], tuple[float, Floats]]
 """Parameters -> the loss, and its slope, of the same shape."""
@@ -39,7 +41,9 @@ class LinearClassifier:
         return softmax(vectors @ self.weights + self.bias)
 
 
-def fitted_classifier(vectors: Floats, labels: NDArray[np.int32], classes: int, penalty: float) -> LinearClassifier:
+def fitted_classifier(
+    vectors: Floats, labels: NDArray[np.int32], classes: int, penalty: float, tell: Tell = silent
+) -> LinearClassifier:
     """The lowest mean log loss of `(V, D)` vectors plus `penalty / 2` times the squares of the weights."""
     videos, width = vectors.shape
     basis = np.linalg.qr(vectors.T)[0] if videos < width else np.eye(width)
@@ -58,7 +62,10 @@ def fitted_classifier(vectors: Floats, labels: NDArray[np.int32], classes: int, 
         value = float((normal[:, 0] - (logits * wanted).sum(axis=1)).mean() + (strength * own**2).sum() / 2)
         return value, slope.ravel()
 
-    found = lowest(loss, np.zeros(shape[0] * classes)).reshape(shape)
+    def told(step: int) -> None:
+        tell("a linear classifier", step, _MOST_STEPS)
+
+    found = lowest(loss, np.zeros(shape[0] * classes), told=told).reshape(shape)
     return LinearClassifier(basis @ found[:-1], found[-1])
 
 
@@ -69,12 +76,15 @@ def softmax(logits: Floats) -> Floats:
     return shares
 
 
-def lowest(loss: Loss, start: Floats, most_steps: int = _MOST_STEPS) -> Floats:
-    """Where a smooth function has a lowest value, downhill from the start."""
+def lowest(
+    loss: Loss, start: Floats, most_steps: int = _MOST_STEPS, told: Callable[[int], None] = lambda step: None
+) -> Floats:
+    """Where a smooth function has a lowest value, downhill from the start. `told` hears the number of each step."""
     place = start
     value, slope = loss(place)
     steps: deque[tuple[Floats, Floats]] = deque(maxlen=_KEPT)
-    for _ in range(most_steps):
+    for step_number in range(most_steps):
+        told(step_number)
         if np.abs(slope).max() < _FLAT:
             break
         direction = -_without_curvature(slope, steps)

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from essp_common.encoders.fitting import Tell, silent
 from essp_common.encoders.kmeans import Codebook, fitted_codebook
 from essp_common.encoders.mixture import Mixture, fitted_mixture
 from essp_common.encoders.pca import Pca, fitted_pca
@@ -58,13 +59,15 @@ class Encoder:
         return cls(pca, Codebook(exact["book_centres"]), kind)
 
 
-def fitted_encoder(kind: str, descriptors: NDArray[Any], pca: int, centres: int, seed: int = 0) -> Encoder:
+def fitted_encoder(
+    kind: str, descriptors: NDArray[Any], pca: int, centres: int, seed: int = 0, tell: Tell = silent
+) -> Encoder:
     """The encoder of `(N, D)` descriptors. Raises `ValueError` if they are too few for these components or centres."""
     exact = descriptors.astype(np.float64)
     projection = fitted_pca(exact, pca)
     reduced = projection(exact)
     fit = fitted_mixture if kind == "fisher_vector" else fitted_codebook
-    return Encoder(projection, fit(reduced, centres, seed), kind)
+    return Encoder(projection, fit(reduced, centres, seed, tell), kind)
 
 
 def shapes(kind: str, width: int, pca: int, centres: int) -> dict[str, Shape]:

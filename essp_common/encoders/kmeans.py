@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from essp_common.encoders.fitting import Tell, silent
+
 Floats = NDArray[np.float64]
 
 _MOST_STEPS = 100
@@ -32,12 +34,12 @@ class Codebook:
         return found
 
 
-def fitted_codebook(rows: Floats, centres: int, seed: int = 0) -> Codebook:
+def fitted_codebook(rows: Floats, centres: int, seed: int = 0, tell: Tell = silent) -> Codebook:
     """The codebook of `(N, D)` rows. Raises `ValueError` if there are fewer rows than centres."""
-    return improved_codebook(rows, first_centres(rows, centres, seed))
+    return improved_codebook(rows, first_centres(rows, centres, seed, tell), tell)
 
 
-def first_centres(rows: Floats, centres: int, seed: int = 0) -> Floats:
+def first_centres(rows: Floats, centres: int, seed: int = 0, tell: Tell = silent) -> Floats:
     """`(k, D)` rows that are far from each other: each is drawn with the square of its distance to those before."""
     if not 1 <= centres <= len(rows):
         raise ValueError(f"{len(rows)} descriptors are too few for {centres} centres; take fewer centres")
@@ -50,17 +52,19 @@ def first_centres(rows: Floats, centres: int, seed: int = 0) -> Floats:
         number = int(np.searchsorted(sums, drawn, side="right")) if sums[-1] > 0 else len(chosen)
         chosen.append(min(number, len(rows) - 1))
         nearest = np.minimum(nearest, _distances(rows, rows[chosen[-1:]])[:, 0])
+        tell("where centres begin", len(chosen), centres)
     return rows[chosen]
 
 
-def improved_codebook(rows: Floats, centres: Floats) -> Codebook:
+def improved_codebook(rows: Floats, centres: Floats, tell: Tell = silent) -> Codebook:
     """Move each centre to the mean of its rows until none changes its centre, or 100 times.
 
     A centre without rows takes the row that is farthest from its own centre.
     """
     book, before = Codebook(centres), None
     columns = np.ascontiguousarray(rows.T)  # sums of columns take a fraction of the time of `np.add.at`
-    for _ in range(_MOST_STEPS):
+    for step in range(_MOST_STEPS):
+        tell("centres", step, _MOST_STEPS)
         number = book.nearest(rows)
         if before is not None and np.array_equal(number, before):
             break

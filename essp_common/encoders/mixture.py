@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from essp_common.encoders.fitting import Tell, silent
 from essp_common.encoders.kmeans import fitted_codebook
 
 Floats = NDArray[np.float64]
@@ -59,16 +60,17 @@ class Mixture:
         return squares
 
 
-def fitted_mixture(rows: Floats, gaussians: int, seed: int = 0) -> Mixture:
+def fitted_mixture(rows: Floats, gaussians: int, seed: int = 0, tell: Tell = silent) -> Mixture:
     """The mixture of `(N, D)` rows, begun from k-means. Raises `ValueError` if there are fewer rows than Gaussians."""
-    book = fitted_codebook(rows, gaussians, seed)
-    return improved_mixture(rows, maximised(rows, np.eye(gaussians)[book.nearest(rows)]))
+    book = fitted_codebook(rows, gaussians, seed, tell)
+    return improved_mixture(rows, maximised(rows, np.eye(gaussians)[book.nearest(rows)]), tell)
 
 
-def improved_mixture(rows: Floats, mixture: Mixture) -> Mixture:
+def improved_mixture(rows: Floats, mixture: Mixture, tell: Tell = silent) -> Mixture:
     """Steps of expectation and maximisation, until the likelihood hardly grows, or 100 of them."""
     before = -np.inf
-    for _ in range(_MOST_STEPS):
+    for step in range(_MOST_STEPS):
+        tell("a mixture of Gaussians", step, _MOST_STEPS)
         posteriors, now = mixture.expected(rows)
         if now - before < _GAIN:
             break

@@ -149,6 +149,21 @@ class StopStatus(_Model):
     """A sentence without its subject, for people."""
 
 
+class FitStatus(_Model):
+    """What a trainer learns of all clips of a phase, now that they have come; live."""
+
+    what: str
+    """As in `a mixture of Gaussians`."""
+    done: int
+    """Steps that are done."""
+    most: int
+    """Steps that there may be; it may be over earlier."""
+    left_s: float | None
+    """Seconds left at most; null: not known."""
+    words: str
+    """A sentence without its subject, for people."""
+
+
 class TrainerStatus(_Model):
     """One training, live."""
 
@@ -170,6 +185,8 @@ class TrainerStatus(_Model):
     """Clips ready in its prefetch queue."""
     waits_for: str | None = None
     """The slowest trainer, if this one waits because it is `limits.lead` passes ahead of it."""
+    fit: FitStatus | None = None
+    """What it learns between two phases, as encoders of descriptors and probes do."""
     reports: tuple[PhaseReport, ...]
     """All phases so far, in order."""
     checkpoint: str | None
@@ -312,6 +329,8 @@ class JobStatus(_Model):
     """The pools of which no worker is up yet, where the job waits for one of each before it begins."""
     changes: tuple[ChangeStatus, ...] = ()
     """What people have changed of it while it ran, in order."""
+    unit: Literal["video", "record"] = "video"
+    """What its data are."""
 
 
 def stored_status(text: str, where: str) -> JobStatus:

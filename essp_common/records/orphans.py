@@ -12,9 +12,11 @@ import re
 from collections import defaultdict
 from dataclasses import dataclass
 
-from essp_common.records.versions import FILES, SUFFIX, DataSet
+from essp_common.records.versions import FILES, NAMES_SUFFIX, SUFFIX, DataSet
 
-_NAME = re.compile(re.escape(FILES) + r"([0-9a-f]{12})([0-9a-f]{20})" + re.escape(SUFFIX))
+_NAME = re.compile(
+    re.escape(FILES) + r"([0-9a-f]{12})([0-9a-f]{20})" + f"({re.escape(SUFFIX)}|{re.escape(NAMES_SUFFIX)})"
+)
 _HEX_DIGITS = 12
 BUILD_DIGITS = 20
 
@@ -44,7 +46,7 @@ def orphans(data_set: DataSet, now_s: float, age_s: float) -> Orphans:
     named: set[str] = set()
     numbers: list[int | None] = [*data_set.versions()]
     for number in numbers or [None]:
-        named |= {file.key for file in data_set.version(number)[1].files}
+        named |= {key for file in data_set.version(number)[1].files for key in (file.key, file.names_key)}
     builds: dict[str, list[tuple[int, str, int]]] = defaultdict(list)
     for info in listed:
         name = _NAME.fullmatch(info.key)

@@ -2,6 +2,7 @@
 
     <folder>/versions/0000000001.json    which files version 1 has, with their hashes, and what was deleted
     <folder>/records/<name>.records      a file of records (`chunk.py`); `orphans.py` says what its name means
+    <folder>/records/<name>.names        what people call each of them, if that is known (`names.py`)
 
 Files and versions are never changed. Appending adds files and a version that names the old files and the new ones;
 deleting adds a version that leaves keys out. A version names the hash of the one it was made from. It is written after
@@ -22,7 +23,7 @@ from essp_common.objects.numbered_log import NumberedLog
 from essp_common.objects.port import ObjectStore
 from essp_common.validation import problems
 
-_VERSIONS, FILES, SUFFIX = "versions/", "records/", ".records"
+_VERSIONS, FILES, SUFFIX, NAMES_SUFFIX = "versions/", "records/", ".records", ".names"
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Count = Annotated[int, Field(ge=0)]
 
@@ -44,6 +45,11 @@ class RecordFile(_Model):
     def key(self) -> str:
         """Where it is, in the folder of the data set."""
         return f"{FILES}{self.name}{SUFFIX}"
+
+    @property
+    def names_key(self) -> str:
+        """Where the names of its records are, if they have some (`names.py`)."""
+        return f"{FILES}{self.name}{NAMES_SUFFIX}"
 
 
 class Version(_Model):

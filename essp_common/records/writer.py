@@ -12,6 +12,7 @@ from typing import Self
 
 from essp_common.errors import ConfigError, Conflict, EsspError, NotFound
 from essp_common.records.chunk import ENTRY, MOST_BYTES, MOST_RECORDS, Record, pack
+from essp_common.records.names import names_bytes
 from essp_common.records.orphans import BUILD_DIGITS, file_name
 from essp_common.records.versions import DataSet, RecordFile, Version, digest
 
@@ -46,13 +47,18 @@ class Writer:
         """Of the file that was written last."""
         self._files: list[RecordFile] = []
         self._waiting: list[Record] = []
+        self._names: list[str] = []
+        """Of those that wait."""
         self._waiting_bytes = 0
         self._next_key = self._before.next_key
         self.number = 0
         """Of the version that was made; 0: none yet."""
 
-    def add(self, record: Record) -> None:
-        """Add one record. Raises `ValueError` for one that no file can hold."""
+    def add(self, record: Record, name: str = "") -> None:
+        """Add one record. `name`: what people call it, as the file that it was made from.
+
+        Raises `ValueError` for one that no file can hold.
+        """
         if not -1 <= record.label < len(self.classes):
             raise ValueError(f"label {record.label} is none of {len(self.classes)} classes")
         if not 0 < len(record.data) <= MOST_BYTES:
@@ -61,6 +67,7 @@ class Writer:
         if self._waiting and (self._waiting_bytes + size > self._file_bytes or len(self._waiting) == MOST_RECORDS):
             self._write_file()
         self._waiting.append(record)
+        self._names.append(name)
         self._waiting_bytes += size
 
     def commit(self) -> int:
@@ -89,6 +96,7 @@ class Writer:
         for file in self._files:
             with suppress(EsspError):  # it only takes room
                 self._data_set.store.delete(file.key)
+                self._data_set.store.delete(file.names_key)
         self._files.clear()
 
     def _write_file(self) -> None:
@@ -102,8 +110,10 @@ class Writer:
         )
         self._files.append(file)
         self._data_set.store.put(file.key, data)
+        if any(self._names):
+            self._data_set.store.put(file.names_key, names_bytes(self._names))
         self._next_key += file.records
-        self._waiting, self._waiting_bytes = [], 0
+        self._waiting, self._names, self._waiting_bytes = [], [], 0
 
     def _name(self) -> str:
         self._time_ms = max(self._time_ms + 1, time.time_ns() // 1_000_000)

@@ -115,7 +115,7 @@ class Aggregator:
         except TransientError:
             raise
         except EsspError as error:
-            log.error("job %s cannot be fused: %s", job, error, extra={"job_id": job})
+            log.warning("job %s cannot be fused: %s", job, error, extra={"job_id": job})  # the master says so, too
             said.failed.CopyFrom(_failed(job, error))
         except Exception as error:
             log.exception("job %s failed with an unexpected error", job, extra={"job_id": job})

@@ -221,7 +221,7 @@ def _beginning_of_prediction(record: Record) -> Control | None:
 
 def _failed(job: str, error: Exception) -> Failed:
     if isinstance(error, EsspError):
-        log.error("job %s failed: %s", job, error, extra={"job_id": job})
+        log.warning("job %s failed: %s", job, error, extra={"job_id": job})  # the master says so, too
     else:
         log.exception("job %s failed with an unexpected error", job, extra={"job_id": job})
     return Failed(clip=ClipRef(job=job), stage=PREDICTOR, reason=reason_of(error), kind=kind_of(error))

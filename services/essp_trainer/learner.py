@@ -6,6 +6,7 @@ import torch
 
 from essp_common.artifacts.manifest import Best, Manifest, ModelDescription, Origin
 from essp_common.artifacts.scores import ScoreTable
+from essp_common.encoders.fitting import Tell
 from essp_common.errors import ConfigError, PermanentError
 from essp_common.learning.descriptors import DescriptorClassifier
 from essp_common.learning.models import Classifier, StartingWeights, build
@@ -86,9 +87,9 @@ class Learner:
             self._make(self._assignment.described(shape.channels))
         return self.training.step(batch, share, shape)
 
-    def end_epoch(self) -> StepResult | None:
+    def end_epoch(self, tell: Tell) -> StepResult | None:
         """The clips of a training phase are over. What was learned of all of them together, if that is so."""
-        return self.training.end_epoch()
+        return self.training.end_epoch(tell)
 
     def evaluate(self, batch: Batch, best: Best | None) -> StepResult:
         """Score this rank's clips of one batch by the present weights, or by those of the `best` checkpoint."""

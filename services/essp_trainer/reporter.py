@@ -8,12 +8,14 @@ from essp_common import topics
 from essp_common.artifacts.early_stop import EarlyStop
 from essp_common.artifacts.manifest import TakenChange
 from essp_common.bus.port import Bus
+from essp_common.encoders.fitting import Tell
 from essp_common.failures import kind_of, reason_of, shortened
 from essp_common.pb.v1.messages_pb2 import (
     TRAINER,
     CheckpointReady,
     ClipRef,
     Failed,
+    Fit,
     PhasePlan,
     PhaseReport,
     Progress,
@@ -37,10 +39,10 @@ class Reporter:
         self.clock = clock
         self._last_s = -math.inf
 
-    def step(self, plan: PhasePlan, meter: Meter, queue: int, last: bool = False) -> None:
+    def step(self, plan: PhasePlan, meter: Meter, queue: int, last: bool = False, fit: Fit | None = None) -> None:
         """Report live numbers, unless the last report is more recent than the interval.
 
-        `last`: of the phase, which is reported always.
+        `last`: of the phase, which is reported always. `fit`: what is learned now that all its clips have come.
         """
         if not last and self.clock() - self._last_s < self._interval_s:
             return
@@ -55,8 +57,21 @@ class Reporter:
             data_wait_ratio=meter.data_wait_ratio,
             clips_per_s=meter.clips_per_s,
             queue=queue,
+            fit=fit,
         )
         self._publish(Progress(step=report))
+
+    def fit(self, plan: PhasePlan, meter: Meter) -> Tell:
+        """Who is to be told how far a fit at the end of a phase is; reports it as often as `step` reports."""
+        begun: dict[str, float] = {}
+
+        def tell(what: str, done: int, most: int) -> None:
+            now = self.clock()
+            gone_s = now - begun.setdefault(what, now)
+            left_s = gone_s * (most - done) / done if done else 0.0
+            self.step(plan, meter, 0, fit=Fit(what=what, done=done, most=most, left_s=left_s))
+
+        return tell
 
     def phase_over(self, plan: PhasePlan, metrics: dict[str, float]) -> None:
         """Report the figures of a finished phase."""

@@ -40,6 +40,7 @@ from essp_common.artifacts.clip_features import store_features
 from essp_common.artifacts.early_stop import is_better
 from essp_common.artifacts.manifest import Best, Manifest, PhaseRecord
 from essp_common.cache.port import FrameCache
+from essp_common.encoders.fitting import silent
 from essp_common.errors import PermanentError
 from essp_common.messages.ordered import PhaseEnd
 from essp_common.pb.v1.messages_pb2 import EMBED, TRAIN, VALIDATION, PhasePlan
@@ -257,7 +258,8 @@ class Session:
     def _end_training(self, plan: PhasePlan) -> dict[str, float]:
         if not self._meter.clips:
             raise PermanentError(f"no clip of training epoch {plan.epoch + 1} could be decoded")
-        learned = self._learner.end_epoch()
+        tell = self._reporter.fit(plan, self._meter) if self._ranks.is_rank_zero else silent
+        learned = self._learner.end_epoch(tell)
         if learned is not None:
             return {"loss": learned.loss, "top1": learned.correct / learned.clips}
         rate = self._learner.rates.at(plan, 0)

@@ -55,6 +55,19 @@ def test_a_decoders_child_starts_light() -> None:
     assert done.stdout.strip() == "[]"
 
 
+def test_shares_are_written_in_one_way() -> None:
+    """`12.3 %`, by `essp_common.quantities.percent`: Python's own `%` in a format leaves the space out."""
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in [*SOURCES, *(ROOT / "benchmarks").glob("*.py")]
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FormattedValue)
+        and isinstance(node.format_spec, ast.JoinedStr)
+        and ast.unparse(node.format_spec).rstrip("'\"").endswith("%")
+    ]
+    assert found == []
+
+
 def test_generated_messages_are_current() -> None:
     assert drifted(messages.current()) == []
 

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -313,6 +314,24 @@ def test_the_notebook_runs_and_survives_interrupts_and_restarts(
 
 
 # --- on features ---
+
+
+def test_the_example_of_features_writes_an_array_of_each_video(
+    own_set: tuple[Path, Path], tmp_path: Path, example: RunExample
+) -> None:
+    _, catalog = own_set
+    rows = essp.open_catalog(catalog).rows
+    Path(str(rows[1].uri).removeprefix("file://")).write_bytes(b"no video")
+    lines = example("export_features.py", str(catalog), "out", "--feature", "frame_diff", "--short-side", "32")
+    assert len(lines) == len(rows)
+    assert lines[1].startswith(f"{rows[1].id}: ")
+    files = sorted((tmp_path / "out").iterdir())
+    assert [file.name for file in files] == [f"{number:06}.npz" for number in range(len(rows)) if number != 1]
+    with np.load(files[0]) as first:
+        found = {name: first[name] for name in first.files}
+    clip = essp.decode(rows[0], frames=16, short_side=32)
+    np.testing.assert_array_equal(found["feature"], essp.compute_feature(clip, "frame_diff"))
+    assert (found["video"], found["split"], found["label"]) == (rows[0].id, rows[0].split, rows[0].class_name)
 
 
 @pytest.mark.usefixtures("small")

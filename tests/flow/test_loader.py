@@ -90,6 +90,14 @@ def test_a_long_video_is_shared_by_decoders(catalog: Path, monkeypatch: pytest.M
     assert max(told) > 1
 
 
+def test_the_test_split_is_the_same_whatever_is_set_aside_of_the_training_videos(catalog: Path) -> None:
+    shown = []
+    for fraction in (0, 0.15):
+        with loader(catalog, split="test", validation_fraction=fraction) as one:
+            shown.append([clip for batch in one for clip in batch.meta["video"]])
+    assert shown[0] == shown[1] != []
+
+
 def test_every_place_comes_once(catalog: Path) -> None:
     """Also to a loop that is left and goes on from its state."""
     options: dict[str, Any] = {"step": 5, "clips_per_visit": 2, "clips_per_epoch": None}

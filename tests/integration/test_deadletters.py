@@ -96,7 +96,7 @@ def test_too_many_dead_letters_fail_the_job_and_are_kept_with_its_output(
     with Embedded(spec, Settings(), EmbeddedOptions(consumers=lambda *_: [])) as job:
         status = finish(job)
     assert status.state is JobState.FAILED
-    assert "could not be made, more than limits.dead_ratio (20%) allows" in status.reason
+    assert "could not be made, more than limits.dead_ratio (20 %) allows" in status.reason
 
     kept = OutputEntryStore(Stores(("file:///",)).under(output)).entries()
     assert len(kept) >= status.counts.failed > 0

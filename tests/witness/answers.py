@@ -161,7 +161,7 @@ def figures(labels: NDArray[np.intp], rows: Rows) -> dict[str, float]:
     return {
         "loss": float(-np.log(given).mean()),
         "top1": float((rank < 1).mean()),
-        "top5": float((rank < 5).mean()),
+        **({"top5": float((rank < 5).mean())} if rows.shape[1] > 5 else {}),
         "mean_class": float(np.mean([(rank[labels == c] < 1).mean() for c in occurring])),
         "mAP": float(np.mean([average_precision(labels == c, rows[:, c]) for c in occurring])),
     }

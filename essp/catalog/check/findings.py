@@ -361,7 +361,7 @@ def _of_likenesses(by_file: Mapping[str, Sequence[VideoRow]], measures: Mapping[
 
 def _likeness(kind: str, uris: Sequence[str], by_file: Mapping[str, Sequence[VideoRow]]) -> Finding:
     rows = [row for uri in uris for row in by_file[uri] if row.error is None]
-    what = "copies, byte for byte" if kind == "duplicate" else "look the same, frame by frame"
+    what = "are copies, byte for byte" if kind == "duplicate" else "look the same, frame by frame"
     if _several_splits(rows):
         kind, what = "leak", f"{what}: {_splits(rows)}"
     elif len({row.class_name for row in rows}) > 1 and len({_labels(by_file[uri]) for uri in uris}) > 1:

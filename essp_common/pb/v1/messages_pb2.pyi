@@ -578,8 +578,20 @@ class Progress(_message.Message):
     left: TrainerLeft
     def __init__(self, job: _Optional[str] = ..., worker: _Optional[str] = ..., fence: _Optional[int] = ..., made: _Optional[_Union[Made, _Mapping]] = ..., trained: _Optional[_Union[Trained, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., phase_report: _Optional[_Union[PhaseReport, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointReady, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., step: _Optional[_Union[StepReport, _Mapping]] = ..., trouble: _Optional[_Union[Trouble, _Mapping]] = ..., loop: _Optional[_Union[Loop, _Mapping]] = ..., logs: _Optional[_Union[LogLines, _Mapping]] = ..., stopped: _Optional[_Union[StoppedEarly, _Mapping]] = ..., change_taken: _Optional[_Union[ChangeTaken, _Mapping]] = ..., left: _Optional[_Union[TrainerLeft, _Mapping]] = ...) -> None: ...
 
+class Fit(_message.Message):
+    __slots__ = ("what", "done", "most", "left_s")
+    WHAT_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    MOST_FIELD_NUMBER: _ClassVar[int]
+    LEFT_S_FIELD_NUMBER: _ClassVar[int]
+    what: str
+    done: int
+    most: int
+    left_s: float
+    def __init__(self, what: _Optional[str] = ..., done: _Optional[int] = ..., most: _Optional[int] = ..., left_s: _Optional[float] = ...) -> None: ...
+
 class StepReport(_message.Message):
-    __slots__ = ("trainer", "purpose", "epoch", "clips_done", "loss", "top1", "data_wait_ratio", "clips_per_s", "queue")
+    __slots__ = ("trainer", "purpose", "epoch", "clips_done", "loss", "top1", "data_wait_ratio", "clips_per_s", "queue", "fit")
     TRAINER_FIELD_NUMBER: _ClassVar[int]
     PURPOSE_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -589,6 +601,7 @@ class StepReport(_message.Message):
     DATA_WAIT_RATIO_FIELD_NUMBER: _ClassVar[int]
     CLIPS_PER_S_FIELD_NUMBER: _ClassVar[int]
     QUEUE_FIELD_NUMBER: _ClassVar[int]
+    FIT_FIELD_NUMBER: _ClassVar[int]
     trainer: str
     purpose: Purpose
     epoch: int
@@ -598,7 +611,8 @@ class StepReport(_message.Message):
     data_wait_ratio: float
     clips_per_s: float
     queue: int
-    def __init__(self, trainer: _Optional[str] = ..., purpose: _Optional[_Union[Purpose, str]] = ..., epoch: _Optional[int] = ..., clips_done: _Optional[int] = ..., loss: _Optional[float] = ..., top1: _Optional[float] = ..., data_wait_ratio: _Optional[float] = ..., clips_per_s: _Optional[float] = ..., queue: _Optional[int] = ...) -> None: ...
+    fit: Fit
+    def __init__(self, trainer: _Optional[str] = ..., purpose: _Optional[_Union[Purpose, str]] = ..., epoch: _Optional[int] = ..., clips_done: _Optional[int] = ..., loss: _Optional[float] = ..., top1: _Optional[float] = ..., data_wait_ratio: _Optional[float] = ..., clips_per_s: _Optional[float] = ..., queue: _Optional[int] = ..., fit: _Optional[_Union[Fit, _Mapping]] = ...) -> None: ...
 
 class JobSnapshot(_message.Message):
     __slots__ = ("spec_json", "classes", "versions", "phases", "plan_digest", "layouts", "training_digest")

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 from essp_common.artifacts.early_stop import EarlyStop
 from essp_common.job import status
-from essp_common.pb.v1.messages_pb2 import PhaseReport, Progress, Purpose, StepReport
+from essp_common.pb.v1.messages_pb2 import Fit, PhaseReport, Progress, Purpose, StepReport
+from essp_common.quantities import duration
 from essp_common.runtime import ids
 from essp_master.job.curve import Curve
 
@@ -149,6 +150,8 @@ class Activity:
             case "phase_report":
                 if training := self.trainers.get(progress.phase_report.trainer):
                     training.reports |= _by_phase([_report(progress.phase_report)])
+                    if training.step is not None:
+                        training.step.ClearField("fit")
                     self._pass_on(progress)
             case "checkpoint":
                 if training := self.trainers.get(progress.checkpoint.trainer):
@@ -235,11 +238,18 @@ def _trainer(
         clips_per_s=live.clips_per_s if live else None,
         queue=step.queue if step else None,
         waits_for=waits_for,
+        fit=_fit(step.fit) if step and step.HasField("fit") else None,
         reports=tuple(training.reports.values()),
         checkpoint=training.checkpoint,
         final=final,
         stopped=None if stop is None else status.StopStatus(epoch=stop.epoch, best=stop.best, words=stop.words),
     )
+
+
+def _fit(fit: Fit) -> status.FitStatus:
+    left = f", at most {duration(fit.left_s)} left" if fit.left_s else ""
+    words = f"learns {fit.what}: step {fit.done:,} of at most {fit.most:,}{left}"
+    return status.FitStatus(what=fit.what, done=fit.done, most=fit.most, left_s=fit.left_s or None, words=words)
 
 
 def _by_phase(reports: Iterable[status.PhaseReport]) -> dict[tuple[str, int], status.PhaseReport]:

@@ -12,7 +12,7 @@ from essp_common.pb.v1.messages_pb2 import TEST, Purpose
 from essp_common.planning.phases import Phases
 from essp_common.planning.plan import empty_classes
 from essp_common.planning.splits import straddling
-from essp_common.quantities import counted
+from essp_common.quantities import counted, percent
 from essp_master.job.sizing import catch_up_bytes, uncoupled_budget
 from essp_master.job.trainer_checks import alike
 
@@ -70,8 +70,8 @@ def _of_splits(phases: Phases) -> Iterator[str]:
         return
     if spec.data.validation is None:
         yield (
-            f"data.validation is null: {spec.data.validation_fraction:.0%} of the training {_kind(spec)}s are set "
-            f"aside, whatever {'records_validation says' if spec.data.records else 'splits the catalog has'}"
+            f"data.validation is null: {percent(spec.data.validation_fraction, 0)} of the training {_kind(spec)}s are "
+            f"set aside, whatever {'records_validation says' if spec.data.records else 'splits the catalog has'}"
         )
     if spec.data.test is not None and all(purpose != TEST for purpose, _ in phases.order):
         missing = (

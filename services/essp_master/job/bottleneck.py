@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from essp_common.job.status import BottleneckStatus, JobState, JobStatus, PoolStatus, TrainerStatus
-from essp_common.quantities import counted, size
+from essp_common.quantities import counted, percent, size
 from essp_common.runtime import ids
 from essp_master.job.handshake import workers_of
 
@@ -50,7 +50,7 @@ def bottleneck(job: JobStatus) -> BottleneckStatus | None:
     fed = [trainer for trainer in known if _wait(trainer) <= WAITS]
     if job.credits.waiting and fed:
         return _slowest(job, fed, f"; {hungry.name} waits, as no more is issued until others have taken theirs")
-    effect = f"; {hungry.name} waits for clips for {_wait(hungry):.0%} of its time"
+    effect = f"; {hungry.name} waits for clips for {percent(_wait(hungry), 0)} of its time"
     return _supply(job, (hungry.stream,), effect)
 
 
@@ -97,7 +97,7 @@ def _slowest(job: JobStatus, trainers: Sequence[TrainerStatus], effect: str = ""
     behind = [trainer.name for trainer in job.trainers if trainer.waits_for == slowest.name]
     rate = "" if slowest.clips_per_s is None else f"trains {slowest.clips_per_s:.1f} clips/s and "
     ahead = f"; {', '.join(behind)} may not get further ahead of it" if behind else ""
-    wait = f"waits for clips for only {_wait(slowest):.0%} of its time"
+    wait = f"waits for clips for only {percent(_wait(slowest), 0)} of its time"
     words = f"Trainer {slowest.name} limits the rate: it {rate}{wait}{ahead}{effect}."
     return BottleneckStatus(part=ids.trainer_consumer(slowest.name), words=words)
 

@@ -78,6 +78,7 @@ def status_of(job: Job, usage: CacheUsage | None, now_s: float) -> status.JobSta
         queue=job.place,
         awaits=job.awaits,
         changes=tuple(map(_change, job.changes.made)),
+        unit="record" if spec.data.records else "video",
     )
     return found.model_copy(update={"bottleneck": bottleneck(found)})
 
@@ -137,6 +138,7 @@ def status_by_command(last: Control) -> status.JobStatus:
         result=None,
         last_event=0,
         team=last.team,
+        unit="record" if spec is not None and spec.data.records else "video",
     )  # fmt: skip
 
 

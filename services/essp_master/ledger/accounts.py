@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 
+from essp_common.quantities import percent
 from essp_master.ledger.indices import IndexSet
 
 _SAMPLE = 20
@@ -43,7 +44,7 @@ class Counts:
             return ""
         return (
             f"{self.failed} of the first {tried} clips could not be made, more than limits.dead_ratio "
-            f"({dead_ratio:.0%}) allows"
+            f"({percent(dead_ratio, 0)}) allows"
         )
 
 

@@ -49,7 +49,7 @@ function consumers(job, now) {
     figures: [["rate", trainer.clips_per_s == null ? UNKNOWN : `${number(trainer.clips_per_s)} clips/s`],
       ["waits for clips", trainer.data_wait_ratio == null ? UNKNOWN : `${percent(trainer.data_wait_ratio)} of its time`],
       ["ready", trainer.queue == null ? UNKNOWN : counted(trainer.queue, "clip")]],
-    note: trainer.final ? "done" : trainer.stopped ? trainer.stopped.words : trainer.waits_for ? `waits for ${trainer.waits_for}: it is as far ahead as limits.lead allows` : "",
+    note: trainer.final ? "done" : trainer.stopped ? trainer.stopped.words : trainer.fit ? trainer.fit.words : trainer.waits_for ? `waits for ${trainer.waits_for}: it is as far ahead as limits.lead allows` : "",
   }));
   return Object.entries(now ? now.done : job.phases.at(-1)?.done || {}).map(([consumer, done]) => {
     const stream = consumer.startsWith("predictor.") ? consumer.slice("predictor.".length) : null;

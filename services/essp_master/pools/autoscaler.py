@@ -29,6 +29,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
+from essp_common.quantities import percent
+
 
 class Saturation(StrEnum):
     """How a pool relates to its input and its consumers; see the module's docstring."""
@@ -150,7 +152,7 @@ class Autoscaler:
         policy = self._policy
         memory.surplus_since_s = None
         if load.wait <= policy.wait_high and load.ready and load.replicas:
-            return load.replicas, f"no trainer waits for more than {policy.wait_high:.0%} of its time"
+            return load.replicas, f"no trainer waits for more than {percent(policy.wait_high, 0)} of its time"
         if load.hindered and load.replicas:
             return load.replicas, f"more workers would not help: {load.hindered}"
         if load.ready < load.replicas:
@@ -161,14 +163,15 @@ class Autoscaler:
         if saturation is Saturation.STARVED:
             return (
                 load.replicas,
-                f"trainers wait {load.wait:.0%}, but this pool is only {load.busy:.0%} busy: its input is too slow",
+                f"trainers wait {percent(load.wait, 0)}, but this pool is only {percent(load.busy, 0)} busy: "
+                "its input is too slow",
             )
         if memory.per_worker is None and load.replicas:
             return load.replicas, "its workers have made nothing yet, so nobody knows whether more would help"
         if memory.per_worker is None or load.demand_per_s is None:
             return load.replicas + 1, "it is not known how much is wanted, so one worker more"
         return max(load.replicas, needed), (
-            f"trainers wait {load.wait:.0%} and could take {memory.demand:.1f} clips/s; a worker makes "
+            f"trainers wait {percent(load.wait, 0)} and could take {memory.demand:.1f} clips/s; a worker makes "
             f"{memory.per_worker:.1f}, so {needed} are needed"
             + f", including {load.stuck} to replace stuck ones"
             * (load.stuck > 0)

@@ -131,6 +131,9 @@ def alike(frames: Sequence[Frames]) -> tuple[tuple[int, ...], np.dtype[Any]]:
     kinds = {(each.shape, each.dtype) for each in frames}
     if len(kinds) > 1:
         said = " and ".join(sorted(f"{dtype} {shape}" for shape, dtype in kinds)[:2])
-        raise ConfigError(f"the clips of a batch differ ({said}); a transform has to give all the same shape and type")
+        raise ConfigError(
+            f"the clips of a batch differ ({said}); where videos differ in shape, clip.resize.mode has to be crop, and "
+            "a transform has to give all the same shape and type"
+        )
     [kind] = kinds
     return kind

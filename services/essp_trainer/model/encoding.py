@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from essp_common.encoders.classifier import LinearClassifier, fitted_classifier
 from essp_common.encoders.encoder import fitted_encoder
+from essp_common.encoders.fitting import Tell
 from essp_common.encoders.rows import Entries, Sample
 from essp_common.errors import PermanentError
 from essp_common.learning.descriptors import DescriptorClassifier
@@ -57,9 +58,9 @@ class Encoding(Fitted[DescriptorClassifier]):
         self.keep(CLIPS, self.entries_of(batch.plan.epoch, owners[found], vectors[found]) if clips else NOTHING)
         return self.figures_of(vectors, owners[:, 1])
 
-    def end_epoch(self) -> StepResult:
+    def end_epoch(self, tell: Tell) -> StepResult:
         if not self._model.has_learned:
-            vectors = self._learn_to_encode()
+            vectors = self._learn_to_encode(tell)
             if self._samples[_ROWS].whole:
                 self._samples[CLIPS].add(vectors)
             elif self._only_epoch:
@@ -75,10 +76,10 @@ class Encoding(Fitted[DescriptorClassifier]):
             if kept is None:
                 raise PermanentError(f"{self.where}: no clip of this epoch has a descriptor to learn from")
             vectors = kept
-        return self.learn_to_classify(vectors)
+        return self.learn_to_classify(vectors, tell)
 
-    def classifier_of(self, vectors: NDArray[np.float32], labels: NDArray[np.int32]) -> LinearClassifier:
-        return fitted_classifier(vectors.astype(np.float64), labels, self._classes, self._spec.penalty)
+    def classifier_of(self, vectors: NDArray[np.float32], labels: NDArray[np.int32], tell: Tell) -> LinearClassifier:
+        return fitted_classifier(vectors.astype(np.float64), labels, self._classes, self._spec.penalty, tell)
 
     def _drawn(self, epoch: int, clips: list[NDArray[np.generic]], owners: NDArray[np.int64]) -> Entries:
         """The descriptors of these clips, each with its ticket."""
@@ -88,7 +89,7 @@ class Encoding(Fitted[DescriptorClassifier]):
         ]
         return Entries.joined(parts) if parts else NOTHING
 
-    def _learn_to_encode(self) -> Entries:
+    def _learn_to_encode(self, tell: Tell) -> Entries:
         """Fit the encoder. Returns the vectors of the sampled descriptors, clip by clip, with the clips' tickets."""
         kept = self._samples[_ROWS].entries()
         if kept is None:
@@ -99,20 +100,23 @@ class Encoding(Fitted[DescriptorClassifier]):
         seen = self._samples[_ROWS].seen
         log.info("%s learns to encode from %d of %d descriptors", self.where, len(kept), seen)
         try:
-            fitted = fitted_encoder(self._name, kept.rows, self._spec.pca, self._spec.centres, self._seed)
+            fitted = fitted_encoder(self._name, kept.rows, self._spec.pca, self._spec.centres, self._seed, tell)
         except ValueError as error:
             raise PermanentError(
                 f"{self.where}: {error}. Those are the descriptors of the first epoch; take fewer centres and "
                 "components, or more clips (sampling.clips_per_epoch)"
             ) from error
         self.take_over(self._model, lambda: self._model.learn(fitted.arrays()))
-        return self._vectors_of(kept)
+        return self._vectors_of(kept, tell)
 
-    def _vectors_of(self, kept: Entries) -> Entries:
+    def _vectors_of(self, kept: Entries, tell: Tell) -> Entries:
         owners, number, rows = np.unique(kept.owners, axis=0, return_inverse=True, return_counts=True)
         of_clips = np.split(np.argsort(number.ravel(), kind="stable"), np.cumsum(rows)[:-1])
         drawn = np.concatenate([self.tickets(0, owner, 1) for owner in owners])
         clips = np.argsort(drawn, kind="stable")[: self._spec.clips]
         encoder = self._model.encoder
-        vectors = [encoder(kept.rows[of_clips[clip]]).astype(np.float32) for clip in clips]
+        vectors: list[NDArray[np.float32]] = []
+        for clip in clips:
+            tell("vectors of its clips", len(vectors), len(clips))
+            vectors.append(encoder(kept.rows[of_clips[clip]]).astype(np.float32))
         return Entries(drawn[clips], owners[clips], np.stack(vectors))

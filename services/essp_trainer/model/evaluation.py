@@ -1,6 +1,6 @@
 """One evaluation phase: probabilities of every clip, and the figures computed from them.
 
-Figures are by clip and by video (the mean of its clips' probabilities): top-1, top-5 (or top-K for fewer classes), mean
+Figures are by clip and by video (the mean of its clips' probabilities): top-1, top-5 (of more than five classes), mean
 class accuracy and mAP (means over the classes that occur), and the cross entropy. Where labels are learned each by
 itself, top-1 is the share of those whose likeliest label is one of theirs, and there is no mean class accuracy.
 """
@@ -90,7 +90,7 @@ class Evaluation:
 
 
 def clip_and_video_figures(table: ScoreTable) -> dict[str, float]:
-    """`loss`, `top1`, `top5`, `mean_class`, `mAP` by clip, `video_...` by video. Raises `PermanentError` if empty."""
+    """`loss`, and `figures` by clip, `video_...` by video. Raises `PermanentError` if empty."""
     if len(table) == 0:
         raise PermanentError("an evaluation phase has no clips: none of its videos could be decoded")
     videos = by_video(table)

@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from essp_common.artifacts.figures import log_losses
 from essp_common.artifacts.manifest import MODEL_FILE, OPTIMIZER_FILE
 from essp_common.encoders.classifier import LinearClassifier, softmax
+from essp_common.encoders.fitting import Tell
 from essp_common.encoders.rows import Entries, Sample, tickets
 from essp_common.learning.models import (
     AnyClassifier,
@@ -99,11 +100,11 @@ class Fitted(ABC, Generic[ModelT]):
         """
 
     @abstractmethod
-    def end_epoch(self) -> StepResult:
-        """Learn from the samples. Raises `PermanentError` if they are too few."""
+    def end_epoch(self, tell: Tell) -> StepResult:
+        """Learn from the samples, and tell how far that is. Raises `PermanentError` if they are too few."""
 
     @abstractmethod
-    def classifier_of(self, vectors: NDArray[np.float32], labels: NDArray[np.int32]) -> LinearClassifier:
+    def classifier_of(self, vectors: NDArray[np.float32], labels: NDArray[np.int32], tell: Tell) -> LinearClassifier:
         """The linear classifier of `(V, D)` vectors."""
 
     def step(self, batch: Batch, share: Share, shape: ClipShape) -> StepResult:
@@ -182,10 +183,10 @@ class Fitted(ABC, Generic[ModelT]):
         right = int((probabilities.argmax(axis=1) == labels).sum())
         return np.array([float(log_losses(labels, probabilities).sum()), float(right)])
 
-    def learn_to_classify(self, kept: Entries) -> StepResult:
+    def learn_to_classify(self, kept: Entries, tell: Tell) -> StepResult:
         """Fit the linear classifier. Returns what it is on the clips that it was fitted to."""
         log.info("%s learns to classify from %d clips", self.where, len(kept))
-        fitted = self.classifier_of(kept.rows, kept.owners[:, 1].astype(np.int32))
+        fitted = self.classifier_of(kept.rows, kept.owners[:, 1].astype(np.int32), tell)
 
         def learn() -> None:
             weight, bias = self.head.parameters()

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from torch import Tensor
 
+from essp_common.encoders.fitting import Tell
 from essp_common.learning.models import AnyClassifier
 from essp_common.learning.randomness import Share
 from essp_trainer.data.batch import Batch, ClipShape
@@ -30,8 +31,11 @@ class Trainable(Protocol):
     def step(self, batch: Batch, share: Share, shape: ClipShape) -> StepResult | LaunchedStep:
         """Learn from one batch, of which this rank has `share`. `shape`: that of its clips, on all ranks."""
 
-    def end_epoch(self) -> StepResult | None:
-        """All clips of a training phase have come. What was learned of all of them together, if that is so."""
+    def end_epoch(self, tell: Tell) -> StepResult | None:
+        """All clips of a training phase have come. What was learned of all of them together, if that is so.
+
+        Tells how far it is with what takes long.
+        """
 
     def files(self) -> Files:
         """All that a checkpoint has to hold, not copied; the weights to evaluate are in MODEL_FILE."""

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from essp_common.encoders.classifier import LinearClassifier, fitted_classifier
+from essp_common.encoders.fitting import Tell
 from essp_common.errors import PermanentError
 from essp_common.learning.head_inputs import HeadInputs
 from essp_common.learning.models import Classifier
@@ -52,17 +53,17 @@ class Probing(Fitted[Classifier]):
         self.keep(CLIPS, self.entries_of(batch.plan.epoch, owners, vectors))
         return figures
 
-    def end_epoch(self) -> StepResult:
+    def end_epoch(self, tell: Tell) -> StepResult:
         kept = self._samples[CLIPS].entries()
         if kept is None:
             raise PermanentError(f"{self.where}: no clip of this epoch could be learned from")
-        return self.learn_to_classify(kept)
+        return self.learn_to_classify(kept, tell)
 
-    def classifier_of(self, vectors: NDArray[np.float32], labels: NDArray[np.int32]) -> LinearClassifier:
+    def classifier_of(self, vectors: NDArray[np.float32], labels: NDArray[np.int32], tell: Tell) -> LinearClassifier:
         exact = vectors.astype(np.float64)
         mean, spread = exact.mean(axis=0), exact.std(axis=0)
         spread = np.maximum(spread, _LEAST_SPREAD * spread.mean()) if spread.any() else np.ones_like(spread)
-        fitted = fitted_classifier((exact - mean) / spread, labels, self._classes, self._spec.penalty)
+        fitted = fitted_classifier((exact - mean) / spread, labels, self._classes, self._spec.penalty, tell)
         weights = fitted.weights / spread[:, None]
         return LinearClassifier(weights, fitted.bias - mean @ weights)
 

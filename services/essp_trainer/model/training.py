@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from essp_common.artifacts.manifest import MODEL_FILE, OPTIMIZER_FILE, TRAINED_FILE
+from essp_common.encoders.fitting import Tell
 from essp_common.errors import ConfigError
 from essp_common.job.trainer_spec import TrainerSpec
 from essp_common.learning.branches import gradients_that_wait
@@ -134,7 +135,7 @@ class Training:
         """Call `wait` once before parameters, momentum or the moving average change: they are being copied."""
         self._wait = wait
 
-    def end_epoch(self) -> None:
+    def end_epoch(self, tell: Tell) -> None:
         """A network has learned from each batch by itself."""
 
     def _weights(self) -> Files:

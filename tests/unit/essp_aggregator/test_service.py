@@ -357,6 +357,8 @@ def test_a_model_is_found_by_its_folder_its_manifest_or_its_job(job: FinishedJob
 
 def test_no_model_is_an_error_that_says_where_models_come_from(job: FinishedJob) -> None:
     with pytest.raises(NotFound, match="training job writes one"):
+        open_model(STORES, f"{job.spec.output}/elsewhere")
+    with pytest.raises(NotFound, match="is the output of a job that has not completed, so it has no model yet"):
         open_model(STORES, job.spec.output)
 
 

@@ -253,12 +253,16 @@ def test_a_command_that_comes_again_while_its_job_runs_is_done_with_it(
     assert bench.bus.backlog(topics.CONTROL, "predictor") == 0
 
 
-def test_a_model_that_is_missing_fails_the_job(tmp_path: Path) -> None:
+def test_a_model_that_is_missing_fails_the_job_and_is_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """`essp predict` shows what is logged as an error, and why the job failed."""
     bench = PredictorBench(tmp_path)
     with bench.predictor():
         failed = bench.ending().failed
     assert (failed.stage, failed.clip.job) == (PREDICTOR, JOB)
     assert "there is no model at" in failed.reason
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
 
 
 def test_a_gpu_without_room_says_what_helps(bench: PredictorBench, monkeypatch: pytest.MonkeyPatch) -> None:

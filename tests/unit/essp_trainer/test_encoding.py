@@ -19,7 +19,7 @@ from essp_common.errors import PermanentError
 from essp_common.job.spec import JobSpec
 from essp_common.learning.descriptors import DescriptorClassifier
 from essp_common.learning.models import restore
-from essp_common.pb.v1.messages_pb2 import EMBED, TRAIN, VALIDATION, Control, PhasePlan
+from essp_common.pb.v1.messages_pb2 import EMBED, TRAIN, VALIDATION, Control, Fit, PhasePlan
 from tests.harness.training_jobs import (
     CLASSES,
     ClipPosition,
@@ -109,6 +109,26 @@ def test_it_learns_from_descriptors_and_scores_every_clip(tmp_path: Path, model:
     losses = [record.metrics["loss"] for record in manifest.history if record.purpose == "train"]
     assert losses[-1] < 0.7 * np.log(len(CLASSES))
     assert stage.cache.usage().keys == 0
+
+
+def test_it_tells_how_far_it_is_with_what_it_learns_between_phases(tmp_path: Path) -> None:
+    stage = trained(job(tmp_path, epochs=2, centres=6))
+    told = [(step.epoch, step.fit) for step in stage.reports("step") if step.HasField("fit")]
+    fits: dict[tuple[int, str], list[Fit]] = {}
+    for epoch, fit in told:
+        fits.setdefault((epoch, fit.what), []).append(fit)
+    assert list(fits) == [
+        (0, "where centres begin"),
+        (0, "centres"),
+        (0, "a mixture of Gaussians"),
+        (0, "vectors of its clips"),
+        (0, "a linear classifier"),
+        (1, "a linear classifier"),
+    ]
+    for first, *others in fits.values():
+        assert [fit.done for fit in others] == [first.done + 1 + n for n in range(len(others))]
+        assert first.left_s == 0
+        assert all(fit.left_s >= 0 and fit.done <= fit.most == first.most for fit in others)
 
 
 def test_the_codebook_is_that_of_the_sampled_rows_and_the_classifier_that_of_scikit_learn(tmp_path: Path) -> None:

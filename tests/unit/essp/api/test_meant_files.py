@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from essp.api.prediction import find
+from essp.catalog.found import VIDEO_SUFFIXES
 from essp_common.wiring import Stores
 
 
@@ -20,6 +21,24 @@ def test_a_file_whose_name_no_uri_can_have_is_said_and_not_left_out(tmp_path: Pa
         "n\\nl.mp4": "name",
         "gone.mp4": "vanished",
     }
+
+
+def test_a_folder_without_videos_is_said_to_be_one_with_what_is_read(tmp_path: Path) -> None:
+    for name in ("empty", "others", "others/sub"):
+        (tmp_path / name).mkdir()
+    for name in ("others/a.txt", "others/sub/b.png"):
+        (tmp_path / name).touch()
+    stores = Stores(("file:///",))
+    wanted = [str(tmp_path / name) for name in ("empty", "others", "missing", "missing.mp4")]
+    empty, others, missing, file = (str(row.error) for row in find(wanted, stores))
+    assert empty.startswith(f"empty: there is no video in the folder {tmp_path}/empty; what ends in one of these is")
+    assert f"there is no video in the folder {tmp_path}/others, only 2 other files; what ends in" in others
+    assert ", .mp4, " in empty and ".rmvb" not in empty and ".png" not in empty  # noqa: PT018
+    assert missing == f"vanished: there is no file {tmp_path}/missing"
+    assert file == f"vanished: there is no file {tmp_path}/missing.mp4"
+    [pictures] = find(wanted[:1], stores, VIDEO_SUFFIXES | {".png"})
+    assert "there is no video or picture in" in str(pictures.error)
+    assert ".png" in str(pictures.error)
 
 
 def test_what_systems_put_beside_videos_has_no_answer(tmp_path: Path) -> None:

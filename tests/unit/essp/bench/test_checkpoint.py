@@ -153,7 +153,7 @@ def test_sentences_say_what_binds(direct: Medians, said: str) -> None:
 def test_sentences_compare_the_burst_buffer_with_direct_checkpoints() -> None:
     ways = {"none": medians(100.0), "direct": medians(130.0, 6.0), "burst": medians(104.0, 0.8, 5.0)}
     found = sentences({mode: ways[mode] for mode in MODES if mode in ways}, CheckpointOptions())
-    assert found[0].startswith("direct: checkpoints of 95.4 MiB add 30.00 s to 100.00 s (30%).")
+    assert found[0].startswith("direct: checkpoints of 95.4 MiB add 30.00 s to 100.00 s (30 %).")
     assert "the store has everything 5.0 s later" in found[1]
     assert "1.2x as fast" in found[2]
 

@@ -40,12 +40,12 @@ MEMORY_READS = case([(1, 2500, 1.0), (4, 9000, 3.9)], [(1, 2600, 1.0), (4, 9500,
         ),
         (
             SLOW_DEVICE, Binds.DEVICE,
-            "the device binds: this is 95% of raw reads, which still gain 2x from 2 to 4 threads: its latency binds, "
+            "the device binds: this is 95 % of raw reads, which still gain 2x from 2 to 4 threads: its latency binds, "
             "and more threads help. 400 images/s with 4 threads, 4x as many as with 1.",
         ),
         (
             NARROW_DEVICE, Binds.DEVICE,
-            "the device binds: this is 98% of raw reads, which gain no more than 1x from 2 to 4 threads: it can serve "
+            "the device binds: this is 98 % of raw reads, which gain no more than 1x from 2 to 4 threads: it can serve "
             "no more. 410 images/s with 2 threads, 1.4x as many as with 1.",
         ),
         (

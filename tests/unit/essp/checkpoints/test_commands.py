@@ -68,7 +68,11 @@ def test_all_checkpoints_are_listed_with_what_they_are(output: Path) -> None:
     assert {each["problem"] for each in found} == {""}
     text = command("checkpoint", "ls", str(output)).stdout
     assert "TRAINER" in text
-    assert "latest, final" in text
+    [best] = [each for each in found if each["best"]]
+    assert newest["step"] != best["step"]
+    assert [each["weights_of"] for each in found] == [None] * (len(found) - 1) + [best["step"]]
+    assert newest["epoch"] == best["epoch"]
+    assert f"latest, final: best ({best['step']:,})" in text
 
 
 def test_a_checkpoint_is_shown_with_its_place_and_files(output: Path) -> None:
@@ -76,7 +80,10 @@ def test_a_checkpoint_is_shown_with_its_place_and_files(output: Path) -> None:
     assert "4 clips, 1 updates" in shown
     assert "phase 0, clip 4" in shown
     assert "model.tensors" in shown
-    assert as_json("checkpoint", "show", str(output))["final"]
+    final = as_json("checkpoint", "show", str(output))
+    assert final["final"]
+    words = " ".join(command("checkpoint", "show", str(output)).stdout.split())
+    assert f"yes: nothing follows it; its weights are those of step {final['best']['step']:,}, the best" in words
     with pytest.raises(NotFound, match=r"trainer one has no checkpoint 5; there are 4, 8, 10"):
         command("checkpoint", "show", str(output), "--step", "5")
 
@@ -169,7 +176,8 @@ def weights_at(output: Path, step: int) -> dict[str, torch.Tensor]:
         (("ls", "{output}", "--trainer", "two"), "holds no checkpoint of trainer two"),
         (("show", "{output}", "--trainer", "two"), "--trainer: there is no trainer two; there are one"),
         (("diff", "{output}", "4", "5"), "there are 4, 8, 10"),
-        (("export", "{output}", "--out", "x"), "there is no model at"),
+        (("export", "{output}", "--out", "x"), "is the output of a job that has not completed, so it has no model yet"),
+        (("export", "nowhere", "--out", "x"), "there is no model at"),
     ],
 )
 def test_what_is_asked_wrongly_is_answered_with_what_there_is(

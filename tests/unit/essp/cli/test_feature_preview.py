@@ -8,7 +8,7 @@ import cv2
 import pytest
 
 from essp.cli.feature_preview import Preview, write_preview
-from essp_common.errors import ConfigError
+from essp_common.errors import BadVideo, ConfigError
 from essp_common.features import registry
 from essp_common.video.probe import probe
 from essp_common.video.synthetic import write_video
@@ -50,6 +50,12 @@ def test_video_shows_as_many_frames_as_were_asked_for(feature: str, video: Path,
 def test_other_kinds_of_file_are_refused(video: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="a preview is a"):
         write_preview(video, tmp_path / "out.gif", preview("flow"))
+
+
+def test_a_file_that_is_no_video_is_named(tmp_path: Path) -> None:
+    (tmp_path / "text.mp4").write_text("not a video")
+    with pytest.raises(BadVideo, match=r"text\.mp4: not a video file"):
+        write_preview(tmp_path / "text.mp4", tmp_path / "out.png", preview("flow"))
 
 
 def test_a_parameter_that_is_no_value_is_named(video: Path) -> None:

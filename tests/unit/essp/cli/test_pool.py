@@ -42,7 +42,7 @@ def test_look_set_and_look_again(url: str, bench: ReconcilerBench) -> None:
     assert "decoder: at 2" in pool(url, "set", "decoder", "--replicas", "2")
     assert bench.driver.replicas == {"decoder": 2}
     assert "at 2" in pool(url, "ls")
-    assert "trainers wait 50%" in pool(url, "events")
+    assert "trainers wait 50 %" in pool(url, "events")
     with pytest.raises(NotFound):
         pool(url, "set", "encoder")
 

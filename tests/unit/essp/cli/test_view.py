@@ -11,7 +11,7 @@ from rich.console import Console
 
 from essp.cli.dashboard import dashboard, duration, results
 from essp.cli.view import JsonView, LiveView, PlainView, open_view
-from essp_common.job.status import JobEvent, JobStatus, StopStatus
+from essp_common.job.status import FitStatus, JobEvent, JobStatus, StopStatus
 from essp_common.quantities import size
 from tests.harness.statuses import WHEN, status
 
@@ -50,6 +50,17 @@ def test_a_trainer_that_waits_for_the_slowest_is_shown() -> None:
     )
     assert f"{first.name} waits for flow: it is as far ahead as limits.lead allows" in shown
     assert "waits for flow" not in text(dashboard(status()))
+
+
+def test_what_a_trainer_learns_between_two_phases_is_shown_on_a_terminal_and_in_a_log() -> None:
+    words = "learns centres: step 25 of at most 100, at most 1 min 15 s left"
+    first, *others = status().trainers
+    fit = FitStatus(what="centres", done=25, most=100, left_s=75.0, words=words)
+    now = status().model_copy(update={"trainers": (first.model_copy(update={"fit": fit}), *others)})
+    assert f"{first.name} {words}" in text(dashboard(now))
+    err = io.StringIO()
+    PlainView(Console(file=io.StringIO()), Console(file=err, width=200)).show(now)
+    assert f"{first.name} {words}" in err.getvalue()
 
 
 def test_a_trainer_that_stopped_early_is_named_while_the_job_runs_and_at_its_end() -> None:
@@ -150,6 +161,22 @@ def test_results_without_a_validation_split_show_the_test_split_only() -> None:
     assert "val." not in shown
     (fused,) = lines_of(shown, "fused")
     assert fused == ["fused", *["98.7", "%"] * 3]
+
+
+def test_results_of_records_speak_of_records_and_images() -> None:
+    shown = text(results(completed().model_copy(update={"unit": "record"})))
+    assert "by record" in shown
+    assert "essp predict IMAGE --model" in shown
+    assert "by video" not in shown
+
+
+def test_results_have_no_column_of_a_figure_that_there_is_not() -> None:
+    metrics = {name: value for name, value in METRICS.items() if not name.endswith(".top5")}
+    shown = text(results(status(state="completed", result={"uri": "u", "metrics": metrics}, failures=[])))
+    assert "top-5" in text(results(completed()))
+    assert "top-5" not in shown
+    (fused,) = lines_of(shown, "fused")
+    assert fused == ["fused", *["98.7", "%"] * 4]
 
 
 def test_results_of_a_failed_job_say_why() -> None:

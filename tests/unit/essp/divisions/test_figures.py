@@ -57,6 +57,11 @@ def test_only_what_all_divisions_have_is_compared() -> None:
     first, second = outcomes([(4, 2), (4, 3)]).each
     more = Outcome(second.name, "b", second.output, 4, {"rgb-1": {"top1": 0.5, "mean_class": 0.5}, **second.figures})
     assert Outcomes("job", "test", (more, first), True).columns == (FUSED,)
+    older = replace(second, figures={FUSED: {**second.figures[FUSED], "top5": 1.0}})
+    both = Outcomes("job", "test", (older, first), True)
+    assert both.mean()[FUSED].keys() == both.deviation()[FUSED].keys() == first.figures[FUSED].keys()
+    assert both.of_all_videos()[FUSED].keys() == {"top1"}
+    assert "100.0 %" in render(both), "what some have is shown of them"
 
 
 def test_the_page_links_each_report_and_escapes_what_comes_from_the_data() -> None:

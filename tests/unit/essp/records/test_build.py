@@ -11,6 +11,8 @@ from pathlib import Path
 
 import cv2
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as parquet
 import pytest
 
 import essp
@@ -49,6 +51,12 @@ def csv_file(path: Path) -> Path:
         rows = csv.writer(file)
         rows.writerow(["path", "label"])
         rows.writerows([f"images/{name}", label] for name, (label, _) in NAMES.items())
+    return path / "list.csv"
+
+
+def csv_file_of_windows(path: Path) -> Path:
+    text = csv_file(path).read_text().replace("/", "\\").replace("path,label", "file,class")
+    (path / "list.csv").write_text(text)
     return path / "list.csv"
 
 
@@ -102,7 +110,9 @@ def shown(out: Path) -> list[tuple[str, int]]:
         )
 
 
-@pytest.mark.parametrize("lay_out", [folder, csv_file, csv_file_elsewhere, zip_file, tar_file, webdataset])
+@pytest.mark.parametrize(
+    "lay_out", [folder, csv_file, csv_file_of_windows, csv_file_elsewhere, zip_file, tar_file, webdataset]
+)
 @pytest.mark.parametrize("encode", ["keep", "raw", "jpeg"])
 def test_images_come_with_their_labels_whatever_the_layout(lay_out, encode, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     built = made(lay_out(tmp_path), tmp_path / "out", BuildOptions(encode))
@@ -186,8 +196,24 @@ def test_if_none_can_be_used_that_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "broken.zip").write_text("no archive")
     with pytest.raises(ConfigError, match="is no archive that can be read"):
         made(tmp_path / "broken.zip", tmp_path / "out")
-    (tmp_path / "list.csv").write_text("file,label\n")
-    with pytest.raises(ConfigError, match="lacks the column 'path'"):
+    (tmp_path / "list.csv").write_text("picture,label\n")
+    with pytest.raises(ConfigError, match="lacks the column 'path'; it needs path and label, and has: picture, label"):
+        made(tmp_path / "list.csv", tmp_path / "out")
+
+
+@pytest.mark.parametrize("name", ["list.jsonl", "list.xlsx", "list.txt", "list.parquet", "list.json"])
+def test_lists_of_other_kinds_are_refused_with_the_one_that_is_read(tmp_path: Path, name: str) -> None:
+    list_ = tmp_path / name
+    list_.write_text('[{"path": "a.png", "label": "cat"}]')
+    if name.endswith(".parquet"):
+        parquet.write_table(pa.table({"path": ["a.png"], "label": ["cat"]}), list_)
+    with pytest.raises(ConfigError, match=rf"{name}.*a CSV file with the columns path and label"):
+        made(list_, tmp_path / "out")
+
+
+def test_folders_of_splits_are_told_apart_in_a_list_of_windows(tmp_path: Path) -> None:
+    (tmp_path / "list.csv").write_text("path,label\ntrain\\cat\\0.png,cat\ntest\\cat\\1.png,cat\n")
+    with pytest.raises(ConfigError, match="it holds test and train; say which one to read"):
         made(tmp_path / "list.csv", tmp_path / "out")
 
 
@@ -292,7 +318,9 @@ def test_the_commands_build_show_and_verify(tmp_path: Path) -> None:
     assert "6 records in 1 file" in essp_command("records", "show", out).stdout
     done = essp_command("records", "verify", out)
     assert (done.exit_code, done.stdout) == (0, "version 1: 6 records are whole\n")
-    [file] = (tmp_path / "set" / "records").iterdir()
+    [names] = (tmp_path / "set" / "records").glob("*.names")
+    assert sorted(json.loads(names.read_text())) == sorted(NAMES)
+    [file] = (tmp_path / "set" / "records").glob("*.records")
     data = bytearray(file.read_bytes())
     data[-1] ^= 1
     file.write_bytes(data)

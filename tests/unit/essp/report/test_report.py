@@ -48,6 +48,10 @@ from essp_common.objects.directory import DirectoryStore
 from essp_common.pb.v1.messages_pb2 import HistoryEntry, HistorySegment, JobSnapshot, PhasePlan, RunStart
 from essp_common.planning.position import Position
 from essp_common.quantities import percent
+from essp_common.records.chunk import Record
+from essp_common.records.names import RecordNames
+from essp_common.records.versions import DataSet
+from essp_common.records.writer import Writer
 from essp_common.video.probe import probe
 from essp_common.video.synthetic import drifting, numbered, read_number, texture, write_video
 from essp_common.wiring import Stores
@@ -201,6 +205,40 @@ def test_what_matters_is_said_at_the_top(run: Run) -> None:
     members = tuple(member for member in run.model.members if member.trainer == "rgb")
     model = run.model.model_copy(update={"test": alone, "validation": None, "members": members})
     assert "by itself" not in Page(render(replace(run, model=model), {}, {})).text, "there is no other"
+
+
+def test_records_are_called_by_the_files_that_they_were_made_from(run: Run, tmp_path: Path) -> None:
+    data_set = DataSet(DirectoryStore.from_url(tmp_path.as_uri()))
+    with Writer(data_set, ()) as writer:
+        for name in ("cat/0 <é>.png", ""):
+            writer.add(Record(b"x", -1), name)
+    data = run.spec.data.model_copy(update={"catalog": "", "records": tmp_path.as_uri(), "versions": {"train": 1}})
+    known = {"train": RecordNames(data_set, data_set.version()[1])}
+    run = replace(run, fused=run.scores["rgb"])
+    wrong = int(np.flatnonzero(~run.fused.right)[0])
+    ids = list(run.fused.video_id)
+    ids[wrong] = "train/000000000000"
+    records = replace(
+        run,
+        spec=run.spec.model_copy(update={"data": data}),
+        names=known,
+        fused=replace(run.fused, video_id=tuple(ids)),
+    )
+    assert records.called("train/000000000000") == "cat/0 <é>.png (record 0)"
+    assert records.called("train/000000000001") == "train/000000000001", "it has no name"
+    assert records.called("test/000000000000") == "test/000000000000", "its names are not known"
+    page = render(records, {}, {})
+    assert "cat/0 &lt;é&gt;.png (record 0)" in page
+    assert "All figures are by record" in page
+    assert "All figures are by video" in render(run, {}, {})
+    assert run.called(run.fused.video_id[wrong]) == run.fused.video_id[wrong]
+
+
+def test_of_so_few_classes_no_table_has_top_5(run: Run) -> None:
+    assert len(run.model.classes) <= 5
+    page = render(run, {}, {})
+    assert "mean class" in page
+    assert "top-5" not in page
 
 
 def test_classes_that_are_taken_for_another_are_named(run: Run) -> None:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn import metrics as sk
 
-from essp_common.artifacts.figures import average_precision, confusion, figures, log_loss, share_interval
+from essp_common.artifacts.figures import NAMES, average_precision, confusion, figures, log_loss, named, share_interval
 
 
 def probabilities(videos: int, classes: int, seed: int) -> np.ndarray:
@@ -35,6 +35,15 @@ def test_figures_are_those_of_scikit_learn(case: tuple[int, int, int]) -> None:
         "log_loss": pytest.approx(sk.log_loss(labels, scores, labels=ids)),
     }
     assert np.array_equal(confusion(labels, scores), sk.confusion_matrix(labels, scores.argmax(1), labels=ids))
+
+
+def test_of_five_classes_there_is_no_top_5_that_would_always_be_1() -> None:
+    labels = np.arange(12)
+    assert named([figures(labels % 6, probabilities(12, 6, 0))]) == NAMES
+    few = figures(labels % 5, probabilities(12, 5, 0))
+    assert named([few]) == {name: shown for name, shown in NAMES.items() if name != "top5"}
+    assert "top5" not in figures(labels[:, None] % 5 == np.arange(5), probabilities(12, 5, 0))
+    assert list(named([few, {"top5": 1.0}])) == list(NAMES)
 
 
 @given(st.tuples(st.integers(6, 60), st.integers(6, 9), st.integers(0, 2**32)))

@@ -84,6 +84,22 @@ def test_the_newest_file_of_a_build_keeps_the_older_ones(data_set: DataSet, cloc
     assert data_set.versions() == [1, 2]
 
 
+def test_names_of_records_are_left_over_and_stay_with_them(data_set: DataSet, clock: Clock) -> None:
+    with Writer(data_set, (), append=True) as writer:
+        writer.add(RECORD, "a.png")
+    assert [key for key in files(data_set) if key.endswith(".names")] != []
+    assert orphans(data_set, clock.s + 1e6, 0) == Orphans((), 0, 0)
+    killed = Writer(data_set, (), append=True, file_bytes=1)
+    before = files(data_set)
+    for name in ("b.png", "c.png"):
+        killed.add(RECORD, name)
+    left = files(data_set) - before
+    assert {key[-6:] for key in left} == {"ecords", ".names"}
+    assert set(orphans(data_set, clock.s + 1e6, 0).keys) == left
+    killed.discard()
+    assert files(data_set) == before
+
+
 def test_what_any_version_names_and_what_is_of_no_build_stays(data_set: DataSet, clock: Clock) -> None:
     begun(data_set, 1).commit()
     data_set.delete([range(3)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from essp_common.job import status
-from essp_common.pb.v1.messages_pb2 import TRAIN, VALIDATION, PhaseReport, Progress
+from essp_common.pb.v1.messages_pb2 import TRAIN, VALIDATION, Fit, PhaseReport, Progress, StepReport
 from essp_master.job.activity import Activity
 
 
@@ -34,6 +34,26 @@ def test_a_pause_is_no_part_of_the_rate() -> None:
     assert job.clips_per_s(605.0) == 0
     job.closed(8, 604.0)
     assert job.clips_per_s(608.0) == pytest.approx(1.0)
+
+
+def test_what_a_trainer_learns_between_two_phases_is_shown_until_it_reports_the_phase() -> None:
+    def fit_of(job: Activity) -> status.FitStatus | None:
+        return job.trainer_statuses(set(), {}, waits=False)[0].fit
+
+    job = activity()
+    step = StepReport(trainer="one", purpose=TRAIN, clips_done=12)
+    job.note(Progress(step=step))
+    assert fit_of(job) is None
+    step.fit.CopyFrom(Fit(what="centres", done=25, most=100, left_s=75.0))
+    job.note(Progress(step=step))
+    words = "learns centres: step 25 of at most 100, at most 1 min 15 s left"
+    assert fit_of(job) == status.FitStatus(what="centres", done=25, most=100, left_s=75.0, words=words)
+    step.fit.CopyFrom(Fit(what="a linear classifier", done=0, most=500))
+    job.note(Progress(step=step))
+    words = "learns a linear classifier: step 0 of at most 500"
+    assert fit_of(job) == status.FitStatus(what="a linear classifier", done=0, most=500, left_s=None, words=words)
+    job.note(Progress(phase_report=PhaseReport(trainer="one", purpose=TRAIN)))
+    assert fit_of(job) is None
 
 
 def test_a_pass_that_is_reported_again_counts_once() -> None:

@@ -87,7 +87,7 @@ def test_splits_and_streams_that_nobody_uses(tmp_path: Path) -> None:
     catalog = make_job(tmp_path).data.catalog
     assert told(tmp_path, data={"catalog": catalog, "test": None}) == ()
     [warning] = told(tmp_path, data={"catalog": catalog, "validation": None})
-    assert warning.startswith("data.validation is null: 15% of the training videos are set aside")
+    assert warning.startswith("data.validation is null: 15 % of the training videos are set aside")
     [warning] = told(tmp_path, streams={"rgb": {}, "diff": {"feature": "frame_diff", "params": {"length": 2}}})
     assert warning == "no trainer reads streams.diff, so it is not made"
 

@@ -32,7 +32,7 @@ def test_a_stage_with_the_longest_queue_at_each_worker_keeps_a_trainer_waiting()
     assert said(job(0.03, 0.41)) == (
         "extractor.flow",
         "The extractors of flow limit the rate: 12 clips queued at 1 worker that take 110.0 ms a clip; "
-        "flow waits for clips for 41% of its time.",
+        "flow waits for clips for 41 % of its time.",
     )
 
 
@@ -45,7 +45,7 @@ def test_only_what_feeds_the_trainer_that_waits_is_named() -> None:
 def test_where_nobody_waits_the_slowest_trainer_limits() -> None:
     assert said(job(0.03, 0.01)) == (
         "trainer.flow",
-        "Trainer flow limits the rate: it trains 25.0 clips/s and waits for clips for only 1% of its time.",
+        "Trainer flow limits the rate: it trains 25.0 clips/s and waits for clips for only 1 % of its time.",
     )
 
 
@@ -81,7 +81,7 @@ def test_a_budget_that_is_hardly_used_is_not_blamed_for_what_keeps_trainers_in_s
     idle = [pool | {"queue": 0} for pool in (DECODER, FLOW)]
     credits = {"budget_bytes": 512 * MIB, "outstanding_bytes": 80 * MIB, "outstanding_clips": 9, "waiting": True}
     part, words = said(job(0.4, 0.6, pools=idle, credits=credits))
-    assert (part, words) == ("", "No clip is queued at any worker; flow waits for clips for 60% of its time.")
+    assert (part, words) == ("", "No clip is queued at any worker; flow waits for clips for 60 % of its time.")
     part, words = said(job(0.0, 0.0, kind="predict", trainers=[], pools=idle, credits=credits))
     assert (part, "budget" in words) == ("consumers", False)
 

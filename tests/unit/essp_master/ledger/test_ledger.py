@@ -164,7 +164,7 @@ def test_too_many_failures_fail_the_job_with_the_reason() -> None:
     )
     sim.run()
     assert isinstance(sim.end, FailJob)
-    assert "limits.dead_ratio (20%)" in sim.end.reason
+    assert "limits.dead_ratio (20 %)" in sim.end.reason
     assert "damaged" in sim.end.reason
     assert len(sim.issued) < 60, "it ends soon"
     assert sim.handle(Progress(trained=Trained())) == []

@@ -171,7 +171,7 @@ def test_a_pool_whose_trainers_wait_grows_and_says_why() -> None:
     bench = ReconcilerBench(decoder=1)
     bench.pass_time(120, decoded_per_s=5.0, wait=0.5)
     assert bench.driver.replicas["decoder"] >= 3
-    assert "trainers wait 50%" in bench.reconciler.events()[-1].message
+    assert "trainers wait 50 %" in bench.reconciler.events()[-1].message
     assert bench.driver.said == [(event.pool, event.message) for event in bench.reconciler.events()]
     (view,) = bench.reconciler.pools()
     assert (view.name, view.saturation) == ("decoder", "bottleneck")

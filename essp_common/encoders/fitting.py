@@ -1,0 +1,12 @@
+"""How far a fit is, for who waits for it: with many rows it takes minutes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+Tell = Callable[[str, int, int], None]
+"""What is fitted, as in `a mixture of Gaussians`; how many steps are done; and how many there may be at most."""
+
+
+def silent(_what: str, _done: int, _most: int) -> None:
+    """Nobody waits."""
