@@ -20,6 +20,7 @@ class Kind(StrEnum):
     CRASHING = "crashing"
     BUS_SILENT = "bus-silent"
     BUS_STALLED = "bus-stalled"
+    BUS_REFUSES = "bus-refuses"
     CACHE_SILENT = "cache-silent"
     CACHE_REFUSES = "cache-refuses"
     CACHE_EVICTS = "cache-evicts"
@@ -37,6 +38,7 @@ MEANINGS: Mapping[Kind, str] = {
     Kind.BUS_SILENT: "the broker does not answer; see that it runs and that the network lets it through",
     Kind.BUS_STALLED: "the broker takes messages and does not acknowledge them; look at its log, its disk and its "
     "replicas",
+    Kind.BUS_REFUSES: "the broker refuses what it is asked for; the line says why, and what sets it right",
     Kind.CACHE_SILENT: "the frame cache does not answer; see that it runs and that the network lets it through",
     Kind.CACHE_REFUSES: "the frame cache refuses what it is asked for; the line says why, and what sets it right",
     Kind.CACHE_EVICTS: "the frame cache may drop clips that nobody has read; set maxmemory, and maxmemory-policy "

@@ -19,6 +19,7 @@ from essp_common.errors import (
     CacheMiss,
     ConfigError,
     EsspError,
+    FlowUnavailable,
     PermanentError,
     TransientError,
     Unavailable,
@@ -222,6 +223,22 @@ def test_a_server_that_is_away_is_not_the_records_fault(bus: MemoryBus, start: C
     running.stop()
     assert stage.rejected == []
     assert len(stage.handled) == 22
+
+
+def test_no_record_is_given_up_for_the_bus_or_the_cache(bus: MemoryBus, start: Callable[..., Running]) -> None:
+    """However long they are away, or refuse a right."""
+    failures = [FlowUnavailable("publish to t: not authorized", 0.0)] * 20
+
+    def handle(record: Record) -> None:
+        if failures:
+            raise failures.pop()
+
+    stage = Script(handle)
+    running = start(stage, attempts=2, patience_s=0)
+    publish(bus, "a")
+    stage.wait(lambda: len(stage.handled) == 21)
+    running.stop()
+    assert stage.rejected == []
 
 
 def test_a_lane_that_hangs_has_the_worker_leave(bus: MemoryBus, start: Callable[..., Running]) -> None:
