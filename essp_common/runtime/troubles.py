@@ -26,6 +26,7 @@ class Kind(StrEnum):
     CACHE_EVICTS = "cache-evicts"
     STORAGE_FULL = "storage-full"
     STORAGE_SILENT = "storage-silent"
+    STATE_DAMAGED = "state-damaged"
     UNSAVED = "unsaved"
     LOGS_LOST = "logs-lost"
 
@@ -46,6 +47,7 @@ MEANINGS: Mapping[Kind, str] = {
     Kind.STORAGE_FULL: "no room is left where results are written; free some, and what failed is tried again",
     Kind.STORAGE_SILENT: "where results are written does not answer; see that it runs and that the network lets it "
     "through",
+    Kind.STATE_DAMAGED: "a document below ESSP_STATE cannot be read; restore it from a backup, or remove it",
     Kind.UNSAVED: "a trainer cannot save its checkpoint; make room or give it the right, and it tries again",
     Kind.LOGS_LOST: "log lines cannot be written; make room where the logs go",
 }
