@@ -56,6 +56,8 @@ _ERROR_BACKOFF_S = 10.0
 _PRESSURE_BACKOFF_S = 1.0
 """Longest waits between two tries. Back-pressure is no fault and ends as soon as consumers catch up."""
 _UNEXPECTED_RETRY_S = 0.2
+_TAKE_BACK_S = 5.0
+"""How often a worker looks whether another has begun what it has in hand."""
 _jitter = random.Random()
 
 
@@ -167,6 +169,7 @@ class Worker:
         """Keep `lanes + prefetch` records in the process, and no more."""
         paused = False
         outage = Outage(self.name, self._draining.wait)
+        take_back_s = time.monotonic() + _TAKE_BACK_S
         while not self._draining.is_set():
             if stuck := self._stuck():
                 raise WorkerStuck(
@@ -174,6 +177,9 @@ class Worker:
                 )
             if self._reports.due:
                 self._report()
+            if time.monotonic() >= take_back_s:
+                self._crash_counts.take_back()
+                take_back_s = time.monotonic() + _TAKE_BACK_S
             room = self._wait_for_room()
             if bool(room) == paused:
                 paused = not room
