@@ -4,6 +4,7 @@
     ├── TransientError      try again, after `retry_after_s`: a broker, a cache or a store did not answer
     │   ├── CacheFull       back-pressure, not a fault: consumers have to catch up first
     │   └── Unavailable     a server cannot be reached
+    │       ├── FlowUnavailable the bus or the frame cache, without which no work goes on
     │       └── StorageFull     no room is left where objects are written
     ├── PermanentError      trying again gives the same answer: report it and go on with the rest
     │   ├── BadVideo        damaged, truncated, empty, not a video, over a limit (`kind` says which)
@@ -57,6 +58,11 @@ class CacheFull(TransientError):
 
 class Unavailable(TransientError):
     """A server cannot be reached or does not answer in time."""
+
+
+class FlowUnavailable(Unavailable):
+    """The bus or the frame cache does not answer, or refuses a right. No work goes on without it, and none is at fault:
+    whatever waits for it is tried again for as long as that lasts."""
 
 
 class StorageFull(Unavailable):

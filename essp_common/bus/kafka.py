@@ -6,6 +6,9 @@ depends on it.
 Commits never overtake publishing: before offsets are committed, everything published before their records were
 done is flushed; if that failed for good, the records are delivered again instead (`kafka_subscription.py`).
 
+A password or a right that is missing is a `ConfigError` at the start. One that is taken away later is waited for, and
+`troubles` says what was refused (`kafka_rights.py`).
+
 No transactions (decision 8). Errors of kafka-python are mapped here and chained.
 """
 
@@ -20,12 +23,13 @@ from kafka import KafkaAdminClient, TopicPartition
 from kafka import errors as kafka_errors
 from kafka.admin import OffsetSpec
 
-from essp_common.bus.kafka_clients import connected, mapped
+from essp_common.bus.kafka_clients import connected
 from essp_common.bus.kafka_options import KafkaOptions
-from essp_common.bus.kafka_publisher import KafkaPublisher
+from essp_common.bus.kafka_publisher import KafkaPublisher, publishing
+from essp_common.bus.kafka_rights import Rights
 from essp_common.bus.kafka_subscription import KafkaSubscription
 from essp_common.bus.port import check_size
-from essp_common.errors import ConfigError, NotFound, Unavailable
+from essp_common.errors import ConfigError, FlowUnavailable, NotFound
 from essp_common.runtime.login import NOBODY, Login
 from essp_common.runtime.troubles import Kind, Troubles
 from essp_common.topics import KEPT
@@ -39,6 +43,7 @@ class KafkaBus:
 
     def __init__(self, options: KafkaOptions) -> None:
         self._options = options
+        self._rights = Rights()
         self._lock = threading.Lock()
         self._publisher: KafkaPublisher | None = None
         self._subscriptions: weakref.WeakSet[KafkaSubscription] = weakref.WeakSet()
@@ -52,7 +57,7 @@ class KafkaBus:
     def ensure_topics(self, partitions: Mapping[str, int], kept: Collection[str] = KEPT) -> None:
         if not partitions:
             return
-        with mapped("create topics"), connected(KafkaAdminClient, **self._options.client()) as admin:
+        with self._rights.asked("create topics"), connected(KafkaAdminClient, **self._options.client()) as admin:
             present = _partition_counts(admin, partitions)
             missing = [topic for topic in partitions if topic not in present]
             if missing:
@@ -74,26 +79,28 @@ class KafkaBus:
 
     def publish(self, topic: str, key: bytes, value: bytes, partition: int | None = None) -> None:
         check_size(topic, key, value)
-        with mapped(f"publish to {topic}"):
+        with self._rights.needed(publishing(topic)):
             self._open_publisher().publish(topic, key, value, partition)
 
     def flush(self, timeout_s: float = 30.0) -> None:
         publisher = self._publisher
         if publisher is not None:
-            with mapped("flush"):
+            with self._rights.asked("flush"):
                 publisher.flush(timeout_s)
 
     def subscribe(
         self, topics: Sequence[str], group: str | None, partitions: Sequence[int] | None = None
     ) -> KafkaSubscription:
-        with mapped(f"subscribe to {', '.join(topics)}"):
-            subscription = KafkaSubscription(self._options.consumer(), topics, group, partitions, self.flush)
+        with self._rights.asked(f"subscribe to {', '.join(topics)}"):
+            subscription = KafkaSubscription(
+                self._options.consumer(), topics, group, partitions, self.flush, self._rights
+            )
         with self._lock:
             self._subscriptions.add(subscription)
         return subscription
 
     def backlog(self, topic: str, group: str) -> int:
-        with mapped(f"backlog of {topic}"), connected(KafkaAdminClient, **self._options.client()) as admin:
+        with self._rights.asked(f"backlog of {topic}"), connected(KafkaAdminClient, **self._options.client()) as admin:
             held = _held(admin, topic)
             committed = admin.list_group_offsets({group: list(held)}).get(group, {})
         total = 0
@@ -103,10 +110,12 @@ class KafkaBus:
         return total
 
     def held(self, topic: str) -> list[range]:
-        with mapped(f"extent of {topic}"), connected(KafkaAdminClient, **self._options.client()) as admin:
+        with self._rights.asked(f"extent of {topic}"), connected(KafkaAdminClient, **self._options.client()) as admin:
             return list(_held(admin, topic).values())
 
     def troubles(self) -> Troubles:
+        if words := self._rights.words:  # whatever else seems wrong comes of it
+            return {Kind.BUS_REFUSES: words}
         with self._lock:
             subscriptions, publisher = list(self._subscriptions), self._publisher
         found: dict[Kind, str] = {}
@@ -123,7 +132,7 @@ class KafkaBus:
         with self._lock:
             publisher, self._publisher = self._publisher, None
         if publisher is not None:
-            with mapped("close"):
+            with self._rights.needed("close"):
                 publisher.close()
 
     def _open_publisher(self) -> KafkaPublisher:
@@ -131,9 +140,9 @@ class KafkaBus:
         if publisher is None:
             with self._lock:
                 if self._closed:
-                    raise Unavailable("the bus is closed")
+                    raise FlowUnavailable("the bus is closed")
                 if self._publisher is None:
-                    self._publisher = KafkaPublisher(self._options)
+                    self._publisher = KafkaPublisher(self._options, self._rights)
                 publisher = self._publisher
         return publisher
 

@@ -16,14 +16,24 @@ from kafka.net.compat import KafkaNetClient
 from kafka.net.inet import KafkaNetSocket
 from kafka.structs import MemberState
 
-from essp_common.errors import ConfigError, PermanentError, Unavailable
+from essp_common.bus.port import MessageTooLarge
+from essp_common.errors import ConfigError, FlowUnavailable
 from essp_common.runtime.certificates import refusal
 
-_MISCONFIGURED = (
+_MISCONFIGURED = (kafka_errors.UnsupportedVersionError, kafka_errors.KafkaConfigurationError)
+_DENIALS = (
     kafka_errors.AuthorizationError,
     kafka_errors.SaslAuthenticationFailedError,
-    kafka_errors.UnsupportedVersionError,
-    kafka_errors.KafkaConfigurationError,
+    kafka_errors.UnsupportedSaslMechanismError,
+)
+_DENIED_WITHIN = "AuthorizationFailedError"
+"""kafka-python wraps what is denied when a producer asks for its number."""
+_DENIED_RETRY_S = 5.0
+TOO_LARGE = (kafka_errors.MessageSizeTooLargeError, kafka_errors.RecordListTooLargeError)
+"""What every try to publish a message would meet."""
+_ACCESS = (
+    "check ESSP_BUS_USER, ESSP_BUS_PASSWORD and what the broker lets this user do (`essp setup --acls` shows what it "
+    "has to); with another password, start this process again"
 )
 
 
@@ -45,8 +55,23 @@ for _name in ("kafka.cluster", "kafka.net.transport"):
     logging.getLogger(_name).addFilter(_is_news)
 
 
-class Undelivered(Unavailable):
+class Undelivered(FlowUnavailable):
     """Messages that were published before are lost for good."""
+
+
+class Denied(FlowUnavailable):
+    """A password or a right is missing."""
+
+    def __init__(self, call: str, error: BaseException) -> None:
+        """`call`: what was refused."""
+        super().__init__(f"{call}: {error}; {_ACCESS}", _DENIED_RETRY_S)
+        self.call = call
+
+
+def denial(call: str, error: BaseException) -> Denied | None:
+    """What an error of kafka-python means, if it is that a password or a right is missing."""
+    within = isinstance(error, kafka_errors.KafkaError) and _DENIED_WITHIN in str(error)
+    return Denied(call, error) if within or isinstance(error, _DENIALS) else None
 
 
 @contextmanager
@@ -54,14 +79,13 @@ def mapped(action: str) -> Iterator[None]:
     """kafka-python's errors as ESSP's."""
     try:
         yield
-    except kafka_errors.MessageSizeTooLargeError as error:
-        raise PermanentError(f"{action}: {error}") from error
+    except TOO_LARGE as error:
+        raise MessageTooLarge(f"{action}: {error}") from error
     except _MISCONFIGURED as error:
-        raise ConfigError(
-            f"{action}: {type(error).__name__}: {error}; check ESSP_BUS and the broker's rights"
-        ) from error
+        raise ConfigError(f"{action}: {type(error).__name__}: {error}; check ESSP_BUS") from error
     except (kafka_errors.KafkaError, OSError) as error:
-        raise Unavailable(f"{action}: {type(error).__name__}: {error}") from error
+        denied = denial(action, error)
+        raise denied or FlowUnavailable(f"{action}: {type(error).__name__}: {error}") from error
 
 
 def connected(make: Callable[..., Any], **settings: Any) -> Any:
@@ -79,7 +103,7 @@ def connected(make: Callable[..., Any], **settings: Any) -> Any:
         for client in opened:
             client.close()
         if isinstance(error, kafka_errors.KafkaError) and (refused := _refused(settings)):
-            raise Unavailable(refused) from error
+            raise FlowUnavailable(refused) from error
         raise
 
 
@@ -104,8 +128,20 @@ class _Connecting(KafkaNetSocket):  # type: ignore[misc]
             raise
 
 
+class _ToldOnce(dict[Any, Exception]):
+    """Refused logins by node, each for whoever asks next. kafka-python keeps them, and never tries that node again."""
+
+    def get(self, node: Any, default: Any = None) -> Any:
+        return self.pop(node, default)
+
+
 class _NetClient(KafkaNetClient):  # type: ignore[misc]
-    """Closes every socket. kafka-python's leaves those open that have more to send."""
+    """Closes every socket, and tries again to log in where that was refused. kafka-python's leaves those sockets open
+    that have more to send."""
+
+    def __init__(self, **config: Any) -> None:
+        super().__init__(**config)
+        self._manager._auth_failures = _ToldOnce()
 
     def close(self, node_id: Any = None) -> None:
         if node_id is not None or self._net._closed:

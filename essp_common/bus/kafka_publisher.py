@@ -15,23 +15,24 @@ from functools import partial
 from kafka import KafkaProducer
 from kafka import errors as kafka_errors
 
-from essp_common.bus.kafka_clients import Undelivered, connected
+from essp_common.bus.kafka_clients import TOO_LARGE, Undelivered, connected, denial
 from essp_common.bus.kafka_options import KafkaOptions
+from essp_common.bus.kafka_rights import Rights
 from essp_common.bus.liveness import Acknowledgements
 from essp_common.bus.port import MessageTooLarge
-from essp_common.errors import Unavailable
+from essp_common.errors import FlowUnavailable
 
 _BATCH_BYTES = 64 * 1024
 _DELIVERY_TIMEOUT_MS = 60_000
-_TOO_LARGE = (kafka_errors.MessageSizeTooLargeError, kafka_errors.RecordListTooLargeError)
 
 
 class KafkaPublisher:
     """Publishes for all threads of a process."""
 
-    def __init__(self, options: KafkaOptions) -> None:
-        """Connects."""
+    def __init__(self, options: KafkaOptions, rights: Rights) -> None:
+        """Connects. `rights`: told of what the broker takes and refuses."""
         self._options = options
+        self._rights = rights
         self._close_timeout_s = options.connect_timeout_ms / 1000
         self._replacing = threading.Lock()
         self._producer: KafkaProducer | None = self._opened()
@@ -40,6 +41,8 @@ class KafkaPublisher:
         self.acknowledgements = Acknowledgements()
         self._failures = 0
         self._last_failure: BaseException | None = None
+        self._why = ""
+        """What the last failure was, for people."""
         self._seen = threading.local()
         """How many failures were reported to the calling thread."""
 
@@ -55,9 +58,11 @@ class KafkaPublisher:
         except BaseException as error:
             self.acknowledgements.given_up()
             if producer is not self._producer:
-                raise Unavailable(f"publish to {topic}: the producer was replaced just now; publish again") from error
+                raise FlowUnavailable(
+                    f"publish to {topic}: the producer was replaced just now; publish again"
+                ) from error
             raise
-        sent.add_callback(self._delivered).add_errback(failed)
+        sent.add_callback(self._delivered, topic).add_errback(failed)
 
     def flush(self, timeout_s: float) -> None:
         """Wait until everything is delivered. Raises `Undelivered` once in each thread for what is lost."""
@@ -89,7 +94,7 @@ class KafkaPublisher:
             raise MessageTooLarge(f"a message to {topic} is larger than the broker takes: {error}") from error
         if failures > reported:
             raise Undelivered(
-                f"{failures - reported} messages were not delivered ({self._last_failure}); publish them again"
+                f"{failures - reported} messages were not delivered ({self._why}); publish them again"
             ) from self._last_failure
 
     # --- the producer ---
@@ -123,21 +128,30 @@ class KafkaPublisher:
 
     # --- called from the producer's one sender thread ---
 
-    def _delivered(self, _: object) -> None:
+    def _delivered(self, topic: str, _: object) -> None:
         self.acknowledgements.answered()
+        self._rights.granted(publishing(topic))
 
     def _failed(
         self, producer: KafkaProducer, topic: str, refused: list[tuple[str, BaseException]], error: BaseException
     ) -> None:
         """`refused`: of the thread that published, which alone learns of a message that will be refused each time."""
-        if isinstance(error, _TOO_LARGE):
+        if isinstance(error, TOO_LARGE):
             refused.append((topic, error))
             self.acknowledgements.answered()
             return
         self.acknowledgements.given_up()
+        if (denied := denial(publishing(topic), error)) is not None:
+            self._rights.denied(denied)
+        self._why = str(denied or error)
         self._last_failure = error
         self._failures += 1
         self._worn = producer
+
+
+def publishing(topic: str) -> str:
+    """What is refused, in the words of errors."""
+    return f"publish to {topic}"
 
 
 def _end(producer: KafkaProducer) -> None:

@@ -31,7 +31,8 @@ from kafka import errors as kafka_errors
 from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 from kafka.structs import MemberState
 
-from essp_common.bus.kafka_clients import Undelivered, connected, has_to_join, leave, mapped, notice_rebalance
+from essp_common.bus.kafka_clients import Undelivered, connected, denial, has_to_join, leave, notice_rebalance
+from essp_common.bus.kafka_rights import ANYTHING, Rights
 from essp_common.bus.liveness import Membership
 from essp_common.bus.port import SUSPECTS, Record
 from essp_common.bus.read_ahead import ReadAhead
@@ -57,6 +58,8 @@ _CLOSE_TIMEOUT_MS = 5_000
 _PROBE_IDLE_S = 10.0
 """Time without an answer after which the broker is probed: the consumer itself reconnects for ever, unreported."""
 _PROBE_TIMEOUT_MS = 5_000
+_MEMBERSHIP = "membership"
+"""Of a group: what `Rights` call the start of a process that is a member of one."""
 
 
 class KafkaSubscription:
@@ -69,8 +72,14 @@ class KafkaSubscription:
         group: str | None,
         partitions: Sequence[int] | None,
         flush: Callable[[float], None],
+        rights: Rights,
     ) -> None:
-        """`client`: settings of the consumer. `flush` makes durable what was published."""
+        """`client`: settings of the consumer. `flush` makes durable what was published. `rights`: told of what the
+        broker lets it do."""
+        self._rights = rights
+        self._start = ANYTHING if group is None else _MEMBERSHIP
+        self._committing = f"commit of group {group}"
+        self._reading = f"read {', '.join(topics)}" + (f" in group {group}" if group else "")
         self._group = group
         self._auto = group is not None and partitions is None
         """The group deals the partitions."""
@@ -96,7 +105,7 @@ class KafkaSubscription:
         self._next_commit = 0.0
         self._consumer = _connect(client, group)
         try:
-            self._start(topics, partitions)
+            self._begin(topics, partitions)
         except BaseException:
             leave(self._consumer, _CLOSE_TIMEOUT_MS)
             raise
@@ -172,7 +181,7 @@ class KafkaSubscription:
 
     # --- the thread that owns the consumer ---
 
-    def _start(self, topics: Sequence[str], partitions: Sequence[int] | None) -> None:
+    def _begin(self, topics: Sequence[str], partitions: Sequence[int] | None) -> None:
         slots = [slot for topic in topics for slot in self._slots(topic)]
         self._probed = slots[0]
         if self._auto:
@@ -192,10 +201,11 @@ class KafkaSubscription:
         try:
             while not self._closing.is_set():
                 try:
-                    with mapped("poll"):
+                    with self._rights.needed(self._reading, self._start):
                         self._step()
                 except EsspError as error:
-                    self._membership.failed(str(error))
+                    if not self._rights.words:  # a refusal is an answer
+                        self._membership.failed(str(error))
                     self._tell(error)
                     self._closing.wait(error.retry_after_s if isinstance(error, TransientError) else 1.0)
         except Exception as error:
@@ -229,10 +239,14 @@ class KafkaSubscription:
             self._heard_at = now
             self._membership.heard()
             self._keep(polled)
+            if polled:
+                self._rights.begun(self._start)
+                self._rights.granted(self._reading)
         elif now - self._heard_at > _PROBE_IDLE_S:
             self._heard_at = now
             self._consumer.beginning_offsets([self._probed], timeout_ms=_PROBE_TIMEOUT_MS)
             self._membership.heard()
+            self._rights.begun(self._start)
 
     def _wait_for_room(self) -> bool:
         """False when enough is held ready, and stays so for a while."""
@@ -364,7 +378,10 @@ class KafkaSubscription:
     def _on_commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], answer: object) -> None:
         if isinstance(answer, BaseException):
             log.info("commit of group %s failed and is sent again: %s", self._group, answer)
+            if (denied := denial(self._committing, answer)) is not None:
+                self._rights.denied(denied)
             return
+        self._rights.granted(self._committing)
         failpoint("kafka.committed")
         with self._changed:
             for slot, offset in offsets.items():

@@ -7,9 +7,10 @@ Every write can be repeated with the same effect, so lost connections are retrie
 `ack`'s answer may then be False for the call that freed the key. A server that evicts or has no memory limit is
 refused at start-up: frames would vanish unread, or the kernel would kill it. Each `usage` looks again, since a server
 can be set otherwise while it runs; then `troubles` says so, and work goes on. It also says when whatever was asked has
-had no answer for long. An out-of-memory answer is `CacheFull`; no answer, a failover or a moving slot is `Unavailable`.
+had no answer for long. An out-of-memory answer is `CacheFull`; no answer, a failover or a moving slot is
+`FlowUnavailable`.
 
-A password or a right that is missing is a `ConfigError` at start-up. One that is taken away later is `Unavailable`:
+A password or a right that is missing is a `ConfigError` at start-up. One that is taken away later is `FlowUnavailable`:
 work waits until it is given back, and `troubles` says what was refused. No clip is at fault.
 
 The database belongs to ESSP alone: `usage` counts everything in it. The URL of a cluster names any one node, and
@@ -41,11 +42,11 @@ from redis.retry import Retry
 from essp_common.cache.label import ACK, DIGITS, UNIT, label, label_bytes, unlabelled
 from essp_common.cache.port import Buffer, CacheUsage, Part
 from essp_common.cache.redis_connections import DirectConnections
-from essp_common.cache.redis_refusals import Refusals
 from essp_common.cache.redis_wire import Labelled, PlainConnection, TlsConnection
-from essp_common.errors import CacheFull, CacheMiss, ConfigError, Unavailable
+from essp_common.errors import CacheFull, CacheMiss, ConfigError, FlowUnavailable
 from essp_common.runtime.certificates import advised
 from essp_common.runtime.failpoints import failpoint
+from essp_common.runtime.refusals import Refusals
 from essp_common.runtime.silence import Silence
 from essp_common.runtime.troubles import LASTS_S, Kind, Troubles
 
@@ -76,7 +77,7 @@ class RedisCache:
     def __init__(
         self, client: redis.Redis | RedisCluster, where: str, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """`where` names the server in messages; it holds no password. Raises `ConfigError`, `Unavailable`."""
+        """`where` names the server in messages; it holds no password. Raises `ConfigError`, `FlowUnavailable`."""
         self._client = client
         self._direct = DirectConnections(client)
         self._where = where
@@ -109,7 +110,7 @@ class RedisCache:
                 raise ConfigError(f"{where} is no cluster; use {where.replace('+cluster', '')}") from error
             if (denial := _denial(error)) is not None:
                 raise ConfigError(f"{where}: {denial}; {_ACCESS}") from error
-            raise Unavailable(f"{where}: {advised(str(error))}") from error
+            raise FlowUnavailable(f"{where}: {advised(str(error))}") from error
         except ValueError as error:
             raise ConfigError(f"{where}: not a Redis URL ({error}); write redis://host:6379/0") from error
         return cls(client, where)
@@ -261,11 +262,11 @@ class RedisCache:
                     'redis-cli CONFIG SET save ""'
                 )
                 self._refusals.refused(_WRITES, words)
-                raise Unavailable(words) from error
-            raise Unavailable(f"{self._where}: {self._said}") from error
+                raise FlowUnavailable(words) from error
+            raise FlowUnavailable(f"{self._where}: {self._said}") from error
 
 
-class _Denied(Unavailable):
+class _Denied(FlowUnavailable):
     """A password or a right is missing."""
 
 

@@ -31,7 +31,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from essp_common.errors import CacheFull, ConfigError, EsspError, TransientError, Unavailable
+from essp_common.errors import CacheFull, ConfigError, EsspError, FlowUnavailable, TransientError
 
 DEFAULT_BYTES = 2**30
 
@@ -117,11 +117,13 @@ class Folder:
 
     @contextmanager
     def locked(self) -> Iterator[State]:
-        """The state, to read and to change, while nobody else changes anything. Raises `Unavailable`."""
+        """The state, to read and to change, while nobody else changes anything. Raises `FlowUnavailable`."""
         with self.problems(), self._state_file() as file:
             state = State.read(file)
             if state is None:
-                raise Unavailable(f"{self._url}: {self._state_path} was written over; stop what uses it and remove it")
+                raise FlowUnavailable(
+                    f"{self._url}: {self._state_path} was written over; stop what uses it and remove it"
+                )
             if state.begun:
                 self._count(state)
             state.begun = True
@@ -250,7 +252,7 @@ class Folder:
     def _open_state(self) -> int:
         while True:
             if self._users < 0:
-                raise Unavailable(f"{self._url} is closed")
+                raise FlowUnavailable(f"{self._url} is closed")
             if not os.fstat(self._users).st_nlink:
                 self._join()
             try:
@@ -266,7 +268,7 @@ class Folder:
     def _problem(self, error: OSError) -> TransientError:
         if error.errno == errno.ENOSPC:
             return CacheFull(f"{self._root.parent} is full, though {self._url} is not: other programs use it too")
-        return Unavailable(f"{self._url}: {error}")
+        return FlowUnavailable(f"{self._url}: {error}")
 
     # Users
 

@@ -55,7 +55,8 @@ class Settings(BaseSettings):
     """Packages, or modules of them, of which jobs may name networks and losses by path (`our_package.nets:TINY`). Their
     code then runs in trainers and predictors for everybody who may start a job. Empty: none. See docs/networks.md."""
     worker: str = ""
-    """This process's name in messages and logs (default: host name and process id)."""
+    """This process's name in messages and logs (default: host name, process id, and four digits that
+    tell it from others of that name)."""
     log_level: str = "INFO"
     """DEBUG, INFO, WARNING or ERROR."""
     log_format: LogFormat = "auto"

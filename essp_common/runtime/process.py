@@ -10,11 +10,13 @@ from __future__ import annotations
 import logging
 import math
 import os
+import secrets
 import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 from essp_common.errors import ConfigError
@@ -194,8 +196,23 @@ def run_all(services: Sequence[Service]) -> None:
 
 
 def worker_name(settings: Settings) -> str:
-    """This process's name in messages: as configured, else host name and process id."""
-    return settings.worker or f"{socket.gethostname()}-{os.getpid()}"
+    """This process's name in messages: as configured, else host name, process id, and what no other process has.
+
+    Containers that share the network of their host share its name, too, and each has a process 1.
+    """
+    pid = os.getpid()
+    return settings.worker or f"{process_name(pid)}.{_token(pid)}"
+
+
+def process_name(pid: int) -> str:
+    """How the name of a process of this host begins: what comes before its last point."""
+    return f"{socket.gethostname()}-{pid}"
+
+
+@cache
+def _token(pid: int) -> str:
+    """The same for as long as this process lives; its forks have others."""
+    return secrets.token_hex(2)
 
 
 def set_up_logging(settings: Settings, pool: str = "", **about: str) -> None:

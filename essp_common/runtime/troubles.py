@@ -20,11 +20,13 @@ class Kind(StrEnum):
     CRASHING = "crashing"
     BUS_SILENT = "bus-silent"
     BUS_STALLED = "bus-stalled"
+    BUS_REFUSES = "bus-refuses"
     CACHE_SILENT = "cache-silent"
     CACHE_REFUSES = "cache-refuses"
     CACHE_EVICTS = "cache-evicts"
     STORAGE_FULL = "storage-full"
     STORAGE_SILENT = "storage-silent"
+    STATE_DAMAGED = "state-damaged"
     UNSAVED = "unsaved"
     LOGS_LOST = "logs-lost"
 
@@ -37,6 +39,7 @@ MEANINGS: Mapping[Kind, str] = {
     Kind.BUS_SILENT: "the broker does not answer; see that it runs and that the network lets it through",
     Kind.BUS_STALLED: "the broker takes messages and does not acknowledge them; look at its log, its disk and its "
     "replicas",
+    Kind.BUS_REFUSES: "the broker refuses what it is asked for; the line says why, and what sets it right",
     Kind.CACHE_SILENT: "the frame cache does not answer; see that it runs and that the network lets it through",
     Kind.CACHE_REFUSES: "the frame cache refuses what it is asked for; the line says why, and what sets it right",
     Kind.CACHE_EVICTS: "the frame cache may drop clips that nobody has read; set maxmemory, and maxmemory-policy "
@@ -44,6 +47,7 @@ MEANINGS: Mapping[Kind, str] = {
     Kind.STORAGE_FULL: "no room is left where results are written; free some, and what failed is tried again",
     Kind.STORAGE_SILENT: "where results are written does not answer; see that it runs and that the network lets it "
     "through",
+    Kind.STATE_DAMAGED: "a document below ESSP_STATE cannot be read; restore it from a backup, or remove it",
     Kind.UNSAVED: "a trainer cannot save its checkpoint; make room or give it the right, and it tries again",
     Kind.LOGS_LOST: "log lines cannot be written; make room where the logs go",
 }

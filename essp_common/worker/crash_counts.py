@@ -7,6 +7,11 @@ it survives the record, whatever the outcome, so a count that is left in the cac
 crashes the record is rejected without another try. The first crash may happen before anything is counted, so at most
 `limit + 1` workers die.
 
+A worker may lose a record and live: the group is dealt anew while it works for long, or waits for room in the cache; or
+its machine stood still for longer than its session lasts. Its count would stand for a crash that was none. So a worker
+looks, while it has such a record in hand, whether another has begun it, and takes itself off (`take_back`). What
+others know of is then at most one more than have died: the last one, who may not have looked yet.
+
 A worker dies with all the records it has in hand, and counting would blame all of them. Records that already have a
 count are therefore processed one at a time: a crash adds to the count of one record only. Those that wait for their
 turn go back to the group when the worker drains: the one before them may hang.
@@ -24,6 +29,7 @@ import threading
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
 
 from essp_common.bus.port import Record
 from essp_common.cache.port import FrameCache
@@ -35,7 +41,19 @@ TTL_S = 600.0
 _LOOK_S = 0.1
 """A record that waits for its turn looks so often whether the worker drains."""
 _READER = "crash_counts"
-_COUNT = re.compile(rb"[0-9]{1,9}")
+_COUNT = re.compile(rb"([0-9]{1,9}) ([0-9]{1,9}) ([0-9a-f]{8})")
+
+
+@dataclass(frozen=True, slots=True)
+class _Count:
+    begun: int = 0
+    """Workers that began the record, and did not end it."""
+    alive: int = 0
+    """Those of them that were not dead when another began it."""
+
+    @property
+    def deaths(self) -> int:
+        return max(0, self.begun - self.alive)
 
 
 class CrashCounts:
@@ -48,6 +66,8 @@ class CrashCounts:
         self._limit = limit
         self._draining = draining
         self._suspect = threading.Lock()
+        self._in_hand: dict[str, tuple[Record, int]] = {}
+        """By key: what is counted, and as which of those who began it this worker counts."""
 
     @contextmanager
     def begun(self, record: Record) -> Iterator[int]:
@@ -57,14 +77,26 @@ class CrashCounts:
             yield 0
             return
         key = self._key(record)
-        deaths = self._read(key, record)
-        with self._turn() if deaths else nullcontext():
-            if deaths < self._limit:
-                self._write(key, record, deaths + 1)
+        count = self._known(key, record)
+        with self._turn() if count.deaths else nullcontext():
+            if count.deaths < self._limit:
+                self._write(key, record, replace(count, begun=count.begun + 1))
+                self._in_hand[key] = record, count.begun + 1
             try:
-                yield deaths
+                yield count.deaths
             finally:
+                self._in_hand.pop(key, None)
                 self._forget(key)
+
+    def take_back(self) -> None:
+        """This worker lives: where another has begun what it has in hand, that was for no death. From time to time."""
+        for key, (record, place) in list(self._in_hand.items()):
+            try:
+                count = self._read(key, record)
+            except TransientError:  # nor does it answer for the others now; the next time is soon
+                return
+            if count.begun > place and self._in_hand.pop(key, None) is not None:
+                self._write(key, record, replace(count, alive=count.alive + 1))
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
@@ -80,20 +112,27 @@ class CrashCounts:
         """Cannot be the key of a job: no job has a name that begins with a point."""
         return f"essp:.crashes:{{{self._digest}/{record.topic}/{record.partition}/{record.offset}}}"
 
-    def _read(self, key: str, record: Record) -> int:
-        """The count; 0 if it belongs to another record, from before the topic was created anew, or is damaged."""
+    def _known(self, key: str, record: Record) -> _Count:
+        """`_read`, where the work goes on without an answer."""
         try:
-            count, _, digest = bytes(self._cache.get(key)).partition(b" ")
-        except CacheMiss:
-            return 0
+            return self._read(key, record)
         except TransientError as error:
             log.warning("crashes on %s are not known: %s", key, error)
-            return 0
-        return int(count) if digest == _digest(record) and _COUNT.fullmatch(count) else 0
+            return _Count()
 
-    def _write(self, key: str, record: Record, count: int) -> None:
+    def _read(self, key: str, record: Record) -> _Count:
+        """The count; none if it belongs to another record, from before the topic was created anew, or is damaged."""
         try:
-            self._cache.put(key, b"%d " % count + _digest(record), [_READER], TTL_S)
+            found = _COUNT.fullmatch(bytes(self._cache.get(key)))
+        except CacheMiss:
+            return _Count()
+        if found is None or found[3] != _digest(record):
+            return _Count()
+        return _Count(int(found[1]), int(found[2]))
+
+    def _write(self, key: str, record: Record, count: _Count) -> None:
+        try:
+            self._cache.put(key, b"%d %d %b" % (count.begun, count.alive, _digest(record)), [_READER], TTL_S)
         except TransientError as error:
             log.warning("crashes on %s are not counted: %s", key, error)
 

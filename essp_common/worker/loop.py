@@ -4,8 +4,9 @@ One thread polls; `lanes` threads each own a `Stage` and handle one record at a 
 
 - a record is `done` only after its effects are published and reported (`reports.py`), so a killed worker loses nothing;
 - a transient error is retried in place with back-off (polling continues, so the worker stays in its group);
-- a permanent error, or `attempts` transient ones, ends in the stage's `reject`. Back-pressure does not count, nor does
-  a server that cannot be reached, for as long as `patience_s`: neither is the record's fault;
+- a permanent error, or `attempts` transient ones, ends in the stage's `reject`. Back-pressure does not count, nor do
+  the bus and the cache while they are away or refuse a right, nor, for as long as `patience_s`, another server that
+  cannot be reached: none of it is the record's fault;
 - a record that was in hand when `attempts` workers died is rejected as well (`crash_counts.py`);
 - `drain` takes nothing new, finishes what is in hand, and returns the rest to the group.
 
@@ -31,7 +32,15 @@ from typing import Protocol
 
 from essp_common.bus.port import Record, Subscription
 from essp_common.cache.port import FrameCache
-from essp_common.errors import BadVideo, CacheFull, EsspError, PermanentError, TransientError, Unavailable
+from essp_common.errors import (
+    BadVideo,
+    CacheFull,
+    EsspError,
+    FlowUnavailable,
+    PermanentError,
+    TransientError,
+    Unavailable,
+)
 from essp_common.runtime import metrics
 from essp_common.runtime.failpoints import failpoint
 from essp_common.runtime.logs import bound
@@ -47,6 +56,8 @@ _ERROR_BACKOFF_S = 10.0
 _PRESSURE_BACKOFF_S = 1.0
 """Longest waits between two tries. Back-pressure is no fault and ends as soon as consumers catch up."""
 _UNEXPECTED_RETRY_S = 0.2
+_TAKE_BACK_S = 5.0
+"""How often a worker looks whether another has begun what it has in hand."""
 _jitter = random.Random()
 
 
@@ -74,7 +85,7 @@ class WorkerOptions:
     attempts: int = 3
     """Tries of one record before it is rejected, and deaths of workers that had it in hand."""
     patience_s: float = 600.0
-    """How long servers may be away before what waits for them is rejected."""
+    """How long a server that holds the input of a record may be away before the record is rejected."""
     stuck_s: float = 3600.0
     """Longest time for one try. One that is longer hangs, and so does all behind it."""
     poll_timeout_s: float = 0.1
@@ -158,6 +169,7 @@ class Worker:
         """Keep `lanes + prefetch` records in the process, and no more."""
         paused = False
         outage = Outage(self.name, self._draining.wait)
+        take_back_s = time.monotonic() + _TAKE_BACK_S
         while not self._draining.is_set():
             if stuck := self._stuck():
                 raise WorkerStuck(
@@ -165,6 +177,9 @@ class Worker:
                 )
             if self._reports.due:
                 self._report()
+            if time.monotonic() >= take_back_s:
+                self._crash_counts.take_back()
+                take_back_s = time.monotonic() + _TAKE_BACK_S
             room = self._wait_for_room()
             if bool(room) == paused:
                 paused = not room
@@ -285,7 +300,7 @@ class Worker:
                 continue
             except Unavailable as error:
                 absent += 1
-                if time.monotonic() > patience_ends:
+                if time.monotonic() > patience_ends and not isinstance(error, FlowUnavailable):
                     return _Rejection(error, absent)
                 log.warning("%s: %s; trying again", self.name, error, extra={"attempt": absent})
                 self._back_off(error, absent, _ERROR_BACKOFF_S)

@@ -119,6 +119,7 @@ class MasterProcess:
             rules=PoolRules(state),
             trainers=tables.trainers if tables else dict,
         )
+        master.conditions.add(reconciler.troubles)
         self._front.app = create_app(master, settings, tables, reconciler)
         return master, reconciler
 

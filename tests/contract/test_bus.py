@@ -22,6 +22,7 @@ from essp_common.bus import kafka_subscription
 from essp_common.bus.kafka import KafkaBus
 from essp_common.bus.kafka_clients import Undelivered
 from essp_common.bus.kafka_options import KafkaOptions
+from essp_common.bus.kafka_rights import Rights
 from essp_common.bus.kafka_subscription import KafkaSubscription
 from essp_common.bus.liveness import Membership
 from essp_common.bus.memory import MemoryBus, MemorySubscription
@@ -219,7 +220,7 @@ class TestKafkaBus(BusContract):
                 raise losses.pop()
 
         client = KafkaOptions.from_url(kafka_url).consumer()
-        subscription = KafkaSubscription(client, [topic], "g", None, flush)
+        subscription = KafkaSubscription(client, [topic], "g", None, flush, Rights())
         try:
             first = take(subscription, 5)
             finish(subscription, first)

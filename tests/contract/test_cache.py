@@ -21,8 +21,8 @@ from essp_common.cache import redis as cache_redis
 from essp_common.cache.memory import MemoryCache
 from essp_common.cache.port import FrameCache, clip_key
 from essp_common.cache.redis import RedisCache
-from essp_common.cache.redis_refusals import Refusals
 from essp_common.errors import CacheFull, CacheMiss, ConfigError, Unavailable
+from essp_common.runtime.refusals import Refusals
 from essp_common.runtime.troubles import LASTS_S, Kind
 from essp_common.wiring import open_cache
 from tests.contract.cache_suite import KEY, TTL_S, CacheContract

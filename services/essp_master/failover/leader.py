@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import threading
 import time
 from collections.abc import Callable
@@ -30,6 +31,8 @@ LEASE_S = 15
 RENEW_S = 10
 RETRY_S = 2
 EXIT_LOST = 1
+_SEPARATOR = "#"
+"""In the identity of a holder, after its URL."""
 
 
 class _Lock(LeaseLock):
@@ -110,14 +113,18 @@ class Election:
         api: client.ApiClient,
         namespace: str,
         name: str,
-        identity: str,
+        url: str,
         lost: Callable[[], None] = lambda: os._exit(EXIT_LOST),
         times_s: tuple[int, int, int] = (LEASE_S, RENEW_S, RETRY_S),
     ) -> None:
-        """`identity`: the URL of this master's API. `lost`: called when the lease is lost; by default the process
-        ends. `times_s`: how long a lease lasts, how soon it is renewed, and the wait between tries."""
-        self._lock = _Lock(api, name, namespace, identity, times_s[1] / 2)
-        self._identity = identity
+        """`url`: of this master's API. `lost`: called when the lease is lost; by default the process ends. `times_s`:
+        how long a lease lasts, how soon it is renewed, and the wait between tries.
+
+        Masters may have been given one URL, that of a load balancer in front of them: what holds the lease is the URL
+        and what no other process has.
+        """
+        self._lock = _Lock(api, name, namespace, f"{url}{_SEPARATOR}{secrets.token_hex(4)}", times_s[1] / 2)
+        self._url = url
         self._lost = lost
         self._times_s = times_s
         self._won = threading.Event()
@@ -135,8 +142,8 @@ class Election:
 
     @property
     def leader(self) -> str:
-        """The identity of the leader, as far as is known; empty: none."""
-        return self._identity if self.leads else self._lock.held_by
+        """The URL of the leader, as far as is known; empty: none."""
+        return self._url if self.leads else self._lock.held_by.partition(_SEPARATOR)[0]
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait to become the leader."""

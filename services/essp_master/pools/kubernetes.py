@@ -376,7 +376,7 @@ class KubernetesDriver:
     def _mark(self, deployment: Any, leaving: Sequence[str]) -> None:
         """Give each pod its deletion cost: low for those of the workers that are to leave."""
         pods = self._pods(deployment)
-        named = {worker.rpartition("-")[0] for worker in leaving}  # a worker is its host's name and its process id
+        named = {worker.rpartition("-")[0] for worker in leaving}  # a worker is its host's name and more
         for pod in pods:
             cost = _IDLE if pod.metadata.name in named else _BUSY
             if (pod.metadata.annotations or {}).get(COST) != cost:

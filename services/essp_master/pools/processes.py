@@ -1,10 +1,11 @@
 """Workers as child processes of the master: elastic pools on one machine, without containers.
 
-They inherit the master's environment, so they reach the same servers. A worker that dies is started again, at once; if
-several of a pool end one after the other as soon as they are started, the next one is started after a while, which
-doubles each time, and people are told (`troubles`). A worker counts as up once it has lived for a moment. One that is
-to leave gets SIGTERM and finishes what it has in hand; when the master ends, all leave. Registered extractors need
-their entry point to be installed here, and the models of registered trainers their package: images are for Kubernetes.
+They inherit the master's environment, so they reach the same servers, but not its name. A worker that dies is started
+again, at once; if several of a pool end one after the other as soon as they are started, the next one is started after
+a while, which doubles each time, and people are told (`troubles`). A worker counts as up once it has lived for a
+moment. One that is to leave gets SIGTERM and finishes what it has in hand; when the master ends, all leave. Registered
+extractors need their entry point to be installed here, and the models of registered trainers their package: images are
+for Kubernetes.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from __future__ import annotations
 import logging
 import math
 import os
-import socket
 import subprocess
 import threading
 import time
@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from essp_common.errors import Unavailable
 from essp_common.runtime import ids
 from essp_common.runtime.conditions import Subject
-from essp_common.runtime.process import cpu_count
+from essp_common.runtime.process import cpu_count, process_name
 from essp_common.runtime.troubles import Kind
 from essp_master.pools.commands import command_of
 from essp_master.pools.port import PoolSize, TrainingKey
@@ -88,7 +88,8 @@ class ProcessDriver:
         """`pools`: pool -> workers to begin with. `program`: the command that starts a worker, without its arguments
         (`decoder`, `extractor run --feature=flow`)."""
         self._program = tuple(program)
-        self._environment = {**os.environ, "ESSP_SUPERVISED": "true"}
+        own = {name: value for name, value in os.environ.items() if name != "ESSP_WORKER"}
+        self._environment = {**own, "ESSP_SUPERVISED": "true"}
         self._lock = threading.RLock()
         self._clock = clock
         self._cores = cpu_count()
@@ -120,7 +121,7 @@ class ProcessDriver:
             if found is None:
                 found = self._pools[pool] = _Pool(command_of(pool), 0)
             found.replicas = replicas
-            order = {name: place for place, name in enumerate(spare)}
+            order = {name.rpartition(".")[0]: place for place, name in enumerate(spare)}
             while len(found.workers) > replicas:
                 worker = min(found.workers, key=lambda w: order.get(_name(w.process), len(order)))
                 found.workers.remove(worker)
@@ -259,5 +260,5 @@ def _has_ended(worker: subprocess.Popen[bytes]) -> bool:
 
 
 def _name(worker: subprocess.Popen[bytes]) -> str:
-    """As the worker calls itself (`essp_common.runtime.process.worker_name`)."""
-    return f"{socket.gethostname()}-{worker.pid}"
+    """How the name begins that the worker calls itself (`essp_common.runtime.process.worker_name`)."""
+    return process_name(worker.pid)

@@ -5,7 +5,8 @@ Drift and dead workers are repaired as soon as the driver sees them. Every chang
 sentence.
 
 The store of rules and registrations may let whoever asks it wait for a minute, and so may the platform. The store is
-asked without the lock, and people are told of pools without it: neither keeps anybody who does not need it.
+asked without the lock, and people are told of pools without it: neither keeps anybody who does not need it. What it
+holds that cannot be read is a condition; pools are kept by what could be read.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -22,7 +24,7 @@ from pydantic import BaseModel, ConfigDict
 
 from essp_common.errors import ConfigError, EsspError, NotFound, PermanentError, TransientError
 from essp_common.runtime import ids
-from essp_common.runtime.conditions import Condition
+from essp_common.runtime.conditions import Condition, Subject
 from essp_common.runtime.troubles import Kind
 from essp_master.job.pool_demand import PoolDemand
 from essp_master.pools.autoscaler import Autoscaler, Decision, Limits, Saturation
@@ -124,6 +126,8 @@ class Reconciler:
         self._registered: dict[str, ExtractorRow] = {}
         self._wanted: _Registered | None = None
         """What is registered, as it was read last; None: it never was."""
+        self._damaged: tuple[str, ...] = ()
+        """What in the store cannot be read, and what to do."""
         self._look_up_s = 0.0
         """Not before this is the store asked again that did not answer."""
         self._removed: Set[str] = set()
@@ -164,10 +168,12 @@ class Reconciler:
         """Repair what differs from the last decision; decide nothing else."""
         self._repair(self._look_up())
 
-    def _repair(self, registered: _Registered) -> None:
-        self._forget_rules_of_removed(registered.extractors)
+    def _repair(self, registered: _Registered | None) -> None:
+        if registered is not None:
+            self._forget_rules_of_removed(registered.extractors)
         with self._lock:
-            self._follow_registrations(registered.extractors)
+            if registered is not None:
+                self._follow_registrations(registered.extractors)
             for sentence in self._driver.repair():
                 self._report("", sentence)
             sizes = self._driver.sizes()
@@ -182,7 +188,8 @@ class Reconciler:
         with self._lock:
             now_s = self._clock()
             jobs = self._jobs()
-            self._divide_ranks(jobs, registered.trainers)
+            if registered is not None:
+                self._divide_ranks(jobs, registered.trainers)
             sizes, states = self._driver.sizes(), self._registry.pools(now_s)
             self._rates.note(jobs, now_s)
             measured = loads(jobs, sizes, states, self._rates.per_s(now_s), self._hindered(sizes))
@@ -228,6 +235,13 @@ class Reconciler:
             raise NotFound(f"nobody has set pool {pool!r}; it has the bounds that it was made with")
         self._rules.set(pool, None, by)
         self._follow_rule(pool, f"{by} gave it back the bounds that it was made with")
+
+    def troubles(self) -> Mapping[Subject, str]:
+        """What was written for pools and cannot be read. Waits for nothing."""
+        if not self._damaged:
+            return {}
+        meanwhile = "until then pools are kept by what could be read, and no such setting can be changed"
+        return {(Kind.STATE_DAMAGED, ids.MASTER): f"{'; '.join(self._damaged)}; {meanwhile}"}
 
     def events(self) -> list[PoolEvent]:
         """Changes, newest last."""
@@ -278,21 +292,22 @@ class Reconciler:
             self._seen = ()
             log.warning("pools: %s; trying again", error)
 
-    def _look_up(self) -> _Registered:
-        """Read what people said of pools, and what is registered. While the store does not answer, what it said last
-        holds."""
-        wanted = self._wanted
-        if wanted is None or self._clock() >= self._look_up_s:
+    def _look_up(self) -> _Registered | None:
+        """Read what people said of pools, and what is registered. While the store does not answer, or what it holds
+        cannot be read, what was read last holds. None: what is registered was never read."""
+        if self._wanted is None or self._clock() >= self._look_up_s:
             try:
-                self._rules.follow()
-                trainers = self._trainers() if self._trainer_ranks else {}
-                wanted = self._wanted = _Registered(dict(self._extractors()), dict(trainers))
+                self._damaged = tuple(filter(None, map(_damage, (self._rules.follow, self._read_registered))))
             except TransientError as error:
-                if wanted is None:
+                if self._wanted is None and not self._damaged:
                     raise
                 self._look_up_s = self._clock() + _SILENT_S
                 log.warning("pools: %s; what was registered and set until now holds", error)
-        return wanted
+        return self._wanted
+
+    def _read_registered(self) -> None:
+        trainers = self._trainers() if self._trainer_ranks else {}
+        self._wanted = _Registered(dict(self._extractors()), dict(trainers))
 
     def _follow_registrations(self, wanted: Mapping[str, ExtractorRow]) -> None:
         for feature, row in wanted.items():
@@ -316,7 +331,8 @@ class Reconciler:
     def _forget_rules_of_removed(self, wanted: Mapping[str, ExtractorRow]) -> None:
         for pool in sorted(self._unregistered(wanted) - self._removed):
             if self._rules.of(pool) is not None:
-                self._rules.set(pool, None, "the master")
+                with suppress(ConfigError):  # rules that cannot be read are kept as they are
+                    self._rules.set(pool, None, "the master")
 
     def _add(self, feature: str, row: ExtractorRow) -> None:
         """Have a pool for what is registered; one that is refused does not stop the others."""
@@ -401,3 +417,12 @@ class Reconciler:
             held_up=size.held_up,
             rule=self.rule(name, size),
         )
+
+
+def _damage(read: Callable[[], None]) -> str:
+    """Why something cannot be read; empty: it can."""
+    try:
+        read()
+    except ConfigError as error:
+        return str(error)
+    return ""

@@ -8,6 +8,9 @@ store as numbered documents, each with all rules and the change that made it:
 A change is written before it counts, as the next number, which only one writer can win; so two masters never undo each
 other's changes. All documents stay: they say who set what, and when. Without ESSP_STATE rules last as long as the
 process.
+
+A document that cannot be read, as one of which a disk holds a half, is never written over: until people restore or
+remove it the rules before it hold, and nobody can set others.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -78,24 +82,34 @@ class PoolRules:
     def of(self, pool: str) -> PoolRule | None:
         """What people said of a pool; None: nothing."""
         if not self.known:
-            self.follow()
+            with suppress(ConfigError):  # whoever follows them is told
+                self.follow()
         return self._rules.get(pool)
 
     def follow(self) -> None:
-        """Read what other masters have written meanwhile; only what is new is fetched."""
+        """Read what other masters have written meanwhile; only what is new is fetched. Raises `ConfigError` for a
+        document that cannot be read; then the rules before it hold."""
         if self._log is None:
             return
         with self._lock:
             version, rules = self._version, self._rules
             if version is None:
                 version = max(self._log.newest() - 1, 0)
+            number, damage = version, None
             while True:
+                number += 1
                 try:
-                    version, rules = version + 1, _parse(self._log, version + 1).rules
+                    version, rules, damage = number, _parse(self._log, number).rules, None
                 except NotFound:
                     break
+                except ConfigError as error:
+                    damage = damage or error
+            if damage is not None and not self.known:
+                rules = _newest_sound(self._log)
             self._rules = rules  # last: what was read in part is not known
             self._version = version
+            if damage is not None:
+                raise damage
 
     def set(self, pool: str, rule: PoolRule | None, by: str) -> None:
         """Keep the rule of a pool; None: forget it. It counts once it is written. Raises `ConfigError` for bounds that
@@ -121,6 +135,14 @@ class PoolRules:
                 self._rules = rules
                 self._version = made.version
                 return
+
+
+def _newest_sound(log: NumberedLog) -> Mapping[str, PoolRule]:
+    """The rules of the newest document that can be read."""
+    for number in reversed(log.numbers()):
+        with suppress(ConfigError, NotFound):
+            return _parse(log, number).rules
+    return {}
 
 
 def _parse(log: NumberedLog, number: int) -> _Document:

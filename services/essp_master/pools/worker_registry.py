@@ -20,8 +20,8 @@ _REMEMBERED_S = 3600.0
 STUCK_S = 120.0
 """One that holds a record for so long hangs: decoding has a limit of its own far below."""
 
-_TOLD = frozenset(Kind) - {Kind.UNASSIGNED, Kind.NO_WORKERS, Kind.CRASHING}
-"""What workers may say. Of these three the master judges itself."""
+_TOLD = frozenset(Kind) - {Kind.UNASSIGNED, Kind.NO_WORKERS, Kind.CRASHING, Kind.STATE_DAMAGED}
+"""What workers may say. Of the others the master judges itself."""
 _LONGEST = 500
 """Characters of a worker's words: anybody could send a heartbeat."""
 

@@ -186,7 +186,23 @@ def test_service_that_fails_drains_the_others() -> None:
 
 def test_worker_is_named_by_settings_or_by_its_host() -> None:
     assert process.worker_name(Settings(worker="decoder-7")) == "decoder-7"
-    assert process.worker_name(Settings(worker="")).endswith(f"-{os.getpid()}")
+    name = process.worker_name(Settings(worker=""))
+    assert name.rpartition(".")[0] == process.process_name(os.getpid())
+    assert process.worker_name(Settings(worker="")) == name
+
+
+@pytest.mark.processes
+def test_two_workers_of_one_host_name_and_process_id_have_two_names() -> None:
+    """As containers have that share the network of their host."""
+    code = (
+        "import os; os.getpid = lambda: 1\n"
+        "from essp_common.runtime import process\n"
+        "from essp_common.runtime.config import Settings\n"
+        "print(process.worker_name(Settings(worker='')))"
+    )
+    names = {subprocess.check_output([sys.executable, "-c", code], text=True).strip() for _ in range(2)}
+    assert len(names) == 2
+    assert {name.rpartition(".")[0] for name in names} == {process.process_name(1)}
 
 
 @pytest.fixture

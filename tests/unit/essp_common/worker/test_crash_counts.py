@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, closing
+from contextlib import AbstractContextManager, ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -58,6 +58,25 @@ def test_what_a_worker_survives_is_forgotten(error: Exception | None) -> None:
         pass
     assert cache.usage().keys == 0
     assert die(cache, record()) == 0
+
+
+def test_a_worker_that_lost_its_record_and_lives_is_not_counted() -> None:
+    """Its group is dealt anew again and again, while each of those that had the record works on."""
+    cache, alive = MemoryCache(), []
+    with ExitStack() as stack:
+        for turn in range(3 * LIMIT):
+            alive.append(counts(cache))
+            assert stack.enter_context(alive[-1].begun(record())) <= min(turn, 1)
+            for worker in alive:
+                worker.take_back()
+                worker.take_back()
+        known = []
+        for _ in range(LIMIT + 1):
+            known.append(die(cache, record()))
+            for worker in alive:
+                worker.take_back()
+        assert known == [1, 1, 2, 3], "who dies is counted; so is who lives, for the one that comes next"
+    assert cache.usage().keys == 0
 
 
 def test_first_deliveries_cost_nothing() -> None:
@@ -127,12 +146,27 @@ def test_a_cache_that_does_not_answer_stops_nobody(error: TransientError) -> Non
         assert deaths == 0
 
 
+def test_a_worker_asks_a_cache_that_does_not_answer_once_whether_others_have_its_records() -> None:
+    """The thread that asks has to keep the worker in its group."""
+    cache, asked = MemoryCache(), []
+    worker = counts(cache)
+
+    def away(key: str) -> Buffer:
+        asked.append(key)
+        raise Unavailable("away")
+
+    with worker.begun(record(1)), worker.begun(record(2)), pytest.MonkeyPatch.context() as patched:
+        patched.setattr(cache, "get", away)
+        worker.take_back()
+    assert asked == [COUNTED % 1]
+
+
 @pytest.mark.parametrize("damaged", [b"", b"x", b"-", b"1.5", b"\xb2", b"9" * 5000])
 def test_a_damaged_count_stops_nobody(damaged: bytes) -> None:
     cache = MemoryCache()
     die(cache, record())
-    [_, digest] = bytes(cache.get(COUNTED % 0)).split(b" ")
-    for value in (damaged, damaged + b" " + digest):
+    [_, _, digest] = bytes(cache.get(COUNTED % 0)).split(b" ")
+    for value in (damaged, damaged + b" 0 " + digest, b"1 " + damaged + b" " + digest):
         cache.put(COUNTED % 0, value, ["crash_counts"], TTL_S)
         assert die(cache, record()) == 0
 

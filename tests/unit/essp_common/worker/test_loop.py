@@ -19,15 +19,17 @@ from essp_common.errors import (
     CacheMiss,
     ConfigError,
     EsspError,
+    FlowUnavailable,
     PermanentError,
     TransientError,
     Unavailable,
 )
 from essp_common.runtime.metrics import REFUSED
+from essp_common.worker import loop
 from essp_common.worker.crash_counts import CrashCounts
 from essp_common.worker.loop import Worker, WorkerOptions, WorkerStuck
 from essp_common.worker.reports import Reports
-from tests.harness.waiting import LONGEST_S
+from tests.harness.waiting import LONGEST_S, until
 
 
 class Script:
@@ -224,6 +226,22 @@ def test_a_server_that_is_away_is_not_the_records_fault(bus: MemoryBus, start: C
     assert len(stage.handled) == 22
 
 
+def test_no_record_is_given_up_for_the_bus_or_the_cache(bus: MemoryBus, start: Callable[..., Running]) -> None:
+    """However long they are away, or refuse a right."""
+    failures = [FlowUnavailable("publish to t: not authorized", 0.0)] * 20
+
+    def handle(record: Record) -> None:
+        if failures:
+            raise failures.pop()
+
+    stage = Script(handle)
+    running = start(stage, attempts=2, patience_s=0)
+    publish(bus, "a")
+    stage.wait(lambda: len(stage.handled) == 21)
+    running.stop()
+    assert stage.rejected == []
+
+
 def test_a_lane_that_hangs_has_the_worker_leave(bus: MemoryBus, start: Callable[..., Running]) -> None:
     """And whoever comes next gets what it had in hand."""
     go = threading.Event()
@@ -257,6 +275,25 @@ def test_a_record_that_brought_workers_down_is_rejected(bus: MemoryBus, start: C
     assert isinstance(error, BadVideo)
     assert error.kind == "crashed"
     assert cache.usage().keys == 0
+
+
+def test_a_worker_whose_record_another_has_begun_is_counted_no_more(
+    bus: MemoryBus, start: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It lives: its group was only dealt anew."""
+    monkeypatch.setattr(loop, "_TAKE_BACK_S", 0.0)
+    cache, go = MemoryCache(), threading.Event()
+    publish(bus, "slow")
+    other = bus.subscribe(["t"], "observer")
+    (record,) = other.poll(1, 0.0)
+    stage = Script(lambda record: go.wait(LONGEST_S))
+    running = start(stage, cache=cache)
+    stage.wait(lambda: bool(stage.handled))
+    others = [CrashCounts(cache, "test", 3, threading.Event()).begun(record) for _ in range(2)]
+    assert others[0].__enter__() == 1, "it may have died"
+    until(lambda: not running.worker._crash_counts._in_hand)
+    assert others[1].__enter__() == 1, "the first of the others may have"
+    go.set()
 
 
 def test_a_worker_whose_suspect_hangs_leaves_with_the_others_waiting(

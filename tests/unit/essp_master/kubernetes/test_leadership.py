@@ -49,6 +49,17 @@ def test_of_two_masters_one_leads_and_the_other_knows_who(candidate: Candidate) 
     assert (second.leads, second.leader, first.leader) == (False, "http://one", "http://one")
 
 
+def test_of_masters_that_were_given_one_url_one_leads(candidate: Candidate) -> None:
+    """As where it is that of a load balancer in front of them."""
+    first, second = candidate("http://masters"), candidate("http://masters")
+    first.start()
+    until(lambda: first.leads)
+    second.start()
+    until(lambda: second.leader == "http://masters")
+    assert [second.candidacy().try_acquire_or_renew() for _ in range(3)] == [False] * 3
+    assert not second.leads
+
+
 @pytest.mark.parametrize("how", ["outage", "hanging"])
 def test_a_leader_that_cannot_renew_gives_up_and_the_other_takes_over(
     cluster: Cluster, candidate: Candidate, how: str

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -20,6 +19,7 @@ from essp_common.errors import ConfigError, EsspError, NotFound, PermanentError,
 from essp_common.features.declared import DeclaredOutput
 from essp_common.pb.v1.messages_pb2 import Heartbeat
 from essp_common.runtime.conditions import SEEN_S, Condition, Subject
+from essp_common.runtime.process import process_name
 from essp_common.runtime.troubles import Kind
 from essp_master.config import MasterSettings
 from essp_master.job.pool_demand import PoolDemand, TrainerDemand
@@ -33,7 +33,7 @@ from essp_master.pools.worker_registry import WorkerRegistry
 from essp_master.registrations import ExtractorRow, TrainerRow
 from tests.harness.fleet import Clock
 from tests.harness.statuses import WHEN
-from tests.harness.waiting import until
+from tests.harness.waiting import LONGEST_S, until
 
 IMAGE = "registry.example/depth@sha256:" + "0f" * 32
 DEPTH = ExtractorRow(name="depth", image=IMAGE, output=DeclaredOutput(shape=("T",)), min=2, max=3)
@@ -495,10 +495,24 @@ def test_workers_that_end_as_soon_as_they_are_started_are_told_of_and_not_starte
 
 
 @pytest.mark.processes
+def test_workers_are_not_named_after_their_master(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ESSP_WORKER", "the-master")
+    code = "import os, sys; sys.exit(3 if 'ESSP_WORKER' in os.environ else 4)"
+    driver = ProcessDriver({"decoder": 1}, [sys.executable, "-c", code], clock)
+    try:
+        driver.repair()
+        driver._pools["decoder"].workers[0].process.wait(LONGEST_S)
+        (said,) = driver.repair()
+        assert "ended with 4;" in said
+    finally:
+        driver.close()
+
+
+@pytest.mark.processes
 def test_who_can_be_spared_leaves(processes: ProcessDriver) -> None:
     processes.repair()
     first, second = children(processes)
-    processes.scale("decoder", 1, [f"{socket.gethostname()}-{second}", f"{socket.gethostname()}-{first}"])
+    processes.scale("decoder", 1, [f"{process_name(second)}.1f09", f"{process_name(first)}.77ab"])
     assert children(processes) == [first]
 
 

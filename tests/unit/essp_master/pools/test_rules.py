@@ -9,11 +9,12 @@ import pytest
 
 from essp_common.errors import ConfigError, NotFound, Unavailable
 from essp_common.objects.port import ObjectStore
+from essp_common.runtime.troubles import Kind
 from essp_common.wiring import open_store
 from essp_master.pools.reconciler import PoolView, Reconciler
 from essp_master.pools.rules import PREFIX, PoolRule, PoolRules
 from essp_master.pools.trainer_ranks import TrainerRanks
-from essp_master.registrations import TrainerRow
+from essp_master.registrations import ExtractorRow, TrainerRow
 from tests.unit.essp_master.pools.test_reconciler import DEPTH, IMAGE, ReconcilerBench
 
 FIXED = PoolRule(replicas=2)
@@ -218,6 +219,72 @@ def test_what_cannot_be_read_is_named(store: ObjectStore) -> None:
     store.put(f"{PREFIX}0000000003.json", b"{}")
     with pytest.raises(ConfigError, match=r"pools/0000000003.json holds no rules of pools: .* or remove it"):
         PoolRules(store).follow()
+
+
+@pytest.mark.parametrize("takes_over", [False, True])
+def test_rules_that_cannot_be_read_are_told_of_and_those_before_them_hold(store: ObjectStore, takes_over: bool) -> None:
+    """Pools are repaired and scaled meanwhile, and what cannot be read is not written over."""
+    rules, half = PoolRules(store), f"{PREFIX}0000000002.json"
+    rules.set("decoder", FIXED, "ann")
+    rules.set("extractor.flow", FIXED, "ann")
+    whole = store.get(half)
+    store.delete(half)
+    bench = bench_over(store, decoder=5, **{"extractor.flow": 1})
+    if not takes_over:
+        bench.reconciler.step()
+    store.put(half, whole[: len(whole) // 2])
+    bench.reconciler.step()
+    bench.driver.replicas["decoder"] = 7
+    bench.reconciler.repair()
+    assert bench.driver.replicas == {"decoder": FIXED.replicas, "extractor.flow": 1}
+    (((kind, subject), words),) = bench.reconciler.troubles().items()
+    assert (kind, subject) == (Kind.STATE_DAMAGED, "master")
+    assert f"{half} holds no rules of pools" in words
+    assert "remove it" in words
+    with pytest.raises(ConfigError, match=r"0000000002.json .*remove it"):
+        bench.reconciler.set("decoder", PoolRule(replicas=3), "ann")
+    assert store.get(half) == whole[: len(whole) // 2]
+    store.put(half, whole)
+    bench.reconciler.step()
+    assert bench.driver.replicas == {"decoder": 2, "extractor.flow": 2}
+    assert not bench.reconciler.troubles()
+
+
+def test_a_damaged_document_that_another_has_replaced_is_of_no_matter(store: ObjectStore) -> None:
+    rules = PoolRules(store)
+    for replicas in (1, 2, 3):
+        rules.set("decoder", PoolRule(replicas=replicas), "ann")
+    reader = bench_over(store, decoder=1)
+    newest = store.get(f"{PREFIX}0000000003.json")
+    store.delete(f"{PREFIX}0000000003.json")
+    store.put(f"{PREFIX}0000000002.json", b"")
+    reader.reconciler.step()
+    assert reader.driver.replicas == {"decoder": 1}
+    store.put(f"{PREFIX}0000000003.json", newest)
+    reader.reconciler.step()
+    assert reader.driver.replicas == {"decoder": 3}
+    assert not reader.reconciler.troubles()
+
+
+def test_registrations_that_cannot_be_read_remove_no_pool(store: ObjectStore) -> None:
+    """Nor do they keep others from repairs."""
+    bench = bench_over(store, decoder=1)
+    bench.rows = {"depth": DEPTH}
+    bench.reconciler.step()
+    bench.reconciler.set("decoder", FIXED, "ann")
+
+    def damaged() -> dict[str, ExtractorRow]:
+        raise ConfigError("registry/0000000001.json: cannot be read; remove it")
+
+    successor = Reconciler(
+        bench.driver, bench.worker_registry, lambda: bench.jobs, damaged, clock=bench.clock, rules=PoolRules(store)
+    )
+    bench.driver.replicas["decoder"] = 7
+    successor.step()
+    assert bench.driver.replicas.keys() == {"decoder", "extractor.depth"}
+    assert bench.driver.replicas["decoder"] == FIXED.replicas
+    (words,) = successor.troubles().values()
+    assert "registry/0000000001.json" in words
 
 
 def test_the_document_of_another_number_is_refused_and_the_one_before_it_counts_once_it_is_removed(

@@ -1,4 +1,4 @@
-"""What a Redis server has refused to do, call by call: one may be refused while others work.
+"""What a server has refused to do, call by call: one may be refused while others work.
 
 A refusal is over when the same call works. It is forgotten where none follows, since nobody knows whether it still
 holds.
