@@ -168,6 +168,15 @@ class Outstanding:
         if state.catch_up:
             self.move(entry, self.catch_up_queues[state.catch_up])
 
+    def is_left_before(self, bit: int, position: Position) -> bool:
+        """Whether a clip before this position is outstanding for a consumer."""
+        phase_index, index = position
+        return any(entry.left & bit and entry.position < position for entry in self._entries.values()) or any(
+            plain.is_left(bit, index if other == phase_index else None)
+            for other, plain in self._plain.items()
+            if other <= phase_index
+        )
+
     @property
     def in_line(self) -> bool:
         """Whether clips wait in line to be made again."""
