@@ -382,7 +382,6 @@ class LedgerSimulation:
         [told] = [loop.position for loop in self.ledger.loops() if loop.consumer == name]
         consumer.absent, consumer.trained, consumer.durable, consumer.stepped_over = False, [], [], set()
         consumer.position = consumer.checkpoint = consumer.since = Position.of(told)
-        self.config = replace(self.config, start={**self.config.start, name: consumer.position})
         self._redeliver(consumer)
         return consumer.position
 
@@ -390,7 +389,7 @@ class LedgerSimulation:
         """Have a loop that takes part say so again."""
         consumer = self.consumers[name]
         if not consumer.absent:
-            began, incarnation = self.config.start[name].message(), f"{name}/{consumer.incarnation}"
+            began, incarnation = consumer.since.message(), f"{name}/{consumer.incarnation}"
             self.receive(Progress(loop=Loop(consumer=name, incarnation=incarnation, position=began)))
 
     def leave(self, name: str) -> None:

@@ -36,7 +36,10 @@ class Consumption:
 
     @classmethod
     def restored(cls, sizes: Sequence[int], rest: Position, state: ConsumerState) -> Self:
-        """The clips that a message names as done."""
+        """The clips that a message names as done. Raises `ValueError` for clips that no phase has."""
+        name = state.consumer
+        if len(state.below) != len(sizes):
+            raise ValueError(f"{name} has {len(state.below)} phases, and the job {len(sizes)}")
         consumption = cls(sizes, Position.of(state.start), rest, state.absent)
         consumption.incarnation, consumption.retired = state.incarnation, list(state.retired)
         consumption.stopped = Position.of(state.stopped) if state.HasField("stopped") else None
@@ -45,6 +48,12 @@ class Consumption:
         )
         consumption._below = list(state.below)
         consumption._beyond = {phase_index: IndexSet.of(beyond) for phase_index, beyond in state.beyond.items()}
+        for phase_index, (below, size) in enumerate(zip(consumption._below, sizes, strict=True)):
+            if below > size:
+                raise ValueError(f"{name} is done with {below} clips of phase {phase_index}, which has {size}")
+        for phase_index, beyond in consumption._beyond.items():
+            if not beyond or not consumption._below[phase_index] < beyond.first <= beyond.last < sizes[phase_index]:
+                raise ValueError(f"{name} is done with clips of phase {phase_index} that it cannot be done with")
         consumption.total = sum(consumption._below) + sum(map(len, consumption._beyond.values()))
         return consumption
 

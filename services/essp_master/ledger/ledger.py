@@ -69,7 +69,8 @@ class Ledger:
     def __init__(self, config: LedgerConfig, state: LedgerState | None = None) -> None:
         """`state`: of an earlier ledger of this job, which this one continues; see `state`.
 
-        Raises `ConfigError` for the state of another job.
+        Raises `ConfigError` for the state of another job, and `ValueError` or `LookupError` for one that contradicts
+        itself.
         """
         books = Books.opened(config) if state is None else Books.restored(config, state)
         self.counts = books.counts
@@ -202,6 +203,7 @@ class Ledger:
         for clip in outstanding_clips(state):
             plan = self._config.plan_of(clip.position.phase_index)
             self._outstanding.restore(clip, plan.clip(clip.position.index, clip.attempt))
+        self._closer.check()
 
     # --- for reading ---
 
