@@ -52,6 +52,8 @@ class Run:
     issued: list[Marks] = field(init=False)
     done: dict[str, list[Marks]] = field(init=False)
     """By consumer and pass: how often it was done with a clip, but for what it did again after it fell back."""
+    before: dict[str, list[Marks]] = field(init=False)
+    """By consumer and pass: clips of these that a checkpoint held, and that need not have been issued in this run."""
     skipped: dict[str, list[Marks]] = field(init=False)
     """By stream and pass."""
     stopped: dict[str, Position] = field(default_factory=dict)
@@ -66,6 +68,7 @@ class Run:
     def __post_init__(self) -> None:
         self.issued = self._marks()
         self.done = {name: self._marks() for name in self.start}
+        self.before = {name: self._marks() for name in self.start}
         self.skipped = {stream: self._marks() for stream in self.spec.readers().values()}
         for name in self.start:
             for number, marks in enumerate(self.done[name]):
@@ -227,6 +230,9 @@ class Account:
             _mark(run.skipped[stream][number], runs)
         for consumer, runs in events.trained.items():
             _mark(run.done[consumer][number], runs)
+        for consumer, runs in events.trained_before.items():
+            _mark(run.done[consumer][number], runs)
+            _mark(run.before[consumer][number], runs)
         for again in (events.trained, events.retrained):
             for consumer, runs in again.items():
                 self._trained_as_planned(consumer, number, runs)

@@ -91,7 +91,8 @@ def _conservation(account: Account, run: Run) -> Finding:
     for number in range(len(run.snapshot.phases)):
         for consumer in run.lasting:
             marks, first = run.done[consumer][number], run.first(consumer, number)
-            unissued = np.flatnonzero((marks[first:] > 0) & (run.issued[number][first:] == 0)) + first
+            here = (marks > 0) & (run.before[consumer][number] == 0)
+            unissued = np.flatnonzero(here[first:] & (run.issued[number][first:] == 0)) + first
             violations += [f"{consumer} trained clip {i} of phase {number}, which was not issued" for i in unissued]
             if completed:
                 missing = np.flatnonzero(run.gone(consumer, number) == 0)

@@ -22,29 +22,34 @@ def check_at_rest(sim: LedgerSimulation) -> None:
         if consumer.absent:
             continue
         assert consumer.position.phase_index >= len(sim.config.phases) - 1
-        start = sim.config.start.get(name, Position(0, 0))
-        wanted = [p for p in every(sim) if p >= start and not ledger.consumption[name].skips(*p)]
-        skipped = {Position(n, i) for n, account in enumerate(ledger.phases) for i in account.skipped}
-        assert sorted(set(consumer.trained) | skipped & set(wanted)) == wanted, name
-        assert len(set(consumer.trained)) == len(consumer.trained), "trained once"
-        assert consumer.trained == sorted(consumer.trained), "in order"
+        wanted = [p for p in every(sim) if p >= consumer.since and not ledger.consumption[name].skips(*p)]
+        stepped_over = sorted(p for p in consumer.stepped_over if not ledger.consumption[name].skips(*p))
+        assert sorted([*consumer.trained, *stepped_over]) == wanted, f"{name} trains or steps over each clip, once"
         assert ledger.consumption[name].total == len(every(sim))
     assert ledger.outstanding == 0
+    assert not any(ledger.backlog().values())
     assert ledger.credits.outstanding_bytes == 0
     assert [a.closed for a in ledger.phases] == [plan.clips for plan in sim.config.phases]
 
 
+def check_consumers(sim: LedgerSimulation) -> None:
+    """What holds for consumers at any moment: each trains each clip at most once, in order, from where it begins."""
+    for name, consumer in sim.consumers.items():
+        trained = consumer.trained
+        assert trained == sorted(set(trained)), f"{name} trains each clip once, in order"
+        assert not trained or trained[0] >= consumer.since, name
+
+
 def check_lead(sim: LedgerSimulation) -> None:
-    """No consumer is further ahead of the slowest one than it may be, or was at the start."""
+    """No consumer is further ahead of the slowest one than it may be, or was where the ledger knows it to begin."""
     config = sim.config
     if not config.lead_clips or config.catch_up_bytes:
         return
-    going = {name: each for name, each in sim.ledger.consumption.items() if each.stopped is None}
+    going = [each for each in sim.ledger.consumption.values() if each.stopped is None]
     if not going:
         return
-    starts = [config.start.get(name, Position(0, 0)) for name in going]
-    before = [sum(position < start for position in every(sim)) for start in starts]
-    done = [consumption.total for consumption in going.values()]
+    before = [sum(position < each.start for position in every(sim)) for each in going]
+    done = [consumption.total for consumption in going]
     assert max(done) - min(done) <= max(config.lead_clips, max(before) - min(before))
 
 
@@ -84,6 +89,14 @@ def check_account(sim: LedgerSimulation) -> None:
         assert waiting - served <= stragglers, "each consumer has it, gets it, or will get it from a catch-up queue"
         unfinished[phase_index] += bool(waiting) or position in counted
     assert [a.issued - a.closed for a in ledger.phases] == unfinished, "each clip is counted once"
+    assert ledger.outstanding == len(clips)
+    assert ledger.closed == sum(a.closed for a in ledger.phases)
+    counts, first = ledger.counts, sum(a.issued for a in ledger.phases)
+    assert counts.issued - counts.reissued - counts.redecoded <= first, "what is issued first, again, and to stragglers"
+    assert counts.decoded <= counts.issued
+    assert counts.failed >= counts.replaced + counts.skipped
+    assert counts.unreported >= 0
     end = Position(len(ledger.phases), 0)
     for consumption in ledger.consumption.values():
+        assert consumption.total == sum(consumption.has(*position) for position in every(sim))
         assert consumption.position() == next((at for at in every(sim) if not consumption.has(*at)), end)

@@ -7,7 +7,7 @@ report `lost` when the bytes are gone.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from essp_common.failures import stage_named
@@ -17,6 +17,8 @@ from essp_common.pb.v1.messages_pb2 import (
     ERROR,
     EXTRACTOR,
     LOST,
+    TRAINER,
+    CheckpointReady,
     ClipRef,
     Failed,
     LedgerState,
@@ -60,8 +62,12 @@ class Consumer:
     stream: str
     position: Position
     checkpoint: Position
+    since: Position
+    """The first clip that it trains in this run: before its start in the ledger, if it went on from further back."""
     trained: list[Position] = field(default_factory=list)
     durable: list[Position] = field(default_factory=list)
+    stepped_over: set[Position] = field(default_factory=set)
+    """The clips that it was told to skip."""
     clips: dict[Position, PlannedClip] = field(default_factory=dict)
     """The clips that it has trained."""
     waiting: dict[Position, tuple[PlannedClip, bool]] = field(default_factory=dict)
@@ -75,6 +81,8 @@ class Consumer:
     absent: bool = False
     stopped: Position | None = None
     """Where it stopped early."""
+    left: bool = False
+    """Of a trainer: its final checkpoint is there, and its process has ended."""
 
 
 class LedgerSimulation:
@@ -97,9 +105,11 @@ class LedgerSimulation:
         self.finished_phases: list[int] = []
         self.issued: list[Position] = []
         self.end: CompleteJob | FailJob | None = None
+        self.loses: Callable[[], bool] = lambda: False
+        """Whether the bus loses the message of a clip that is on its way to a consumer now."""
         starts = {name: config.start.get(name, Position(0, 0)) for name in config.parts.consumers}
         self.consumers = {
-            name: Consumer(name, self._stream_of(name), position, position, absent=name in config.loops)
+            name: Consumer(name, self._stream_of(name), position, position, position, absent=name in config.loops)
             for name, position in starts.items()
         }
         self.received: list[Progress] = []
@@ -154,17 +164,32 @@ class LedgerSimulation:
         if paused:
             self.ledger.pause()
 
-    def stop_and_start(self) -> None:
-        """Stop the job and start it again: its trainers resume from their checkpoints, and nothing else is left."""
+    def stop_and_start(self, config: LedgerConfig | None = None, late: Mapping[str, Position] | None = None) -> None:
+        """Stop the job and start it again: its trainers resume from their checkpoints, and nothing else is left.
+
+        `config`: the job as it is from now on, with other consumers or more epochs. `late`: trainers that go on in the
+        run before while this one begins, up to here, and then save, leave, and come to this one.
+        """
         self.flush_cache()
         self.seeds, self.extractions, self.events, self.received = [], [], [], []
         for consumer in self.consumers.values():
-            consumer.position = consumer.checkpoint
+            consumer.position = consumer.since = consumer.checkpoint
+            consumer.stepped_over = set()
             consumer.trained, consumer.durable, consumer.waiting, consumer.unacked, consumer.held = [], [], {}, [], []
+        self.config = self.config if config is None else config
+        for name in self.config.parts.consumers:
+            beginning = Position(0, 0)
+            self.consumers.setdefault(name, Consumer(name, self._stream_of(name), beginning, beginning, beginning))
         start = {name: consumer.position for name, consumer in self.consumers.items()}
         self.config = replace(self.config, start=start)
         self.ledger = Ledger(self.config)
+        for name, position in (late or {}).items():
+            consumer = self.consumers[name]
+            clips = (Position(n, i) for n, plan in enumerate(self.config.phases) for i in range(plan.clips))
+            consumer.durable = [clip for clip in clips if consumer.checkpoint <= clip < position]
+            consumer.trained, consumer.position, consumer.checkpoint = list(consumer.durable), position, position
         for consumer in self.consumers.values():
+            consumer.left = False
             if consumer.stopped is not None and consumer.stopped <= consumer.checkpoint:
                 consumer.position = max(consumer.checkpoint, self.config.rest)
                 self.do(self.ledger.account(self._stopped(consumer)))
@@ -248,6 +273,8 @@ class LedgerSimulation:
                 self.events.append(Progress(failed=failed))
                 return True
             consumer.held.append((position, clip))
+        else:
+            consumer.stepped_over.add(position)
         consumer.position = Position(position.phase_index, position.index + 1)
         self._train(consumer)
         return True
@@ -270,6 +297,24 @@ class LedgerSimulation:
         consumer.checkpoint = consumer.held[0][0] if consumer.held else consumer.position
         consumer.durable = list(consumer.trained)
         consumer.unacked = [m for m in consumer.unacked if m[0] >= consumer.checkpoint]
+        if name not in self.config.loops:
+            self._tell_of_checkpoint(consumer)
+
+    def _tell_of_checkpoint(self, consumer: Consumer) -> None:
+        """A checkpoint is told of when all that it holds was reported."""
+        self._hear_out(consumer.name)
+        trainer, position = consumer.name.partition(".")[2], consumer.checkpoint.message()
+        ready = CheckpointReady(trainer=trainer, position=position, final=self.done(consumer.name))
+        self.events.append(Progress(checkpoint=ready))
+
+    def finish(self, name: str) -> bool:
+        """Have a trainer that has trained everything say so, and end; False if it has not, or has ended."""
+        consumer = self.consumers[name]
+        if consumer.left or consumer.absent or name in self.config.loops or not self.done(name):
+            return False
+        self.checkpoint(name)
+        consumer.left = True
+        return True
 
     def ask(self, name: str) -> None:
         """Have a consumer that waits ask for the clips that have not come, up to the last that is there."""
@@ -291,14 +336,25 @@ class LedgerSimulation:
         del consumer.waiting[lost]
         consumer.unacked = [message for message in consumer.unacked if message[0] != lost]
 
-    def crash(self, name: str) -> None:
-        """Have a consumer fall back to its checkpoint.
+    def crash(self, name: str, older: Position | None = None) -> None:
+        """Have a consumer fall back to its checkpoint. `older`: that one is damaged, and the one here is not; it asks
+        for what it had trained from there to the damaged one, since nobody delivers that again.
 
         Its earlier messages arrive before those that it sends from now on: `essp.progress` is one partition.
         """
         self._hear_out(name)
         consumer = self.consumers[name]
-        consumer.position, consumer.trained = consumer.checkpoint, list(consumer.durable)
+        damaged, consumer.checkpoint = consumer.checkpoint, consumer.checkpoint if older is None else older
+        consumer.since = min(consumer.since, consumer.checkpoint)
+        consumer.durable = [clip for clip in consumer.durable if clip < consumer.checkpoint]
+        consumer.position, consumer.trained, consumer.left = consumer.checkpoint, list(consumer.durable), False
+        consumer.stepped_over = {clip for clip in consumer.stepped_over if clip < consumer.checkpoint}
+        for phase_index, plan in enumerate(self.config.phases):
+            for index in range(plan.clips):
+                if consumer.checkpoint <= (phase_index, index) < damaged:
+                    clip = ClipRef(purpose=plan.purpose, epoch=plan.epoch, index=index)
+                    lost = Failed(clip=clip, stage=TRAINER, kind=LOST, stream=consumer.stream, consumer=name)
+                    self.events.append(Progress(failed=lost))
         if consumer.stopped is not None and consumer.stopped <= consumer.checkpoint:
             consumer.position = max(consumer.checkpoint, self.config.rest)
             self.events.append(self._stopped(consumer))
@@ -324,9 +380,8 @@ class LedgerSimulation:
         asked = None if position is None else position.message()
         self.receive(Progress(loop=Loop(consumer=name, incarnation=f"{name}/{consumer.incarnation}", position=asked)))
         [told] = [loop.position for loop in self.ledger.loops() if loop.consumer == name]
-        consumer.absent, consumer.trained, consumer.durable = False, [], []
-        consumer.position = consumer.checkpoint = Position.of(told)
-        self.config = replace(self.config, start={**self.config.start, name: consumer.position})
+        consumer.absent, consumer.trained, consumer.durable, consumer.stepped_over = False, [], [], set()
+        consumer.position = consumer.checkpoint = consumer.since = Position.of(told)
         self._redeliver(consumer)
         return consumer.position
 
@@ -334,7 +389,7 @@ class LedgerSimulation:
         """Have a loop that takes part say so again."""
         consumer = self.consumers[name]
         if not consumer.absent:
-            began, incarnation = self.config.start[name].message(), f"{name}/{consumer.incarnation}"
+            began, incarnation = consumer.since.message(), f"{name}/{consumer.incarnation}"
             self.receive(Progress(loop=Loop(consumer=name, incarnation=incarnation, position=began)))
 
     def leave(self, name: str) -> None:
@@ -345,8 +400,9 @@ class LedgerSimulation:
         consumer.absent = True
 
     def _hear_out(self, name: str) -> None:
-        sent = [e for e in self.events if name in (e.trained.consumer, e.failed.consumer)]
-        self.events = [e for e in self.events if name not in (e.trained.consumer, e.failed.consumer)]
+        """Have the master handle what a consumer has said until now."""
+        sent = [event for event in self.events if _sender(event) == name]
+        self.events = [event for event in self.events if _sender(event) != name]
         for event in sent:
             self.receive(event)
 
@@ -407,7 +463,7 @@ class LedgerSimulation:
                 rounds += 1
                 assert rounds < 10 * limit, "the same clips are made again and again"
             for name in self.consumers:
-                moved |= self.take(name)
+                moved |= self.take(name) or self.finish(name)
             if self.end is not None:
                 return
             if not moved:
@@ -437,7 +493,9 @@ class LedgerSimulation:
         return None
 
     def _arrive(self, consumer: Consumer, position: Position, clip: PlannedClip, skipped: bool) -> None:
-        if consumer.absent:
+        if self.loses():
+            return
+        if consumer.absent or consumer.left:
             consumer.unacked.append((position, clip, skipped))
             return
         if position < consumer.position:
@@ -496,3 +554,10 @@ class LedgerSimulation:
             video_id=f"v{clip.video:03d}",
             first_frame=clip.first_frame,
         )
+
+
+def _sender(event: Progress) -> str:
+    """The consumer that says this; empty: a worker."""
+    if trainer := event.checkpoint.trainer or event.stopped.trainer:
+        return f"trainer.{trainer}"
+    return event.trained.consumer or event.failed.consumer

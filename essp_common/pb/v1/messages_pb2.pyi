@@ -778,7 +778,7 @@ class Position(_message.Message):
     def __init__(self, phase_index: _Optional[int] = ..., index: _Optional[int] = ...) -> None: ...
 
 class ConsumerState(_message.Message):
-    __slots__ = ("consumer", "start", "below", "beyond", "absent", "incarnation", "retired", "stopped")
+    __slots__ = ("consumer", "start", "below", "beyond", "absent", "incarnation", "retired", "stopped", "wanted_from")
     class BeyondEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -794,6 +794,7 @@ class ConsumerState(_message.Message):
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     RETIRED_FIELD_NUMBER: _ClassVar[int]
     STOPPED_FIELD_NUMBER: _ClassVar[int]
+    WANTED_FROM_FIELD_NUMBER: _ClassVar[int]
     consumer: str
     start: Position
     below: _containers.RepeatedScalarFieldContainer[int]
@@ -802,7 +803,8 @@ class ConsumerState(_message.Message):
     incarnation: str
     retired: _containers.RepeatedScalarFieldContainer[str]
     stopped: Position
-    def __init__(self, consumer: _Optional[str] = ..., start: _Optional[_Union[Position, _Mapping]] = ..., below: _Optional[_Iterable[int]] = ..., beyond: _Optional[_Mapping[int, Indices]] = ..., absent: _Optional[bool] = ..., incarnation: _Optional[str] = ..., retired: _Optional[_Iterable[str]] = ..., stopped: _Optional[_Union[Position, _Mapping]] = ...) -> None: ...
+    wanted_from: Position
+    def __init__(self, consumer: _Optional[str] = ..., start: _Optional[_Union[Position, _Mapping]] = ..., below: _Optional[_Iterable[int]] = ..., beyond: _Optional[_Mapping[int, Indices]] = ..., absent: _Optional[bool] = ..., incarnation: _Optional[str] = ..., retired: _Optional[_Iterable[str]] = ..., stopped: _Optional[_Union[Position, _Mapping]] = ..., wanted_from: _Optional[_Union[Position, _Mapping]] = ...) -> None: ...
 
 class PhaseState(_message.Message):
     __slots__ = ("issued", "closed", "skipped")
@@ -941,7 +943,7 @@ class Runs(_message.Message):
     def __init__(self, lengths: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class PhaseEvents(_message.Message):
-    __slots__ = ("phase_index", "issued", "decoded", "extracted", "trained", "retrained", "skipped", "released")
+    __slots__ = ("phase_index", "issued", "decoded", "extracted", "trained", "retrained", "skipped", "released", "trained_before")
     class ExtractedEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -977,6 +979,13 @@ class PhaseEvents(_message.Message):
         key: str
         value: Runs
         def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Runs, _Mapping]] = ...) -> None: ...
+    class TrainedBeforeEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: Runs
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Runs, _Mapping]] = ...) -> None: ...
     PHASE_INDEX_FIELD_NUMBER: _ClassVar[int]
     ISSUED_FIELD_NUMBER: _ClassVar[int]
     DECODED_FIELD_NUMBER: _ClassVar[int]
@@ -985,6 +994,7 @@ class PhaseEvents(_message.Message):
     RETRAINED_FIELD_NUMBER: _ClassVar[int]
     SKIPPED_FIELD_NUMBER: _ClassVar[int]
     RELEASED_FIELD_NUMBER: _ClassVar[int]
+    TRAINED_BEFORE_FIELD_NUMBER: _ClassVar[int]
     phase_index: int
     issued: Runs
     decoded: Runs
@@ -993,7 +1003,8 @@ class PhaseEvents(_message.Message):
     retrained: _containers.MessageMap[str, Runs]
     skipped: _containers.MessageMap[str, Runs]
     released: _containers.MessageMap[str, Runs]
-    def __init__(self, phase_index: _Optional[int] = ..., issued: _Optional[_Union[Runs, _Mapping]] = ..., decoded: _Optional[_Union[Runs, _Mapping]] = ..., extracted: _Optional[_Mapping[str, Runs]] = ..., trained: _Optional[_Mapping[str, Runs]] = ..., retrained: _Optional[_Mapping[str, Runs]] = ..., skipped: _Optional[_Mapping[str, Runs]] = ..., released: _Optional[_Mapping[str, Runs]] = ...) -> None: ...
+    trained_before: _containers.MessageMap[str, Runs]
+    def __init__(self, phase_index: _Optional[int] = ..., issued: _Optional[_Union[Runs, _Mapping]] = ..., decoded: _Optional[_Union[Runs, _Mapping]] = ..., extracted: _Optional[_Mapping[str, Runs]] = ..., trained: _Optional[_Mapping[str, Runs]] = ..., retrained: _Optional[_Mapping[str, Runs]] = ..., skipped: _Optional[_Mapping[str, Runs]] = ..., released: _Optional[_Mapping[str, Runs]] = ..., trained_before: _Optional[_Mapping[str, Runs]] = ...) -> None: ...
 
 class ClipFailure(_message.Message):
     __slots__ = ("position", "attempt", "stage", "kind", "video", "stream", "replaced")

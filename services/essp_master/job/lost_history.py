@@ -11,7 +11,7 @@ from essp_common.quantities import counted
 from essp_master.job.activity import purpose_name
 
 _MOST_PARTS = 8
-_FACTS = ("issued", "decoded", "extracted", "trained", "retrained", "skipped", "released")
+_FACTS = ("issued", "decoded", "extracted", "trained", "retrained", "trained_before", "skipped", "released")
 """Fields of `PhaseEvents`, in the order in which they happen."""
 
 

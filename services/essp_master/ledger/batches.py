@@ -27,7 +27,7 @@ class PhaseEvent(NamedTuple):
 
     phase_index: int
     kind: str
-    """A field of `PhaseEvents`: decoded, extracted, trained, retrained."""
+    """A field of `PhaseEvents`: decoded, extracted, trained, retrained, trained_before."""
     name: str
     """The stream that was extracted, or the consumer that has trained; empty for decoded."""
     indices: list[int]

@@ -66,6 +66,16 @@ class Closer:
                 self.total -= account.closed - closed
                 account.closed = closed
 
+    def check(self) -> None:
+        """Raises `ValueError` if the figures of a phase are not those of its clips."""
+        for phase_index, (account, clips) in enumerate(zip(self._phases, self._clips, strict=True)):
+            issued, closed = self._books.order.count_passed(phase_index), self._closed(phase_index)
+            if (account.issued, account.closed) != (issued, closed):
+                raise ValueError(
+                    f"phase {phase_index} of {clips} clips has {account.issued} issued and {account.closed} closed, "
+                    f"and by its clips these are {issued} and {closed}"
+                )
+
     def pass_over(self, phase_index: int, clips: int, out: list[Instruction]) -> None:
         """Count clips as issued and closed that nobody wants."""
         self._phases[phase_index].issued += clips

@@ -6,7 +6,7 @@ another, and so may the ranks of a trainer; a small set holds the clips beyond t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Sequence, Set
 from functools import reduce
 from operator import and_
 from typing import Self
@@ -36,12 +36,24 @@ class Consumption:
 
     @classmethod
     def restored(cls, sizes: Sequence[int], rest: Position, state: ConsumerState) -> Self:
-        """The clips that a message names as done."""
+        """The clips that a message names as done. Raises `ValueError` for clips that no phase has."""
+        name = state.consumer
+        if len(state.below) != len(sizes):
+            raise ValueError(f"{name} has {len(state.below)} phases, and the job {len(sizes)}")
         consumption = cls(sizes, Position.of(state.start), rest, state.absent)
         consumption.incarnation, consumption.retired = state.incarnation, list(state.retired)
         consumption.stopped = Position.of(state.stopped) if state.HasField("stopped") else None
+        consumption._wanted_from = (
+            Position.of(state.wanted_from) if state.HasField("wanted_from") else consumption.start
+        )
         consumption._below = list(state.below)
         consumption._beyond = {phase_index: IndexSet.of(beyond) for phase_index, beyond in state.beyond.items()}
+        for phase_index, (below, size) in enumerate(zip(consumption._below, sizes, strict=True)):
+            if below > size:
+                raise ValueError(f"{name} is done with {below} clips of phase {phase_index}, which has {size}")
+        for phase_index, beyond in consumption._beyond.items():
+            if not beyond or not consumption._below[phase_index] < beyond.first <= beyond.last < sizes[phase_index]:
+                raise ValueError(f"{name} is done with clips of phase {phase_index} that it cannot be done with")
         consumption.total = sum(consumption._below) + sum(map(len, consumption._beyond.values()))
         return consumption
 
@@ -56,6 +68,7 @@ class Consumption:
             incarnation=self.incarnation,
             retired=self.retired,
             stopped=None if self.stopped is None else self.stopped.message(),
+            wanted_from=None if self._wanted_from == self.start else self._wanted_from.message(),
         )
 
     def begin(self, start: Position) -> None:
@@ -63,6 +76,8 @@ class Consumption:
         self.absent = False
         """A loop that takes no part: it counts as done with everything."""
         self.start = start
+        self._wanted_from = start
+        """Before `start` if it fell back to there: it is done with what lies between, and wants it again."""
         self.stopped: Position | None = None
         """Of a trainer that stopped early: it wants nothing from here to the phases that follow all epochs."""
         self._below = [self._before(phase_index) for phase_index in range(len(self._sizes))]
@@ -93,6 +108,39 @@ class Consumption:
             if beyond:
                 self._beyond[phase_index] = beyond
             self.total += self.done(phase_index) - before
+
+    def reach(self, position: Position) -> dict[int, list[int]]:
+        """Count everything before a position as done, and want nothing of it; by phase, what was not done before."""
+        fresh = {}
+        for phase_index, size in enumerate(self._sizes[: position.phase_index + 1]):
+            end = size if phase_index < position.phase_index else min(position.index, size)
+            indices = [index for index in range(self._below[phase_index], end) if not self.has(phase_index, index)]
+            if indices:
+                fresh[phase_index] = indices
+                self.add_all(phase_index, set(indices))
+        self.start, self._wanted_from = max(self.start, position), max(self._wanted_from, position)
+        return fresh
+
+    def fall_back(self, position: Position) -> None:
+        """Want again, when asked for, what it is done with from here on."""
+        self._wanted_from = min(self._wanted_from, position)
+
+    def begin_again(self, position: Position, end: Position, coming: Set[int]) -> None:
+        """Be done with nothing from here on that was not issued yet: from `end` on, and `coming` before it."""
+        self.start = self._wanted_from = position
+        if self.stopped is not None and position < self.stopped:
+            self.stopped = None
+        for phase_index in range(position.phase_index, len(self._sizes)):
+            first = position.index if phase_index == position.phase_index else 0
+            last = end.index if phase_index == end.phase_index else 0
+            issued = [i for i in range(first, last) if i not in coming and self.has(phase_index, i)]
+            below, beyond = self._below[phase_index], self._beyond.pop(phase_index, IndexSet())
+            left = IndexSet([*(index for index in beyond if index < first), *issued])
+            self.total -= below + len(beyond)
+            self._below[phase_index] = left.take_run(min(below, first))
+            if left:
+                self._beyond[phase_index] = left
+            self.total += self.done(phase_index)
 
     def leave(self) -> None:
         """Want nothing more."""
@@ -128,7 +176,7 @@ class Consumption:
 
     def wants(self, phase_index: int, index: int) -> bool:
         """Whether this clip is one of those that the consumer began or goes on with."""
-        return (phase_index, index) >= self.start and not self.skips(phase_index, index)
+        return (phase_index, index) >= self._wanted_from and not self.skips(phase_index, index)
 
     def skips(self, phase_index: int, index: int) -> bool:
         """Whether the consumer stopped before this clip, and wants none before the phases that follow all epochs."""

@@ -1,4 +1,5 @@
-"""Clips that a consumer no longer wants: a loop has left (`members.py`), or a trainer has stopped early (`stops.py`).
+"""Clips that a consumer no longer wants: a loop has left (`members.py`), or a trainer has stopped early or is
+further than the ledger knew (`trainers.py`).
 
 What was made for it is freed on its behalf. What is still in the making is freed when it has been made: a worker stores
 it for all whom its seed names.
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from essp_common.planning.position import Position
 from essp_master.ledger.books import Books
 from essp_master.ledger.closing import Closer
 from essp_master.ledger.instructions import Instruction, ReleaseClip
@@ -24,10 +26,10 @@ class Departures:
         self._everyone = books.parts.everyone
         self._outstanding = books.outstanding
         self.away = self._departed()
-        """Bits of the consumers that may have left something: those that are absent, and those that stopped early."""
+        """Bits of the consumers that may have left something."""
 
     def note(self) -> None:
-        """A consumer has left, stopped or come."""
+        """A consumer has left, stopped or come, or is further than was known."""
         self.away = self._departed()
 
     def wanting(self, entry: Entry) -> int:
@@ -68,5 +70,9 @@ class Departures:
         return ((parts.bit[name], parts.part[name]) for name in parts.names(bits))
 
     def _departed(self) -> int:
-        bit, consumption = self._books.parts.bit, self._books.consumption
-        return sum(bit[name] for name, each in consumption.items() if each.absent or each.stopped is not None)
+        bit, begins = self._books.parts.bit, self._books.config.start
+        return sum(
+            bit[name]
+            for name, each in self._books.consumption.items()
+            if each.stopped is not None or each.start > begins.get(name, Position(0, 0))
+        )

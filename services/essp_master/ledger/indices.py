@@ -27,8 +27,10 @@ class IndexSet(Set[int]):
 
     @classmethod
     def of(cls, message: Indices) -> Self:
-        """The set that a message holds."""
+        """The set that a message holds. Raises `ValueError` if no set makes such a message."""
         made = cls()
+        if len(set(message.blocks)) != len(message.blocks) or any(not 0 < len(b) <= BLOCK // 8 for b in message.bits):
+            raise ValueError("indices in blocks that are there twice, or have too many or none")
         made._blocks = {b: int.from_bytes(bits, "little") for b, bits in zip(message.blocks, message.bits, strict=True)}
         made._size = sum(bits.bit_count() for bits in made._blocks.values())
         return made
@@ -71,6 +73,17 @@ class IndexSet(Set[int]):
             present = self._blocks.get(block, 0)
             self._blocks[block] = filled = present | (1 << high) - (1 << low)
             self._size += filled.bit_count() - present.bit_count()
+
+    @property
+    def first(self) -> int:
+        """The lowest index of a set that is not empty."""
+        return next(iter(self))
+
+    @property
+    def last(self) -> int:
+        """The highest index of a set that is not empty."""
+        block = max(self._blocks)
+        return block * BLOCK + self._blocks[block].bit_length() - 1
 
     def block(self, block: int) -> int:
         """The bits of the indices from `block * BLOCK` on, as many as a block has."""

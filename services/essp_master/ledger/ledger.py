@@ -14,7 +14,8 @@ issue: that of the phases, without a barrier between them, as far as the budget 
 consumer (`lead.py`) allow.
 
 A consumer that restarts from a checkpoint asks (`lost`) for clips that it had reported as trained. The ledger opens
-them again for this consumer alone, and does not count them twice.
+them again for this consumer alone, and does not count them twice. A trainer that is further than the ledger knows tells
+it so with its next checkpoint (`trainers.py`).
 
 In training, another video replaces one that cannot be decoded. In evaluation, and when replacements run out, the index
 is skipped for all consumers. A stream that cannot be extracted is skipped for its own consumers only: the others may
@@ -40,6 +41,7 @@ from essp_common.pb.v1.messages_pb2 import (
     Trained,
 )
 from essp_common.planning.planned_clip import PlannedClip
+from essp_common.planning.position import Position
 from essp_common.runtime import ids
 from essp_master.ledger.batches import Batches, PhaseEvent
 from essp_master.ledger.books import Books
@@ -54,8 +56,8 @@ from essp_master.ledger.losses import Losses, consumer_of
 from essp_master.ledger.members import Members
 from essp_master.ledger.outstanding import Entry, outstanding_clips
 from essp_master.ledger.parts import CLIP
-from essp_master.ledger.stops import Stops
 from essp_master.ledger.stragglers import Stragglers
+from essp_master.ledger.trainers import Trainers
 
 _MOST_LOSSES = 10
 """A clip whose bytes vanish more often than this is not unlucky: something removes them."""
@@ -67,7 +69,8 @@ class Ledger:
     def __init__(self, config: LedgerConfig, state: LedgerState | None = None) -> None:
         """`state`: of an earlier ledger of this job, which this one continues; see `state`.
 
-        Raises `ConfigError` for the state of another job.
+        Raises `ConfigError` for the state of another job, and `ValueError` or `LookupError` for one that contradicts
+        itself.
         """
         books = Books.opened(config) if state is None else Books.restored(config, state)
         self.counts = books.counts
@@ -90,7 +93,7 @@ class Ledger:
         self._closer = Closer(books, self._stragglers)
         self._departures = Departures(books, self._closer)
         self._members = Members(books, self._stragglers, self._closer, self._departures)
-        self._stops = Stops(books, self._stragglers, self._closer, self._departures)
+        self._trainers = Trainers(books, self._stragglers, self._closer, self._departures)
         self._batches = Batches(books, self._stragglers, self._closer, self._departures)
         self._losses = Losses(books)
         self._lead = Lead(books)
@@ -135,9 +138,11 @@ class Ledger:
             case "loop":
                 self._members.account(progress.loop, out)
             case "stopped":
-                self._stops.account(progress.stopped, out)
-            case "checkpoint" if progress.checkpoint.final:
-                self.finals.add(progress.checkpoint.trainer)
+                self._trainers.stopped(progress.stopped, self.phase_events, out)
+            case "checkpoint":
+                if progress.checkpoint.final:
+                    self.finals.add(progress.checkpoint.trainer)
+                self._trainers.saved(progress.checkpoint, self.phase_events, out)
             case "finished" if progress.finished.stage == self._config.last_stage:
                 out.append(CompleteJob(progress.finished.uri, dict(progress.finished.metrics)))
                 self.ended = True
@@ -198,6 +203,7 @@ class Ledger:
         for clip in outstanding_clips(state):
             plan = self._config.plan_of(clip.position.phase_index)
             self._outstanding.restore(clip, plan.clip(clip.position.index, clip.attempt))
+        self._closer.check()
 
     # --- for reading ---
 
@@ -289,6 +295,8 @@ class Ledger:
         phase_index = self._phase_index.get((event.clip.purpose, event.clip.epoch))
         if phase_index is None:
             return
+        name = consumer_of(event)
+        self._trainers.asked(name, Position(phase_index, event.clip.index))
         entry = self._losses.lost(phase_index, event)
         if entry is None:
             self.counts.duplicates += not event.awaited
@@ -303,7 +311,6 @@ class Ledger:
                 f"longer than clips wait for their consumers; the last reason: {event.reason}",
                 out,
             )
-        name = consumer_of(event)
         bit = self._parts.bit[name] if name in self.consumption and self.consumption[name].wants(*entry.position) else 0
         wanting = self._departures.wanting(entry) | bit
         if not wanting:

@@ -149,6 +149,12 @@ class IssueOrder:
             return position < (self._phase_index, self._begin)
         return index not in self.coming()
 
+    def count_passed(self, phase_index: int) -> int:
+        """How many clips of a phase were taken, or lie before every consumer's start."""
+        if phase_index != self._phase_index:
+            return self._sizes[phase_index] if phase_index < self._phase_index else 0
+        return self._end - len(self.coming())
+
     def has_passed_from(self, start: Position) -> bool:
         """Whether any clip from `start` on was taken, or lies before every consumer's start."""
         for phase_index in range(start.phase_index, min(self._phase_index + 1, len(self._sizes))):

@@ -31,7 +31,17 @@ from essp_master.ledger.credits import Credits
 from essp_master.ledger.instructions import Instruction, IssueUnits, ReleaseClip
 from essp_master.ledger.parts import CLIP, ClipParts
 from essp_master.ledger.plain import PlainClip, PlainClips
-from essp_master.ledger.states import IN_LINE, ISSUED, OUT_OF_LINE, REOPENED, REOPENED_QUEUED, WAITING, Event, after
+from essp_master.ledger.states import (
+    IN_LINE,
+    ISSUED,
+    OUT_OF_LINE,
+    REOPENED,
+    REOPENED_QUEUED,
+    STATES,
+    WAITING,
+    Event,
+    after,
+)
 
 
 @dataclass(slots=True)
@@ -149,7 +159,11 @@ class Outstanding:
         return [self._entries[position].message() for position in sorted(self._entries)], plain
 
     def restore(self, state: OutstandingClip, clip: PlannedClip) -> None:
-        """Add the entry that a message holds."""
+        """Add the entry that a message holds. Raises `ValueError` if there can be none like it."""
+        parts = len(self._ackers)
+        known = state.state in STATES and not state.left >> self._parts.readers and not state.made >> parts
+        if not known or len(state.sizes) != parts or (state.position.phase_index, clip.index) in self._entries:
+            raise ValueError(f"clip {clip.index} of phase {state.position.phase_index} is outstanding as none can be")
         entry = Entry(
             state.position.phase_index,
             clip,
@@ -167,6 +181,15 @@ class Outstanding:
         self.credits.outstanding_bytes += sum(entry.sizes)
         if state.catch_up:
             self.move(entry, self.catch_up_queues[state.catch_up])
+
+    def is_left_before(self, bit: int, position: Position) -> bool:
+        """Whether a clip before this position is outstanding for a consumer."""
+        phase_index, index = position
+        return any(entry.left & bit and entry.position < position for entry in self._entries.values()) or any(
+            plain.is_left(bit, index if other == phase_index else None)
+            for other, plain in self._plain.items()
+            if other <= phase_index
+        )
 
     @property
     def in_line(self) -> bool:

@@ -30,6 +30,8 @@ class ClipParts:
         self.part_of_stream = {stream: part_of_stream.get(stream, CLIP) for stream in consumers.values()}
         self.extractor = tuple(1 << len(self.consumers) + number for number in range(len(self.streams)))
         """The bit of the extractor of part 1, 2, ..."""
+        self.readers = len(self.consumers) + len(self.streams)
+        """Consumers and extractors: as many bits there are."""
         self.ackers = [sum(self.extractor)] + [0] * len(self.streams)
         """For each part, the bits of its readers, each of which acks it."""
         for consumer, part in self.part.items():

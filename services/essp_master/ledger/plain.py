@@ -150,6 +150,11 @@ class PlainClips:
             phase_index=phase_index, indices=indices, left=left.tolist(), made=made.tolist(), sizes=sizes
         )
 
+    def is_left(self, bit: int, end: int | None) -> bool:
+        """Whether a consumer is not done with a clip before the index `end`; None: with any."""
+        left = self._left[bit]
+        return bool(left) if end is None else any(index < end for index in left)
+
     def backlog(self) -> list[int]:
         """For each part, how many can be made by now, but are not."""
         clip, *streams = self._unmade

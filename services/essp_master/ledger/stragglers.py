@@ -103,8 +103,13 @@ class Stragglers:
         if (queue := self._queues.get(name)) is not None:
             self._end(queue)
 
+    def go_back(self, name: str, position: Position) -> None:
+        """A consumer wants what it was done with from here on: its queue, if it has one, issues that."""
+        if (queue := self._queues.get(name)) is not None:
+            self._go_back(queue, position)
+
     def pass_over(self, name: str) -> None:
-        """A consumer has stopped early: its queue, if it has one, goes on with the phases that follow all epochs."""
+        """A consumer has stopped early, or is further than was known: its queue, if it has one, goes on there."""
         queue = self._queues.get(name)
         if queue is not None:
             start = max(queue.order.begin, self._books.consumption[name].next_start)

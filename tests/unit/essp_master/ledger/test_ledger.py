@@ -213,6 +213,8 @@ def test_a_new_ledger_learns_what_trainers_did_while_the_master_was_away() -> No
     ahead = LedgerSimulation(ledger_config(clips=6))
     ahead.run()
     sim.consumers = ahead.consumers  # a new ledger, which knows checkpoints only
+    for consumer in sim.consumers.values():
+        consumer.left = False
     sim.run()
     assert sim.ledger.outstanding == 0
     assert sim.ledger.consumption["trainer.rgb"].total == len(every(sim))

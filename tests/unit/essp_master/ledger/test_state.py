@@ -122,6 +122,38 @@ def test_the_state_of_another_job_is_refused() -> None:
         Ledger(ledger_config(epochs=3), state)
 
 
+DAMAGES: dict[str, Callable[[LedgerState], object]] = {
+    "a consumer with fewer phases": lambda state: state.consumers[0].below.pop(),
+    "a consumer with more phases": lambda state: state.consumers[0].below.append(0),
+    "more clips done than a phase has": lambda state: state.consumers[0].below.__setitem__(0, 999),
+    "a clip done that no phase has": lambda state: state.consumers[0].beyond[0].CopyFrom(IndexSet([999]).message()),
+    "a clip done twice": lambda state: state.consumers[0].beyond[0].CopyFrom(IndexSet([0]).message()),
+    "clips done of a phase that is not": lambda state: state.consumers[0].beyond[9].CopyFrom(IndexSet([1]).message()),
+    "no indices in a block": lambda state: state.consumers[0].beyond[0].MergeFrom(Indices(blocks=[0], bits=[b""])),
+    "a block that is there twice": lambda state: state.phases[0].skipped.MergeFrom(
+        Indices(blocks=[0, 0], bits=[b"1", b"1"])
+    ),
+    "more clips closed": lambda state: setattr(state.phases[0], "closed", state.phases[0].closed + 1),
+    "fewer clips issued": lambda state: setattr(state.phases[0], "issued", state.phases[0].issued - 1),
+    "a clip outstanding twice": lambda state: state.outstanding.append(outstanding_clips(state)[0]),
+    "a clip that nobody knows to be outstanding": lambda state: state.plain[0].indices.pop(),
+    "a clip without sizes": lambda state: state.plain[0].sizes.pop(),
+    "a clip for nobody there": lambda state: state.plain[0].left.__setitem__(0, 1 << 40),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_a_state_that_contradicts_itself_is_refused(damage: Callable[[LedgerState], object]) -> None:
+    sim = LedgerSimulation(ledger_config(clips=20, budget=8 * BOTH))
+    for _ in range(4):
+        sim.work()
+    state = sim.ledger.state()
+    Ledger(sim.config, state)
+    damage(state)
+    with pytest.raises((ValueError, LookupError)):
+        Ledger(sim.config, state)
+
+
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 5000))))
 def test_a_set_of_indices_is_a_set(steps: list[tuple[bool, int]]) -> None:
     indices, model = IndexSet(), set[int]()
