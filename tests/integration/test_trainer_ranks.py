@@ -218,7 +218,7 @@ class Launched:
 
     def pids(self, rank: int) -> list[int]:
         """Of all processes that were this rank, one after another."""
-        return [int(pid) for pid in re.findall(rf"started as \S*-(\d+)-rank{rank}\n", self.story())]
+        return [int(pid) for pid in re.findall(rf"started as \S*-(\d+)\.\w+-rank{rank}\n", self.story())]
 
     def __enter__(self) -> Self:
         return self

@@ -118,7 +118,12 @@ def test_a_server_that_does_not_answer_holds_up_no_end() -> None:
     with releasing(intake) as releases:
         releases.release(clips(0))
         assert intake.entered.wait(60)
-        answer = threading.Thread(target=lambda: releases._closing.wait(60) and intake.open.set())
+
+        def answer_at_the_end() -> None:
+            releases._closing.wait(60)
+            intake.open.set()
+
+        answer = threading.Thread(target=answer_at_the_end)
         answer.start()
     answer.join()
     assert intake.released == []
