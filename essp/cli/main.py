@@ -10,6 +10,7 @@ import os
 import re
 import sys
 from difflib import get_close_matches
+from functools import cache
 from importlib import import_module
 from io import TextIOWrapper
 from typing import Any
@@ -75,7 +76,9 @@ class LazyGroup(TyperGroup):
             formatter.write_text(EXIT_CODES_TEXT)
 
 
+@cache
 def _load(name: str, target: str) -> Any:
+    """The command, made once: a call asks for it twice."""
     module_name, _, attribute = target.partition(":")
     with distribution.needs_extra(f"essp {name}"):
         found = getattr(import_module(module_name), attribute)

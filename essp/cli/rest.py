@@ -5,6 +5,7 @@ The master is at `--server` or ESSP_SERVER; its token is ESSP_API_TOKEN.
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Iterator
 from http import HTTPStatus
 from typing import Annotated, Any
@@ -52,9 +53,17 @@ def connect(server: str, token: str) -> httpx.Client:
     check_token(token)
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
-        return httpx.Client(base_url=server.rstrip("/"), headers=headers, timeout=TIMEOUT_S)
+        return httpx.Client(
+            base_url=server.rstrip("/"), headers=headers, timeout=TIMEOUT_S, verify=_certificates(server)
+        )
     except (httpx.InvalidURL, ValueError) as error:
         raise ConfigError(f"--server {server!r} is not a URL; write for example {SERVER}") from error
+
+
+def _certificates(server: str) -> ssl.SSLContext | bool:
+    """What a master's certificate is checked against. Over plain HTTP it shows none: what is trusted need not be read,
+    which takes longer than a request, and nothing is."""
+    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if server.lower().startswith("http:") else True
 
 
 def path_of(collection: str, name: str, below: str = "") -> str:

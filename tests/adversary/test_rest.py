@@ -25,16 +25,11 @@ from schemathesis.generation import GenerationMode
 from schemathesis.specs.openapi.checks import content_type_conformance, status_code_conformance
 
 from essp_common.job.status import JobState
-from essp_common.wiring import open_store
-from essp_master.api.app import create_app
 from essp_master.config import MasterSettings
-from essp_master.pools.observe_only import ObserveOnlyDriver
-from essp_master.pools.reconciler import Reconciler
-from essp_master.registrations import Registrations
 from essp_master.service import Master
 from tests.adversary.storms import STRENGTH, storm
 from tests.harness.fleet import Fleet, adapters_in, make_job, master_over, run_to_rest
-from tests.harness.serving import served
+from tests.harness.serving import served, whole_app
 
 CHECKS = [not_a_server_error, content_type_conformance]
 SCHEMA = schemathesis.openapi.from_path(str(Path(__file__).parents[2] / "docs" / "openapi.json"))
@@ -60,12 +55,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         adapters = opened.enter_context(closing(adapters_in(folder)))
         master = master_over(adapters)
         job = make_job(folder)
-        tables = Registrations(open_store((folder / "state").as_uri()), ["registry.example/"])
-        driver = ObserveOnlyDriver(master.worker_registry)
-        reconciler = Reconciler(driver, master.worker_registry, master.pool_demands, tables.extractors)
         fleet = opened.enter_context(closing(Fleet(adapters, job)))
         unlimited = MasterSettings.model_validate({"api_requests_per_s": 0})
-        url = opened.enter_context(served(create_app(master, unlimited, tables, reconciler), unlimited))
+        url = opened.enter_context(served(whole_app(master, folder, unlimited), unlimited))
         yield Place(url, master, fleet)
 
 

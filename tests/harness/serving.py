@@ -11,10 +11,13 @@ from typing import Any, Self
 import httpx
 from starlette.applications import Starlette
 
-from essp_common.wiring import Adapters
+from essp_common.wiring import Adapters, open_store
 from essp_master.api.app import create_app
 from essp_master.api.server import ApiServer
 from essp_master.config import MasterSettings
+from essp_master.pools.observe_only import ObserveOnlyDriver
+from essp_master.pools.reconciler import Reconciler
+from essp_master.registrations import Registrations
 from essp_master.service import Master
 from tests.harness.fleet import Fleet, adapters_in, make_job, master_over, run_to_rest
 from tests.harness.running import running
@@ -27,6 +30,14 @@ def served(app: Starlette, settings: MasterSettings | None = None) -> Iterator[s
     server = ApiServer(app, "127.0.0.1", 0, settings or MasterSettings())
     with running(server):
         yield f"http://127.0.0.1:{server.port}"
+
+
+def whole_app(master: Master, folder: Path, settings: MasterSettings) -> Starlette:
+    """An API with all of its parts: registrations, which lie in this folder, and pools, which nobody scales."""
+    tables = Registrations(open_store((folder / "state").as_uri()), ["registry.example/"])
+    driver = ObserveOnlyDriver(master.worker_registry)
+    reconciler = Reconciler(driver, master.worker_registry, master.pool_demands, tables.extractors)
+    return create_app(master, settings, tables, reconciler)
 
 
 class Served:

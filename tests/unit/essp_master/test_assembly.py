@@ -35,7 +35,10 @@ SETTINGS = MasterSettings.model_validate({"bus": "kafka://nobody:1", "namespace"
 def client_of(adapters: Adapters, settings: MasterSettings, name: str) -> Iterator[httpx.Client]:
     """A client of a master process, which ends with the block."""
     process = MasterProcess(adapters, settings, name, "127.0.0.1", 0, ("essp",))
-    with running(process), httpx.Client(base_url=f"http://127.0.0.1:{process.port}", timeout=LONGEST_S) as client:
+    with (
+        running(process),
+        httpx.Client(base_url=f"http://127.0.0.1:{process.port}", timeout=LONGEST_S, verify=False) as client,
+    ):
         yield client
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -17,7 +18,7 @@ import typer
 from typer.testing import Result
 
 from essp.cli import job as cli
-from essp.cli.rest import EXIT_DENIED
+from essp.cli.rest import EXIT_DENIED, connect
 from essp_common.errors import ConfigError, Conflict, NotFound, PermanentError, Unavailable
 from essp_common.job.status import JobStatus
 from tests.harness.command_line import essp
@@ -371,3 +372,19 @@ def test_every_command_is_documented() -> None:
     group: Any = typer.main.get_command(cli.app)
     assert set(group.commands) == {"start", "ls", "get", "pause", "resume", "stop", "priority", "set", "wait", "events"}
     assert all(command.help for command in group.commands.values())
+
+
+def test_certificates_are_read_where_one_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over plain HTTP, reading all that are trusted took longer than a request."""
+    read: list[object] = []
+    load = ssl.SSLContext.load_verify_locations
+
+    def noted(context: ssl.SSLContext, *places: Any, **more: Any) -> None:
+        read.append(places)
+        load(context, *places, **more)
+
+    monkeypatch.setattr(ssl.SSLContext, "load_verify_locations", noted)
+    connect("HTTP://127.0.0.1:1", "").close()
+    assert not read
+    connect("https://127.0.0.1:1", "").close()
+    assert read

@@ -21,14 +21,9 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from essp_common.wiring import open_store
-from essp_master.api.app import create_app
 from essp_master.config import MasterSettings
-from essp_master.pools.observe_only import ObserveOnlyDriver
-from essp_master.pools.reconciler import Reconciler
-from essp_master.registrations import Registrations
 from tests.harness.fleet import adapters_in, make_job, master_over
-from tests.harness.serving import served
+from tests.harness.serving import served, whole_app
 
 pytestmark = pytest.mark.slow
 
@@ -53,11 +48,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         job = make_job(folder)
         master.start(job)
         master.stop(job.name)
-        tables = Registrations(open_store((folder / "state").as_uri()), ["registry.example/"])
-        reconciler = Reconciler(
-            ObserveOnlyDriver(master.worker_registry), master.worker_registry, master.pool_demands, tables.extractors
-        )
-        with served(create_app(master, MasterSettings(), tables, reconciler)) as url:
+        with served(whole_app(master, folder, MasterSettings())) as url:
             yield url
 
 

@@ -351,7 +351,7 @@ def test_the_server_runs_beside_the_master_and_ends_with_it(tmp_path: Path) -> N
         thread = threading.Thread(target=run_all, args=([server, served.master],))
         thread.start()
         try:
-            with httpx.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=LONGEST_S) as client:
+            with httpx.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=LONGEST_S, verify=False) as client:
                 assert client.get("/v1/jobs").json() == {"jobs": [], "next_page_token": None}
             with pytest.raises(ConfigError, match="--port"):
                 ApiServer(create_app(served.master, served.settings), "127.0.0.1", server.port, served.settings)

@@ -16,12 +16,10 @@ from essp_common.wiring import open_store
 from essp_master.api.app import create_app
 from essp_master.config import MasterSettings
 from essp_master.lifecycle import takeover
-from essp_master.pools.observe_only import ObserveOnlyDriver
-from essp_master.pools.reconciler import Reconciler
 from essp_master.registrations import ExtractorRow, Registrations
 from essp_master.service import Master
 from tests.harness.fleet import adapters_in, make_job, master_over
-from tests.harness.serving import served
+from tests.harness.serving import served, whole_app
 from tests.harness.waiting import LONGEST_S, until
 
 DIGEST = "sha256:" + "0" * 64
@@ -56,13 +54,9 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
         job = make_job(folder)
         master.start(job)
         master.stop(job.name)
-        tables = Registrations(open_store((folder / "state").as_uri()), ["registry.example/"])
-        reconciler = Reconciler(
-            ObserveOnlyDriver(master.worker_registry), master.worker_registry, master.pool_demands, tables.extractors
-        )
         settings = MasterSettings.model_validate({"api_requests_per_s": 0})
         with (
-            served(create_app(master, settings, tables, reconciler), settings) as url,
+            served(whole_app(master, folder, settings), settings) as url,
             httpx.Client(base_url=url, timeout=LONGEST_S, verify=False) as client,
         ):
             yield client
