@@ -74,8 +74,8 @@ def draw(run: Run, samples: list[Sample]) -> dict[str, tuple[bytes, bytes]]:
             plots.loss(run.histories, DARK, run.changes),
         )
         found["accuracy"] = (
-            plots.accuracy(run.histories, best, LIGHT, run.changes, run.judged_by),
-            plots.accuracy(run.histories, best, DARK, run.changes, run.judged_by),
+            plots.accuracy(run.histories, best, LIGHT, run.changes, run.judged_by, run.unit),
+            plots.accuracy(run.histories, best, DARK, run.changes, run.judged_by, run.unit),
         )
     if compared := {sweep: [(one.label, one.value) for one in members] for sweep, members in standings(run).items()}:
         found["sweeps"] = (plots.sweeps(compared, LIGHT), plots.sweeps(compared, DARK))

@@ -90,13 +90,14 @@ def accuracy(
     theme: Theme,
     changes: Changes = NO_CHANGES,
     metric: str = "top1",
+    unit: str = "video",
 ) -> bytes:
     """A metric over the epochs: training dashed, validation solid, the chosen epoch marked."""
     names = (f"video_{metric}", metric)
     figure, axes = _over_epochs(histories, names, theme, changes)
     for colour, (trainer, history) in zip(line_colours(theme, len(histories)), histories.items(), strict=True):
         _mark(axes, history, names, best.get(trainer), colour)
-    axes.set_title(f"{NAMES[metric]} (validation by video)")
+    axes.set_title(f"{NAMES[metric]} (validation by {unit})")
     axes.set_ylim(0, 1.02)
     axes.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
     return png(figure, theme)

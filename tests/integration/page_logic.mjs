@@ -36,7 +36,7 @@ assert.deepEqual(range([NaN]), { low: 0, high: 1, cut: 0 });
 const report = (purpose, epoch, metrics) => ({ purpose, epoch, metrics });
 const phase = (purpose, epoch, clips, issued = clips) => ({ purpose, epoch, clips, issued, done: {}, skipped: 0 });
 const job = {
-  name: "a", kind: "train", state: "running", reason: "", output: "s3://b/a", created: "2026-01-01T00:00:00Z", ended: null, elapsed_s: 60,
+  name: "a", kind: "train", unit: "video", state: "running", reason: "", output: "s3://b/a", created: "2026-01-01T00:00:00Z", ended: null, elapsed_s: 60,
   progress: { done: 50, total: 100, clips_per_s: 12.5, eta_s: 90, current: 2 },
   phases: [phase("train", 0, 40), phase("validation", 0, 10), phase("train", 1, 40, 20)],
   credits: { budget_bytes: 2 ** 30, outstanding_bytes: 2 ** 20, outstanding_clips: 20, waiting: true },
@@ -76,6 +76,10 @@ assert.deepEqual([...marks({ ...job, awaits: ["extractor.flow", "trainer.a.two",
 assert.deepEqual(flow.decoders.figures, [["rate", "12.0 clips/s"], ["work", "15.0 ms a clip"], ["queued", "3 clips"], ["workers", "2"]]);
 assert.deepEqual(flow.streams.map(({ stream, box, consumers }) => [stream, box.note, consumers.map(it => it.part)]),
   [["rgb", "the frames as they are decoded", ["trainer.one"]], ["motion", "no worker has made a clip yet", ["trainer.two"]]]);
+// What a trainer learns between two phases is said beside it, until the next one begins.
+const fitting = { ...job, trainers: [{ ...job.trainers[0], fit: { what: "centres", done: 1, most: 100, left_s: null, words: "learns centres: step 1 of at most 100" } }, job.trainers[1]] };
+assert.equal(flowOf(fitting).streams[0].consumers[0].note, "learns centres: step 1 of at most 100");
+assert.equal(flow.streams[0].consumers[0].note, "");
 assert.deepEqual(flow.streams[1].box.figures, [["queued", "17 clips"]]);
 const feed = { ...job, kind: "feed", trainers: [], phases: [{ ...phase("train", 0, 40), done: { "consumer.mine": 7 } }], progress: { ...job.progress, current: 0 } };
 assert.deepEqual(flowOf(feed).consumers.map(it => [it.title, it.figures]), [["loop mine", [["done", "7 of 40"]]]]);
@@ -119,6 +123,7 @@ assert.deepEqual(chosen(events, new Set(), "MOOV").map(event => event.kind), ["f
 assert.deepEqual(resultRows({ "test.fused.top1": 0.5, "validation.fused.top1": 0.75, "validation.rgb.top1": 0.25, "seconds": 1 }),
   { columns: ["validation top-1", "test top-1"], rows: [["rgb", "25.0 %", "–"], ["fused", "75.0 %", "50.0 %"]] });
 assert.match(commands({ ...job, state: "completed" })[0][1], /^essp predict VIDEO --model s3:/);
+assert.match(commands({ ...job, state: "completed", unit: "record" })[0][1], /^essp predict IMAGE --model s3:/);
 assert.equal(commands({ ...job, state: "completed", output: "file:///a b; it's $(x)" })[1][1], "essp report 'file:///a b; it'\\''s $(x)'");
 assert.deepEqual(narrowed([{ name: "Abc", state: "paused" }, { name: "abd", state: "failed" }], "under way", "AB").map(it => it.name), ["Abc"]);
 assert.deepEqual(narrowed([{ name: "a", state: "queued" }, { name: "b", state: "running" }], "queued", "").map(it => it.name), ["a"]);

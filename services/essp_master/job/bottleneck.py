@@ -60,7 +60,8 @@ def _full(job: JobStatus) -> bool:
 
 
 def _wait(trainer: TrainerStatus) -> float:
-    return trainer.data_wait_ratio or 0.0
+    """One that learns between two phases waits for nothing, whatever it did before."""
+    return trainer.data_wait_ratio or 0.0 if trainer.fit is None else 0.0
 
 
 def _part(pool: str) -> str:
@@ -97,8 +98,10 @@ def _slowest(job: JobStatus, trainers: Sequence[TrainerStatus], effect: str = ""
     behind = [trainer.name for trainer in job.trainers if trainer.waits_for == slowest.name]
     rate = "" if slowest.clips_per_s is None else f"trains {slowest.clips_per_s:.1f} clips/s and "
     ahead = f"; {', '.join(behind)} may not get further ahead of it" if behind else ""
-    wait = f"waits for clips for only {percent(_wait(slowest), 0)} of its time"
-    words = f"Trainer {slowest.name} limits the rate: it {rate}{wait}{ahead}{effect}."
+    does = f"{rate}waits for clips for only {percent(_wait(slowest), 0)} of its time"
+    if slowest.fit is not None:
+        does = slowest.fit.words
+    words = f"Trainer {slowest.name} limits the rate: it {does}{ahead}{effect}."
     return BottleneckStatus(part=ids.trainer_consumer(slowest.name), words=words)
 
 

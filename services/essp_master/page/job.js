@@ -149,7 +149,7 @@ function trainers(job) {
     return [trainer.name, trainer.stream, trainer.model, trainer.final ? "done" : trainer.purpose ? phaseTitle(trainer.purpose, trainer.epoch) : UNKNOWN,
       number(within ? trainer.loss : null, 3), percent(within ? trainer.top1 : null), number(checked.loss, 3), percent(checked[judged]), percent(checked[`video_${judged}`]), saved(trainer)];
   });
-  return table("trainers", ["trainer", "stream", "model", "at", "loss", "top-1", "validation loss", `${called} by clip`, `${called} by video`, "newest checkpoint"], rows, [0, 1, 2, 3]);
+  return table("trainers", ["trainer", "stream", "model", "at", "loss", "top-1", "validation loss", `${called} by clip`, `${called} by ${job.unit}`, "newest checkpoint"], rows, [0, 1, 2, 3]);
 }
 
 /** What there is to say of trainers that have stopped before the last epoch. */
@@ -162,7 +162,7 @@ function saved(trainer) {
 
 function outcome(job) {
   const parts = [];
-  if (job.result) parts.push(...results(job.result.metrics));
+  if (job.result) parts.push(...results(job.result.metrics, job.unit));
   const places = [["everything", job.output]];
   if (job.result) places.push([job.kind === "predict" ? "predictions" : "model", job.result.uri]);
   if (job.kind === "train" && job.state === "completed") places.push(["report, once it is made", `${job.output.replace(/\/$/, "")}/report/report.html`]);
@@ -184,7 +184,7 @@ const shellWord = word => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.repla
 /** What people may want to do next, as commands. */
 export function commands(job) {
   if (job.kind === "train" && job.state === "completed")
-    return [["classify a video", `essp predict VIDEO --model ${shellWord(job.output)}`], ["make the report", `essp report ${shellWord(job.output)}`]];
+    return [job.unit === "record" ? ["classify an image", `essp predict IMAGE --model ${shellWord(job.output)}`] : ["classify a video", `essp predict VIDEO --model ${shellWord(job.output)}`], ["make the report", `essp report ${shellWord(job.output)}`]];
   if (job.state === "stopped" || job.state === "failed") return [[job.trainers.some(trainer => trainer.checkpoint) ? "go on from the checkpoints" : "start it again", "essp job start job.yaml"]];
   return [];
 }
@@ -205,9 +205,9 @@ export function resultRows(metrics) {
 
 const order = column => ["validation", "test"].indexOf(column.split(" ")[0]) * 10 + Object.values(FIGURES).indexOf(column.split(" ")[1]);
 
-function results(metrics) {
+function results(metrics, unit) {
   const { columns, rows } = resultRows(metrics);
-  return rows.length ? [table("results by video", ["by video", ...columns], rows)] : [];
+  return rows.length ? [table(`results by ${unit}`, [`by ${unit}`, ...columns], rows)] : [];
 }
 
 function failures(job) {

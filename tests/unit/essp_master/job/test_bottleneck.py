@@ -56,6 +56,13 @@ def test_a_trainer_held_back_by_another_is_not_short_of_clips() -> None:
     assert words.endswith("; rgb may not get further ahead of it.")
 
 
+def test_a_trainer_that_learns_between_two_phases_limits_and_is_not_short_of_clips() -> None:
+    words = "learns centres: step 25 of at most 100"
+    fit = {"what": "centres", "done": 25, "most": 100, "left_s": None, "words": words}
+    fitting = [trainer | {"fit": fit} if trainer["name"] == "flow" else trainer for trainer in trainers(0.01, 0.4)]
+    assert said(job(0.01, 0.4, trainers=fitting)) == ("trainer.flow", f"Trainer flow limits the rate: it {words}.")
+
+
 def trainers(*waits: float | None) -> list[dict[str, Any]]:
     return [trainer.model_dump() for trainer in job(*waits).trainers]
 
