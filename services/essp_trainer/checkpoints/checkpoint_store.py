@@ -221,8 +221,6 @@ class CheckpointStore:
             return None
         try:
             staged = self._packed(snapshot, self._staging.stage)
-        except Fenced:
-            raise
         except EsspError as error:
             self._pass_by(error)
             return None
