@@ -36,7 +36,7 @@ from essp_common.artifacts.manifest import (
 )
 from essp_common.artifacts.scores import ScoreTable
 from essp_common.artifacts.staging import Burst, Staging
-from essp_common.errors import ConfigError, EsspError, Fenced, TransientError
+from essp_common.errors import ConfigError, EsspError, TransientError
 from essp_common.job.trainer_spec import CheckpointSpec
 from essp_common.learning.models import AnyClassifier, as_tensors, restore
 from essp_common.objects.port import ObjectStore
@@ -290,9 +290,7 @@ class CheckpointStore:
     def _may_be_best(self, position: Position) -> bool:
         """Whether the next phase scores the weights at this position."""
         phases = self._assignment.phases
-        if position.index or position.phase_index == len(phases):
-            return False
-        return phases[position.phase_index].purpose == VALIDATION
+        return position.phase_index < len(phases) and phases[position.phase_index].purpose == VALIDATION
 
     def _packed(self, snapshot: Snapshot, write: Callable[[Manifest, Data], Manifest]) -> Manifest:
         """Have the files of a snapshot written.
