@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from typing import Any, cast
@@ -14,6 +15,7 @@ from essp_common.planning.position import Position
 from essp_trainer.checkpoints.checkpoint_store import TrainingState
 from essp_trainer.checkpoints.checkpointer import Checkpointer, SavePolicy
 from essp_trainer.distributed.ranks import SingleRank
+from tests.harness.waiting import LONGEST_S
 from tests.unit.essp_common.artifacts.test_ownership import manifest
 from tests.unit.essp_trainer.test_releases import clips
 
@@ -27,15 +29,23 @@ class Room:
     def __init__(self) -> None:
         self.asked: list[str] = []
         self.committed: list[int] = []
+        self.writes = threading.Event()
+        """But for the final checkpoint."""
+        self.writes.set()
 
     def snapshot(self, _: object, state: TrainingState) -> Manifest:
         self.asked.append("snapshot")
         return manifest(state.position.index)
 
+    def final_snapshot(self, _: object, state: TrainingState) -> Manifest:
+        self.asked.append("final snapshot")
+        return manifest(state.position.index, final=True)
+
     def stage(self, _: Manifest) -> None:
         return None
 
     def save(self, snapshot: Manifest) -> Manifest:
+        assert snapshot.final or self.writes.wait(LONGEST_S)
         self.asked.append("save")
         return snapshot
 
@@ -92,3 +102,21 @@ def test_where_nothing_is_new_nothing_is_saved(room: Room, checkpointer: Checkpo
     save(checkpointer, 4)
     save(checkpointer, 4)
     assert room.asked.count("save") == 1
+
+
+def test_the_final_copy_waits_until_the_one_before_is_saved(
+    room: Room, checkpointer: Checkpointer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both lie in the same memory."""
+    wait = checkpointer._saves.wait
+
+    def waits() -> None:
+        room.writes.set()
+        wait()
+
+    monkeypatch.setattr(checkpointer._saves, "wait", waits)
+    room.writes.clear()
+    checkpointer.begin(cast(Any, None), TrainingState(position=Position(0, 4)))
+    checkpointer.finish(cast(Any, None), TrainingState(position=Position(0, 6)))
+    room.writes.set()
+    assert room.asked.index("save") < room.asked.index("final snapshot")
