@@ -8,14 +8,16 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from functools import partial
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 from kafka import TopicPartition
+from kafka import errors as kafka_errors
 
 from essp.servers.servers import KafkaServer
 from essp_common.bus import kafka_subscription
@@ -238,6 +240,27 @@ class TestKafkaBus(BusContract):
         finish(successor, rest)
         successor.close()
         assert bus.backlog(topic, "g") == 0
+
+    def test_a_commit_that_failed_is_sent_again(self, bus: Bus, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        with closing(bus.subscribe([topic], "g")) as subscription:
+            own(subscription, PARTITIONS)
+            assert isinstance(subscription, KafkaSubscription)
+            commit = subscription._consumer.commit_async
+            failed: list[object] = []
+
+            def fails_once(offsets: Mapping[TopicPartition, Any], callback: Callable[..., None]) -> None:
+                if failed:
+                    commit(offsets, callback=callback)
+                else:
+                    failed.append(offsets)
+                    callback(offsets, kafka_errors.CommitFailedError())
+
+            monkeypatch.setattr(subscription._consumer, "commit_async", fails_once)
+            bus.publish(topic, b"", b"0")
+            bus.flush()
+            finish(subscription, take(subscription, 1))
+            until(lambda: bus.backlog(topic, "g") == 0)
+            assert failed
 
     @pytest.mark.processes
     @leaves_sockets

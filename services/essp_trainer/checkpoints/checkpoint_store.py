@@ -16,11 +16,12 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from essp_common.artifacts import checkpoint, checkpoint_writer, layout, scores
 from essp_common.artifacts.checkpoint import Found
-from essp_common.artifacts.checkpoint_files import Data
+from essp_common.artifacts.checkpoint_files import BadCheckpoint, Data
 from essp_common.artifacts.checkpoint_writer import CheckpointWriter
 from essp_common.artifacts.manifest import (
     MODEL_FILE,
@@ -35,7 +36,7 @@ from essp_common.artifacts.manifest import (
 )
 from essp_common.artifacts.scores import ScoreTable
 from essp_common.artifacts.staging import Burst, Staging
-from essp_common.errors import ConfigError, EsspError, Fenced, TransientError
+from essp_common.errors import ConfigError, EsspError, TransientError
 from essp_common.job.trainer_spec import CheckpointSpec
 from essp_common.learning.models import AnyClassifier, as_tensors, restore
 from essp_common.objects.port import ObjectStore
@@ -126,10 +127,13 @@ class CheckpointStore:
         later run of the job owns it.
         """
         trainer, fence, epochs = self._assignment.trainer, self._assignment.fence, self._assignment.spec.epochs
-        self._refuse_other(checkpoint.read_latest(self._store, trainer, epochs))
+        if (newest := checkpoint.latest_name(self._store, trainer)) is not None:
+            with suppress(BadCheckpoint):  # then an older one may be found below
+                self._refuse_other(checkpoint.read_named(self._store, trainer, newest))
         self._open_staging()
         self._writer = checkpoint_writer.claim(self._store, trainer, fence, writer, epochs, self._staging)
-        self._refuse_other(self._writer.found.manifest)
+        if (found := self._writer.found.manifest) is not None:
+            self._refuse_other(found)
         self._begin_staging(self._writer.process)
         return self._writer.found
 
@@ -217,8 +221,6 @@ class CheckpointStore:
             return None
         try:
             staged = self._packed(snapshot, self._staging.stage)
-        except Fenced:
-            raise
         except EsspError as error:
             self._pass_by(error)
             return None
@@ -288,9 +290,7 @@ class CheckpointStore:
     def _may_be_best(self, position: Position) -> bool:
         """Whether the next phase scores the weights at this position."""
         phases = self._assignment.phases
-        if position.index or position.phase_index == len(phases):
-            return False
-        return phases[position.phase_index].purpose == VALIDATION
+        return position.phase_index < len(phases) and phases[position.phase_index].purpose == VALIDATION
 
     def _packed(self, snapshot: Snapshot, write: Callable[[Manifest, Data], Manifest]) -> Manifest:
         """Have the files of a snapshot written.
@@ -365,8 +365,8 @@ class CheckpointStore:
             self.passed_by = f"checkpoints go past the burst buffer, straight to the store, where it fails: {error}"
             log.warning("trainer %s: %s", self._assignment.trainer, self.passed_by)
 
-    def _refuse_other(self, manifest: Manifest | None) -> None:
-        if manifest is not None and manifest.spec_digest != self._assignment.digest():
+    def _refuse_other(self, manifest: Manifest) -> None:
+        if manifest.spec_digest != self._assignment.digest():
             raise ConfigError(
                 f"{self._store.uri(manifest.key)} was made with other data, sampling, stream or trainer settings; "
                 f"set `output` to a new folder, or restore the settings to resume"

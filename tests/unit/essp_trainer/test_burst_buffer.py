@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from prometheus_client import REGISTRY
 
-from essp_common.artifacts import checkpoint
+from essp_common.artifacts import checkpoint, layout
 from essp_common.artifacts.staging import Staging, parse_burst
 from essp_common.errors import Unavailable
 from essp_common.pb.v1.messages_pb2 import Control
@@ -118,3 +118,23 @@ def test_what_is_staged_is_resumed_from_where_it_lies(tmp_path: Path, whole: Sta
     assert running.error is None
     assert final_weights(again) == final_weights(whole)
     assert last_training_state(again) == last_training_state(whole)
+
+
+def test_nothing_is_staged_that_follows_scores_which_the_store_has_not_taken(tmp_path: Path, whole: Stage) -> None:
+    """A training that resumed from there would not make them again."""
+    stores = Unreliable(Unavailable("503 Slow Down"), ["/scores/"])
+    stage = Stage(job_spec(tmp_path / "run", checkpoint={"every": 4}), phase_plans(2), stores=stores)
+    stage.command(Control.START)
+    stage.feed(stage.every_position()[:20])
+    with Running(stage, burst=burst(tmp_path / "nvme")):
+        stage.wait_for_trained(20)
+    stores.failing = False
+    again = Stage(stage.spec, stage.plans, stores=stores)
+    again.command(Control.START)
+    again.feed(again.every_position()[10:])
+    with Running(again, burst=burst(tmp_path / "nvme")) as running:
+        running.join()
+    assert running.error is None
+    scores = layout.scores("one", "validation", 0)
+    assert again.store.get(scores) == whole.store.get(scores)
+    assert final_weights(again) == final_weights(whole)

@@ -28,7 +28,7 @@ from essp_common.objects.port import ObjectInfo
 from essp_common.pb.v1.messages_pb2 import Control
 from essp_common.runtime import failpoints
 from essp_common.tensors.packed import EXACT, Packing, unpack
-from essp_trainer.checkpoints import packing_process
+from essp_trainer.checkpoints import packing_child, packing_process
 from essp_trainer.checkpoints.packing import PackingThread, StatePacking
 from essp_trainer.checkpoints.packing_process import PackingProcess
 from tests.harness.training_jobs import Running, Stage, final_weights, job_spec, phase_plans, train
@@ -92,6 +92,16 @@ def test_it_writes_the_files_of_the_thread(tmp_path: Path, child: PackingProcess
 def test_between_two_saves_it_holds_no_files(tmp_path: Path, child: PackingProcess) -> None:
     save(child, DirectoryStore.from_url(tmp_path.as_uri()), 1, EXACTLY)
     assert {os.fstat(output).st_size for output in child._outputs} == {0}
+
+
+def test_a_file_is_written_whole_in_place_of_the_last_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Linux writes 2 GiB at once at most."""
+    pwrite = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda output, data, at: pwrite(output, data[:5], at))
+    with open(tmp_path / "output", "w+b") as output:
+        for data in (b"what was packed before", b"a few bytes"):
+            packing_child._write(output.fileno(), data)
+        assert output.read() == b"a few bytes"
 
 
 def test_a_file_without_arrays_is_one(tmp_path: Path, child: PackingProcess) -> None:

@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 from contextlib import closing
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from essp_common import topics
 from essp_common.bus.memory import MemoryBus
+from essp_common.bus.port import Record
 from essp_common.cache.port import FrameCache, clip_key
 from essp_common.features.registry import layout_of
 from essp_common.job.clip_spec import ClipSpec, CodecSpec
@@ -21,13 +22,14 @@ from essp_common.job.trainer_spec import AugmentSpec
 from essp_common.learning.augment import training_view
 from essp_common.learning.fetch_processes import FetchProcesses
 from essp_common.learning.wanted import reading
-from essp_common.messages.ordered import IntakeOptions, OrderedIntake, PhaseEnd
+from essp_common.messages.ordered import Delivery, IntakeOptions, OrderedIntake, PhaseEnd
 from essp_common.pb.v1.messages_pb2 import TRAIN, ClipReady, ClipRef, FrameCodec, PhasePlan, Recipe, StreamRequest
 from essp_common.planning.position import Position
 from essp_common.video import codec
 from essp_common.wiring import open_cache
-from essp_trainer.data.batch import on_host
+from essp_trainer.data.batch import Batch, on_host
 from essp_trainer.data.prefetch import Prefetch, PrefetchOptions
+from tests.harness.waiting import LONGEST_S
 
 CONSUMER = "trainer.t"
 CLIPS, BATCH = 12, 5
@@ -133,3 +135,57 @@ def test_batches_are_full_wherever_they_start(start: int) -> None:
     bus.close()
     assert sum(sizes) == CLIPS - start
     assert all(size == BATCH for size in sizes[:-1])
+
+
+class Scripted:
+    """An intake that gives what it is told to, or raises it; then nothing more."""
+
+    def __init__(self, *answers: Delivery | Exception) -> None:
+        self._answers = list(answers)
+        self.rebuilt: list[str] = []
+        self.closed = False
+
+    def owns(self, _: int) -> bool:
+        return True
+
+    def take(self, _: float) -> Delivery | None:
+        answer = self._answers.pop(0) if self._answers else None
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def request_rebuild(self, item: Delivery, reason: str) -> None:
+        self.rebuilt.append(f"{item.clip.index}: {reason}")
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def prefetch_of(intake: Scripted) -> Prefetch:
+    options = PrefetchOptions(batch_size=2, ahead=2, loaders=0, wanted_frames=2, name="t")
+    return Prefetch(cast(Any, intake), [PhasePlan(purpose=TRAIN, clips=2)], Position(0, 0), on_host(view), options)
+
+
+def delivery(index: int, value: bytes = b"") -> Delivery:
+    """A clip that was skipped, unless it has bytes."""
+    record = Record("clips", 0, index, b"", b"")
+    return Delivery(0, ClipRef(index=index), "key", value, "" if value else "no such video", record)
+
+
+def test_what_ends_the_thread_that_takes_clips_reaches_the_training() -> None:
+    intake = Scripted(delivery(0), ValueError("a defect"))
+    with closing(prefetch_of(intake)) as prefetch:
+        for _ in range(2):
+            with pytest.raises(ValueError, match="a defect"):
+                prefetch.next(LONGEST_S)
+    assert intake.closed
+    assert not [thread for thread in threading.enumerate() if thread.name == "essp-intake-t"]
+
+
+def test_a_clip_whose_bytes_are_damaged_is_made_again() -> None:
+    intake = Scripted(delivery(0, b"damaged"), delivery(0), delivery(1))
+    with closing(prefetch_of(intake)) as prefetch:
+        batch = prefetch.next(LONGEST_S)
+    assert isinstance(batch, Batch)
+    assert [item.clip.index for item in batch.items] == [0, 1]
+    assert [reason.partition(": key: ")[0] for reason in intake.rebuilt] == ["0"]

@@ -12,6 +12,7 @@ import safetensors.numpy
 
 from essp_common.artifacts import checkpoint, layout
 from essp_common.artifacts.manifest import MODEL_FILE, OPTIMIZER_FILE, Rounding
+from essp_common.artifacts.ownership import LatestLog
 from essp_common.errors import ConfigError
 from essp_common.job.trainer_spec import TrainerSpec
 from essp_common.pb.v1.messages_pb2 import TRAIN, Control, JobSnapshot
@@ -157,15 +158,22 @@ def test_a_training_that_resumes_from_rounded_numbers_says_so(tmp_path: Path) ->
     assert apart(again, whole) < 0.05
 
 
-def test_other_settings_cannot_be_resumed(tmp_path: Path) -> None:
-    stage = Stage(job_spec(tmp_path), phase_plans(2))
+@pytest.mark.parametrize("damaged", [False, True])
+def test_other_settings_cannot_be_resumed(tmp_path: Path, damaged: bool) -> None:
+    """A process that trains with those is not disturbed, unless its last checkpoint is damaged."""
+    stage = Stage(job_spec(tmp_path, checkpoint={"every": 4}), phase_plans(2))
     stage.command(Control.START)
-    stage.feed([(0, i) for i in range(4)])
+    stage.feed([(0, i) for i in range(8)])
     with Running(stage):
-        stage.wait_for_trained(1)
+        stage.wait_for("checkpoint", 2)
+    entries, newest = LatestLog(stage.store, "one"), manifests(stage)[-1]
+    owner = entries.last()
+    if damaged:
+        stage.store.put(newest.key, b"{}")
     other = Stage(job_spec(tmp_path, dropout=0.1), phase_plans(2))
     with pytest.raises(ConfigError, match="made with other"):
         train(other)
+    assert (entries.last() == owner) != damaged
 
 
 def test_a_field_that_a_later_version_adds_is_no_other_training(tmp_path: Path) -> None:

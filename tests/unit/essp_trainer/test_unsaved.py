@@ -22,6 +22,7 @@ from essp_common.wiring import Stores
 from essp_trainer.checkpoints.checkpoint_store import CheckpointStore, Snapshot
 from essp_trainer.checkpoints.checkpointer import CannotSave
 from essp_trainer.checkpoints.state_memory import StateMemory
+from tests.harness.checkpoints import manifests, needed
 from tests.harness.training_jobs import Running, Stage, final_weights, job_spec, phase_plans, train
 from tests.harness.troubled_stores import RESULTS, Unreliable
 from tests.harness.waiting import LONGEST_S
@@ -61,6 +62,25 @@ def test_a_checkpoint_that_cannot_be_saved_is_reported_and_tried_again(
     assert manifest is not None
     assert manifest.best is not None
     assert stage.bus.backlog("essp.clips", "trainer.one.tiny") == 0
+
+
+def test_none_is_a_difference_to_one_that_could_not_be_saved(tmp_path: Path) -> None:
+    stores = Unreliable(Unavailable("503 Slow Down"))
+    spec = job_spec(tmp_path, checkpoint={"every": 4, "keep": 9, "parallel": "thread"}, optimizer={"lr": 1e-5})
+    stage = Stage(spec, phase_plans(1), stores=stores)
+    stage.command(Control.START)
+    positions = stage.every_position()
+    stage.feed(positions[:4])
+    with Running(stage, save_retry_s=0) as running:
+        stage.wait_for("trouble")
+        stores.failing = False
+        stage.feed(positions[4:])
+        running.join()
+    assert running.error is None
+    there = manifests(stage)
+    for manifest in there:
+        checkpoint.verify(stage.store, manifest)
+    assert any(needed(manifest) for manifest in there)
 
 
 @pytest.mark.parametrize("error", [StorageFull("No space left on device"), ConfigError("AccessDenied")])

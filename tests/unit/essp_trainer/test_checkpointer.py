@@ -1,0 +1,122 @@
+"""What a checkpoint allows to commit, and what comes before it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from typing import Any, cast
+
+import pytest
+
+from essp_common.artifacts.manifest import Manifest
+from essp_common.bus.port import Record
+from essp_common.planning.position import Position
+from essp_trainer.checkpoints.checkpoint_store import TrainingState
+from essp_trainer.checkpoints.checkpointer import Checkpointer, SavePolicy
+from essp_trainer.distributed.ranks import SingleRank
+from tests.harness.waiting import LONGEST_S
+from tests.unit.essp_common.artifacts.test_ownership import manifest
+from tests.unit.essp_trainer.test_releases import clips
+
+
+class Room:
+    """The store, the releases and the reporter of a training; writes down what is asked of them."""
+
+    passed_by = ""
+    keeps_scores = False
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.committed: list[int] = []
+        self.writes = threading.Event()
+        """But for the final checkpoint."""
+        self.writes.set()
+
+    def snapshot(self, _: object, state: TrainingState) -> Manifest:
+        self.asked.append("snapshot")
+        return manifest(state.position.index)
+
+    def final_snapshot(self, _: object, state: TrainingState) -> Manifest:
+        self.asked.append("final snapshot")
+        return manifest(state.position.index, final=True)
+
+    def stage(self, _: Manifest) -> None:
+        return None
+
+    def save(self, snapshot: Manifest) -> Manifest:
+        assert snapshot.final or self.writes.wait(LONGEST_S)
+        self.asked.append("save")
+        return snapshot
+
+    def message(self, _: Manifest) -> None:
+        self.asked.append("announce")
+
+    def checkpoint(self, _: None) -> None:
+        pass
+
+    def settle(self) -> None:
+        self.asked.append("settle")
+
+    def commit(self, records: Iterable[Record]) -> None:
+        self.asked.append("commit")
+        self.committed += [record.offset for record in records]
+
+
+@pytest.fixture
+def room() -> Room:
+    return Room()
+
+
+@pytest.fixture
+def checkpointer(room: Room) -> Iterator[Checkpointer]:
+    anything = cast(Any, room)
+    policy = SavePolicy(retry_s=0.0, final_timeout_s=0.0)
+    with closing(
+        Checkpointer(anything, anything, anything, SingleRank(), policy, leaving=lambda: False, clock=lambda: 0.0)
+    ) as made:
+        yield made
+
+
+def save(checkpointer: Checkpointer, index: int) -> None:
+    assert checkpointer.save(cast(Any, None), TrainingState(position=Position(0, index)))
+
+
+def test_a_checkpoint_commits_what_it_holds_and_no_more(room: Room, checkpointer: Checkpointer) -> None:
+    """Clips 4 and 5 were trained while it was being written."""
+    checkpointer.defer_commit(clips(0, 1, 2, 3))
+    checkpointer.begin(cast(Any, None), TrainingState(position=Position(0, 4)))
+    checkpointer.defer_commit(clips(4, 5))
+    save(checkpointer, 4)
+    assert room.committed == [0, 1, 2, 3]
+    save(checkpointer, 6)
+    assert room.committed == [0, 1, 2, 3, 4, 5]
+
+
+def test_clips_are_given_back_before_a_checkpoint_holds_them(room: Room, checkpointer: Checkpointer) -> None:
+    save(checkpointer, 4)
+    assert room.asked == ["settle", "snapshot", "save", "announce", "commit"]
+
+
+def test_where_nothing_is_new_nothing_is_saved(room: Room, checkpointer: Checkpointer) -> None:
+    save(checkpointer, 4)
+    save(checkpointer, 4)
+    assert room.asked.count("save") == 1
+
+
+def test_the_final_copy_waits_until_the_one_before_is_saved(
+    room: Room, checkpointer: Checkpointer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both lie in the same memory."""
+    wait = checkpointer._saves.wait
+
+    def waits() -> None:
+        room.writes.set()
+        wait()
+
+    monkeypatch.setattr(checkpointer._saves, "wait", waits)
+    room.writes.clear()
+    checkpointer.begin(cast(Any, None), TrainingState(position=Position(0, 4)))
+    checkpointer.finish(cast(Any, None), TrainingState(position=Position(0, 6)))
+    room.writes.set()
+    assert room.asked.index("save") < room.asked.index("final snapshot")
