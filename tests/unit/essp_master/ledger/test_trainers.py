@@ -43,10 +43,7 @@ def test_a_trainer_that_was_done_in_the_run_before_occupies_nothing() -> None:
 def test_a_trainer_that_saves_further_on_is_done_with_what_its_checkpoint_holds() -> None:
     sim = job()
     sim.stop_and_start(late={FLOW: Position(0, 8)})
-    sim.loses = lambda: True
-    sim.make_all()
-    sim.loses = lambda: False
-    sim.ledger.account(checkpoint("flow", Position(0, 8)))
+    sim.do(sim.ledger.account(checkpoint("flow", Position(0, 8))))
     [told] = sim.ledger.phase_events
     assert told == (0, "trained_before", FLOW, list(range(8)))
     assert sim.ledger.account(checkpoint("flow", Position(0, 8))) == []
@@ -67,12 +64,13 @@ def test_what_is_in_the_making_is_freed_once_it_is_made() -> None:
 
 
 def test_an_early_stop_says_that_all_before_it_is_trained() -> None:
-    sim = LedgerSimulation(ledger_config(2, clips=12, budget=3 * BOTH, unit_clips=1))
+    sim = job()
+    sim.consumers[FLOW].stopped = Position(1, 0)
     sim.stop_and_start(late={FLOW: Position(1, 0)})
-    sim.stop(FLOW)
+    assert sim.ledger.has_stopped("flow")
+    assert sim.ledger.consumption[FLOW].position() == END, "nothing follows all epochs"
     sim.run()
     check_at_rest(sim)
-    assert sim.ledger.has_stopped("flow")
 
 
 @pytest.mark.parametrize("restarts", [False, True])
