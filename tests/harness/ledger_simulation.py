@@ -106,7 +106,7 @@ class LedgerSimulation:
         self.issued: list[Position] = []
         self.end: CompleteJob | FailJob | None = None
         self.loses: Callable[[], bool] = lambda: False
-        """Whether the bus loses the message of a clip that is on its way to a consumer now, which has yet to take it."""
+        """Whether the bus loses the message of a clip that is on its way to a consumer that has yet to take it."""
         starts = {name: config.start.get(name, Position(0, 0)) for name in config.parts.consumers}
         self.consumers = {
             name: Consumer(name, self._stream_of(name), position, position, position, absent=name in config.loops)
