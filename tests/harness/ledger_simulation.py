@@ -168,7 +168,8 @@ class LedgerSimulation:
         """Stop the job and start it again: its trainers resume from their checkpoints, and nothing else is left.
 
         `config`: the job as it is from now on, with other consumers or more epochs. `late`: trainers that go on in the
-        run before while this one begins, up to here, and then save, leave, and come to this one.
+        run before while this one begins, up to here, and then save, leave, and come to this one. One that has trained
+        everything says so, and ends.
         """
         self.flush_cache()
         self.seeds, self.extractions, self.events, self.received = [], [], [], []
@@ -195,6 +196,8 @@ class LedgerSimulation:
                 self.do(self.ledger.account(self._stopped(consumer)))
         self.save_state()
         self.do(self.ledger.start())
+        for name in self.consumers:
+            self.finish(name)
 
     def deliver(self, number: int = 0, twice: bool = False) -> None:
         """Hand a message to the ledger; `twice`: it stays in the bag, to be delivered again."""

@@ -322,7 +322,7 @@ class Life:
         if self.loops:
             happens += [(0.6, lambda: come_or_go(sim, chance, name))]
         else:
-            happens += [(0.05, self.next_run), (0.05, lambda: sim.stop(name)), (0.1, lambda: self.damage(name))]
+            happens += [(0.1, self.next_run), (0.05, lambda: sim.stop(name)), (0.1, lambda: self.damage(name))]
         if sim.seeds:
             happens += [(4, lambda: sim.decode(chance.randrange(len(sim.seeds)), bus < 0.1))]
             happens += [(0.1, lambda: sim.seeds.pop(chance.randrange(len(sim.seeds))))]
@@ -362,8 +362,10 @@ class Life:
         if self.chance.random() < 0.4:
             self.epochs += 1
         trainers = [each for each in self.sim.consumers.values() if each.stopped is None]
-        late = {each.name: self.somewhere(each.checkpoint) for each in trainers if self.chance.random() < 0.3}
-        self.sim.stop_and_start(self.config(), late)
+        config = self.config()
+        end = Position(len(config.phases), 0)
+        late = {each.name: self.chance.choice([end, self.somewhere(each.checkpoint)]) for each in trainers}
+        self.sim.stop_and_start(config, {name: to for name, to in late.items() if self.chance.random() < 0.4})
 
     def end(self) -> None:
         """The rest of the job, in which no loop leaves any more."""

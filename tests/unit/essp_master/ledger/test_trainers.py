@@ -22,17 +22,17 @@ def job(room: int = 3, start: Position = Position(0, 0)) -> LedgerSimulation:  #
     return LedgerSimulation(ledger_config(clips=12, budget=room * BOTH, unit_clips=1, start={FLOW: start}))
 
 
-def checkpoint(trainer: str, position: Position, final: bool = False) -> Progress:
-    return Progress(checkpoint=CheckpointReady(trainer=trainer, position=position.message(), final=final))
+def checkpoint(trainer: str, position: Position) -> Progress:
+    return Progress(checkpoint=CheckpointReady(trainer=trainer, position=position.message()))
 
 
 def test_a_trainer_that_was_done_in_the_run_before_occupies_nothing() -> None:
     sim = job()
     sim.stop_and_start(late={FLOW: END})
-    sim.consumers[FLOW].left = True
+    told = sim.events.pop()
     sim.make_all()
     assert sim.ledger.credits.outstanding_bytes
-    sim.receive(checkpoint("flow", END, final=True))
+    sim.receive(told)
     assert sim.ledger.finals == {"flow"}
     assert all(seed.consumers == (RGB,) for seed in sim.seeds), "nothing is made for it any more"
     sim.run()
@@ -55,8 +55,7 @@ def test_a_trainer_that_saves_further_on_is_done_with_what_its_checkpoint_holds(
 def test_what_is_in_the_making_is_freed_once_it_is_made() -> None:
     sim = job()
     sim.stop_and_start(late={FLOW: END})
-    sim.consumers[FLOW].left = True
-    out = sim.ledger.account(checkpoint("flow", END, final=True))
+    out = sim.ledger.account(sim.events.pop())
     assert not any(isinstance(instruction, ReleaseClip) for instruction in out)
     sim.do(out)
     sim.make_all()
