@@ -1,8 +1,8 @@
 """Simulates a job with its real ledger and real intakes, over a bus and a cache in memory; workers are simple.
 
 One thing happens at a time, and chance says which: so consumers are killed between any two of their steps, reports are
-late, the cache is emptied, masters follow one another, and runs too, which trainers leave late. What a consumer has
-called done is committed some time later, as on Kafka.
+late, the cache is emptied, masters follow one another, and runs too, which trainers leave late. One that has trained
+everything ends, even in a run that is over. What a consumer has called done is committed some time later, as on Kafka.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from essp_common.messages.ordered import Delivery, IntakeOptions, OrderedIntake,
 from essp_common.pb.v1.messages_pb2 import (
     EXTRACTOR,
     LOST,
+    CheckpointReady,
     ClipReady,
     ClipRef,
     Failed,
@@ -42,7 +43,8 @@ JOB, FLOW = "job", "flow"
 BATCH = 4
 _EXTRACTOR = f"extractor.{FLOW}"
 _BEGINNING = Position(0, 0)
-_MOST_EPOCHS = 3
+_CLIP = CLIP_BYTES + STREAM_BYTES
+_MOST_RUNS = 3
 _PATIENCE = 20
 """Rounds without any sign of work until the ledger is told that the job has stalled."""
 
@@ -110,6 +112,13 @@ class Trainer:
     batch: list[Delivery] = field(default_factory=list)
     releases: list[Delivery] = field(default_factory=list)
     unsaved: list[tuple[Position, Record]] = field(default_factory=list)
+    phases: Sequence[PhasePlan] = ()
+    """Of the run that it takes part in."""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it has saved what it has made of all clips."""
+        return self.saved.phase_index == len(self.phases)
 
 
 class JobSimulation:
@@ -122,7 +131,7 @@ class JobSimulation:
         self._bus.ensure_topics({topic: topics.partitions(topic) for topic in (*topics.FIXED, topics.features(FLOW))})
         self._progress = self._bus.subscribe([topics.PROGRESS], "master")
         self.trainers = [Trainer("trainer.rgb", "rgb"), Trainer("trainer.flow", FLOW)]
-        self._epochs, self._fence, self._now_s = 1, 0, 0.0
+        self._epochs, self._runs, self._fence, self._now_s = 1, 0, 0, 0.0
         self.stalls = 0
         """How often nothing moved until what was outstanding was issued again."""
         self._known = 0
@@ -131,6 +140,8 @@ class JobSimulation:
         self._clips: list[ClipReady] = []
         self._reports: list[Progress] = []
         self._acks: list[str] = []
+        self._lags = self._chance.random() < 0.5
+        """Trainers that lag get catch-up queues; else all keep within so many passes."""
         self._begin_run()
 
     def run(self, steps: int) -> None:
@@ -212,29 +223,30 @@ class JobSimulation:
 
     def _begin_run(self) -> None:
         self._fence += 1
-        self._since = self._fence
+        self._since, self._runs = self._fence, self._runs + 1
         self._config = ledger_config(
             epochs=self._epochs,
             clips=3 * BATCH,
             videos=6,
             consumers={trainer.name: trainer.stream for trainer in self.trainers},
             start={trainer.name: trainer.saved for trainer in self.trainers},
-            budget=9 * (CLIP_BYTES + STREAM_BYTES),
-            lead=2,
+            budget=(36 if self._lags else 9) * _CLIP,
+            catch_up=9 * _CLIP if self._lags else 0,
+            lead=0 if self._lags else 2,
         )
         self._ledger = Ledger(self._config)
         self._do(self._ledger.start())
 
     def _begin_next_run(self) -> None:
-        """One more epoch, and one more trainer. Some trainers have not left by then."""
-        if self._epochs == _MOST_EPOCHS:
+        """One more epoch, one more trainer, or neither. Some trainers have not left by then."""
+        if self._runs == _MOST_RUNS:
             return
         for trainer in self.trainers:
             if self._chance.random() < 0.5:
                 self._leave(trainer)
-        if self._epochs == 1:
+        if self._runs == 1 and self._chance.random() < 0.7:
             self.trainers.append(Trainer("trainer.late", "rgb"))
-        self._epochs += 1
+        self._epochs += self._chance.random() < 0.5
         self._begin_run()
 
     def _fail_over(self) -> None:
@@ -329,6 +341,10 @@ class JobSimulation:
         if trainer.intake is not None:
             return
         trainer.fence, trainer.position, trainer.saving = self._fence, trainer.saved, None
+        trainer.phases = self._config.phases
+        if trainer.is_done:
+            self._tell_of_checkpoint(trainer)
+            return
         trainer.batch, trainer.releases, trainer.unsaved = [], [], []
         trainer.trained = [place for place in trainer.trained if place < trainer.saved]
         options = IntakeOptions(
@@ -355,9 +371,18 @@ class JobSimulation:
     def _leave(self, trainer: Trainer) -> None:
         if trainer.intake is not None:
             self._save(trainer, at_once=True)
+            self._end(trainer)
+
+    def _end(self, trainer: Trainer) -> None:
+        if trainer.intake is not None:
             _commit(trainer)
             trainer.intake.close()
             trainer.intake = None
+
+    def _tell_of_checkpoint(self, trainer: Trainer) -> None:
+        name, position = trainer.name.partition(".")[2], trainer.saved.message()
+        ready = CheckpointReady(trainer=name, position=position, final=trainer.is_done)
+        self._tell(Progress(job=JOB, fence=trainer.fence, checkpoint=ready))
 
     def _train(self, trainer: Trainer) -> bool:
         item = None if trainer.intake is None else trainer.intake.take(0)
@@ -388,10 +413,15 @@ class JobSimulation:
             return
         self._release(trainer)
         if at_once or trainer.saving is not None:
+            before = trainer.saved
             trainer.saved = saved = position if at_once or trainer.saving is None else trainer.saving
             trainer.saving = None
             intake.commit(record for place, record in trainer.unsaved if place < saved)
             trainer.unsaved = [(place, record) for place, record in trainer.unsaved if place >= saved]
+            if saved != before:
+                self._tell_of_checkpoint(trainer)
+            if trainer.is_done:
+                self._end(trainer)
         else:
             trainer.saving = position
 

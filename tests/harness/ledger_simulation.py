@@ -106,7 +106,7 @@ class LedgerSimulation:
         self.issued: list[Position] = []
         self.end: CompleteJob | FailJob | None = None
         self.loses: Callable[[], bool] = lambda: False
-        """Whether the bus loses the message of a clip that is on its way to a consumer now."""
+        """Whether the bus loses the message of a clip that is on its way to a consumer that has yet to take it."""
         starts = {name: config.start.get(name, Position(0, 0)) for name in config.parts.consumers}
         self.consumers = {
             name: Consumer(name, self._stream_of(name), position, position, position, absent=name in config.loops)
@@ -168,7 +168,8 @@ class LedgerSimulation:
         """Stop the job and start it again: its trainers resume from their checkpoints, and nothing else is left.
 
         `config`: the job as it is from now on, with other consumers or more epochs. `late`: trainers that go on in the
-        run before while this one begins, up to here, and then save, leave, and come to this one.
+        run before while this one begins, up to here, and then save, leave, and come to this one. One that has trained
+        everything says so, and ends.
         """
         self.flush_cache()
         self.seeds, self.extractions, self.events, self.received = [], [], [], []
@@ -195,6 +196,8 @@ class LedgerSimulation:
                 self.do(self.ledger.account(self._stopped(consumer)))
         self.save_state()
         self.do(self.ledger.start())
+        for name in self.consumers:
+            self.finish(name)
 
     def deliver(self, number: int = 0, twice: bool = False) -> None:
         """Hand a message to the ledger; `twice`: it stays in the bag, to be delivered again."""
@@ -493,7 +496,7 @@ class LedgerSimulation:
         return None
 
     def _arrive(self, consumer: Consumer, position: Position, clip: PlannedClip, skipped: bool) -> None:
-        if self.loses():
+        if (consumer.left or position >= consumer.position) and self.loses():
             return
         if consumer.absent or consumer.left:
             consumer.unacked.append((position, clip, skipped))

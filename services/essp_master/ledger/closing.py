@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from essp_common.planning.position import Position
 from essp_master.ledger.books import Books
@@ -57,9 +57,10 @@ class Closer:
         """Count the clips of these phases anew: a consumer has come, or wants no more, and so many of them are closed
         or wanted once more that nobody can go through them one by one."""
         self._stragglers.forget_done()
+        to_count = self._outstanding.to_count()
         for phase_index in phases:
             account = self._phases[phase_index]
-            closed = self._closed(phase_index)
+            closed = self._closed(phase_index, to_count.get(phase_index, ()))
             if closed > account.closed:
                 self.count_all(phase_index, closed - account.closed, out)
             else:
@@ -68,8 +69,10 @@ class Closer:
 
     def check(self) -> None:
         """Raises `ValueError` if the figures of a phase are not those of its clips."""
+        to_count = self._outstanding.to_count()
         for phase_index, (account, clips) in enumerate(zip(self._phases, self._clips, strict=True)):
-            issued, closed = self._books.order.count_passed(phase_index), self._closed(phase_index)
+            issued = self._books.order.count_passed(phase_index)
+            closed = self._closed(phase_index, to_count.get(phase_index, ()))
             if (account.issued, account.closed) != (issued, closed):
                 raise ValueError(
                     f"phase {phase_index} of {clips} clips has {account.issued} issued and {account.closed} closed, "
@@ -89,11 +92,11 @@ class Closer:
         if account.closed == self._clips[phase_index] and not self._is_skipped(phase_index):
             out.append(FinishPhase(phase_index))
 
-    def _closed(self, phase_index: int) -> int:
+    def _closed(self, phase_index: int, to_count: Sequence[int]) -> int:
         """How many clips everybody is done with of those that were issued or passed over, but for those of which the
         end will be counted."""
         consumption, order = self._books.consumption.values(), self._books.order
-        open_ = self._outstanding.to_count(phase_index)
+        open_ = list(to_count)
         end = self._clips[phase_index]
         if phase_index >= order.end.phase_index:
             end = order.end.index if phase_index == order.end.phase_index else 0

@@ -142,12 +142,13 @@ class Outstanding:
                 self.get((phase_index, index))
         return [self._entries[position] for position in sorted(self._entries)]
 
-    def to_count(self, phase_index: int) -> list[int]:
-        """The clips of a phase whose end is counted once they are closed."""
-        plain = self._plain.get(phase_index)
-        entries = (entry for entry in self._entries.values() if entry.phase_index == phase_index)
-        others = [entry.clip.index for entry in entries if entry.state not in REOPENED]
-        return others if plain is None else [*plain.clips, *others]
+    def to_count(self) -> dict[int, list[int]]:
+        """By phase, the clips whose end is counted once they are closed."""
+        clips = defaultdict(list, {phase_index: list(plain.clips) for phase_index, plain in self._plain.items()})
+        for entry in self._entries.values():
+            if entry.state not in REOPENED:
+                clips[entry.phase_index].append(entry.clip.index)
+        return clips
 
     def reopened(self) -> list[Entry]:
         """The clips whose end is not counted."""

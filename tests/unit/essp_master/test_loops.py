@@ -93,7 +93,7 @@ def test_a_process_that_was_replaced_gives_no_sign_of_life_for_the_later_one(
     master = master_over(adapters, clock)
     master.start(job_of_loops(tmp_path))
     say(master, adapters, "one/a")
-    say(master, adapters, "one/b")
+    say(master, adapters, "one/b", position=Position(0, 0).message())
     for _ in range(4):
         clock.now_s += 30
         say(master, adapters, "one/a")

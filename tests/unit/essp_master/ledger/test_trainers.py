@@ -22,17 +22,17 @@ def job(room: int = 3, start: Position = Position(0, 0)) -> LedgerSimulation:  #
     return LedgerSimulation(ledger_config(clips=12, budget=room * BOTH, unit_clips=1, start={FLOW: start}))
 
 
-def checkpoint(trainer: str, position: Position, final: bool = False) -> Progress:
-    return Progress(checkpoint=CheckpointReady(trainer=trainer, position=position.message(), final=final))
+def checkpoint(trainer: str, position: Position) -> Progress:
+    return Progress(checkpoint=CheckpointReady(trainer=trainer, position=position.message()))
 
 
 def test_a_trainer_that_was_done_in_the_run_before_occupies_nothing() -> None:
     sim = job()
     sim.stop_and_start(late={FLOW: END})
-    sim.consumers[FLOW].left = True
+    told = sim.events.pop()
     sim.make_all()
     assert sim.ledger.credits.outstanding_bytes
-    sim.receive(checkpoint("flow", END, final=True))
+    sim.receive(told)
     assert sim.ledger.finals == {"flow"}
     assert all(seed.consumers == (RGB,) for seed in sim.seeds), "nothing is made for it any more"
     sim.run()
@@ -43,10 +43,7 @@ def test_a_trainer_that_was_done_in_the_run_before_occupies_nothing() -> None:
 def test_a_trainer_that_saves_further_on_is_done_with_what_its_checkpoint_holds() -> None:
     sim = job()
     sim.stop_and_start(late={FLOW: Position(0, 8)})
-    sim.loses = lambda: True
-    sim.make_all()
-    sim.loses = lambda: False
-    sim.ledger.account(checkpoint("flow", Position(0, 8)))
+    sim.do(sim.ledger.account(checkpoint("flow", Position(0, 8))))
     [told] = sim.ledger.phase_events
     assert told == (0, "trained_before", FLOW, list(range(8)))
     assert sim.ledger.account(checkpoint("flow", Position(0, 8))) == []
@@ -58,8 +55,7 @@ def test_a_trainer_that_saves_further_on_is_done_with_what_its_checkpoint_holds(
 def test_what_is_in_the_making_is_freed_once_it_is_made() -> None:
     sim = job()
     sim.stop_and_start(late={FLOW: END})
-    sim.consumers[FLOW].left = True
-    out = sim.ledger.account(checkpoint("flow", END, final=True))
+    out = sim.ledger.account(sim.events.pop())
     assert not any(isinstance(instruction, ReleaseClip) for instruction in out)
     sim.do(out)
     sim.make_all()
@@ -67,12 +63,13 @@ def test_what_is_in_the_making_is_freed_once_it_is_made() -> None:
 
 
 def test_an_early_stop_says_that_all_before_it_is_trained() -> None:
-    sim = LedgerSimulation(ledger_config(2, clips=12, budget=3 * BOTH, unit_clips=1))
+    sim = job()
+    sim.consumers[FLOW].stopped = Position(1, 0)
     sim.stop_and_start(late={FLOW: Position(1, 0)})
-    sim.stop(FLOW)
+    assert sim.ledger.has_stopped("flow")
+    assert sim.ledger.consumption[FLOW].position() == END, "nothing follows all epochs"
     sim.run()
     check_at_rest(sim)
-    assert sim.ledger.has_stopped("flow")
 
 
 @pytest.mark.parametrize("restarts", [False, True])
