@@ -17,7 +17,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Collection, Mapping, Sequence
-from typing import Self
+from typing import Any, Self
 
 from kafka import KafkaAdminClient, TopicPartition
 from kafka import errors as kafka_errors
@@ -57,7 +57,7 @@ class KafkaBus:
     def ensure_topics(self, partitions: Mapping[str, int], kept: Collection[str] = KEPT) -> None:
         if not partitions:
             return
-        with self._rights.asked("create topics"), connected(KafkaAdminClient, **self._options.client()) as admin:
+        with self._rights.asked("create topics"), self._admin() as admin:
             present = _partition_counts(admin, partitions)
             missing = [topic for topic in partitions if topic not in present]
             if missing:
@@ -100,7 +100,7 @@ class KafkaBus:
         return subscription
 
     def backlog(self, topic: str, group: str) -> int:
-        with self._rights.asked(f"backlog of {topic}"), connected(KafkaAdminClient, **self._options.client()) as admin:
+        with self._rights.asked(f"backlog of {topic}"), self._admin() as admin:
             held = _held(admin, topic)
             committed = admin.list_group_offsets({group: list(held)}).get(group, {})
         total = 0
@@ -110,7 +110,7 @@ class KafkaBus:
         return total
 
     def held(self, topic: str) -> list[range]:
-        with self._rights.asked(f"extent of {topic}"), connected(KafkaAdminClient, **self._options.client()) as admin:
+        with self._rights.asked(f"extent of {topic}"), self._admin() as admin:
             return list(_held(admin, topic).values())
 
     def troubles(self) -> Troubles:
@@ -134,6 +134,9 @@ class KafkaBus:
         if publisher is not None:
             with self._rights.needed("close"):
                 publisher.close()
+
+    def _admin(self) -> Any:
+        return connected(KafkaAdminClient, self._rights.login, **self._options.client())
 
     def _open_publisher(self) -> KafkaPublisher:
         publisher = self._publisher

@@ -7,6 +7,7 @@ import socket
 import ssl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -21,11 +22,9 @@ from essp_common.errors import ConfigError, FlowUnavailable
 from essp_common.runtime.certificates import refusal
 
 _MISCONFIGURED = (kafka_errors.UnsupportedVersionError, kafka_errors.KafkaConfigurationError)
-_DENIALS = (
-    kafka_errors.AuthorizationError,
-    kafka_errors.SaslAuthenticationFailedError,
-    kafka_errors.UnsupportedSaslMechanismError,
-)
+_REFUSED_LOGINS = (kafka_errors.SaslAuthenticationFailedError, kafka_errors.UnsupportedSaslMechanismError)
+_DENIALS = (kafka_errors.AuthorizationError, *_REFUSED_LOGINS)
+OnLogin = Callable[[BaseException | None], None]
 _DENIED_WITHIN = "AuthorizationFailedError"
 """kafka-python wraps what is denied when a producer asks for its number."""
 _DENIED_RETRY_S = 5.0
@@ -88,13 +87,17 @@ def mapped(action: str) -> Iterator[None]:
         raise denied or FlowUnavailable(f"{action}: {type(error).__name__}: {error}") from error
 
 
-def connected(make: Callable[..., Any], **settings: Any) -> Any:
-    """A client of kafka-python. One that cannot connect leaves nothing behind: by itself it would leave a thread."""
+def connected(make: Callable[..., Any], on_login: OnLogin | None = None, **settings: Any) -> Any:
+    """A client of kafka-python. One that cannot connect leaves nothing behind: by itself it would leave a thread.
+
+    `on_login` hears of each login what was wrong with it; None: nothing. Raises what was wrong with the last one, where
+    kafka-python says after a while that it could not connect.
+    """
     opened: list[_NetClient] = []
 
     def open_client(**config: Any) -> _NetClient:
         # Without a warning for each 0.1 s in which its loop was not served: on a busy machine there are many.
-        opened.append(_NetClient(**config | {"proxy_url": _DIRECT, "slow_task_threshold_secs": 0}))
+        opened.append(_NetClient(on_login, **config | {"proxy_url": _DIRECT, "slow_task_threshold_secs": 0}))
         return opened[-1]
 
     try:
@@ -102,6 +105,9 @@ def connected(make: Callable[..., Any], **settings: Any) -> Any:
     except BaseException as error:
         for client in opened:
             client.close()
+        for client in opened:
+            if client.refused is not None:
+                raise client.refused from error
         if isinstance(error, kafka_errors.KafkaError) and (refused := _refused(settings)):
             raise FlowUnavailable(refused) from error
         raise
@@ -128,20 +134,41 @@ class _Connecting(KafkaNetSocket):  # type: ignore[misc]
             raise
 
 
-class _ToldOnce(dict[Any, Exception]):
-    """Refused logins by node, each for whoever asks next. kafka-python keeps them, and never tries that node again."""
-
-    def get(self, node: Any, default: Any = None) -> Any:
-        return self.pop(node, default)
-
-
 class _NetClient(KafkaNetClient):  # type: ignore[misc]
-    """Closes every socket, and tries again to log in where that was refused. kafka-python's leaves those sockets open
-    that have more to send."""
+    """Closes every socket, and tells of logins. kafka-python's leaves those sockets open that have more to send, and
+    only logs that a login was refused, and tries again at once."""
 
-    def __init__(self, **config: Any) -> None:
+    def __init__(self, on_login: OnLogin | None, **config: Any) -> None:
         super().__init__(**config)
-        self._manager._auth_failures = _ToldOnce()
+        self.refused: BaseException | None = None
+        """What was wrong with the last login."""
+        self._on_login = on_login
+        manager = self._manager
+        connect = manager.get_connection
+
+        def get_connection(node: Any, *arguments: Any, reset_backoff_on_connect: bool = True, **options: Any) -> Any:
+            known = manager._conns.get(node)
+            # kafka-python would also set its wait back where the login is refused.
+            connection = connect(node, *arguments, reset_backoff_on_connect=False, **options)
+            if connection is not known:
+                connection.init_future.add_both(partial(self._began, node, reset_backoff_on_connect))
+            return connection
+
+        manager.get_connection = get_connection
+
+    def _began(self, node: Any, resets: bool, outcome: object) -> None:
+        """A connection is there, or an error says why it is not."""
+        if isinstance(outcome, _REFUSED_LOGINS):
+            self.refused = outcome
+            self._manager.update_backoff(node)
+        elif isinstance(outcome, BaseException):
+            return
+        else:
+            self.refused = None
+            if resets:
+                self._manager.reset_backoff(node)
+        if self._on_login is not None:
+            self._on_login(self.refused)
 
     def close(self, node_id: Any = None) -> None:
         if node_id is not None or self._net._closed:

@@ -115,6 +115,7 @@ class KafkaPublisher:
     def _opened(self) -> KafkaProducer:
         return connected(
             KafkaProducer,
+            self._rights.login,
             **self._options.client(),
             enable_idempotence=True,
             acks="all",

@@ -15,6 +15,7 @@ from essp_common.bus.kafka_clients import Denied, mapped
 from essp_common.errors import ConfigError
 from essp_common.runtime.refusals import Refusals
 
+_LOGIN = "log in"
 ANYTHING = ""
 """What has begun with the first thing that worked."""
 
@@ -61,6 +62,13 @@ class Rights:
     def denied(self, error: Denied) -> None:
         """The broker has refused a call."""
         self._refusals.refused(error.call, str(error))
+
+    def login(self, refused: BaseException | None) -> None:
+        """A client has logged in, or what was wrong. It tries again; nothing else may tell of it."""
+        if refused is None:
+            self._refusals.works(_LOGIN)
+        else:
+            self.denied(Denied(_LOGIN, refused))
 
     @property
     def words(self) -> str:

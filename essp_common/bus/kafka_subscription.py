@@ -31,7 +31,7 @@ from kafka import errors as kafka_errors
 from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 from kafka.structs import MemberState
 
-from essp_common.bus.kafka_clients import Undelivered, connected, denial, has_to_join, leave, notice_rebalance
+from essp_common.bus.kafka_clients import OnLogin, Undelivered, connected, denial, has_to_join, leave, notice_rebalance
 from essp_common.bus.kafka_rights import ANYTHING, Rights
 from essp_common.bus.liveness import Membership
 from essp_common.bus.port import SUSPECTS, Record
@@ -103,7 +103,7 @@ class KafkaSubscription:
         """The latest deal: its number, and how many partitions it gave."""
         self._asked_at = self._heard_at = time.monotonic()
         self._next_commit = 0.0
-        self._consumer = _connect(client, group)
+        self._consumer = _connect(client, group, rights.login)
         try:
             self._begin(topics, partitions)
         except BaseException:
@@ -419,10 +419,11 @@ class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]
         self._subscription.lost(lost)
 
 
-def _connect(client: Mapping[str, Any], group: str | None) -> KafkaConsumer:
+def _connect(client: Mapping[str, Any], group: str | None, on_login: OnLogin) -> KafkaConsumer:
     session_timeout_ms = client["session_timeout_ms"]
     return connected(
         KafkaConsumer,
+        on_login,
         **client,
         group_id=group,
         heartbeat_interval_ms=session_timeout_ms // 5,

@@ -17,7 +17,7 @@ import pytest
 from kafka import errors as kafka_errors
 from kafka.consumer.fetcher import Fetcher
 from kafka.coordinator.consumer import ConsumerCoordinator
-from kafka.net.manager import KafkaConnectionManager
+from kafka.net.connection import KafkaConnection
 from kafka.producer.sender import Sender
 from kafka.producer.transaction_manager import InitProducerIdHandler
 
@@ -93,8 +93,8 @@ def administrator(monkeypatch: pytest.MonkeyPatch) -> Administrator:
     )
     found.raises(
         "login",
-        KafkaConnectionManager,
-        "_build_transport",
+        KafkaConnection,
+        "_get_api_versions",  # after which a client logs in
         lambda: kafka_errors.SaslAuthenticationFailedError("wrong password"),
     )
     return found
@@ -153,14 +153,14 @@ def refused(bus: Bus, topic: str, subscription: Subscription) -> bool:
         ("reading", "read .* in group g: .*TopicAuthorizationFailedError"),
         ("writing", "publish to test.*: .*TopicAuthorizationFailedError"),
         ("number", "publish to test.*: .*ClusterAuthorizationFailedError"),
-        ("login", "(publish|read).*: .*SaslAuthenticationFailedError: wrong password"),
+        ("login", "log in: .*SaslAuthenticationFailedError: wrong password"),
     ],
 )
 def test_what_is_taken_away_is_waited_for_and_told_of(
     bus: KafkaBus, topic: str, proxy: Proxy, administrator: Administrator, right: str, said: str
 ) -> None:
     with closing(bus.subscribe([topic], "g")) as subscription:
-        until(lambda: goes_through(bus, topic, subscription))
+        until(lambda: tried(bus, topic, subscription))
         assert not bus.troubles()
         administrator.take(right)
         if right == "number":  # a producer asks once
