@@ -105,11 +105,12 @@ def connected(make: Callable[..., Any], on_login: OnLogin | None = None, **setti
     except BaseException as error:
         for client in opened:
             client.close()
-        for client in opened:
-            if client.refused is not None:
-                raise client.refused from error
-        if isinstance(error, kafka_errors.KafkaError) and (refused := _refused(settings)):
-            raise FlowUnavailable(refused) from error
+        if isinstance(error, kafka_errors.KafkaError):  # and no Ctrl-C
+            for client in opened:
+                if client.refused is not None:
+                    raise client.refused from error
+            if refused := _refused(settings):
+                raise FlowUnavailable(refused) from error
         raise
 
 

@@ -26,11 +26,27 @@ from essp_common.wiring import Adapters
 from essp_master.job import start_run
 from essp_master.lifecycle import runner
 from essp_master.lifecycle.job_table import JobTable
+from essp_master.service import Master
 from tests.harness.fleet import SIZES, Clock, Fleet, run_to_rest
 from tests.harness.masters import die, master_named, written
 from tests.harness.waiting import until
 
 pytestmark = pytest.mark.slow
+
+
+def master_whose_job_ended(adapters: Adapters, fleet: Fleet, state: JobState) -> Master:
+    master = master_named("m1", adapters)
+    master.start(fleet.job)
+    if state is JobState.COMPLETED:
+        run_to_rest(master, fleet)
+        fleet.finish()
+    elif state is JobState.STOPPED:
+        master.stop("small")
+    else:
+        fleet.report(Progress(failed=Failed(stage=AGGREGATOR, kind=ERROR, reason="no room")))
+    run_to_rest(master, fleet)
+    assert master.status("small").state is state
+    return master
 
 
 def test_jobs_that_ended_are_known_after_a_restart(adapters: Adapters, fleet: Fleet) -> None:
@@ -154,17 +170,7 @@ def test_the_events_of_a_job_that_ended_under_another_master_come_to_an_end(adap
 def test_a_job_that_ended_and_whose_output_was_removed_does_not_run_again(
     adapters: Adapters, fleet: Fleet, tmp_path: Path, state: JobState, lost: str
 ) -> None:
-    first = master_named("m1", adapters)
-    first.start(fleet.job)
-    if state is JobState.COMPLETED:
-        run_to_rest(first, fleet)
-        fleet.finish()
-    elif state is JobState.STOPPED:
-        first.stop("small")
-    else:
-        fleet.report(Progress(failed=Failed(stage=AGGREGATOR, kind=ERROR, reason="no room")))
-    run_to_rest(first, fleet)
-    assert first.status("small").state is state
+    first = master_whose_job_ended(adapters, fleet, state)
     first.drain()
     first.run()
     shutil.rmtree(tmp_path / "out")
@@ -205,18 +211,8 @@ def test_a_job_whose_master_died_as_it_started_it_again_stays_as_it_was(
         if point == "master.start-recorded":
             raise SystemExit
 
-    first = master_named("m1", adapters)
-    first.start(fleet.job)
-    if state is JobState.COMPLETED:
-        run_to_rest(first, fleet)
-        fleet.finish()
-    elif state is JobState.STOPPED:
-        first.stop("small")
-    else:
-        fleet.report(Progress(failed=Failed(stage=AGGREGATOR, kind=ERROR, reason="no room")))
-    run_to_rest(first, fleet)
+    first = master_whose_job_ended(adapters, fleet, state)
     ended = first.status("small")
-    assert ended.state is state
     with monkeypatch.context() as patched:
         patched.setattr(start_run, "failpoint", dies)
         with pytest.raises(SystemExit):

@@ -30,24 +30,32 @@ from tests.harness.waiting import until
 pytestmark = pytest.mark.slow
 
 
+class Histories:
+    """The store takes none, as long as they are `away`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.away = True
+        put = DirectoryStore.put
+
+        def fails(store: DirectoryStore, key: str, data: bytes, *, if_absent: bool = False) -> ObjectInfo:
+            if self.away and key.startswith("history/"):
+                raise Unavailable("the store is away", 0.01)
+            return put(store, key, data, if_absent=if_absent)
+
+        monkeypatch.setattr(DirectoryStore, "put", fails)
+
+
 def test_no_message_is_done_before_the_history_holds_it(
     adapters: Adapters, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = master_named("m1", adapters)
     first.start(fleet.job)
-    away, put = True, DirectoryStore.put
-
-    def fails(store: DirectoryStore, key: str, data: bytes, *, if_absent: bool = False) -> ObjectInfo:
-        if away and key.startswith("history/"):
-            raise Unavailable("the store is away", 0.01)
-        return put(store, key, data, if_absent=if_absent)
-
-    monkeypatch.setattr(DirectoryStore, "put", fails)
+    histories = Histories(monkeypatch)
     run_to_rest(first, fleet)
     told = first.status("small")
     assert fleet.trained == BOTH, "a store that is away holds nobody up"
     die(first)
-    away = False
+    histories.away = False
     newest = History(adapters.stores.under(fleet.job.output)).newest()
     assert newest is not None
     assert newest.ledger.counts.get("decoded", 0) == 0 or newest.writer == "m1"
@@ -66,21 +74,14 @@ def test_a_master_whose_histories_cannot_be_written_for_long_reads_no_more_until
     master = Master(adapters, MasterSettings(history_s=0.0, ready_s=0.0, poll_records=1), "m1", True)
     master.recover()
     master.start(fleet.job)
-    away, put = True, DirectoryStore.put
-
-    def fails(store: DirectoryStore, key: str, data: bytes, *, if_absent: bool = False) -> ObjectInfo:
-        if away and key.startswith("history/"):
-            raise Unavailable("the store is away", 0.01)
-        return put(store, key, data, if_absent=if_absent)
-
-    monkeypatch.setattr(DirectoryStore, "put", fails)
+    histories = Histories(monkeypatch)
     fleet.work()
     for _ in range(500):
         fleet.report(Progress(worker="d1", heartbeat=Heartbeat(pool="decoder")))
     sent = adapters.bus.backlog(topics.PROGRESS, ids.MASTER)
     read = sum(master.step(0) for _ in range(2 * sent))
     assert 50 <= read < 100
-    away = False
+    histories.away = False
     while read < sent:
         read += master.step(0.01)
     until(lambda: not (master.step(0) or adapters.bus.backlog(topics.PROGRESS, ids.MASTER)))

@@ -96,3 +96,21 @@ def test_a_client_that_is_closed_while_it_asks_says_nothing(caplog: pytest.LogCa
         ("kafka.cluster", True),
         ("kafka.net.transport", True),
     ]
+
+
+@pytest.mark.parametrize(
+    ("met", "told"),
+    [
+        (kafka_errors.KafkaTimeoutError(), kafka_errors.SaslAuthenticationFailedError),
+        (KeyboardInterrupt(), KeyboardInterrupt),
+    ],
+)
+def test_who_cannot_connect_hears_of_a_refused_login_but_for_ctrl_c(
+    met: BaseException, told: type[BaseException]
+) -> None:
+    def make(kafka_client: Any) -> Any:
+        kafka_client().refused = kafka_errors.SaslAuthenticationFailedError("wrong password")
+        raise met
+
+    with nothing_left_open(), pytest.raises(told):
+        connected(make)
