@@ -2,24 +2,30 @@
 takes.
 
 The limit is the host's own work on a clip (decode the wanted frames, crop, resize, mirror, stack), on every core at
-once. What else a clip costs is transport: the socket, Redis itself, messages, acks. `.device` leaves crop, resize and
-mirror to the device, which only takes.
+once. What else a clip costs is transport: the socket, Redis itself, messages, acks. `.bare` is what a loop without
+messages and acks, a process a core, has left of that limit. `.device` leaves crop, resize and mirror to the device,
+which only takes.
 """
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
+from itertools import count, islice
+from multiprocessing.connection import Connection
 
 import numpy as np
+import redis
 import torch
 from numpy.typing import NDArray
 
+from benchmarks.bare_redis import BareRedis
 from benchmarks.figures import Aim, Figure, Scale
 from benchmarks.measure import Cost, marginal, spread
 from essp.servers.servers import RedisServer
@@ -65,6 +71,10 @@ _SIDE = 256
 _AUGMENT = AugmentSpec()
 _DIFFERENT = 8
 """Clips of different content; more of them are copies."""
+_REDIS_BYTES = 2**31
+"""Room for three times the clips of the shorter run of a stream."""
+_LARGEST = 4 * 2**20
+"""Bytes that hold each of the values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,14 +108,15 @@ def intake(scale: Scale) -> Iterator[Figure]:
     """Each stream in turns with the host's work on it."""
     torch.set_num_threads(1)
     collect_rarely()  # as a trainer does
-    clips = 2 * _BATCH if scale.quick else 8 * _BATCH
-    with tempfile.TemporaryDirectory() as folder, RedisServer(folder, maxmemory_bytes=2**31) as server:
+    with tempfile.TemporaryDirectory() as folder, RedisServer(folder, maxmemory_bytes=_REDIS_BYTES) as server:
         for stream in _STREAMS:
             values = _values(stream)
+            clips = 2 * _BATCH if scale.quick else min(32 * _BATCH, _REDIS_BYTES // 4 // len(values[0]))
             by_host, by_device = _views(stream)
-            shares, cpu_shares, rates, gains, apart_shares = [], [], [], [], []
+            shares, cpu_shares, rates, gains, apart_shares, bare_shares = [], [], [], [], [], []
             for _ in range(scale.rounds):
                 host_s = _host_s(stream, values, clips)
+                bare_s = _bare_s(stream, values, clips, server.url)
                 with closing(open_cache(server.url)) as cache:
                     taken = _Taken(stream, values, clips, cache, server.url)
                     cost = taken.cost(by_host)
@@ -116,8 +127,10 @@ def intake(scale: Scale) -> Iterator[Figure]:
                 rates.append(1000 / cost.wall_ms)
                 gains.append(cost.cpu_ms / left.cpu_ms)
                 apart_shares.append(1000 * host_s / cpu_count() / apart.wall_ms)
+                bare_shares.append(host_s / cpu_count() / bare_s)
             detail: dict[str, float | str] = {"clips_s": round(max(rates)), "host_clips_s_a_core": round(1 / host_s)}
             yield Figure.of(stream.figure, spread(shares), stream.aim, detail)
+            yield Figure.of(f"{stream.figure}.bare", spread(bare_shares), None, {})
             yield Figure.of(f"{stream.figure}.cpu", spread(cpu_shares), None, {})
             yield Figure.of(f"{stream.figure}.device", spread(gains), None, {})
             yield Figure.of(f"{stream.figure}.processes", spread(apart_shares), None, {})
@@ -149,16 +162,76 @@ def _values(stream: _Stream) -> list[Buffer]:
 
 def _host_s(stream: _Stream, values: Sequence[Buffer], clips: int) -> float:
     """CPU seconds of a clip, without transport."""
-    frames = []
     begin = time.process_time()
-    for index in range(clips):
-        value = values[index % len(values)]
+    _work(stream, (values[index % len(values)] for index in range(clips)))
+    return (time.process_time() - begin) / clips
+
+
+def _work(stream: _Stream, values: Iterable[Buffer]) -> None:
+    """The host's work on clips."""
+    frames = []
+    for index, value in enumerate(values):
         chosen = None if stream.wanted is None else evenly_spaced(stream.shape[0], stream.wanted)
         frames.append(_view(stream, ClipRef(index=index), codec.decode(value, chosen)))
         if len(frames) == _BATCH:
             torch.from_numpy(np.stack(frames))
             frames.clear()
-    return (time.process_time() - begin) / clips
+
+
+def _bare_s(stream: _Stream, values: Sequence[Buffer], clips: int, redis_url: str) -> float:
+    """Seconds from clip to clip of bare loops, one a core. Raises `EOFError` if one of them dies."""
+    with closing(redis.Redis.from_url(redis_url)) as client:
+        for number in range(clips):
+            client.set(_bare_key(number), bytes(values[number % len(values)]))
+        try:
+            return _bare_loops_s(stream, clips, redis_url) / clips / cpu_count()
+        finally:
+            client.flushdb()
+
+
+def _bare_loops_s(stream: _Stream, clips: int, redis_url: str) -> float:
+    """Seconds until each of the loops, which begin together, has worked on so many clips."""
+    context = multiprocessing.get_context("spawn")
+    loops: list[Connection] = []
+    for number in range(cpu_count()):
+        loop, other_end = context.Pipe()
+        first = number * clips // cpu_count()
+        context.Process(target=_bare_loop, args=(other_end, stream, redis_url, first, clips), daemon=True).start()
+        other_end.close()
+        loops.append(loop)
+    for loop in loops:
+        loop.recv()
+    for loop in loops:
+        loop.send("begin")
+    took: list[float] = [loop.recv() for loop in loops]
+    return max(took)
+
+
+def _bare_loop(parent: Connection, stream: _Stream, redis_url: str, first: int, clips: int) -> None:
+    """Work on values from this one on, each of which is asked for before the work on the last one."""
+    torch.set_num_threads(1)
+    with closing(BareRedis(redis_url)) as client:
+        values = _received(client, first, clips)
+        _work(stream, islice(values, _BATCH))
+        parent.send("ready")
+        parent.recv()
+        begin = time.monotonic()
+        _work(stream, islice(values, clips))
+        parent.send(time.monotonic() - begin)
+
+
+def _received(client: BareRedis, first: int, clips: int) -> Iterator[Buffer]:
+    """Values without end, each in the place of the last."""
+    memory = bytearray(_LARGEST)
+    client.ask(_bare_key(first))
+    for number in count(first + 1):
+        value = client.receive(memory)
+        client.ask(_bare_key(number % clips))
+        yield value
+
+
+def _bare_key(number: int) -> str:
+    return f"bare:{number}"
 
 
 def _view(stream: _Stream, clip: ClipRef, frames: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -308,8 +381,6 @@ class _Clock:
     """CPU seconds that a Redis and other processes have used."""
 
     def __init__(self, url: str, pids: Sequence[int]) -> None:
-        import redis
-
         self._client = redis.Redis.from_url(url)
         self._pids = pids
 

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import io
 import os
-import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, BinaryIO
-from urllib.parse import urlsplit
 
 import numpy as np
 
+from benchmarks.bare_redis import BareRedis
 from benchmarks.embedded import NullJob
 from benchmarks.figures import Aim, Figure, Scale
 from benchmarks.inputs import MINUTE
@@ -22,7 +21,7 @@ from essp.servers.servers import RedisServer, S3Server
 from essp_common.cache.port import FrameCache, clip_key
 from essp_common.catalog.file import read_catalog
 from essp_common.catalog.view import CatalogView
-from essp_common.errors import BadVideo, Unavailable
+from essp_common.errors import BadVideo
 from essp_common.messages.recipe import recipe_of
 from essp_common.objects.port import ObjectStore
 from essp_common.objects.ranged import RangedFile
@@ -49,7 +48,7 @@ def redis_handoff(scale: Scale) -> Iterator[Figure]:
 
     with tempfile.TemporaryDirectory() as folder, RedisServer(folder) as server:
         cache = open_cache(server.url)
-        bare = _BareRedis(server.url)
+        bare = BareRedis(server.url)
         client = redis.Redis.from_url(server.url)
         key = clip_key("benchmark", TRAIN, 0, 0, 0)
         try:
@@ -129,7 +128,7 @@ def _used(cache: FrameCache, key: str, value: bytes) -> None:
     cache.ack(key, "trainer.a")
 
 
-def _bare(bare: _BareRedis, value: bytes) -> None:
+def _bare(bare: BareRedis, value: bytes) -> None:
     bare.set("bare", value)
     bare.get("bare")
 
@@ -177,51 +176,6 @@ class _Counted:
         self.fetched_bytes += len(data)
         self.requests += 1
         return data
-
-
-class _BareRedis:
-    """SET and GET with as little as possible around them."""
-
-    def __init__(self, url: str) -> None:
-        parts = urlsplit(url)
-        self._socket = socket.create_connection((parts.hostname, parts.port))
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-
-    def set(self, key: str, value: bytes) -> None:
-        """Send the value, wait for OK."""
-        head = f"*3\r\n$3\r\nSET\r\n${len(key)}\r\n{key}\r\n${len(value)}\r\n".encode()
-        self._socket.sendall(head)
-        self._socket.sendall(value)
-        self._socket.sendall(b"\r\n")
-        self._line()
-
-    def get(self, key: str) -> bytearray:
-        """Ask for the value, receive it in place."""
-        self._socket.sendall(f"*2\r\n$3\r\nGET\r\n${len(key)}\r\n{key}\r\n".encode())
-        size = int(self._line()[1:])
-        value = bytearray(size + 2)
-        view = memoryview(value)
-        while view:
-            view = view[self._received(self._socket.recv_into(view)) :]
-        return value
-
-    def close(self) -> None:
-        """Leave."""
-        self._socket.close()
-
-    def _line(self) -> bytes:
-        """An answer's first line, byte by byte, so that nothing of the value is taken."""
-        line = bytearray()
-        while not line.endswith(b"\r\n"):
-            byte = self._socket.recv(1)
-            self._received(len(byte))
-            line += byte
-        return bytes(line[:-2])
-
-    def _received(self, count: int) -> int:
-        if not count:
-            raise Unavailable("Redis closed the connection")
-        return count
 
 
 def _take_turns(ways: Mapping[str, Callable[[], object]], rounds: int, repeats: int) -> dict[str, list[float]]:
