@@ -39,7 +39,7 @@ COSTS_S = {
     "tests/unit/essp_trainer/test_networks_of_clips.py": 70.0,
     "tests/integration/test_extras.py": 60.0,
     "tests/integration/test_wheel.py": 60.0,
-    "tests/unit/essp_common/learning/test_models.py": 60.0,
+    "tests/unit/essp_common/learning/test_models.py": 40.0,
     "tests/flow/test_early_stopping.py": 50.0,
     "tests/integration/test_connected_loops.py": 50.0,
     "tests/integration/test_site.py": 50.0,
