@@ -28,6 +28,7 @@ from essp_common.pb.v1.messages_pb2 import (
     Control,
 )
 from essp_common.planning.position import Position
+from essp_trainer import service
 from essp_trainer.config import TrainerConfig, TrainerSettings
 from essp_trainer.data.releases import Releases
 from essp_trainer.distributed.ranks import SingleRank
@@ -360,12 +361,13 @@ def test_a_training_that_is_over_was_not_interrupted(tmp_path: Path) -> None:
 
 
 def test_a_trainer_whose_job_does_not_start_says_what_it_waits_for(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage = Stage(job_spec(tmp_path), phase_plans(1))
     for job, command in (("tinny", Control.START), ("other", Control.COMPLETE)):
         stage.bus.publish(topics.CONTROL, job.encode(), Control(job=job, fence=1, command=command).SerializeToString())
     caplog.set_level("WARNING")
+    monkeypatch.setattr(service, "_WAIT_S", 0)  # its clock tells the time
     with closing(ControlFeed(stage.bus)) as control:
         until(lambda: len(control.jobs()) == 2)
         first, second = waits(stage, control, caplog)

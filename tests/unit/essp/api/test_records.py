@@ -19,6 +19,7 @@ from essp.records.pieces import growth
 from essp_common.errors import ConfigError, NotFound
 from essp_common.objects.directory import DirectoryStore
 from essp_common.records.chunk import Record
+from tests.harness.loops import ask_in_a_worker_of_torch
 from tests.unit.essp.api.numbered_records import MEMORIES, RECORD_BYTES, RECORDS, SIDE, build, taken
 
 ODD = (-1, 2**70, 2.5, True)
@@ -120,7 +121,7 @@ def test_a_data_loader_of_torch_takes_it(raw: Path) -> None:
         again.close()
         assert copy.deepcopy(loader).state_dict() == loader.state_dict()
         with pytest.raises(ConfigError, match="num_workers=0"):
-            next(iter(DataLoader(loader, batch_size=None, num_workers=1)))
+            ask_in_a_worker_of_torch(loader)
 
 
 @pytest.mark.parametrize(
