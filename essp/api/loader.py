@@ -50,6 +50,7 @@ from essp.api.loader_job import (
     names_of,
     own_source,
     params_of,
+    visits_of,
 )
 from essp.api.targets import TargetReader
 from essp.job_file import read_job
@@ -196,26 +197,12 @@ class Loader(Epochs):
 
         Raises `ConfigError`, which names the argument and the remedy.
         """
-        if not isinstance(clip, Clip):
-            raise ConfigError(f"clip: {shown(clip)} is no essp.Clip")
-        frames = whole_number("clip.frames", clip.frames, 1)
-        snippets = whole_number("clip.snippets", clip.snippets, 1)
-        height, width = sides_of("clip.size", clip.size, _MOST_SIDE)
-        visited = whole_number("clips_per_visit", clips_per_visit, 1)
+        geometry = _geometry_of(clip)
         deltas = _deltas_of(delta_timestamps)
-        if deltas and snippets > 1:
+        if deltas and geometry["snippets"] > 1:
             raise ConfigError("delta_timestamps: clips in snippets have no targets; leave it out, or use snippets=1")
+        snippet_frames = geometry["frames"] // geometry["snippets"]
         ranks = rendezvous_of(rank, world_size)
-        visits: dict[str, Any] = {}
-        if visited != 1 or step is not None:
-            visits = {
-                "kind": "pooled" if step is None else "exhaustive",
-                "step": 1 if step is None else step,
-                "clips_per_visit": visited,
-                "window": 64 * visited if window is None else window,
-            }
-        if window is not None and visited == 1:
-            raise ConfigError("window: only has a meaning with clips_per_visit; set that to 8")
         names = names_of(loops)
         words = {**ARGUMENTS, **{f"consumers.{name}.batch_size": "batch_size" for name in names}}
         document = {
@@ -226,23 +213,16 @@ class Loader(Epochs):
                 "catalog": uri_of("catalog", catalog),
                 **data_of_split(name_of("split", split), validation_fraction),
             },
-            "clip": {
-                "frames": frames,
-                "stride": clip.stride,
-                "pixels": clip.pixels,
-                "snippets": snippets,
-                "part": clip.part,
-                "resize": {"mode": "crop", "height": height, "width": width},
-            },
+            "clip": geometry,
             "sampling": {
-                **visits,
+                **visits_of(clips_per_visit, step, window),
                 "seed": seed,
                 "clips_per_epoch": clips_per_epoch,
                 "clips_per_video": clips_per_video,
                 "rank": ranks.rank,
                 "ranks": ranks.world_size,
             },
-            "streams": {NAME: {"feature": feature, "params": params_of(feature, params, frames // snippets)}},
+            "streams": {NAME: {"feature": feature, "params": params_of(feature, params, snippet_frames)}},
             "consumers": {name: {"stream": NAME, "batch_size": batch_size} for name in names},
             "limits": {"dead_ratio": dead_ratio, "budget": ENOUGH_BYTES if memory is None else memory},
         }
@@ -539,6 +519,21 @@ class _View:
             return Seen(frames)
         identity = (self.sampling.seed, clip.epoch, _index_of(clip, self.sampling))
         return Seen(transformed(self.transform, frames, np.random.default_rng(identity)))
+
+
+def _geometry_of(clip: Clip) -> dict[str, Any]:
+    """The `clip` of a job."""
+    if not isinstance(clip, Clip):
+        raise ConfigError(f"clip: {shown(clip)} is no essp.Clip")
+    height, width = sides_of("clip.size", clip.size, _MOST_SIDE)
+    return {
+        "frames": whole_number("clip.frames", clip.frames, 1),
+        "stride": clip.stride,
+        "pixels": clip.pixels,
+        "snippets": whole_number("clip.snippets", clip.snippets, 1),
+        "part": clip.part,
+        "resize": {"mode": "crop", "height": height, "width": width},
+    }
 
 
 def _deltas_of(given: Mapping[str, Sequence[float]] | None) -> dict[str, tuple[float, ...]]:

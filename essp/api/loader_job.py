@@ -108,6 +108,21 @@ def data_of_split(name: str, validation_fraction: float) -> dict[str, Any]:
     return {"validation_fraction": validation_fraction, "consumed": name}
 
 
+def visits_of(clips_per_visit: int, step: int | None, window: int | None) -> dict[str, Any]:
+    """What the `sampling` of a job says of visits: nothing, where each clip is drawn by itself."""
+    clips = whole_number("clips_per_visit", clips_per_visit, 1)
+    if window is not None and clips == 1:
+        raise ConfigError("window: only has a meaning with clips_per_visit; set that to 8")
+    if clips == 1 and step is None:
+        return {}
+    return {
+        "kind": "pooled" if step is None else "exhaustive",
+        "step": 1 if step is None else step,
+        "clips_per_visit": clips,
+        "window": 64 * clips if window is None else window,
+    }
+
+
 def params_of(feature: str, params: Mapping[str, Any] | None, frames: int) -> dict[str, Any]:
     """Without parameters, `rgb` is all frames of the clip."""
     if params is not None:

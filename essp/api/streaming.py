@@ -5,8 +5,8 @@
 
 The child processes are those of a decoder (`essp_decoder/sandbox.py`). Each decodes a run of groups of pictures, so a
 long video is decoded by all of them; a video without usable keyframes, or with too few of them for the memory, is
-decoded by one child from its start to its end. Either way each frame is decoded once, and delivered in order: what was
-decoded ahead is within `memory`, and decoding waits when the caller does.
+decoded by one child from its start to its end. Either way each frame is decoded once, and delivered in order. Frames of
+at most `memory` bytes are decoded ahead; then decoding waits for the caller.
 
 Windows that overlap share their frames. A video that cannot be read ends with a line in `Stream.errors`.
 """
@@ -52,10 +52,10 @@ log = logging.getLogger(__name__)
 Frames = NDArray[np.uint8]
 
 _AHEAD = 2
-"""Units in the making or made, for each child: one to work at, one in reserve."""
+"""Units for each child that are under way, or decoded and not yet cut into windows: one to work at, one in reserve."""
 _MOST_IN_A_WINDOW = 2**20
 _TRIES = 5
-"""Of a unit whose store does not answer."""
+"""How often a unit is decoded whose store does not answer."""
 
 
 class Window(NamedTuple):
@@ -145,7 +145,7 @@ class Stream:
         self._decoders = decoders
         self._unit_bytes = memory // (_AHEAD * decoders + 1)
         self._process: int | None = None
-        """The one that has begun it."""
+        """Id of the process that began the iteration."""
         self._iterator = self._run()
 
     def __iter__(self) -> Self:
@@ -190,7 +190,7 @@ class Stream:
                 if cutter is None or cutter.row is not unit.row:
                     cutter = _Cutter(unit.row, self._windows)
                 if unit.row.id in self.errors:
-                    continue  # of the rest of a video that cannot be read
+                    continue  # it is of a video of which an earlier unit could not be read
                 if unit.error is not None:
                     self._failed(unit.row, unit.error)
                     continue
@@ -252,16 +252,19 @@ class _Unit:
     """Numbers in the video's segment, rising."""
     message: DecodeSeed
     chain: _Chain | None
-    """The units of a video that one child has to decode, one after the other."""
+    """Of the units of a video that one child has to decode, one after the other."""
     parts: list[Frames] = field(default_factory=list)
-    """The frames, as the seeds divide them."""
+    """The decoded frames, one array for each seed of `message`."""
     error: EsspError | None = None
     done: threading.Event = field(default_factory=threading.Event)
 
 
 @dataclass(slots=True)
 class _Chain:
+    """Units that one child decodes, since each begins where the one before has ended."""
+
     lane: int | None = None
+    """Which child, by the number of its thread; None: none has begun."""
 
 
 def _units_of(row: VideoRow, windows: _Windows, most: int, resize: Resize) -> Iterator[_Unit]:
@@ -328,7 +331,7 @@ def _message(row: VideoRow, frames: Sequence[int], resize: Resize, from_keyframe
     unit = DecodeSeed(
         job="stream", video=video, recipe=Recipe(resize=resize, codec=FrameCodec(name="raw"), strict=True)
     )
-    for run in _even(frames):
+    for run in _as_ranges(frames):
         first = row.first_frame + run.start
         seed = Seed(first_frame=first, frame_count=len(run), stride=run.step, last_frame=row.last_frame)
         seek = Seek()
@@ -338,8 +341,8 @@ def _message(row: VideoRow, frames: Sequence[int], resize: Resize, from_keyframe
     return unit
 
 
-def _even(frames: Sequence[int]) -> list[range]:
-    """The same numbers, as few ranges."""
+def _as_ranges(frames: Sequence[int]) -> list[range]:
+    """The same numbers in few ranges, as a seed asks for frames at one distance from each other."""
     runs: list[range] = []
     for frame in frames:
         last = runs[-1] if runs else range(0)
@@ -353,7 +356,7 @@ def _even(frames: Sequence[int]) -> list[range]:
 
 
 class _Cutter:
-    """Makes windows of the frames of a video that arrive in order. Keeps those that later windows want, too."""
+    """Makes windows of the frames of a video, which arrive in order; holds those that later windows still want."""
 
     def __init__(self, row: VideoRow, windows: _Windows) -> None:
         self.row = row

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.table import Table
@@ -23,6 +24,9 @@ from essp_common.quantities import counted, percent, size
 from essp_common.runtime.config import Settings
 from essp_common.tensors.packed import Codec, Packing, Scope
 from essp_common.wiring import Stores
+
+if TYPE_CHECKING:
+    from essp.checkpoints.export import Exported  # it loads torch
 
 _MOST_LINES = 15
 
@@ -218,11 +222,15 @@ def export_command(
     target = as_uri(out)
     exported = export(source, found, store_for("--out", target, stores), packing, settings.code)
     answers = _compared(model, out, check) if check else None
-    before, after = (sum(getattr(each, name) for each in exported) for name in ("before_bytes", "after_bytes"))
+    share = sum(each.after_bytes for each in exported) / sum(each.before_bytes for each in exported)
     if as_json:
-        facts = {"members": [asdict(each) for each in exported], "size": after / before, "answers": answers}
+        facts = {"members": [asdict(each) for each in exported], "size": share, "answers": answers}
         typer.echo(json.dumps({"out": target, **facts}, indent=2))
         return
+    _tell_of_export(exported, answers, out, share)
+
+
+def _tell_of_export(exported: Sequence[Exported], answers: dict[str, Any] | None, out: str, share: float) -> None:
     console = open_console()
     for each in exported:
         error = "exact" if not each.error else f"off by {percent(each.error, 2)} of a tensor's largest number at most"
@@ -238,7 +246,7 @@ def export_command(
         for video, was, now in answers["changed"][:_MOST_LINES]:
             console.print(f"  {video}: {was} -> {now}", highlight=False)
     console.print(
-        f"wrote {out}: {percent(after / before)} of the size; use it as --model {out} or essp.load_model({out!r})",
+        f"wrote {out}: {percent(share)} of the size; use it as --model {out} or essp.load_model({out!r})",
         highlight=False,
         soft_wrap=True,
     )

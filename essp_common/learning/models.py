@@ -1,9 +1,11 @@
 """Clip classifiers: a network by name, fitted to a feature and a set of classes; or an encoder (`descriptors.py`).
 
 A classifier takes `(B, T, H, W, C)` as the cache holds it (uint8, or float for float features) and returns `(B, K)`
-logits. A network of single frames scores each of the T frames, and the logits are averaged. A network of clips sees
-them at once. It contains its normalisation, so training and prediction use the same one. It
-contains its random generator for dropout, so trainers in one process do not influence each other.
+logits. A network of single frames scores each of the T frames, and the logits are averaged; a network of clips sees all
+of them at once.
+
+A classifier contains its normalisation, so training and prediction use the same one, and the random generator of its
+dropout, so trainers in one process do not influence each other.
 """
 
 from __future__ import annotations

@@ -10,27 +10,29 @@ Guarantees:
 
 - `take` returns every index of every phase from `start` on exactly once, in order, with its bytes or as `skipped`. It
   also returns the end of each phase, even if this rank has no clip in it.
-- Values are fetched before their turn where `IntakeOptions.fetches` says so; what `take` gives stays the same.
-- A message for other consumers is dropped, so that a consumer that was left behind does not collect them.
+- With `IntakeOptions.fetches`, values are read from the cache before their turn; the order of `take` stays the same.
+- A clip that was made for other consumers alone is dropped. If this consumer was left behind, the master makes the clip
+  again for it, in its turn.
 - A message for a clip that was taken before is acked again and dropped: delivery is at least once, and a clip that was
   made again for another consumer still waits for this one's ack. If the clip was released, that is reported again, so
   that a new master learns how far this consumer is.
-- A record that comes again while this consumer has it in hand (Kafka goes back to the last commit where messages were
-  lost) is passed over: it waits, was taken or was released, and is committed when the consumer says so.
-- What a run before made or skipped is not taken: all that is still to come is made again, and what was planned then may
-  be another video, or another label, by now. Its bytes stay until those of this run take their place.
-- Of several messages for one clip that of the latest fence and attempt counts. A skip counts as the last attempt, since
-  the master makes nothing after it.
-- Bytes that are gone (`CacheMiss`) are reported as LOST. The master issues the same seed again, and `take` continues
-  with that index when its message arrives. Where those of one clip are gone, the next ones are looked for, too, and all
-  that are missing are reported together: a consumer that was killed misses all that it had released, and would else
-  wait for the decoders once a clip. The same becomes of bytes that `read` finds damaged (`BadFrames`), and
-  `request_rebuild` does it for those that the consumer finds so.
-- A clip that has not come for `_PATIENCE_S`, though it is the next, is asked for, and so are others that are missing
-  among those that have come. A master that has it for made or trained makes it again; one that knows of nothing wrong
-  does nothing. So no clip is waited for in vain, whatever message or report of it was lost.
-- A message of the next run of the job is left to the intake of that run, which then reports in that run what it is done
-  with; this one's reports would count for nothing.
+- A record that is delivered again while this consumer has it in hand (it waits, was taken or was released, and is not
+  committed) is ignored; it is committed when the consumer says so. Kafka delivers again where messages were lost, since
+  it goes back to the last commit.
+- Clips that an earlier run made or skipped are not taken, since their video or label may be another one by now: this
+  run makes all that is still to come again. The old bytes stay in the cache until those of this run replace them.
+- Of several messages for one clip, that of the latest fence counts, and among those that of the latest attempt. A skip
+  counts as the last attempt, since the master makes nothing after it.
+- If the bytes of the next clip are gone (`CacheMiss`), it is reported as LOST. The master issues the same seed again,
+  and `take` continues with that clip when its message arrives. The clips behind it are looked up at the same time, and
+  all that are gone are reported together: a consumer that was killed misses everything that it had released, and would
+  otherwise wait for the decoders once for each clip. Bytes that `read` finds damaged (`BadFrames`) are reported in the
+  same way, and `request_rebuild` reports those that the consumer finds damaged.
+- If the next clip has not come for `_PATIENCE_S`, the intake asks for it, and for the gaps among the clips behind it. A
+  master that holds such a clip for made or trained has it made again; one that is still having it made does nothing. So
+  no lost message or report holds a consumer up for ever.
+- A message of the next run of the job is left for the intake of that run, uncommitted: what this one reported about it
+  would count for nothing.
 
 A consumer gives back what it took in two steps. `release` frees the bytes and reports to the master, which gets its
 credits back. `commit` says that no redelivery is needed. A consumer whose state becomes durable later (at a checkpoint,
@@ -78,10 +80,11 @@ log = logging.getLogger(__name__)
 
 _POLL_RECORDS = 256
 _TOGETHER, _TOGETHER_ELSEWHERE = 2, 4
-"""Clips that a thread gets at once to read, and to have read in another process."""
+"""Clips that are handed to a reading thread at once: if it reads them itself, and if another process does that for it.
+"""
 _LOOK_AHEAD = 256
-"""Clips that are looked for when one is gone, or asked for when one does not come: what decoders make while one clip
-goes through all services."""
+"""How many clips are looked up when one is gone, or asked for when one is late: about as many as decoders make while
+one clip goes through all services."""
 _ANY_BYTE = ((0, 1),)
 _PATIENCE_S = 30.0
 """For how long a clip is waited for before it is asked for: longer than most clips are on their way. It is harmless to
@@ -135,8 +138,8 @@ class IntakeOptions:
     since: int = 0
     """The fence with which this run of the job began; 0: not known."""
     run_of: Callable[[int], int | None] | None = None
-    """The run, by the fence with which it began, that is under way with this fence; None: that is not known yet
-    (`ControlFeed.run_of`). None: all messages are of this run."""
+    """Gives the run that a fence belongs to, as the fence with which that run began, or None while that is not known
+    (`ControlFeed.run_of`). Without such a function all messages count as of this run."""
     rank: int = 0
     world_size: int = 1
     """Rank r takes the indices whose partition is r modulo the world size."""
@@ -228,7 +231,7 @@ class _Arrival:
 
 
 class _Dropped(NamedTuple):
-    """A message that nobody waits for, until cache and bus know that."""
+    """A message of no use to this intake, kept until cache, bus and master have been told."""
 
     arrival: _Arrival
     ack: bool
@@ -256,15 +259,14 @@ class OrderedIntake:
         self._buffer: ReorderBuffer[_Arrival] = ReorderBuffer([p.clips for p in phases], start, options.owns)
         self._clock = clock
         self._awaited: tuple[Position, float] | None = None
-        """The clip that is waited for, and since when; anew each time that it is asked for."""
-        self._told: Position | None = None
-        """The last clip of which the log says that it was asked for."""
+        """The clip that is late, and since when it has been waited for; that time begins again with each request."""
+        self._logged: Position | None = None
+        """The last clip that the log says was asked for."""
         self._undecided: list[_Arrival] = []
-        """Of which it is not known whether they are of this run."""
+        """Messages of which it is not known yet whether they are of this run."""
         self._dropped: deque[_Dropped] = deque()
         self._in_hand: dict[int, dict[int, int]] = {partition: {} for partition in options.partitions}
-        """The latest delivery of each record that is not done, by partition and offset. The integers are the records'.
-        """
+        """Records that are not done: partition -> offset -> the latest `Record.delivery`."""
         topic = topics.stream_topic(options.feature)
         self._parse = _parse_clip if topic == topics.CLIPS else _parse_feature
         bus.ensure_topics({topic: topics.partitions(topic)})
@@ -303,7 +305,7 @@ class OrderedIntake:
             self._poll(timeout_s)
             taken = self._take_waiting()
         if taken is None:
-            self._wait()
+            self._ask_if_late()
         return taken
 
     def request_rebuild(self, item: Delivery, reason: str) -> None:
@@ -396,8 +398,8 @@ class OrderedIntake:
         return values
 
     def _missed(self, arrival: _Arrival) -> None:
-        """The bytes of the clip whose turn it is are gone: have them made again, with those that are gone of the next
-        ones. New messages take the place of these."""
+        """The bytes of the next clip are gone: have them made again, and also those of clips behind it that are gone.
+        New messages will replace the present ones."""
         gone = [one for one in self._upcoming(_LOOK_AHEAD) if one is arrival or not self._is_there(one)]
         for one in gone:
             self._report_lost(one.clip, f"{one.key} is no longer in the cache", one.fence)
@@ -407,8 +409,8 @@ class OrderedIntake:
             self._done(one.record)
             self._buffer.discard(Position(phase_index, one.clip.index))
 
-    def _wait(self) -> None:
-        """The next clip is not there; if it has not come for long, ask for it."""
+    def _ask_if_late(self) -> None:
+        """The next clip is not there: ask for it, once it has been waited for long enough."""
         now_s, position = self._clock(), self._buffer.next
         if self._awaited is None or self._awaited[0] != position:
             self._awaited = position, now_s
@@ -417,10 +419,10 @@ class OrderedIntake:
             self._ask_for_missing(position)
 
     def _ask_for_missing(self, position: Position) -> None:
-        """Ask for the next clip, and for those that are missing among those that have come."""
+        """Ask for the next clip, and for the gaps among the clips behind it."""
         plan, missing = self._phases[position.phase_index], list(islice(self._buffer.missing(), _LOOK_AHEAD))
-        if position != self._told:
-            self._told = position
+        if position != self._logged:
+            self._logged = position
             purpose, epoch = Purpose.Name(plan.purpose).lower(), plan.epoch + 1
             what = f"clip {position.index} of {purpose} {epoch}, and {len(missing) - 1} behind it"
             log.info("%s: waits for %s; asks for it", self._options.consumer, what)
@@ -521,7 +523,7 @@ class OrderedIntake:
         self._dropped.append(_Dropped(arrival, ack, trained))
 
     def _settle(self) -> None:
-        """Be done with what was dropped. After an error the next poll goes on here, and what arrived is kept."""
+        """Report, ack and commit what was dropped. After an error, the next poll goes on with what is left of it."""
         while self._dropped:
             arrival, ack, trained = self._dropped[0]
             if trained:

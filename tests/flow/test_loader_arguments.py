@@ -8,19 +8,17 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader
 
 import essp
 from essp_common.planning.position import Position
 from tests.flow.conftest import MakeJob
-from tests.harness.loops import loader
+from tests.harness.loops import ask_in_a_worker_of_torch, loader
 
 
 @pytest.mark.processes
 def test_workers_of_torch_are_refused(catalog: Path) -> None:
-    wrapped = DataLoader(loader(catalog), batch_size=None, num_workers=1)
     with pytest.raises(essp.ConfigError, match="num_workers=0"):
-        next(iter(wrapped))
+        ask_in_a_worker_of_torch(loader(catalog))
 
 
 @pytest.mark.parametrize(

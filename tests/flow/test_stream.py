@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import essp
-from essp.api.streaming import _even, _Lanes, _Windows
+from essp.api.streaming import _as_ranges, _Lanes, _Windows
 from essp.catalog.build import BuildOptions, build
 from essp_common.runtime.metrics import FRAMES
 from essp_common.video.synthetic import Encoding, numbered, write_video
@@ -227,5 +227,5 @@ def test_windows_cover_a_video(frames: int, stride: int, step: int, length: int)
 @given(st.sets(st.integers(0, 200), max_size=40))
 def test_numbers_are_divided_into_even_runs(numbers: set[int]) -> None:
     frames = sorted(numbers)
-    assert [frame for run in _even(frames) for frame in run] == frames
-    assert [_even(range(3, 40, step)) for step in (1, 5)] == [[range(3, 40)], [range(3, 39, 5)]]
+    assert [frame for run in _as_ranges(frames) for frame in run] == frames
+    assert [_as_ranges(range(3, 40, step)) for step in (1, 5)] == [[range(3, 40)], [range(3, 39, 5)]]

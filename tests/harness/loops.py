@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from torch.utils.data import DataLoader
+
 import essp
 
 CLIP = essp.Clip(frames=4, stride=2, size=40)
@@ -13,6 +15,18 @@ CLIP = essp.Clip(frames=4, stride=2, size=40)
 def loader(catalog: Path, **options: Any) -> essp.Loader:
     """Ten clips an epoch, in batches of four."""
     return essp.Loader(catalog, **{"clip": CLIP, "batch_size": 4, "clips_per_epoch": 10, "decoders": 1, **options})
+
+
+def ask_in_a_worker_of_torch(loader: essp.Loader | essp.Records) -> None:
+    """Have a worker process of a `DataLoader` ask for the first batch.
+
+    The worker is told to end, as torch waits five seconds for one whose `DataLoader` the garbage collector takes.
+    """
+    batches = iter(DataLoader(loader, batch_size=None, num_workers=1))
+    try:
+        next(batches)
+    finally:
+        batches._shutdown_workers()  # type: ignore[attr-defined]
 
 
 def taken(batches: Any) -> list[tuple[int, int, str, int, int]]:

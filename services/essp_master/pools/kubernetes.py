@@ -4,8 +4,8 @@ The contract with the chart: a Deployment whose label `essp.dev/scaled-by` is `m
 `app.kubernetes.io/instance` names; its annotation `essp.dev/work` says what it does (`decoder`, `extractor.flow`),
 `essp.dev/min-replicas` and `essp.dev/max-replicas` are its bounds. Sizes are set through the scale subresource, so that
 the master needs no right to change anything else of them. Before a pool shrinks, idle pods get the lower deletion cost,
-so they are the ones to go. Registered extractors become Deployments, trainers become Jobs, from templates
-which the chart gives the master as files (`manifests.py`).
+so they are the ones to go. Registered extractors become Deployments, trainers become Jobs, from templates which the
+chart gives the master as files (`manifests.py`).
 
 Deployments and Jobs are watched (`informer.py`), so a pool that is scaled by hand, or a Job that is deleted, is noticed
 at once. A training is repaired: a Job that is gone is created again; one that differs is deleted and, once its pods are
@@ -64,7 +64,10 @@ MIN_REPLICAS, MAX_REPLICAS = "essp.dev/min-replicas", "essp.dev/max-replicas"
 COST = "controller.kubernetes.io/pod-deletion-cost"
 _JOB = "batch.kubernetes.io/job-name"
 _BUSY, _IDLE = "100", "-100"
+"""Deletion costs: of two pods Kubernetes removes the one with the lower cost."""
 _HIDDEN = 3
+"""So often a Job of a training's name may be there unseen before people are told: one of ours may not be in the watch
+yet."""
 _LONGEST_MESSAGE = 1024
 """Characters of an Event, as the API allows them."""
 
@@ -78,7 +81,7 @@ class _Training:
     ranks: int
     row: TrainerRow | None
     wanted: bool
-    """Whether it is to have one."""
+    """Whether it is to have a Job."""
     there: bool = False
     """Its Job has been seen."""
     reported: str = ""

@@ -217,6 +217,7 @@ def test_an_end_that_cannot_be_written_is_no_failure_of_the_next_run(
     master, fleet = master_over(adapters), fleet_of()
     master.start(fleet.job)
     run_to_rest(master, fleet)
+    master._history.wait(LONGEST_S)  # while a batch is being written, a step writes nothing
     refused = threading.Event()
 
     def refuse(*_: Any) -> Any:

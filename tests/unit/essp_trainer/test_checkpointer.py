@@ -16,7 +16,7 @@ from essp_trainer.checkpoints.checkpoint_store import TrainingState
 from essp_trainer.checkpoints.checkpointer import Checkpointer, SavePolicy
 from essp_trainer.distributed.ranks import SingleRank
 from tests.harness.waiting import LONGEST_S
-from tests.unit.essp_common.artifacts.test_ownership import manifest
+from tests.unit.essp_common.artifacts.small_checkpoints import manifest
 from tests.unit.essp_trainer.test_releases import clips
 
 

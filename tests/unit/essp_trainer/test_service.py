@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -12,41 +12,27 @@ from typing import Any
 import numpy as np
 import pytest
 import safetensors.torch
-import torch
-from torch import Tensor
 
 from essp_common import topics
 from essp_common.artifacts import checkpoint, layout, scores
 from essp_common.cache.port import clip_key
-from essp_common.errors import ConfigError, DeviceLost, OutOfMemory, Unavailable
-from essp_common.learning.models import Classifier
-from essp_common.learning.scores import Scores
 from essp_common.messages.control import ControlFeed
 from essp_common.messages.ordered import Delivery, OrderedIntake
-from essp_common.objects.directory import DirectoryStore
-from essp_common.objects.port import ObjectInfo, ObjectStore
 from essp_common.pb.v1.messages_pb2 import (
-    DIVERGED,
-    ERROR,
     LOST,
-    MEMORY,
     TEST,
     TRAIN,
     TRAINER,
     VALIDATION,
     ClipRef,
     Control,
-    JobSnapshot,
 )
 from essp_common.planning.position import Position
-from essp_common.wiring import Stores
-from essp_trainer.assignment import Assignment
+from essp_trainer import service
 from essp_trainer.config import TrainerConfig, TrainerSettings
 from essp_trainer.data.releases import Releases
 from essp_trainer.distributed.ranks import SingleRank
-from essp_trainer.model.chance import no_better_than_chance
 from essp_trainer.model.evaluation import clip_and_video_figures
-from essp_trainer.model.step_result import Diverged
 from essp_trainer.service import Trainer
 from tests.harness.training_jobs import (
     CLASSES,
@@ -186,21 +172,6 @@ def test_damaged_bytes_are_asked_for_again(tmp_path: Path) -> None:
     assert final_weights(stage) == final_weights(finished(tmp_path / "plain"))
 
 
-def test_a_loss_that_is_not_finite_touches_no_parameter(tmp_path: Path) -> None:
-    stage = Stage(job_spec(tmp_path, feature="heat"), phase_plans(2))
-    stage.command(Control.START)
-    stage.feed([(0, i) for i in range(4)], frames=np.zeros((1, 20, 20, 4), np.float32))
-    stage.feed([(0, i) for i in range(4, 8)], frames=np.full((1, 20, 20, 4), np.nan, np.float32))
-    with Running(stage) as running:
-        running.join()
-    assert isinstance(running.error, Diverged)
-    [failed] = stage.wait_for("failed")
-    assert failed.failed.kind == DIVERGED
-    assert "lower optimizer.lr" in failed.failed.reason
-    assert [list(report.indices) for report in stage.reports("trained")] == [[0, 1, 2, 3]]
-    assert checkpoint.read_latest(stage.store, "one") is None
-
-
 def test_a_pause_saves_and_a_resume_goes_on(tmp_path: Path) -> None:
     stage = Stage(job_spec(tmp_path), phase_plans(2))
     positions = stage.every_position()
@@ -304,47 +275,6 @@ def test_the_release_of_clips_is_not_waited_for(tmp_path: Path, monkeypatch: pyt
     assert stage.cache.usage().keys == 0
 
 
-@pytest.mark.parametrize(("lr", "warned"), [(0.01, False), (30.0, True)])
-def test_an_epoch_that_is_worse_than_guessing_is_warned_of(tmp_path: Path, lr: float, warned: bool) -> None:
-    stage = Stage(job_spec(tmp_path, 6, optimizer={"lr": lr}, ema=0.0), phase_plans(6))
-    train(stage)
-    losses = [r.metrics["loss"] for r in stage.reports("phase_report") if r.purpose == TRAIN]
-    troubles = [trouble.reason for trouble in stage.reports("trouble")]
-    assert warned == any(loss > 1.1 * np.log(3) for loss in losses[5:]), "before that it is too early to say"
-    assert bool(troubles) == warned
-    for reason in troubles:
-        assert "well above 1.1, that of guessing among 3 classes" in reason
-        assert f"lower optimizer.lr ({lr:g})" in reason
-
-
-@pytest.mark.parametrize(
-    ("model", "loss", "warned"),
-    [("small", 1.2, False), ("small", 1.22, True), ("inception_v3", 1.68, False), ("inception_v3", 1.7, True)],
-)
-def test_guessing_among_three_classes_costs_their_logarithm(
-    tmp_path: Path, model: str, loss: float, warned: bool
-) -> None:
-    """1.099, and a tenth more; the second classifier of inception_v3 adds 0.4 of it."""
-    stage = Stage(job_spec(tmp_path, model=model, partial_bn=True, batch_size=1), phase_plans(2))
-    snapshot = JobSnapshot(
-        spec_json=stage.spec.model_dump_json(), classes=CLASSES, layouts={"s": "{}"}, phases=phase_plans(2)
-    )
-    said = no_better_than_chance(Assignment.of(Control(job="tiny", snapshot=snapshot), "one"), loss, 1)
-    assert bool(said) == warned
-    assert not warned or "set partial_bn: false" in said
-
-
-def test_random_weights_are_no_divergence(tmp_path: Path) -> None:
-    """Of a tiny job the first epoch is a few steps, and what it begins with is above chance as often as below."""
-    stage = Stage(job_spec(tmp_path, batch_size=4), phase_plans(7))
-    snapshot = JobSnapshot(
-        spec_json=stage.spec.model_dump_json(), classes=CLASSES, layouts={"s": "{}"}, phases=phase_plans(7)
-    )
-    assignment = Assignment.of(Control(job="tiny", snapshot=snapshot), "one")
-    said = [bool(no_better_than_chance(assignment, 2.0, epoch)) for epoch in range(7)]
-    assert said == [False] * 5 + [True] * 2, "three updates an epoch: the sixth has the sixteenth"
-
-
 def test_only_the_seed_makes_trainers_of_the_same_settings_differ(tmp_path: Path) -> None:
     """Neither the name nor another setting changes the first batch and its weights."""
     recipes: dict[str, dict[str, Any]] = {
@@ -370,62 +300,6 @@ def test_flow_comes_from_its_own_topic(tmp_path: Path) -> None:
     assert stage.cache.usage().keys == 0
 
 
-def test_weights_that_are_not_there_are_refused_at_once(tmp_path: Path) -> None:
-    missing = (tmp_path / "none.safetensors").as_uri()
-    with pytest.raises(ConfigError, match="weights"):
-        train(Stage(job_spec(tmp_path, weights=missing), phase_plans(1)), positions=[])
-
-
-class Busy(Stores):
-    """Stores that answer what they are asked of files that were there before when they are asked again."""
-
-    def __init__(self) -> None:
-        super().__init__(("file:///",))
-        self.refused: set[tuple[str, str]] = set()
-        self.busy = True
-
-    def under(self, uri: str, videos: bool = False) -> ObjectStore:
-        stores, there = self, {info.key for info in super().under(uri).list()}
-
-        class Twice(DirectoryStore):
-            def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:
-                stores.refuse_once("get", key, key in there)
-                return super().get(key, start, length)
-
-            def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-                stores.refuse_once("list", prefix, bool(there))
-                return super().list(prefix)
-
-        return Twice.from_url(uri)
-
-    def resolve(self, uri: str, video: bool = False) -> tuple[ObjectStore, str]:
-        self.refuse_once("resolve", uri, True)
-        return super().resolve(uri, video)
-
-    def refuse_once(self, what: str, key: str, there: bool) -> None:
-        if self.busy and there and (what, key) not in self.refused:
-            self.refused.add((what, key))
-            raise Unavailable("503 Slow Down", retry_after_s=0)
-
-
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_a_store_that_is_busy_while_a_training_resumes_is_asked_again(tmp_path: Path, ranks: int) -> None:
-    whole = Stage(job_spec(tmp_path / "whole"), phase_plans(1))
-    train(whole, ranks=ranks)
-    stage = Stage(job_spec(tmp_path / "parts"), phase_plans(1))
-    stage.command(Control.START)
-    stage.feed(stage.every_position()[:4])
-    with Running(stage, ranks) as running:
-        stage.wait_for_trained(4)
-    assert running.error is None
-    stores = Busy()
-    again = Stage(stage.spec, stage.plans, stores=stores)
-    train(again, again.every_position()[4:], ranks=ranks, save_retry_s=0)
-    stores.busy = False
-    assert {what for what, _ in stores.refused} == {"get", "list"}
-    assert final_weights(again) == final_weights(whole)
-
-
 @pytest.mark.parametrize(("before", "now", "warned"), [(3, 4, True), (3, 3, False), (0, 4, False), (3, 0, False)])
 def test_a_training_that_resumes_with_another_catalog_says_so(
     tmp_path: Path, before: int, now: int, warned: bool
@@ -440,21 +314,6 @@ def test_a_training_that_resumes_with_another_catalog_says_so(
     again = Stage(stage.spec, stage.plans, training_digest=now)
     train(again, again.every_position()[4:])
     assert ["other videos, or labels of them" in each.reason for each in again.reports("trouble")] == [True] * warned
-
-
-def test_a_store_that_is_busy_is_asked_again_for_weights_to_start_from(tmp_path: Path) -> None:
-    first = finished(tmp_path / "first")
-    path = tmp_path / "weights.safetensors"
-    path.write_bytes(final_weights(first))
-    spec = job_spec(tmp_path / "second", weights=path.as_uri())
-    stores = Busy()
-    stage = Stage(spec, phase_plans(1), stores=stores)
-    train(stage)
-    stores.busy = False
-    assert ("resolve", path.as_uri()) in stores.refused
-    plain = Stage(job_spec(tmp_path / "plain", weights=path.as_uri()), phase_plans(1))
-    train(plain)
-    assert final_weights(stage) == final_weights(plain)
 
 
 def test_two_trainers_in_one_process_do_not_influence_each_other(tmp_path: Path) -> None:
@@ -501,59 +360,14 @@ def test_a_training_that_is_over_was_not_interrupted(tmp_path: Path) -> None:
     assert not late.trainers[0].interrupted
 
 
-def test_a_gpu_without_room_says_what_helps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def forward(self: Classifier, x: Tensor) -> Scores:
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
-    monkeypatch.setattr(Classifier, "forward", forward)
-    stage = Stage(job_spec(tmp_path), phase_plans(2))
-    with pytest.raises(OutOfMemory, match="batch of 4 clips; set micro_batch, set amp: true"):
-        train(stage)
-    [failed] = stage.reports("failed")
-    assert failed.kind == MEMORY
-
-
-def test_a_gpu_that_is_not_there_fails_the_job_with_the_field_and_the_worker(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    stage = Stage(job_spec(tmp_path, device="cuda"), phase_plans(2))
-    with pytest.raises(ConfigError, match=r"trainers.one.device: cuda is not available here; use auto or cpu"):
-        train(stage)
-    [failed] = stage.reports("failed")
-    assert "trainers.one.device: cuda" in failed.reason
-    assert failed.reason.endswith("worker w")
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        (
-            {"model": "ownnet"},
-            "no model 'ownnet'; .*the package installed wherever master, trainers and predictors run",
-        ),
-        ({"model": "own_nets:TINY"}, "model 'own_nets:TINY' is code of a package that is not allowed here: ESSP_CODE"),
-        ({"loss": "own_nets:focal"}, "loss 'own_nets:focal' is code of a package that is not allowed here: ESSP_CODE"),
-    ],
-)
-def test_a_network_or_a_loss_that_is_not_here_fails_the_job_by_name(
-    tmp_path: Path, changes: dict[str, Any], said: str
-) -> None:
-    """As where it is in an image of its own, and this is another one."""
-    stage = Stage(job_spec(tmp_path, **changes), phase_plans(2))
-    with pytest.raises(ConfigError, match=said) as raised:
-        train(stage)
-    [failed] = stage.reports("failed")
-    assert str(raised.value) in failed.reason
-
-
 def test_a_trainer_whose_job_does_not_start_says_what_it_waits_for(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage = Stage(job_spec(tmp_path), phase_plans(1))
     for job, command in (("tinny", Control.START), ("other", Control.COMPLETE)):
         stage.bus.publish(topics.CONTROL, job.encode(), Control(job=job, fence=1, command=command).SerializeToString())
     caplog.set_level("WARNING")
+    monkeypatch.setattr(service, "_WAIT_S", 0)  # its clock tells the time
     with closing(ControlFeed(stage.bus)) as control:
         until(lambda: len(control.jobs()) == 2)
         first, second = waits(stage, control, caplog)
@@ -580,28 +394,3 @@ def waits(stage: Stage, control: ControlFeed, caplog: pytest.LogCaptureFixture) 
     caplog.clear()
     trainer.run()
     return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-
-
-def test_a_gpu_that_fails_is_no_fault_of_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The process is started again, and the job continues."""
-    monkeypatch.setattr(Classifier, "forward", _raising(torch.AcceleratorError("CUDA error: uncorrectable ECC error")))
-    stage = Stage(job_spec(tmp_path), phase_plans(2))
-    with pytest.raises(DeviceLost, match=r"ECC.*resumes from its last checkpoint"):
-        train(stage)
-    assert stage.reports("failed") == []
-
-
-def test_an_unexpected_error_is_reported_to_the_master(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Classifier, "forward", _raising(ZeroDivisionError("division by zero")))
-    stage = Stage(job_spec(tmp_path), phase_plans(2))
-    with pytest.raises(ZeroDivisionError):
-        train(stage)
-    [failed] = stage.reports("failed")
-    assert (failed.kind, failed.reason) == (ERROR, "ZeroDivisionError: division by zero")
-
-
-def _raising(error: Exception) -> Callable[[Classifier, Tensor], Scores]:
-    def forward(self: Classifier, x: Tensor) -> Scores:
-        raise error
-
-    return forward

@@ -21,7 +21,7 @@ from essp_common.objects.directory import DirectoryStore
 from essp_common.records.chunk import Record
 from essp_common.video.probe import probe
 from essp_common.video.synthetic import numbered, write_video
-from tests.unit.essp.api.test_records import build, image
+from tests.unit.essp.api.numbered_records import build, image
 
 SOMETHING = object()
 NUMBERS: list[Any] = [True, -1, 2.5, float("nan"), 10**30, "4", b"4", [], {}, np.array([[1], [2]]), SOMETHING]

@@ -25,15 +25,10 @@ from essp.api import shared as shared_module
 from essp.records import ring
 from essp_common.errors import ConfigError, PermanentError
 from essp_common.records.chunk import Record
-from tests.unit.essp.api.test_records import RECORDS, build, damage, image, taken
+from tests.unit.essp.api.numbered_records import RECORDS, build, damage, image, taken
 
 BATCH = 4
 EPOCH = list(range(RECORDS))
-
-
-@pytest.fixture(scope="module")
-def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(tmp_path_factory.mktemp("raw"), [Record.of_image(image(i), i % 2) for i in range(RECORDS)])
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from pathlib import Path
 from essp.checkpoints.listing import faults, listed
 from essp_common.artifacts import checkpoint_writer
 from essp_common.objects.directory import DirectoryStore
-from tests.unit.essp_common.artifacts.test_ownership import DATA, manifest
+from tests.unit.essp_common.artifacts.small_checkpoints import DATA, manifest
 
 
 def test_of_two_checkpoints_of_one_step_each_is_read_by_itself(tmp_path: Path) -> None:

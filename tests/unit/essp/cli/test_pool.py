@@ -15,7 +15,7 @@ from essp_master.config import MasterSettings
 from tests.harness.command_line import essp
 from tests.harness.fleet import adapters_in, master_over
 from tests.harness.serving import served
-from tests.unit.essp_master.pools.test_reconciler import ReconcilerBench
+from tests.unit.essp_master.pools.reconciler_bench import ReconcilerBench
 
 
 @pytest.fixture

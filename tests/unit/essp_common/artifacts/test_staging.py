@@ -23,7 +23,7 @@ from essp_common.errors import ConfigError, Conflict, EsspError, Fenced, Storage
 from essp_common.objects.bounded import BoundedDirectory
 from essp_common.objects.directory import DirectoryStore
 from essp_common.objects.port import ObjectInfo
-from tests.unit.essp_common.artifacts.test_ownership import manifest
+from tests.unit.essp_common.artifacts.small_checkpoints import manifest
 
 ROOM = 10**6
 OPEN: list[Staging] = []

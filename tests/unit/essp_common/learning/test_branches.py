@@ -15,7 +15,7 @@ from essp_common.learning.models import Classifier, build
 from essp_common.learning.networks import NETWORKS, Network
 from essp_common.learning.normalisation import take_any_batch
 from essp_trainer.distributed.gradients import Exchange, GradientSum
-from tests.unit.essp_common.learning.test_models import description
+from tests.unit.essp_common.learning.described_models import description
 
 WIDTH = 8
 MakeExpert = Callable[[], nn.Module]

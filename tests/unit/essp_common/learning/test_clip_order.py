@@ -14,7 +14,7 @@ from essp_common.learning.clip_order import require_clips_first
 from essp_common.learning.models import Classifier, build
 from essp_common.learning.networks import NETWORKS, Network
 from essp_common.learning.randomness import Share
-from tests.unit.essp_common.learning.test_models import clips, description
+from tests.unit.essp_common.learning.described_models import clips, description
 
 CHANNELS, TOKENS = 8, 256
 DropOut = Callable[[Tensor, nn.Module], Tensor]

@@ -39,9 +39,13 @@ def test_spans_of_several_processes_make_up_one_trace(collector: Collector) -> N
     assert about == {"essp.job": "night", "essp.purpose": TRAIN, "essp.epoch": 2, "essp.clip": 7, "essp.bytes": 100}
 
 
-def test_a_collector_that_is_away_is_no_trouble(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_collector_that_is_away_is_no_trouble(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "0.1")  # it would try again for ten seconds
     with tracing.exported("http://127.0.0.1:9", 1.0, "decoder", "d"):
         tracing.span("decode", CLIP)
+    assert "Failed to export span" in caplog.text
 
 
 @given(st.text(max_size=20), st.integers(0, 4), st.integers(0, 10**6), st.integers(0, 2**63))

@@ -15,7 +15,7 @@ from tests.harness.fleet import Clock
 from tests.harness.kubernetes_api import Cluster
 from tests.harness.kubernetes_objects import DEMO_RGB, deployment
 from tests.harness.waiting import until
-from tests.unit.essp_master.pools.test_reconciler import job
+from tests.unit.essp_master.pools.reconciler_bench import job
 
 EACH_PER_S = 2.0
 NEEDED = 12

@@ -35,7 +35,7 @@ from tests.harness.kubernetes_objects import (
     template,
 )
 from tests.harness.waiting import until
-from tests.unit.essp_master.pools.test_reconciler import job, training
+from tests.unit.essp_master.pools.reconciler_bench import job, training
 
 
 def test_a_training_moves_to_another_number_of_ranks(api: client.ApiClient, driver: KubernetesDriver) -> None:

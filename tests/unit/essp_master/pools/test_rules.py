@@ -15,7 +15,7 @@ from essp_master.pools.reconciler import PoolView, Reconciler
 from essp_master.pools.rules import PREFIX, PoolRule, PoolRules
 from essp_master.pools.trainer_ranks import TrainerRanks
 from essp_master.registrations import ExtractorRow, TrainerRow
-from tests.unit.essp_master.pools.test_reconciler import DEPTH, IMAGE, ReconcilerBench
+from tests.unit.essp_master.pools.reconciler_bench import DEPTH, IMAGE, ReconcilerBench
 
 FIXED = PoolRule(replicas=2)
 

@@ -14,7 +14,7 @@ from essp_master.job.pool_demand import PoolDemand
 from essp_master.pools.port import TrainingKey
 from essp_master.pools.trainer_ranks import TrainerRanks
 from essp_master.registrations import TrainerRow
-from tests.unit.essp_master.pools.test_reconciler import IMAGE, Recorded, job, training
+from tests.unit.essp_master.pools.reconciler_bench import IMAGE, Recorded, job, training
 
 
 def with_losses(**losses: list[float]) -> PoolDemand:
