@@ -43,6 +43,15 @@ ONE_AT_A_TIME = (
 class Batch:
     """Clips that a loop takes together: `frames`, `labels` and `meta`; its length is their number B.
 
+    frames: `(B, T, H, W, C)` on the loader's device: uint8, RGB, as decoded, or one channel of grey levels
+        (`Clip.pixels`); of other features `(B, T', H, W, C)`, uint8 for networks, and float32 for descriptors.
+    labels: `(B,)` int64 on the CPU: class ids, positions in `Loader.classes`.
+    meta: B values each: `video` (its id), `uri`, `class_name`, `split` and `group` as in the catalog, `first_frame` and
+        `last_frame` in the file, `epoch`, and `index`, that of the clip in its epoch. Then the further columns of the
+        source that the catalog was built from, by their names (None where a video has no value; a column that is called
+        like one of these has `source_` before its name).
+    targets: several labels, spans and values of the very frames of each clip, if the catalog has any.
+
     For example:
 
         batch = next(iter(loader))
@@ -53,18 +62,10 @@ class Batch:
     """
 
     frames: Tensor
-    """`(B, T, H, W, C)` on the loader's device: uint8, RGB, as decoded, or one channel of grey levels
-    (`Clip.pixels`); of other features `(B, T', H, W, C)`, uint8 for networks, and float32 for descriptors."""
     labels: Tensor
-    """`(B,)` int64 on the CPU: class ids, positions in `Loader.classes`."""
     meta: dict[str, list[Any]]
-    """B values each: `video` (its id), `uri`, `class_name`, `split` and `group` as in the catalog, `first_frame` and
-    `last_frame` in the file, `epoch`, and `index`, that of the clip in its epoch. Then the further columns of the
-    source that the catalog was built from, by their names (None where a video has no value; a column that is called
-    like one of these has `source_` before its name)."""
 
     targets: Targets | None = None
-    """Several labels, spans and values of the very frames of each clip, if the catalog has any."""
 
     def __len__(self) -> int:
         return len(self.labels)

@@ -96,6 +96,14 @@ class Answers:
 class VideoPrediction:
     """What a model says of one video.
 
+    video: as it was given; of a folder's files, the path below the folder added.
+    class_name: the likeliest class; None when nothing of the video could be decoded.
+    scores: class -> probability, the likeliest first; empty when nothing of the video could be decoded.
+    clips: how many clips were scored.
+    error: why clips are missing, or all of them; None: none are.
+    segments: where in the video its classes are seen, the surest first; empty when that was not asked for.
+    labels: of a model that has learned labels, each by itself: those with a probability above 0.5, the likeliest first.
+
     For example:
 
         [answer] = essp.predict("a.mp4", "runs/ucf101")
@@ -103,19 +111,12 @@ class VideoPrediction:
     """
 
     video: str
-    """As it was given; of a folder's files, the path below the folder added."""
     class_name: str | None
-    """The likeliest class; None when nothing of the video could be decoded."""
     scores: dict[str, float]
-    """Class -> probability, the likeliest first; empty when nothing of the video could be decoded."""
     clips: int
-    """How many clips were scored."""
     error: str | None
-    """Why clips are missing, or all of them; None: none are."""
     segments: tuple[Segment, ...] = ()
-    """Where in the video its classes are seen, the surest first; empty when that was not asked for."""
     labels: tuple[str, ...] = ()
-    """Of a model that has learned labels, each by itself: those with a probability above 0.5, the likeliest first."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,17 +61,18 @@ _TRIES = 5
 class Window(NamedTuple):
     """Frames of a video that follow one another.
 
+    video: as it was given; of a folder's files, the path below the folder added; of a catalog's row, its id.
+    first_frame: from 0; of a labelled segment, from its first frame.
+    frames: `(T, H, W, 3)` uint8, RGB.
+
     For example:
 
         video, first_frame, frames = next(essp.stream("talk.mp4", frames=16))
     """
 
     video: str
-    """As it was given; of a folder's files, the path below the folder added; of a catalog's row, its id."""
     first_frame: int
-    """From 0; of a labelled segment, from its first frame."""
     frames: Frames
-    """`(T, H, W, 3)` uint8, RGB."""
 
 
 def stream(
