@@ -165,13 +165,12 @@ def predict(
         `actionness`: clips that are not background, of a model that has learned one.
     floor: what each clip counts at least with `highlight`, where 1 is the most.
 
-        if __name__ == "__main__":
-            for answer in essp.predict(["a.mp4", "b.mp4"], "runs/ucf101"):
-                print(answer.video, answer.class_name or answer.error, answer.scores)
+        for answer in essp.predict(["a.mp4", "b.mp4"], "runs/ucf101"):
+            print(answer.video, answer.class_name or answer.error, answer.scores)
 
-    Child processes read the files, so a file that crashes FFmpeg is an answer with an error. A script needs the guard,
-    because each child imports the script again. A call takes seconds to start; give it many videos at once. Raises
-    `NotFound` if the model does not exist, and `EsspError` if the job fails as a whole. Ctrl-C ends it in order.
+    Child processes read the files, so a file that crashes FFmpeg is an answer with an error. A call takes seconds to
+    start; give it many videos at once. Raises `NotFound` if the model does not exist, and `EsspError` if the job fails
+    as a whole. Ctrl-C ends it in order.
     """
     given = [path_of("videos", video) for video in several("videos", videos, str, Path)]
     look = Look(segments, every_s, highlight, floor)

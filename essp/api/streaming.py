@@ -99,15 +99,14 @@ def stream(
     decoders: child processes that decode; 0: one per CPU.
     memory: bytes for frames that are decoded ahead.
 
-        if __name__ == "__main__":
-            windows = essp.stream(["talk.mp4", "match.mkv"], frames=16, step=8, short_side=224)
-            for video, first_frame, frames in windows:
-                print(video, first_frame, frames.shape)  # talk.mp4 0 (16, 224, 398, 3)
-            print(windows.errors)  # {"match.mkv": BadVideo("...")}
+        windows = essp.stream(["talk.mp4", "match.mkv"], frames=16, step=8, short_side=224)
+        for video, first_frame, frames in windows:
+            print(video, first_frame, frames.shape)  # talk.mp4 0 (16, 224, 398, 3)
+        print(windows.errors)  # {"match.mkv": BadVideo("...")}
 
     A video that cannot be read, or not to its end, is in `errors` and in the log; the others go on. Files that are
-    given by their names are checked first, as `essp catalog build` does, in a child process; a script needs the guard
-    for that. Rows of a catalog need neither. `break`, errors, Ctrl-C and `close()` end the processes.
+    given by their names are checked first, as `essp catalog build` does, in a child process; rows of a catalog need no
+    check. `break`, errors, Ctrl-C and `close()` end the processes.
 
     Raises `ConfigError` for arguments that make no window, and when a video is reached of which `memory` has no room
     for a frame for each child.
