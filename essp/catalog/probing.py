@@ -212,7 +212,8 @@ class _Child:
 
     def end(self, patience_s: float = 0.0) -> str:
         """Make sure that the process is gone; how it ended, if it did so by itself in this time."""
-        self.connection.close()
+        with suppress(OSError):  # as the interpreter ends, the garbage collector has closed it already
+            self.connection.close()
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(patience_s)
         self._process.kill()

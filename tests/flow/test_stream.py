@@ -125,20 +125,25 @@ def test_files_are_read_from_a_folder_that_is_gone(
         assert next(windows).first_frame == 0
 
 
+_SCRIPT = """
+import sys, essp
+print("begins")
+for video, first_frame, frames in essp.stream(sys.argv[1:], decoders=1):
+    print(first_frame)
+    raise ZeroDivisionError
+"""
+
+
 @pytest.mark.processes
-def test_a_script_needs_no_guard(folder: Path, tmp_path: Path) -> None:
-    """No child process runs it again."""
-    script = tmp_path / "script.py"
-    script.write_text(
-        "import sys, essp\n"
-        "print('begins')\n"
-        "for video, first_frame, frames in essp.stream(sys.argv[1], decoders=1):\n"
-        "    print(first_frame)\n"
-        "    break\n"
-    )
-    command = [sys.executable, str(script), str(folder / "gops.mp4")]
+def test_a_script_needs_no_guard_and_may_fail(folder: Path, tmp_path: Path) -> None:
+    """No child process runs it again. Its processes end with the interpreter, and nothing is said but the error."""
+    (script := tmp_path / "script.py").write_text(_SCRIPT)
+    command = [sys.executable, str(script), *[str(folder / "gops.mp4")] * 3]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "begins\n0\n", "")
+    assert (done.returncode, done.stdout) == (1, "begins\n0\n")
+    assert done.stderr.startswith("Traceback")
+    assert done.stderr.count("Traceback") == 1
+    assert done.stderr.endswith("\nZeroDivisionError\n")
 
 
 def test_a_video_that_changed_ends_with_an_error_and_the_rest_goes_on(rows: list[essp.VideoRow]) -> None:
