@@ -1,7 +1,7 @@
 """`python -m tools.python_reference --write`: make `docs/python.md` from the docstrings of what `import essp` offers.
 
-Signatures come from the objects, prose from their docstrings, and what a dataclass has from the strings below its
-fields. Public names without a docstring, or without an example in it, are an error.
+Signatures come from the objects, and prose from their docstrings. Public names without a docstring, or without an
+example in it, are an error, and so are fields that are described below them, where `help` does not look.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import is_dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import essp
-from tools.written import COLUMNS, ROOT, cell, settle
+from tools.written import COLUMNS, ROOT, settle
 
 PAGE = ROOT / "docs" / "python.md"
 HEAD = """# Python reference
@@ -51,6 +52,8 @@ def undescribed(name: str) -> str | None:
     text = "\n".join(_doc(found) for found in _described(getattr(essp, name)))
     if not text.strip():
         return "has no docstring"
+    if inspect.isclass(found := getattr(essp, name)) and (fields := list(_said_below_fields(found))):
+        return f"describes {', '.join(fields)} below the field; do that in the docstring of the class"
     return None if re.search(r"^    \S", text, flags=re.MULTILINE) else "has no example in its docstring"
 
 
@@ -68,8 +71,6 @@ def _entry(name: str, found: Any) -> str:
     if not (issubclass(found, Exception) or name in MADE_BY_FUNCTIONS):
         text.append(_signature(f"essp.{name}", found))
     text += [_prose_of(described) for described in _described(found)]
-    if fields := list(_fields(found)):
-        text += ["| field | type | |\n|---|---|---|", *fields, ""]
     for member, value, is_property in _members(found):
         text.append(f"#### `{name}.{member}`\n")
         if is_property:
@@ -178,18 +179,12 @@ def _listed(block: str, parameters: tuple[str, ...]) -> str:
     return "\n".join(textwrap.fill(item, COLUMNS, subsequent_indent="  ", break_on_hyphens=False) for item in items)
 
 
-def _fields(found: type) -> Iterator[str]:
-    """A row for each public field of a class, and what the string below it says."""
-    body = _source(found).body
-    for statement, following in zip(body, [*body[1:], None], strict=True):
-        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-            if statement.target.id.startswith("_"):
-                continue
-            said = ""
-            if isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
-                said = cell(" ".join(str(following.value.value).split()))
-            kind = cell(ast.unparse(statement.annotation))
-            yield f"| `{statement.target.id}` | `{kind}` | {said} |"
+def _said_below_fields(found: Any) -> Iterator[str]:
+    """Names of the fields of a class that have a string below them, which `help` does not show."""
+    body = _source(found).body if is_dataclass(found) or issubclass(found, tuple) else []
+    for statement, following in pairwise(body):
+        if isinstance(statement, ast.AnnAssign) and isinstance(following, ast.Expr):
+            yield ast.unparse(statement.target)
 
 
 if __name__ == "__main__":

@@ -12,14 +12,15 @@ import sys
 import threading
 import weakref
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, Never, Self, TypeVar
 
 import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data._utils.collate import default_collate_fn_map
 
 from essp.api.arguments import function_of, whole_number
 from essp.api.targets import Targets
@@ -42,6 +43,15 @@ ONE_AT_A_TIME = (
 class Batch:
     """Clips that a loop takes together: `frames`, `labels` and `meta`; its length is their number B.
 
+    frames: `(B, T, H, W, C)` on the loader's device: uint8, RGB, as decoded, or one channel of grey levels
+        (`Clip.pixels`); of other features `(B, T', H, W, C)`, uint8 for networks, and float32 for descriptors.
+    labels: `(B,)` int64 on the CPU: class ids, positions in `Loader.classes`.
+    meta: B values each: `video` (its id), `uri`, `class_name`, `split` and `group` as in the catalog, `first_frame` and
+        `last_frame` in the file, `epoch`, and `index`, that of the clip in its epoch. Then the further columns of the
+        source that the catalog was built from, by their names (None where a video has no value; a column that is called
+        like one of these has `source_` before its name).
+    targets: several labels, spans and values of the very frames of each clip, if the catalog has any.
+
     For example:
 
         batch = next(iter(loader))
@@ -52,27 +62,33 @@ class Batch:
     """
 
     frames: Tensor
-    """`(B, T, H, W, C)` on the loader's device: uint8, RGB, as decoded, or one channel of grey levels
-    (`Clip.pixels`); of other features `(B, T', H, W, C)`, uint8 for networks, and float32 for descriptors."""
     labels: Tensor
-    """`(B,)` int64 on the CPU: class ids, positions in `Loader.classes`."""
     meta: dict[str, list[Any]]
-    """B values each: `video` (its id), `uri`, `class_name`, `split` and `group` as in the catalog, `first_frame` and
-    `last_frame` in the file, `epoch`, and `index`, that of the clip in its epoch. Then the further columns of the
-    source that the catalog was built from, by their names (None where a video has no value; a column that is called
-    like one of these has `source_` before its name)."""
 
     targets: Targets | None = None
-    """Several labels, spans and values of the very frames of each clip, if the catalog has any."""
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def __repr__(self) -> str:
+        def told(tensor: Tensor) -> str:
+            return f"{tuple(tensor.shape)} {tensor.dtype} on {tensor.device}"
+
+        parts = [f"frames: {told(self.frames)}", f"labels: {told(self.labels)}", f"meta: {', '.join(self.meta)}"]
+        return f"<Batch of {len(self)}; {'; '.join(parts)}{'' if self.targets is None else '; targets'}>"
 
     def to(self, device: torch.device | str, **options: Any) -> Batch:
         """The batch with frames, labels and targets on `device`. `options`: those of `Tensor.to`."""
         targets = None if self.targets is None else self.targets.to(device, **options)
         frames, labels = self.frames.to(device, **options), self.labels.to(device, **options)
         return replace(self, frames=frames, labels=labels, targets=targets)
+
+
+def _collated(batches: Sequence[Batch], **_: Any) -> Never:
+    raise ConfigError("a loader gives whole batches, which DataLoader cannot batch again: give it batch_size=None")
+
+
+default_collate_fn_map[Batch] = _collated
 
 
 class Epochs(IterableDataset[Batch]):
@@ -137,6 +153,14 @@ class Epochs(IterableDataset[Batch]):
     def __len__(self) -> int:
         """Batches of an epoch, of this rank."""
         return self._clips // self._batch_size if self._drop_last else -(-self._clips // self._batch_size)
+
+    def _refuse_nothing(self) -> None:
+        """Raises `ConfigError` if no epoch has a batch: a loop would train on nothing, and not notice."""
+        if not len(self):
+            raise ConfigError(
+                f"drop_last: an epoch has {self._clips} clips, which are no whole batch of {self._batch_size}; lower "
+                "batch_size, or use drop_last=False"
+            )
 
     def __iter__(self) -> Iterator[Batch]:
         """The batches of the next epoch, or what is left of the one whose state was loaded."""

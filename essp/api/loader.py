@@ -82,27 +82,29 @@ _MOST_DELTA_S = 10**6
 class Clip:
     """What a clip is: how many frames, how far apart, how large, in which colours.
 
+    frames: frames of a clip.
+    stride: distance between them, in frames of the video. A video shorter than a clip gives its last frame again.
+    size: height and width in pixels, or the side of a square. A frame is scaled until it covers that, and its centre
+        cut out.
+    pixels: how frames travel to the loop. `yuv420`: as in the video, half the bytes, and decoders scale them for a
+        third of the cost; `Batch.frames` are RGB all the same, converted on the loader's device (with a `transform`,
+        before it). `gray`: luma alone, for flow, or for frames with one channel.
+    part: which part of each video clips are from: `(0.25, 0.75)` is its middle half.
+    snippets: in how many pieces the frames are: `frames / snippets` of each of so many equal parts of the video, and
+        features of each piece by itself (TSN). Such clips have no `Batch.targets`, and their `first_frame` is that of
+        the first.
+
     For example:
 
         essp.Clip(frames=16, stride=4, size=224)  # spans 61 frames of the video
     """
 
     frames: int = 16
-    """Frames of a clip."""
     stride: int = 1
-    """Distance between them, in frames of the video. A video shorter than a clip gives its last frame again."""
     size: int | tuple[int, int] = 224
-    """Height and width in pixels, or the side of a square. A frame is scaled until it covers that, and its centre cut
-    out."""
     pixels: Literal["rgb", "yuv420", "gray"] = "rgb"
-    """How frames travel to the loop. `yuv420`: as in the video, half the bytes, and decoders scale them for a third of
-    the cost; `Batch.frames` are RGB all the same, converted on the loader's device (with a `transform`, before it).
-    `gray`: luma alone, for flow, or for frames with one channel."""
     part: tuple[float, float] = (0.0, 1.0)
-    """Which part of each video clips are from: `(0.25, 0.75)` is its middle half."""
     snippets: int = 1
-    """In how many pieces the frames are: `frames / snippets` of each of so many equal parts of the video, and features
-    of each piece by itself (TSN). Such clips have no `Batch.targets`, and their `first_frame` is that of the first."""
 
 
 class Loader(Epochs):
@@ -363,6 +365,7 @@ class Loader(Epochs):
         self._feed: Feed | None = None
         self._deltas = deltas or {}
         """Of series: at which seconds from a clip's last frame their values are taken."""
+        self._refuse_nothing()
 
     # --- what it has ---
 

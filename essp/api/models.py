@@ -31,6 +31,18 @@ from essp_common.wiring import Stores
 class StreamModel:
     """One trained network of a model, and what it sees.
 
+    feature: the feature it was trained on, one of `essp.features()`.
+    params: the parameters of that feature.
+    weight: its share of the fused score; the shares of a model sum to 1.
+    crop: side of the square that the network sees, px.
+    views: how many such squares of each frame are scored.
+    scale: side of the square that is cut from a frame and resized to `crop`, as a share of the frame's short side.
+    layout: how the feature's values are read.
+    network: the name of the network, or of the encoder of descriptors.
+    module: takes `(B, T, crop, crop, C)`, uint8 or float32, as the feature comes; normalises uint8 by itself
+        (`module.mean`, `module.std`, per channel), takes float32 as it is, and gives `Scores`, whose `logits` are `(B,
+        K)`. In evaluation mode. An encoder takes descriptors `(B, T, H, W, C)` as they are.
+
     For example:
 
         rgb = essp.load_model("runs/ucf101").streams["rgb"]
@@ -40,26 +52,15 @@ class StreamModel:
     trainer: str
     stream: str
     feature: str
-    """The feature it was trained on, one of `essp.features()`."""
     params: dict[str, Any]
-    """The parameters of that feature."""
     weight: float
-    """Its share of the fused score; the shares of a model sum to 1."""
     crop: int
-    """Side of the square that the network sees, px."""
     views: int
-    """How many such squares of each frame are scored."""
     scale: float
-    """Side of the square that is cut from a frame and resized to `crop`, as a share of the frame's short side."""
     layout: FeatureLayout
-    """How the feature's values are read."""
     classes: tuple[str, ...]
     network: str
-    """The name of the network, or of the encoder of descriptors."""
     module: AnyClassifier
-    """Takes `(B, T, crop, crop, C)`, uint8 or float32, as the feature comes; normalises uint8 by itself (`module.mean`,
-    `module.std`, per channel), takes float32 as it is, and gives `Scores`, whose `logits` are `(B, K)`. In evaluation
-    mode. An encoder takes descriptors `(B, T, H, W, C)` as they are."""
 
     def score(self, feature: NDArray[Any]) -> NDArray[np.float32]:
         """`(K,)` probabilities of one clip, from its feature `(T, H, W, C)`: cut to the views of evaluation.
@@ -100,6 +101,18 @@ class StreamModel:
 class Model:
     """A trained model: a network for each stream that counts, and how their scores become one.
 
+    clip: the clips it was trained on: `frames`, `stride`, `resize`.
+    clips_per_video: how many clips of a video are scored, spread evenly over it.
+    streams: trainer -> its network.
+    strategy: the strategy that fuses their scores, with its parameters.
+    rule: `mean` or `product` of the networks' mean scores, by weight; None: the strategy looks at each clip.
+    reads_features: whether the strategy learned from features of clips, so that `fuse` needs them, too.
+    background: the class that shows none of the others, and that no video is answered with; None: the model has learned
+        none.
+    independent: the classes are labels, of which a video may have any number: scores need not sum to 1, and one above
+        0.5 says that a video more likely has that label than not.
+    fusion: scores of clips by trainer -> scores by video; `fuse` calls it.
+
     For example:
 
         model = essp.load_model("runs/ucf101")
@@ -108,24 +121,14 @@ class Model:
 
     classes: tuple[str, ...]
     clip: ClipSpec
-    """The clips it was trained on: `frames`, `stride`, `resize`."""
     clips_per_video: int
-    """How many clips of a video are scored, spread evenly over it."""
     streams: dict[str, StreamModel]
-    """Trainer -> its network."""
     strategy: str
-    """The strategy that fuses their scores, with its parameters."""
     rule: Rule | None
-    """`mean` or `product` of the networks' mean scores, by weight; None: the strategy looks at each clip."""
     reads_features: bool
-    """Whether the strategy learned from features of clips, so that `fuse` needs them, too."""
     background: str | None
-    """The class that shows none of the others, and that no video is answered with; None: the model has learned none."""
     independent: bool
-    """The classes are labels, of which a video may have any number: scores need not sum to 1, and one above 0.5 says
-    that a video more likely has that label than not."""
     fusion: Fuse = field(repr=False)
-    """Scores of clips by trainer -> scores by video; `fuse` calls it."""
 
     def fuse(
         self, scores: Mapping[str, NDArray[Any]], features: Mapping[str, NDArray[Any]] | None = None

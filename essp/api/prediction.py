@@ -96,6 +96,14 @@ class Answers:
 class VideoPrediction:
     """What a model says of one video.
 
+    video: as it was given; of a folder's files, the path below the folder added.
+    class_name: the likeliest class; None when nothing of the video could be decoded.
+    scores: class -> probability, the likeliest first; empty when nothing of the video could be decoded.
+    clips: how many clips were scored.
+    error: why clips are missing, or all of them; None: none are.
+    segments: where in the video its classes are seen, the surest first; empty when that was not asked for.
+    labels: of a model that has learned labels, each by itself: those with a probability above 0.5, the likeliest first.
+
     For example:
 
         [answer] = essp.predict("a.mp4", "runs/ucf101")
@@ -103,19 +111,12 @@ class VideoPrediction:
     """
 
     video: str
-    """As it was given; of a folder's files, the path below the folder added."""
     class_name: str | None
-    """The likeliest class; None when nothing of the video could be decoded."""
     scores: dict[str, float]
-    """Class -> probability, the likeliest first; empty when nothing of the video could be decoded."""
     clips: int
-    """How many clips were scored."""
     error: str | None
-    """Why clips are missing, or all of them; None: none are."""
     segments: tuple[Segment, ...] = ()
-    """Where in the video its classes are seen, the surest first; empty when that was not asked for."""
     labels: tuple[str, ...] = ()
-    """Of a model that has learned labels, each by itself: those with a probability above 0.5, the likeliest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,13 +165,12 @@ def predict(
         `actionness`: clips that are not background, of a model that has learned one.
     floor: what each clip counts at least with `highlight`, where 1 is the most.
 
-        if __name__ == "__main__":
-            for answer in essp.predict(["a.mp4", "b.mp4"], "runs/ucf101"):
-                print(answer.video, answer.class_name or answer.error, answer.scores)
+        for answer in essp.predict(["a.mp4", "b.mp4"], "runs/ucf101"):
+            print(answer.video, answer.class_name or answer.error, answer.scores)
 
-    Child processes read the files, so a file that crashes FFmpeg is an answer with an error. A script needs the guard,
-    because each child imports the script again. A call takes seconds to start; give it many videos at once. Raises
-    `NotFound` if the model does not exist, and `EsspError` if the job fails as a whole. Ctrl-C ends it in order.
+    Child processes read the files, so a file that crashes FFmpeg is an answer with an error. A call takes seconds to
+    start; give it many videos at once. Raises `NotFound` if the model does not exist, and `EsspError` if the job fails
+    as a whole. Ctrl-C ends it in order.
     """
     given = [path_of("videos", video) for video in several("videos", videos, str, Path)]
     look = Look(segments, every_s, highlight, floor)

@@ -107,7 +107,7 @@ class Records(Epochs):
         uri: path or URI, as given to `essp records build`.
         batch_size: records of a batch of this rank; the last one of an epoch may have fewer (see `drop_last`).
         size: height and width, or the side of a square, to which images are scaled until they cover it, and their
-            centre cut out. Needed unless all of them have one size.
+            centre cut out. Needed unless all of them were stored as numbers of one size (`--encode raw`).
         seed: the same seed, the same records in the same order.
         replacement: draw samples of `sample_size` records (default: 4096) independently, each from all records, in
             place of each record once an epoch.
@@ -145,13 +145,14 @@ class Records(Epochs):
         if not self._share.size(records):
             raise ConfigError(f"{self._uri} has {records} records, too few for {self._ranks.world_size} ranks")
         if self._size is None and self._reader.shape is None:
-            raise ConfigError("size: the images have several sizes, or are files; say to which to scale them")
+            raise ConfigError("size: the images have several sizes, or are files; say to which one, such as size=224")
         self._sample_size = min(records, sampled) if replacement else 0
         self._labels = self._reader.table["label"].astype(np.int64)
         self._keys = self._reader.table["key"].copy()
         self._names = np.array([*self._reader.classes, None], object)  # -1: it has no label
         self._reading: _Reading | None = None
         self._meter = Meter()
+        self._refuse_nothing()
 
     def share(self, *, processes: int, memory: int | str = "64MiB") -> SharedRecords:
         """This loader, for several processes of this machine: each batch goes to one of them. Linux only.

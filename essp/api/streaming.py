@@ -61,17 +61,18 @@ _TRIES = 5
 class Window(NamedTuple):
     """Frames of a video that follow one another.
 
+    video: as it was given; of a folder's files, the path below the folder added; of a catalog's row, its id.
+    first_frame: from 0; of a labelled segment, from its first frame.
+    frames: `(T, H, W, 3)` uint8, RGB.
+
     For example:
 
         video, first_frame, frames = next(essp.stream("talk.mp4", frames=16))
     """
 
     video: str
-    """As it was given; of a folder's files, the path below the folder added; of a catalog's row, its id."""
     first_frame: int
-    """From 0; of a labelled segment, from its first frame."""
     frames: Frames
-    """`(T, H, W, 3)` uint8, RGB."""
 
 
 def stream(
@@ -98,15 +99,14 @@ def stream(
     decoders: child processes that decode; 0: one per CPU.
     memory: bytes for frames that are decoded ahead.
 
-        if __name__ == "__main__":
-            windows = essp.stream(["talk.mp4", "match.mkv"], frames=16, step=8, short_side=224)
-            for video, first_frame, frames in windows:
-                print(video, first_frame, frames.shape)  # talk.mp4 0 (16, 224, 398, 3)
-            print(windows.errors)  # {"match.mkv": BadVideo("...")}
+        windows = essp.stream(["talk.mp4", "match.mkv"], frames=16, step=8, short_side=224)
+        for video, first_frame, frames in windows:
+            print(video, first_frame, frames.shape)  # talk.mp4 0 (16, 224, 398, 3)
+        print(windows.errors)  # {"match.mkv": BadVideo("...")}
 
     A video that cannot be read, or not to its end, is in `errors` and in the log; the others go on. Files that are
-    given by their names are checked first, as `essp catalog build` does, in a child process; a script needs the guard
-    for that. Rows of a catalog need neither. `break`, errors, Ctrl-C and `close()` end the processes.
+    given by their names are checked first, as `essp catalog build` does, in a child process; rows of a catalog need no
+    check. `break`, errors, Ctrl-C and `close()` end the processes.
 
     Raises `ConfigError` for arguments that make no window, and when a video is reached of which `memory` has no room
     for a frame for each child.

@@ -45,6 +45,15 @@ class Targets:
     """What there is to learn from the clips of a batch beside their classes. T are the frames of a clip, K the
     `Loader.target_names`.
 
+    frame_numbers: `(B, T)` int64: the number of each frame in its file, from 0.
+    labels: `(B, K)` bool: what each video as a whole shows; of a video without several labels, its class.
+    frame_labels: `(B, T, K)` bool: the spans in which each frame lies.
+    stretches: of each clip's video or segment: its spans, by first frame, also those that the clip does not reach.
+    values: name -> `(B, T, ...)`: each series of the split's videos at these frames, or at those that the loader's
+        `delta_timestamps` names. Where a video has no such series, NaN.
+    is_pad: name -> `(B, D)` bool, of series with `delta_timestamps`: which values lie before the video or segment or
+        after it, so that its first or last one stands for them.
+
     For example:
 
         targets = batch.targets
@@ -54,19 +63,11 @@ class Targets:
     """
 
     frame_numbers: Tensor
-    """`(B, T)` int64: the number of each frame in its file, from 0."""
     labels: Tensor
-    """`(B, K)` bool: what each video as a whole shows; of a video without several labels, its class."""
     frame_labels: Tensor
-    """`(B, T, K)` bool: the spans in which each frame lies."""
     stretches: list[list[Stretch]]
-    """Of each clip's video or segment: its spans, by first frame, also those that the clip does not reach."""
     values: dict[str, Tensor]
-    """Name -> `(B, T, ...)`: each series of the split's videos at these frames, or at those that the loader's
-    `delta_timestamps` names. Where a video has no such series, NaN."""
     is_pad: dict[str, Tensor] = field(default_factory=dict)
-    """Name -> `(B, D)` bool, of series with `delta_timestamps`: which values lie before the video or segment or after
-    it, so that its first or last one stands for them."""
 
     def to(self, device: torch.device | str, **options: Any) -> Targets:
         """The targets with their tensors on `device`."""

@@ -7,7 +7,8 @@ the clock, after ten times as long. Memory
 that one file has damaged may bring the process down at a later one, so a crash is held against a file only when it
 was the first that a process read; otherwise the file gets a process of its own.
 
-Children answer in JSON and not in pickles: what has read untrusted bytes must not be able to run code here.
+Children answer in JSON and not in pickles: what has read untrusted bytes must not be able to run code here. They are
+`python -m essp.catalog.probing CONNECTION`, and import nothing of the script that wants the facts.
 """
 
 from __future__ import annotations
@@ -16,21 +17,24 @@ import errno
 import json
 import logging
 import math
-import multiprocessing
 import re
 import resource
 import signal
+import subprocess
+import sys
 import time
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib import import_module
+from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from essp_common.distribution import remedy
 from essp_common.errors import ConfigError, EsspError, PermanentError, TransientError, Unavailable
-from essp_common.runtime.children import deaf_to_interrupts
+from essp_common.runtime.children import deaf_to_interrupts, module_command
 from essp_common.wiring import Stores
 
 PROBE = "essp_common.video.probe:probe"
@@ -167,11 +171,12 @@ class _Child:
     """One child process and the file it is reading."""
 
     def __init__(self, roots: tuple[str, ...], options: ProbeOptions, uri: str) -> None:
-        context = multiprocessing.get_context("spawn")
-        self.connection, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, roots, options), name="catalog-probe", daemon=True)
-        with theirs, deaf_to_interrupts():  # closed here, or its end would go unnoticed
-            self._begin()
+        self.connection, theirs = Pipe()
+        with theirs:  # closed here, or its end would go unnoticed
+            self._process = self._begun(theirs.fileno())
+        wanted = {"path": sys.path, "roots": roots, "options": asdict(options)}
+        with suppress(BrokenPipeError, ConnectionResetError):  # whoever reads notices that it is gone
+            self.connection.send_bytes(json.dumps(wanted).encode())
         self._hung_s = options.hung_s
         self.uri = uri
         self.ready = False
@@ -182,15 +187,14 @@ class _Child:
         self.deadline = math.inf
         """When this file has had its time, on the monotonic clock."""
 
-    def _begin(self) -> None:
+    def _begun(self, connection: int) -> subprocess.Popen[bytes]:
+        command = module_command("essp.catalog.probing", connection)
         try:
-            self._process.start()
-        except FileNotFoundError as error:  # multiprocessing asks for the folder
+            with deaf_to_interrupts():
+                return subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[connection])
+        except OSError as error:
             self.connection.close()
-            raise ConfigError(
-                "the folder in which this program works has been removed, and no process can be started in it; change "
-                "to another one, or start the program again"
-            ) from error
+            raise Unavailable(f"a process that reads videos cannot be started: {error.strerror}") from error
 
     def begin(self) -> None:
         """The process says that it is there: give it its first file."""
@@ -208,11 +212,12 @@ class _Child:
 
     def end(self, patience_s: float = 0.0) -> str:
         """Make sure that the process is gone; how it ended, if it did so by itself in this time."""
-        self.connection.close()
-        self._process.join(patience_s)
+        with suppress(OSError):  # as the interpreter ends, the garbage collector has closed it already
+            self.connection.close()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(patience_s)
         self._process.kill()
-        self._process.join()
-        code = self._process.exitcode or 0
+        code = self._process.wait()
         self.out_of_time = code == -signal.SIGPROF
         return signal.strsignal(-code) or f"signal {-code}" if code < 0 else f"exit status {code}"
 
@@ -221,16 +226,22 @@ class _Child:
         self.connection.send_bytes(self.uri.encode())
 
 
-def _serve(connection: Connection, roots: tuple[str, ...], options: ProbeOptions) -> None:
+def _serve(connection: Connection) -> None:
     """The child: answer one file after the other until the pipe closes."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    try:
+        wanted = json.loads(connection.recv_bytes())
+    except (EOFError, ConnectionResetError):
+        return
+    sys.path[:] = wanted["path"]
+    options = ProbeOptions(**wanted["options"])
     module, _, name = options.probe.partition(":")
     try:
         function = getattr(import_module(module), name)
     except ModuleNotFoundError as error:
         connection.send_bytes(json.dumps({"missing": error.name}).encode())
         return
-    stores = Stores(roots)
+    stores = Stores(tuple(wanted["roots"]))
     connection.send_bytes(b"{}")
     while True:
         try:
@@ -291,3 +302,7 @@ def _unreadable(path: str) -> str:
 def _in_text(value: bytes) -> str:
     """What JSON has no form for."""
     return b64encode(value).decode("ascii")
+
+
+if __name__ == "__main__":
+    _serve(Connection(int(sys.argv[1])))

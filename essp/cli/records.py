@@ -33,6 +33,7 @@ from essp_common.runtime.config import Settings
 from essp_common.wiring import Stores
 
 _MOST_LINES = 10
+_USUAL_SIDE = 224
 
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, help="Build, show, verify and change data sets of records."
@@ -91,16 +92,17 @@ def build_command(
             if as_json:
                 typer.echo(json.dumps(_plan(source, found), indent=2))
             return
+        data_set = DataSet(store_for("--out", as_uri(out), stores))
         try:
             with _progress(console) as tell:
-                built = build(found, DataSet(store_for("--out", as_uri(out), stores)), options, tell)
+                built = build(found, data_set, options, tell)
         except KeyboardInterrupt:
             console.print("interrupted; nothing was added")
             raise typer.Exit(130) from None
     if as_json:
         typer.echo(json.dumps(asdict(built), indent=2))
         return
-    _tell_built(console, out, built)
+    _tell_built(console, out, built, RecordReader(data_set).shape is None, side)
 
 
 @app.command("show")
@@ -192,14 +194,16 @@ def _plan(name: str, source: Source) -> dict[str, object]:
     }
 
 
-def _tell_built(console: Console, out: str, built: Built) -> None:
+def _tell_built(console: Console, out: str, built: Built, scaled: bool, side: int | None) -> None:
+    """`scaled`: a loader has to be told the size that images are to have."""
     for name, why in list(built.problems.items())[:_MOST_LINES]:
         console.print(f"left out {name}: {why}", highlight=False, soft_wrap=True)
     if len(built.problems) > _MOST_LINES:
         console.print(f"... and {len(built.problems) - _MOST_LINES} more (--json has all)")
+    arguments = f"{out!r}, size={side or _USUAL_SIDE}" if scaled else repr(out)
     console.print(
         f"wrote {out} version {built.version}: {counted(built.records, 'record')}, {size(built.bytes)}, in "
-        f"{built.elapsed_s:.1f} s; train on it with essp.Records({out!r})",
+        f"{built.elapsed_s:.1f} s; train on it with essp.Records({arguments})",
         highlight=False,
         soft_wrap=True,
     )

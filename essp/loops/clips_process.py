@@ -11,7 +11,6 @@ message.
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
 import pickle
@@ -35,6 +34,7 @@ from essp_common.errors import EsspError, Unavailable
 from essp_common.messages.ordered import Delivery, PhaseEnd
 from essp_common.pb.v1.messages_pb2 import ClipRef, PhasePlan
 from essp_common.planning.position import Position
+from essp_common.runtime.at_exit import at_exit
 from essp_common.runtime.children import module_command
 from essp_common.runtime.memory_file import memory_file
 from essp_trainer.data.batch import Batch
@@ -76,6 +76,7 @@ class ClipsProcess:
                 self._process = self._process_of(theirs.fileno())
             self._resources = stack.pop_all()
         _open.add(self)
+        self._stay = at_exit(self.close)
         with suppress(OSError):  # `next` says that the process is gone
             self._connection.send(sys.path)
             self._connection.send(wanted)
@@ -138,6 +139,7 @@ class ClipsProcess:
         if self._pid != os.getpid() or self not in _open:
             return
         _open.discard(self)
+        self._stay()
         hang_up(self._connection)
         try:
             self._process.wait(_END_S)
@@ -173,11 +175,3 @@ class ClipsProcess:
 
 
 _NO_RECORD = Record("", 0, 0, b"", b"")
-
-
-def _close_all() -> None:
-    for clips in list(_open):
-        clips.close()
-
-
-atexit.register(_close_all)

@@ -7,7 +7,6 @@ A feed that nobody closes leaves its job when the process ends, before the serve
 
 from __future__ import annotations
 
-import atexit
 import os
 import threading
 from contextlib import ExitStack
@@ -18,6 +17,7 @@ from essp.loops.clips import Clips
 from essp_common.errors import EsspError
 from essp_common.messages.ordered import PhaseEnd
 from essp_common.planning.position import Position
+from essp_common.runtime.at_exit import at_exit
 from essp_trainer.data.batch import Batch
 from essp_trainer.data.device_feed import DeviceFeed
 
@@ -40,7 +40,7 @@ class Feed:
             self._device_feed = DeviceFeed(clips, device, name, finish_sent=True)
             stack.pop_all()
         # Whoever registers later is called earlier: this leaves before kafka-python closes its producers.
-        atexit.register(self.close)
+        self._stay = at_exit(self.close)
 
     def next(self) -> Batch | PhaseEnd | None:
         """The next batch, or the end of an epoch after its last batch; waits for it. None: the job is over.
@@ -70,4 +70,4 @@ class Feed:
         self._closed = True
         with self._closing:
             self._device_feed.close()
-        atexit.unregister(self.close)
+        self._stay()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import threading
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ from essp_common.job.status import JobState, JobStatus
 from essp_common.messages.control import ENDED, ControlFeed, run_of
 from essp_common.messages.snapshot import completed
 from essp_common.pb.v1.messages_pb2 import Control, PhasePlan
+from essp_common.runtime.at_exit import at_exit
 from essp_common.runtime.config import Settings
 from essp_common.runtime.service import Service
 from essp_common.runtime.temporary import TemporaryFolder
@@ -27,8 +27,6 @@ from essp_master.job.preflight import Preflight
 _START_S = 60.0
 _FIND_S = 5.0
 _OUTPUT = "job"
-
-_own_jobs: set[OwnJob] = set()
 
 
 class RunningJob(Protocol):
@@ -93,7 +91,8 @@ class OwnJob:
                 raise EsspError(f"the job of this loop did not start within {_START_S:.0f} s; see the log")
             self.fence, self.since = command.fence, run_of(command)
             self._resources = stack.pop_all()
-        _own_jobs.add(self)
+        # Threads of a job are daemons, which do not keep a process from ending; its folder is still to be removed.
+        self._stay = at_exit(self._end)
 
     @property
     def in_use(self) -> bool:
@@ -143,16 +142,11 @@ class OwnJob:
         self._end()
 
     def _end(self) -> None:
+        if self.pid != os.getpid():
+            return
         with self._ending:  # the process may end while another thread is at it, which would end with the process
             self._resources.close()
-        _own_jobs.discard(self)
-
-    @staticmethod
-    def end_all() -> None:
-        """Threads of a job are daemons, which do not keep a process from ending; its folder is still to be removed."""
-        for job in list(_own_jobs):
-            if job.pid == os.getpid():
-                job._end()
+        self._stay()
 
 
 class ClusterJob:
@@ -216,6 +210,3 @@ class ClusterJob:
 def _nobody(*_: object) -> Sequence[Service]:
     """The consumers are loops of the caller."""
     return ()
-
-
-atexit.register(OwnJob.end_all)

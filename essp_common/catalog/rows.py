@@ -28,6 +28,29 @@ _AT_ONCE = 4096
 class VideoRow:
     """One video, or one labelled segment of one (then several rows share a `uri`).
 
+    id: unique and stable: the path below the source, plus `#start-end` for a segment.
+    width: as displayed: rotation applied.
+    rotation: degrees, clockwise, that the decoded picture is turned by for display: 0, 90, 180 or 270. If the file
+        mirrors it, it is flipped before, top to bottom.
+    fps: frames a second; where the rate varies, their mean over `duration_s`.
+    duration_s: from the first frame to the end of the last one.
+    start_s: when the first frame appears, after the beginning of the file.
+    timestamps: when each frame appears, where the rate varies (`timing.py`); empty: `fps` tells, to within a tick.
+    frame_count: frames of the whole file in display order, as a sequential decode gives them.
+    first_frame: the segment's first frame (0 for a whole video).
+    last_frame: the segment's last frame, inclusive.
+    seekable: a decode that starts at any of `keyframe_pts` gives the very frames of a sequential decode.
+    lookahead: every packet is a frame and timestamps are in the order of display, and of the frames shown before a
+        frame none comes later than so many packets from its own on. 0: timestamps do not tell which frame is which.
+    keyframe_frame: display-order index of each keyframe.
+    keyframe_offset: byte offset of each keyframe's packet in the file (-1: the container does not say).
+    group: what it shares with others, such as the person or the recording; a group is on one side of a split that is
+        carved out. Empty: it shares nothing.
+    extra: further columns of the source, as a JSON object; empty: none. `meta` reads it.
+    targets: what there is to learn beside the class (`targets.py`): several labels, spans, a value a frame; empty:
+        nothing. `essp_common.catalog.targets.unpack` reads it.
+    error: why the video cannot be used; null: it can.
+
     For example:
 
         row = essp.open_catalog("catalog.parquet").rows[0]
@@ -35,7 +58,6 @@ class VideoRow:
     """
 
     id: str
-    """Unique and stable: the path below the source, plus `#start-end` for a segment."""
     uri: str
     class_name: str
     split: str
@@ -45,46 +67,25 @@ class VideoRow:
     codec: str = ""
     pixel_format: str = ""
     width: int = 0
-    """As displayed: rotation applied."""
     height: int = 0
     rotation: int = 0
-    """Degrees, clockwise, that the decoded picture is turned by for display: 0, 90, 180 or 270. If the file mirrors it,
-    it is flipped before, top to bottom."""
     fps: float = 0.0
-    """Frames a second; where the rate varies, their mean over `duration_s`."""
     duration_s: float = 0.0
-    """From the first frame to the end of the last one."""
     start_s: float = 0.0
-    """When the first frame appears, after the beginning of the file."""
     timestamps: bytes = b""
-    """When each frame appears, where the rate varies (`timing.py`); empty: `fps` tells, to within a tick."""
     time_base: tuple[int, int] = (0, 1)
     frame_count: int = 0
-    """Frames of the whole file in display order, as a sequential decode gives them."""
     first_frame: int = 0
-    """The segment's first frame (0 for a whole video)."""
     last_frame: int = 0
-    """The segment's last frame, inclusive."""
     seekable: bool = False
-    """A decode that starts at any of `keyframe_pts` gives the very frames of a sequential decode."""
     lookahead: int = 0
-    """Every packet is a frame and timestamps are in the order of display, and of the frames shown before a frame none
-    comes later than so many packets from its own on. 0: timestamps do not tell which frame is which."""
     keyframe_pts: tuple[int, ...] = ()
     keyframe_frame: tuple[int, ...] = ()
-    """Display-order index of each keyframe."""
     keyframe_offset: tuple[int, ...] = ()
-    """Byte offset of each keyframe's packet in the file (-1: the container does not say)."""
     group: str = ""
-    """What it shares with others, such as the person or the recording; a group is on one side of a split that is carved
-    out. Empty: it shares nothing."""
     extra: str = ""
-    """Further columns of the source, as a JSON object; empty: none. `meta` reads it."""
     targets: bytes = b""
-    """What there is to learn beside the class (`targets.py`): several labels, spans, a value a frame; empty: nothing.
-    `essp_common.catalog.targets.unpack` reads it."""
     error: str | None = None
-    """Why the video cannot be used; null: it can."""
 
     @property
     def meta(self) -> dict[str, Any]:

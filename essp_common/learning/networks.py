@@ -80,24 +80,25 @@ class Network:
     under the entry points `essp.models` (docs/networks.md):
 
         TINY = essp.Network(make, stem="0", head="4")
+
+    make: makes it with random weights, for any number of channels and classes.
+    stem: path of the first convolution.
+    head: path of the last layer: linear, or a convolution of one position.
+    photograph: the normalisation of colours that the network's public weights were trained with.
+    signed: that of signed values; None: it sees photographs alone.
+    auxiliary_head: path of the last layer of the auxiliary classifier, if the network has one.
+    side: the only input side that it accepts; None: any side that is large enough for its pooling.
+    clips: whether it sees the frames of a clip at once, `(B, C, T, H, W)`, and not each alone, `(B, C, H, W)`.
     """
 
     make: Callable[[], nn.Module]
-    """Makes it with random weights, for any number of channels and classes."""
     stem: str
-    """Path of the first convolution."""
     head: str
-    """Path of the last layer: linear, or a convolution of one position."""
     photograph: Scale = IMAGENET
-    """The normalisation of colours that the network's public weights were trained with."""
     signed: Scale | None = SIGNED
-    """That of signed values; None: it sees photographs alone."""
     auxiliary_head: str | None = None
-    """Path of the last layer of the auxiliary classifier, if the network has one."""
     side: int | None = None
-    """The only input side that it accepts; None: any side that is large enough for its pooling."""
     clips: bool = False
-    """Whether it sees the frames of a clip at once, `(B, C, T, H, W)`, and not each alone, `(B, C, H, W)`."""
 
 
 def _torchvision(name: str, **options: object) -> Callable[[], nn.Module]:

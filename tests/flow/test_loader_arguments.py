@@ -21,6 +21,22 @@ def test_workers_of_torch_are_refused(catalog: Path) -> None:
         ask_in_a_worker_of_torch(loader(catalog))
 
 
+@pytest.mark.parametrize("options", [{}, {"batch_size": 8}])
+def test_batches_are_not_batched_again(catalog: Path, options: dict[str, Any]) -> None:
+    with loader(catalog) as clips, pytest.raises(essp.ConfigError, match="batch_size=None"):
+        next(iter(DataLoader(clips, **options)))
+
+
+def test_a_batch_is_told_in_a_line(catalog: Path) -> None:
+    """A notebook shows what stands last in a cell; the tensors themselves are hundreds of lines."""
+    with loader(catalog) as clips:
+        told = repr(next(iter(clips)))
+    assert told.startswith(
+        "<Batch of 4; frames: (4, 4, 40, 40, 3) torch.uint8 on cpu; labels: (4,) torch.int64 on cpu; meta: video, uri, "
+    )
+    assert "\n" not in told
+
+
 @pytest.mark.parametrize(
     ("start", "words"),
     [(None, "all 3 epochs of the job had begun before this loop came.*`set_epoch`"), (Position(3, 0), "are over")],
@@ -40,6 +56,7 @@ def test_a_loop_without_an_epoch_left_is_told_why(
     [
         ({"split": "trian"}, r"^split: .*'trian'.*did you mean train"),
         ({"batch_size": 0}, r"^batch_size"),
+        ({"batch_size": 11, "drop_last": True}, r"^drop_last: an epoch has 10 clips, .* no whole batch of 11"),
         ({"memory": "1MiB", "clip": essp.Clip(64, 1, 224)}, r"^memory: 1.0 MiB hold .*batch_size = 4.*raise it to"),
         ({"window": 64}, "clips_per_visit"),
         ({"clips_per_visit": 8, "window": 20}, r"^window: 20 is no multiple"),

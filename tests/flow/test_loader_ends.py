@@ -204,6 +204,29 @@ def test_a_loop_that_nobody_closes_leaves_before_its_job_ends(catalog: Path) -> 
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "[]\n", "")
 
 
+_FORKING = """
+import multiprocessing, sys, essp
+
+def train():
+    global batches
+    batches = iter(essp.Loader(sys.argv[1], clip=essp.Clip(frames=4, stride=2, size=40), batch_size=2, decoders=1))
+    next(batches)
+
+child = multiprocessing.get_context("fork").Process(target=train)
+child.start()
+child.join()
+sys.exit(child.exitcode)
+"""
+
+
+@pytest.mark.processes
+def test_a_loop_of_a_forked_process_leaves_no_folder(catalog: Path, tmp_path: Path) -> None:
+    """Such a process calls no `atexit`."""
+    command = [sys.executable, "-c", _FORKING, str(catalog)]
+    subprocess.run(command, check=True, env=os.environ | {"TMPDIR": str(tmp_path)})
+    assert not list(tmp_path.iterdir())
+
+
 THREADS = (
     "essp-control essp-deadletter essp-embedded master essp-conditions essp-cache-watch essp-heart workers decoder "
     "decoder-lane-0 essp-loop-consumer.loop essp-intake-loop essp-device-feed-loop essp-load-loop_0"

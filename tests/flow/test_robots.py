@@ -22,6 +22,7 @@ from essp_common.catalog.file import write_catalog
 from essp_common.catalog.targets import unpack
 from essp_common.errors import ConfigError
 from essp_common.objects.directory import DirectoryStore
+from tests.flow.conftest import RunExample
 from tests.harness.robots import CAMERAS, EPISODES, FPS, by_timestamp, state, write_robot
 
 TOP = CAMERAS[0]
@@ -221,3 +222,14 @@ def test_other_versions_and_cameras_are_refused_with_what_to_do(tmp_path: Path, 
         built(tmp_path, "c.parquet")
     with pytest.raises(ConfigError, match=r"--camera x: .* is no folder of LeRobot"):
         build(f"file://{robot}/videos", f"file://{tmp_path}/c.parquet", ("file:///",), BuildOptions(camera="x"))
+
+
+def test_the_example_learns_from_two_cameras_and_resumes(robot: Path, example: RunExample) -> None:
+    catalogs = [str(robot / name) for name in ("top.parquet", "wrist.parquet")]
+    for name, camera in zip(("top.parquet", "wrist.parquet"), CAMERAS, strict=True):
+        built(robot, name, BuildOptions(camera=camera))
+    small = ("--size", "32", "--batch-size", "8", "--horizon", "4")
+    [first] = example("robot_policy.py", *catalogs, *small, "--epochs", "1")
+    assert first.startswith("epoch 1: loss ")
+    [second] = example("robot_policy.py", *catalogs, *small, "--epochs", "2")
+    assert second.startswith("epoch 2: loss ")

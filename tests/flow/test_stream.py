@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections import Counter
 from contextlib import suppress
@@ -112,17 +114,36 @@ def test_files_need_no_catalog_and_errors_are_named(
     assert first.frames.shape == (16, 24, 32, 3)
 
 
-def test_files_in_a_folder_that_is_gone_say_what_to_do(
-    folder: Path, rows: list[essp.VideoRow], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_files_are_read_from_a_folder_that_is_gone(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
     monkeypatch.chdir(gone)
     gone.rmdir()
-    with pytest.raises(essp.ConfigError, match=r"has been removed.*; change to another one"):
-        next(essp.stream(folder / "gops.mp4", decoders=1))
-    with essp.stream(rows, decoders=1) as windows:
-        assert next(windows).first_frame == 0, "rows need no such process"
+    with essp.stream(folder / "gops.mp4", decoders=1) as windows:
+        assert next(windows).first_frame == 0
+
+
+_SCRIPT = """
+import sys, essp
+print("begins")
+for video, first_frame, frames in essp.stream(sys.argv[1:], decoders=1):
+    print(first_frame)
+    raise ZeroDivisionError
+"""
+
+
+@pytest.mark.processes
+def test_a_script_needs_no_guard_and_may_fail(folder: Path, tmp_path: Path) -> None:
+    """No child process runs it again. Its processes end with the interpreter, and nothing is said but the error."""
+    (script := tmp_path / "script.py").write_text(_SCRIPT)
+    command = [sys.executable, str(script), *[str(folder / "gops.mp4")] * 3]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (1, "begins\n0\n")
+    assert done.stderr.startswith("Traceback")
+    assert done.stderr.count("Traceback") == 1
+    assert done.stderr.endswith("\nZeroDivisionError\n")
 
 
 def test_a_video_that_changed_ends_with_an_error_and_the_rest_goes_on(rows: list[essp.VideoRow]) -> None:

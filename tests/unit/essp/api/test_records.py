@@ -128,6 +128,7 @@ def test_a_data_loader_of_torch_takes_it(raw: Path) -> None:
     ("options", "message"),
     [
         *(({name: value}, f"{name}: {value!r} is no whole number") for name in ("batch_size", "seed") for value in ODD),
+        ({"batch_size": 60, "drop_last": True}, "drop_last: an epoch has 50 clips, which are no whole batch of 60"),
         *(({"size": value}, f"size: {value!r} is no whole number") for value in (0, -4, 2**40, True)),
         ({"size": (4, 0)}, "size: 0 is no whole number from 1 to 32767"),
         ({"size": (4, 4, 3)}, r"size: \(4, 4, 3\) is neither a side nor a height and a width"),

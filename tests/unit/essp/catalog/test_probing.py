@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from essp.catalog import probing
-from essp.catalog.probing import _facts
+from essp.catalog.probing import ProbeOptions, Prober, _facts
 from essp_common.errors import BadVideo
 from essp_common.wiring import Stores
 
@@ -53,3 +53,14 @@ def test_one_that_stays_is_that_of_the_store(video: str, monkeypatch: pytest.Mon
     monkeypatch.setattr(probing, "_unreadable", lambda path: f"{path}: Stale file handle")
     answer = _facts(video, Stores(("file:///",)), failing(9, errno.ESTALE))
     assert answer == {"unavailable": f"{video.removeprefix('file://')}: Stale file handle"}
+
+
+@pytest.mark.processes
+def test_children_end_with_the_interpreter_too(tmp_path: Path) -> None:
+    """It may have freed the connection before what holds it is left."""
+    file = f"file://{tmp_path / 'none.mp4'}"
+    with Prober(("file:///",), ProbeOptions()) as prober:
+        next(prober.read([file, file]))
+        [child] = prober._children
+        child.connection.__del__()
+    assert child._process.returncode is not None

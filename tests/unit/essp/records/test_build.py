@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import tarfile
 import zipfile
 from pathlib import Path
@@ -301,6 +302,19 @@ def test_images_are_scaled_and_appended(tmp_path: Path) -> None:
     assert len(RecordReader(data_set)) == 2 * len(NAMES)
     with pytest.raises(ConfigError, match="--size: a file that is kept as it is cannot be scaled"):
         made(source, tmp_path / "other", BuildOptions("keep", (4, 4)))
+
+
+@pytest.mark.parametrize(
+    ("options", "side"), [((), 224), (("--size", "4", "--encode", "jpeg"), 4), (("--size", "4", "--encode", "raw"), 0)]
+)
+def test_a_build_says_how_to_train(tmp_path: Path, options: tuple[str, ...], side: int) -> None:
+    out = str(tmp_path / "set")
+    done = essp_command("records", "build", str(folder(tmp_path / "images")), "--out", out, *options)
+    said = re.search(r"train on it with essp\.(Records\(.*\))", done.output)
+    assert said
+    assert said[1].endswith(f", size={side})" if side else f"{out!r})")
+    with eval(said[1], {"Records": essp.Records}) as loader:  # noqa: S307  of our own
+        assert sum(map(len, loader)) == 6
 
 
 def test_the_commands_build_show_and_verify(tmp_path: Path) -> None:

@@ -1,0 +1,97 @@
+"""Imitate a robot of a LeRobot data set: what its cameras saw and its state give its next actions; killed, it resumes.
+
+essp catalog build lerobot://data/aloha --camera observation.images.top --out top.parquet
+essp catalog build lerobot://data/aloha --camera observation.images.wrist --out wrist.parquet
+python robot_policy.py top.parquet wrist.parquet
+"""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+import essp
+
+
+class Policy(nn.Module):
+    """The next actions, `(B, horizon, action)`, from pictures `(B, cameras, H, W, 3)` uint8 and states `(B, state)`."""
+
+    def __init__(self, cameras: int, state: int, action: int, horizon: int) -> None:
+        super().__init__()
+        self.eyes = nn.Sequential(
+            nn.Conv2d(3, 32, 5, stride=3), nn.ReLU(), nn.Conv2d(32, 64, 5, stride=3), nn.ReLU(), nn.AdaptiveAvgPool2d(4)
+        )
+        self.head = nn.Sequential(
+            nn.Linear(cameras * 64 * 16 + state, 256), nn.ReLU(), nn.Linear(256, horizon * action)
+        )
+        self.horizon = horizon
+
+    def forward(self, pictures: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
+        seen = self.eyes(pictures.flatten(0, 1).permute(0, 3, 1, 2) / 127.5 - 1)
+        features = torch.cat([seen.flatten(1).unflatten(0, pictures.shape[:2]).flatten(1), states], dim=1)
+        return self.head(features).unflatten(1, (self.horizon, -1))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("catalogs", nargs="+", help="one for each camera")
+    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--horizon", type=int, default=16, help="actions that are foretold")
+    parser.add_argument("--size", type=int, default=96)
+    parser.add_argument("--batch-size", type=int, default=32)
+    parser.add_argument("--checkpoint", type=Path, default=Path("robot_policy.pt"))
+    options = parser.parse_args()
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    fps = essp.open_catalog(options.catalogs[0]).rows[0].fps
+    arguments: dict[str, Any] = {
+        "clip": essp.Clip(frames=1, size=options.size),
+        "batch_size": options.batch_size,
+        "step": 1,  # each frame once an epoch
+        "clips_per_visit": 32,  # decoded in one pass, mixed with those of other episodes
+        "validation_fraction": 0,
+        "delta_timestamps": {"action": [step / fps for step in range(options.horizon)], "observation.state": [0.0]},
+        "device": device,
+    }
+    cameras = [essp.Loader(catalog, **arguments) for catalog in options.catalogs]  # one seed: the same moments
+    with essp.Loader(options.catalogs[0], **arguments | {"batch_size": 1, "device": "cpu"}) as one:
+        values = next(iter(one)).targets.values
+
+    state, action = values["observation.state"].shape[-1], values["action"].shape[-1]
+    policy = Policy(len(cameras), state, action, options.horizon).to(device)
+    optimizer = torch.optim.AdamW(policy.parameters(), 1e-4)
+    if options.checkpoint.exists():
+        saved = torch.load(options.checkpoint, map_location=device, weights_only=True)
+        policy.load_state_dict(saved["policy"])
+        optimizer.load_state_dict(saved["optimizer"])
+        for camera, position in zip(cameras, saved["cameras"], strict=True):
+            camera.load_state_dict(position)
+
+    for epoch in range(cameras[0].epoch, options.epochs):
+        for step, batches in enumerate(zip(*cameras, strict=True)):
+            pictures = torch.stack([batch.frames[:, 0] for batch in batches], dim=1)
+            targets = batches[0].targets.to(device)
+            foretold = policy(pictures, targets.values["observation.state"][:, 0].float())
+            errors = nn.functional.smooth_l1_loss(foretold, targets.values["action"].float(), reduction="none")
+            inside = ~targets.is_pad["action"]  # an episode's last frames have fewer actions before them
+            loss = errors[inside].mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            if step % 100 == 99:
+                save(options.checkpoint, policy, optimizer, cameras)
+        save(options.checkpoint, policy, optimizer, cameras)
+        print(f"epoch {epoch + 1}: loss {loss.item():.4f}")
+
+
+def save(path: Path, policy: nn.Module, optimizer: torch.optim.Optimizer, cameras: list[essp.Loader]) -> None:
+    """Weights and where the loops are, together; a kill leaves the old file or the new one."""
+    state = {"policy": policy.state_dict(), "optimizer": optimizer.state_dict()}
+    torch.save(state | {"cameras": [camera.state_dict() for camera in cameras]}, path.with_suffix(".new"))
+    path.with_suffix(".new").replace(path)
+
+
+if __name__ == "__main__":
+    main()
