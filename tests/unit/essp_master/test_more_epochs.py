@@ -9,9 +9,12 @@ from typing import Any
 import pytest
 
 from essp_common import topics
-from essp_common.errors import ConfigError, Conflict, TransientError, Unavailable
+from essp_common.artifacts import layout
+from essp_common.artifacts.history import History
+from essp_common.errors import ConfigError, Conflict, Fenced, TransientError, Unavailable
 from essp_common.job.spec import JobSpec
 from essp_common.job.status import JobState, JobStatus
+from essp_common.objects.numbered_log import NumberedLog
 from essp_common.pb.v1.messages_pb2 import (
     AGGREGATOR,
     ERROR,
@@ -383,3 +386,28 @@ def test_only_trainers_that_are_up_are_waited_for(adapters: Adapters, fleet: Fle
     assert "as soon as diff has saved" in master.status("small").reason
     clock.now_s += 300  # it is silent
     assert len(settled(master).phases) == 7
+
+
+def test_a_run_whose_last_segment_was_refused_is_followed_by_none(
+    adapters: Adapters, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another master has the job: whoever began the next run before it looked would take it back."""
+    master = under_way(adapters, fleet)
+    writes, may_end = threading.Event(), threading.Event()
+
+    def refuses(*_: Any) -> Any:
+        writes.set()
+        may_end.wait()
+        raise Fenced("fence 2 was taken, and this master has 1", 2)
+
+    monkeypatch.setattr(History, "append", refuses)
+    NumberedLog(adapters.stores.under(fleet.job.output), layout.FENCES).write(2, b"{}")
+    fleet.report(Progress(checkpoint=CheckpointReady(trainer="rgb", uri="file:///x"), fence=1))
+    leave(fleet)
+    until(lambda: master.step(0) == 0 and writes.is_set() and not master._jobs["small"].recorder.pending)
+    may_end.set()
+    master._history.wait(60.0)
+    master._renewals.begin_closed()
+    assert not master._renewals.under_way
+    status = settled(master, lambda status: status.state.ended)
+    assert (status.state, status.reason) == (JobState.STOPPED, "another master has taken the job over")
