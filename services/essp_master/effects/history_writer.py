@@ -116,7 +116,9 @@ class HistoryWriter:
 
     def holds_all_of(self, job: Job) -> bool:
         """Whether all that was noted of a job is written, or never will be, and `lost` has said so."""
-        if (self.writing or self._lost) and any(page.history is job.run.history for page in self._pages):
+        if self.writing and any(page.history is job.run.history for page in self._pages):
+            return False
+        if any(lost.job == job.name for lost in list(self._lost)):
             return False
         return not job.recorder.pending or job.fenced or job.unrecorded or job.handed_on
 

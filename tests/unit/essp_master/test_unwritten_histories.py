@@ -159,5 +159,26 @@ def test_where_no_segment_can_be_made_it_is_told_after_which_one_the_history_end
     assert f"a defect; it lacks all that happened after segment {last}" in master.status("small").reason
 
 
+def test_what_no_segment_could_be_made_of_is_not_the_fault_of_the_next_run(
+    adapters: Adapters, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    master = master_named("m1", adapters)
+    master.start(fleet.job)
+    written(master, fleet)
+    master.start(fleet.job.model_copy(update={"name": "other", "output": f"{fleet.job.output}-other"}))
+    until(lambda: master.step(0) == 0 and not master._history.writing and not master._jobs["other"].recorder.pending)
+    master.stop("small")
+
+    def fails(*_: Any) -> Any:
+        monkeypatch.undo()
+        raise ValueError("a defect")
+
+    monkeypatch.setattr(Ledger, "state", fails)
+    master.start(fleet.job)
+    run_to_rest(master, fleet)
+    assert master.status("small").state is JobState.RUNNING
+    assert "a defect; it lacks all that happened after segment" in warnings(master)[-1]
+
+
 def warnings(master: Master) -> list[str]:
     return [event.message for event in master.events("small") if event.kind == "warning"]
