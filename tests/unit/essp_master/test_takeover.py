@@ -28,6 +28,7 @@ from essp_common.pb.v1.messages_pb2 import (
 )
 from essp_common.runtime import ids
 from essp_common.wiring import Adapters
+from essp_master.lifecycle.job_table import JobTable
 from tests.harness.fleet import SIZES, Clock, Fleet, run_to_rest
 from tests.harness.masters import BOTH, die, master_named, written
 from tests.harness.waiting import LONGEST_S, until
@@ -133,6 +134,20 @@ def test_a_master_that_leaves_marks_nothing_as_done_while_it_writes_another_hist
     with pytest.raises(Fenced):
         first.run()
     assert adapters.bus.backlog(topics.PROGRESS, ids.MASTER) >= before > 0
+
+
+def test_jobs_whose_outputs_lie_in_each_other_are_both_taken_over(
+    adapters: Adapters, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None is started so any more, but one that is under way goes on."""
+    first = master_named("m1", adapters)
+    first.start(fleet.job)
+    with monkeypatch.context() as before:
+        before.setattr(JobTable, "check_output", lambda table, spec: None)
+        first.start(fleet.job.model_copy(update={"name": "inner", "output": f"{fleet.job.output}/inner"}))
+    die(first)
+    second = master_named("m2", adapters)
+    assert [second.status(name).state for name in ("small", "inner")] == [JobState.RUNNING] * 2
 
 
 def test_a_third_master_believes_workers_of_the_first(adapters: Adapters, fleet: Fleet) -> None:

@@ -95,6 +95,21 @@ def test_a_drained_trainer_stands_between_two_batches(tmp_path: Path) -> None:
     assert stage.bus.backlog("essp.clips", "trainer.one.tiny") == 3
 
 
+def test_who_resumes_and_leaves_at_once_saves_nothing_anew(tmp_path: Path) -> None:
+    stage = Stage(job_spec(tmp_path, checkpoint={"every": 4}), phase_plans(2))
+    stage.command(Control.START)
+    stage.feed([(0, i) for i in range(4)])
+    with Running(stage):
+        stage.wait_for("checkpoint")
+    [saved] = checkpoint.complete(stage.store, "one")
+    again = Stage(stage.spec, stage.plans)
+    again.command(Control.START)
+    with Running(again) as running:
+        again.wait_for("step")
+    assert running.error is None
+    assert checkpoint.complete(stage.store, "one") == [saved]
+
+
 def test_what_no_checkpoint_holds_is_delivered_again(tmp_path: Path) -> None:
     """A trainer that dies is played by one whose store refuses its last checkpoint."""
     stage = Stage(job_spec(tmp_path), phase_plans(2))

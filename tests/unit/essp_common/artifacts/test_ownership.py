@@ -457,8 +457,9 @@ def test_the_process_of_what_was_removed_leaves_whatever_number_the_new_one_has(
     assert latest(store) == 12
 
 
+@pytest.mark.parametrize("final", [False, True])
 @pytest.mark.parametrize("lost", ["before", "after"])
-def test_a_save_whose_last_answer_was_lost_is_repeated(tmp_path: Path, lost: str) -> None:
+def test_a_save_whose_last_answer_was_lost_is_repeated(tmp_path: Path, lost: str, final: bool) -> None:
     written = []
 
     class Lossy(DirectoryStore):
@@ -477,11 +478,15 @@ def test_a_save_whose_last_answer_was_lost_is_repeated(tmp_path: Path, lost: str
     writer = begin(store)
     store.failing = True
     with pytest.raises(Unavailable):
-        writer.save(manifest(4), DATA, 2)
+        writer.save(manifest(4, final=final), DATA, 2)
     written.clear()
-    saved = writer.save(manifest(4), DATA, 2)
+    saved = writer.save(manifest(4, final=final), DATA, 2)
     assert bool(written) == (lost == "before"), "what is the latest already is not touched"
     assert checkpoint.read_latest(store, "rgb") == saved
+    if final:
+        with pytest.raises(Fenced, match="finished"):
+            writer.save(manifest(8), DATA, 2)
+        return
     assert writer.save(manifest(8), DATA, 2) == checkpoint.read_latest(store, "rgb")
 
 
