@@ -168,7 +168,6 @@ class HistoryWriter:
             return Page(job.name, job.run.history, self._segment(job), job.run.preflight.phases.order)
         except Exception as error:
             log.exception("job %s: no segment can be made of its history", job.name, extra={"job_id": job.name})
-            job.unrecorded = True
             part = f"all that happened after segment {last}"
             self._lost.append(Lost(job.name, _unexpected(error), part))
             return None

@@ -228,6 +228,7 @@ def test_nothing_is_done_while_it_is_not_known_what_a_refused_segment_means(adap
     by_another_master(adapters, fleet)
     fleet.work()
     sent = adapters.bus.backlog(topics.PROGRESS, ids.MASTER)
+    master.pause("small")
     master.step(0)
     master._history.wait(LONGEST_S)
     master._history.write(master._jobs, now=True)
