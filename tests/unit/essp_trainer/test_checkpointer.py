@@ -11,6 +11,7 @@ import pytest
 
 from essp_common.artifacts.manifest import Manifest
 from essp_common.bus.port import Record
+from essp_common.errors import Unavailable
 from essp_common.planning.position import Position
 from essp_trainer.checkpoints.checkpoint_store import TrainingState
 from essp_trainer.checkpoints.checkpointer import Checkpointer, SavePolicy
@@ -24,9 +25,10 @@ class Room:
     """The store, the releases and the reporter of a training; writes down what is asked of them."""
 
     passed_by = ""
-    keeps_scores = False
 
     def __init__(self) -> None:
+        self.now_s = 0.0
+        self.keeps_scores = False
         self.asked: list[str] = []
         self.committed: list[int] = []
         self.writes = threading.Event()
@@ -55,6 +57,9 @@ class Room:
     def checkpoint(self, _: None) -> None:
         pass
 
+    def trouble(self, reason: str, unsaved: bool = False) -> None:
+        self.asked.append("tell")
+
     def settle(self) -> None:
         self.asked.append("settle")
 
@@ -71,9 +76,11 @@ def room() -> Room:
 @pytest.fixture
 def checkpointer(room: Room) -> Iterator[Checkpointer]:
     anything = cast(Any, room)
-    policy = SavePolicy(retry_s=0.0, final_timeout_s=0.0)
+    policy = SavePolicy(retry_s=10.0, final_timeout_s=0.0)
     with closing(
-        Checkpointer(anything, anything, anything, SingleRank(), policy, leaving=lambda: False, clock=lambda: 0.0)
+        Checkpointer(
+            anything, anything, anything, SingleRank(), policy, leaving=lambda: False, clock=lambda: room.now_s
+        )
     ) as made:
         yield made
 
@@ -120,3 +127,23 @@ def test_the_final_copy_waits_until_the_one_before_is_saved(
     checkpointer.finish(cast(Any, None), TrainingState(position=Position(0, 6)))
     room.writes.set()
     assert room.asked.index("save") < room.asked.index("final snapshot")
+
+
+def test_scores_that_are_kept_are_tried_again_after_a_while(room: Room, checkpointer: Checkpointer) -> None:
+    """With a checkpoint, and not with a second one while that is on its way."""
+    room.now_s, room.keeps_scores = 5.0, True
+    checkpointer.attempt("scores", refused)
+    due = []
+    for room.now_s in (14.9, 15.0):
+        due.append(checkpointer.due)
+    room.writes.clear()
+    checkpointer.begin(cast(Any, None), TrainingState(position=Position(0, 4)))
+    due.append(checkpointer.due)
+    room.writes.set()
+    room.keeps_scores = False
+    save(checkpointer, 4)
+    assert [*due, checkpointer.due] == [False, True, False, False]
+
+
+def refused() -> None:
+    raise Unavailable("no answer")

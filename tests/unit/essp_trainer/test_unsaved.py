@@ -112,6 +112,29 @@ def last_training_state_of_a_whole_one(path: Path, ranks: int) -> bytes:
     return final_weights(plain)
 
 
+def test_weights_that_could_not_be_saved_are_not_the_best(tmp_path: Path) -> None:
+    """Those before them stay it, with their own scores."""
+    stores = Unreliable(Unavailable("503 Slow Down"), ["/checkpoints/"])
+    stores.failing = False
+    stage = Stage(job_spec(tmp_path, choose="last"), phase_plans(2), stores=stores)
+    positions = stage.every_position()
+    stage.command(Control.START)
+    stage.feed(positions[:16])
+    with Running(stage, save_retry_s=0) as running:
+        stage.wait_for("phase_report", 2)
+        stores.failing = True
+        stage.feed(positions[16:32])
+        stage.wait_for("phase_report", 4)
+        stores.failing = False
+        stage.feed(positions[32:])
+        running.join()
+    assert running.error is None
+    manifest = checkpoint.read_latest(stage.store, "one")
+    assert manifest is not None
+    assert manifest.best is not None
+    assert (manifest.best.epoch, manifest.epoch, manifest.scores["validation"]) == (0, 0, SCORES[0])
+
+
 @pytest.mark.parametrize("refused", ["/scores/", "/history.json"])
 def test_what_was_refused_for_a_while_is_written_later(tmp_path: Path, whole: Stage, refused: str) -> None:
     stores = Unreliable(Unavailable("503 Slow Down"), [refused])
