@@ -359,6 +359,21 @@ def test_a_job_that_cannot_go_on_fails_with_the_reason(
     assert told(fleet)[-1] == (1, Control.FAIL, 0)
 
 
+def test_a_job_that_another_master_has_meanwhile_is_left_to_it(
+    adapters: Adapters, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    master = under_way(adapters, fleet)
+    NumberedLog(adapters.stores.under(fleet.job.output), layout.FENCES).write(2, b"{}")
+
+    def refuses(*_: Any) -> Any:
+        raise Fenced("written by another master (fence 2)", 2)
+
+    monkeypatch.setattr(starter, "start_run", refuses)
+    leave(fleet)
+    status = settled(master, lambda status: status.state.ended)
+    assert (status.state, status.reason) == (JobState.STOPPED, "another master has taken the job over")
+
+
 def test_a_trainer_that_fails_meanwhile_fails_the_job(adapters: Adapters, fleet: Fleet) -> None:
     master = under_way(adapters, fleet)
     failed = Failed(clip=ClipRef(job="small"), stage=TRAINER, reason="no memory", kind=ERROR, stream="rgb")

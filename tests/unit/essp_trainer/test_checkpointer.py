@@ -29,6 +29,7 @@ class Room:
     def __init__(self) -> None:
         self.now_s = 0.0
         self.keeps_scores = False
+        self.fails = False
         self.asked: list[str] = []
         self.committed: list[int] = []
         self.writes = threading.Event()
@@ -48,6 +49,8 @@ class Room:
 
     def save(self, snapshot: Manifest) -> Manifest:
         assert snapshot.final or self.writes.wait(LONGEST_S)
+        if self.fails:
+            refused()
         self.asked.append("save")
         return snapshot
 
@@ -127,6 +130,27 @@ def test_the_final_copy_waits_until_the_one_before_is_saved(
     checkpointer.finish(cast(Any, None), TrainingState(position=Position(0, 6)))
     room.writes.set()
     assert room.asked.index("save") < room.asked.index("final snapshot")
+
+
+def test_a_save_that_failed_is_due_until_one_has_succeeded(room: Room, checkpointer: Checkpointer) -> None:
+    room.fails = True
+    assert not checkpointer.save(cast(Any, None), TrainingState(position=Position(0, 4)))
+    room.now_s = 10.0
+    assert checkpointer.due
+    room.fails = False
+    save(checkpointer, 8)
+    room.now_s = 1000.0
+    assert not checkpointer.due
+    assert not checkpointer.failing
+
+
+def test_a_trouble_is_told_once_and_again_if_it_comes_again(room: Room, checkpointer: Checkpointer) -> None:
+    """A checkpoint tells the master that it is over."""
+    told = []
+    for number, room.fails in enumerate((True, True, False, True), 1):
+        assert checkpointer.save(cast(Any, None), TrainingState(position=Position(0, 4 * number))) != room.fails
+        told.append(room.asked.count("tell"))
+    assert told == [1, 1, 1, 2]
 
 
 def test_scores_that_are_kept_are_tried_again_after_a_while(room: Room, checkpointer: Checkpointer) -> None:

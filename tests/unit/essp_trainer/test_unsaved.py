@@ -292,6 +292,26 @@ def test_a_final_checkpoint_that_cannot_be_saved_fails_the_training(
     assert "No space left on device; make room" in failed.reason
 
 
+def test_who_leaves_while_the_final_checkpoint_is_refused_has_not_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is drained, or the job is stopped: started again, it goes on from the checkpoint before."""
+    monkeypatch.setattr("essp_trainer.checkpoints.checkpointer._wait", lambda seconds: None)
+    stores = Unreliable(Unavailable("no answer"), ["/checkpoints/0000000023-"])
+    stage = Stage(job_spec(tmp_path), phase_plans(1), stores=stores)
+    stage.command(Control.START)
+    stage.feed(stage.every_position())
+    with Running(stage, final_save_timeout_s=1000) as running:
+        stage.wait_for("trouble")
+    assert running.error is None
+    assert running.trainers[0].interrupted
+    assert stage.reports("failed") == []
+    stores.failing = False
+    again = Stage(stage.spec, stage.plans, stores=stores)
+    train(again, [position for position in again.every_position() if position >= (1, 0)])
+    assert final_weights(again)
+
+
 class Flipping(Stores):
     """Stores on whose disk a bit of the final weights flips, the first time that they are written."""
 
