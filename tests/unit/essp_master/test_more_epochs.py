@@ -133,6 +133,7 @@ def test_what_people_want_in_between_holds(
         master.step(0)
     if when == "after":
         until(lambda: master.step(0) == 0 and master._renewals.under_way)
+        master.prioritise("small", 7)
         assert getattr(master, act)("small").state is state
         with pytest.raises(Conflict, match="small is"):
             master.start(fleet.job)
@@ -140,12 +141,33 @@ def test_what_people_want_in_between_holds(
     stays = state.ended and when == "before"
     status = settled(master, lambda status: stays or len(status.phases) == 7)
     assert (status.state, len(status.phases)) == (state, 5 if stays else 7)
+    assert status.priority == (7 if when == "after" else 0)
     assert told(fleet)[-1][1] == (Control.STOP if state.ended else Control.PAUSE)
     until(lambda: not master._renewals.under_way)
     if state.ended:
         assert len(master.start(fleet.job.model_copy(update={"epochs": 3})).phases) == 7
     else:
         master.resume("small")
+    assert finished(master, fleet)
+
+
+def test_a_job_that_is_resumed_in_between_goes_on(
+    adapters: Adapters, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    master = under_way(adapters, fleet)
+    begin, may_begin = master._starter.run_of, threading.Event()
+
+    def slowly(*arguments: Any) -> Any:
+        may_begin.wait()
+        return begin(*arguments)
+
+    monkeypatch.setattr(master._starter, "run_of", slowly)
+    master.pause("small")
+    leave(fleet)
+    until(lambda: master.step(0) == 0 and master._renewals.under_way)
+    master.resume("small")
+    may_begin.set()
+    assert settled(master, lambda status: len(status.phases) == 7).state is JobState.RUNNING
     assert finished(master, fleet)
 
 

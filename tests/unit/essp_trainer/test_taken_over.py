@@ -80,3 +80,4 @@ def test_a_process_that_was_frozen_leaves_the_scores_of_the_next_as_they_are(
     assert isinstance(running.error, Fenced)
     assert stage.store.get(of_next) == b"newer"
     assert stage.reports("failed") == []
+    assert stage.reports("trouble") == []
