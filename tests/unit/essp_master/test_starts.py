@@ -60,6 +60,18 @@ def test_a_stopped_job_goes_on_at_its_checkpoints(adapters: Adapters, fleet_of: 
     assert fleet.units[-1].fence == 2
 
 
+def test_a_checkpoint_that_came_after_the_checks_counts(adapters: Adapters, fleet_of: FleetOf, tmp_path: Path) -> None:
+    """A trainer of the run that was stopped still saves while the next one is being checked."""
+    master, fleet = master_over(adapters), fleet_of()
+    master.start(fleet.job)
+    master.stop("small")
+    store = DirectoryStore(str(tmp_path / "out"))
+    save_checkpoint(store, "rgb", Position(0, 4))
+    checked = master.validate(fleet.job)
+    save_checkpoint(store, "rgb", Position(0, 6))
+    assert master.start(fleet.job, checked=checked).phases[0].done == {"trainer.rgb": 6, "trainer.diff": 0}
+
+
 def test_an_output_of_another_job_is_refused(adapters: Adapters, fleet_of: FleetOf, tmp_path: Path) -> None:
     master, fleet = master_over(adapters), fleet_of()
     master.start(fleet.job)

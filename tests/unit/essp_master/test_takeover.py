@@ -150,6 +150,21 @@ def test_jobs_whose_outputs_lie_in_each_other_are_both_taken_over(
     assert [second.status(name).state for name in ("small", "inner")] == [JobState.RUNNING] * 2
 
 
+def test_nobody_is_told_to_work_for_a_job_that_was_stopped_just_before(adapters: Adapters, fleet: Fleet) -> None:
+    """Its master died before the history held the end."""
+    first = master_named("m1", adapters)
+    first.start(fleet.job)
+    written(first, fleet)
+    first.stop("small")
+    die(first)
+    second = master_named("m2", adapters)
+    run_to_rest(second, fleet)
+    assert second.status("small").state is JobState.STOPPED
+    fleet.learn()
+    told = [(command.fence, command.command) for command in fleet.commands]
+    assert told == [(1, Control.START), (1, Control.STOP), (2, Control.STOP)]
+
+
 def test_a_third_master_believes_workers_of_the_first(adapters: Adapters, fleet: Fleet) -> None:
     """Trainers carry the fence with which they were started, however many masters come after."""
     masters = [master_named("m1", adapters)]

@@ -16,7 +16,7 @@ from essp_common.planning.position import Position
 from essp_trainer.checkpoints.checkpoint_store import TrainingState
 from essp_trainer.checkpoints.checkpointer import Checkpointer, SavePolicy
 from essp_trainer.distributed.ranks import SingleRank
-from tests.harness.waiting import LONGEST_S
+from tests.harness.waiting import LONGEST_S, until
 from tests.unit.essp_common.artifacts.test_ownership import manifest
 from tests.unit.essp_trainer.test_releases import clips
 
@@ -30,6 +30,9 @@ class Room:
         self.now_s = 0.0
         self.keeps_scores = False
         self.fails = False
+        self.stages = False
+        self.copies = threading.Semaphore(0)
+        """So many of what is staged may be copied."""
         self.asked: list[str] = []
         self.committed: list[int] = []
         self.writes = threading.Event()
@@ -44,8 +47,12 @@ class Room:
         self.asked.append("final snapshot")
         return manifest(state.position.index, final=True)
 
-    def stage(self, _: Manifest) -> None:
-        return None
+    def stage(self, snapshot: Manifest) -> Manifest | None:
+        return snapshot if self.stages else None
+
+    def copy(self, staged: Manifest) -> Manifest:
+        assert self.copies.acquire(timeout=LONGEST_S)
+        return staged
 
     def save(self, snapshot: Manifest) -> Manifest:
         assert snapshot.final or self.writes.wait(LONGEST_S)
@@ -130,6 +137,19 @@ def test_the_final_copy_waits_until_the_one_before_is_saved(
     checkpointer.finish(cast(Any, None), TrainingState(position=Position(0, 6)))
     room.writes.set()
     assert room.asked.index("save") < room.asked.index("final snapshot")
+
+
+def test_each_of_those_that_are_staged_counts_when_it_is_copied(room: Room, checkpointer: Checkpointer) -> None:
+    room.stages, found = True, []
+    for index in (4, 8):
+        checkpointer.defer_commit(clips(*range(index - 4, index)))
+        checkpointer.begin(cast(Any, None), TrainingState(position=Position(0, index)))
+    for _ in range(2):
+        room.copies.release()
+        until(lambda: checkpointer.written)
+        checkpointer.settle()
+        found.append((checkpointer.saved and checkpointer.saved.step, checkpointer.newest.index, len(room.committed)))
+    assert found == [(4, 8, 4), (8, 8, 8)]
 
 
 def test_a_save_that_failed_is_due_until_one_has_succeeded(room: Room, checkpointer: Checkpointer) -> None:

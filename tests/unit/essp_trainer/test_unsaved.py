@@ -292,12 +292,13 @@ def test_a_final_checkpoint_that_cannot_be_saved_fails_the_training(
     assert "No space left on device; make room" in failed.reason
 
 
+@pytest.mark.parametrize("kind", [Unavailable, ConfigError])
 def test_who_leaves_while_the_final_checkpoint_is_refused_has_not_failed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, kind: type[EsspError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is drained, or the job is stopped: started again, it goes on from the checkpoint before."""
     monkeypatch.setattr("essp_trainer.checkpoints.checkpointer._wait", lambda seconds: None)
-    stores = Unreliable(Unavailable("no answer"), ["/checkpoints/0000000023-"])
+    stores = Unreliable(kind("no answer"), ["/checkpoints/0000000023-"])
     stage = Stage(job_spec(tmp_path), phase_plans(1), stores=stores)
     stage.command(Control.START)
     stage.feed(stage.every_position())
