@@ -16,7 +16,7 @@ from essp.audit.invariants import check
 from essp_common import topics
 from essp_common.artifacts import layout
 from essp_common.artifacts.history import History, pack, unpack
-from essp_common.errors import Fenced
+from essp_common.errors import Conflict, Fenced
 from essp_common.job.status import JobState
 from essp_common.objects.directory import DirectoryStore
 from essp_common.objects.numbered_log import NumberedLog
@@ -28,7 +28,9 @@ from essp_common.pb.v1.messages_pb2 import (
 )
 from essp_common.runtime import ids
 from essp_common.wiring import Adapters
+from essp_master.config import MasterSettings
 from essp_master.lifecycle.job_table import JobTable
+from essp_master.service import Master
 from tests.harness.fleet import SIZES, Clock, Fleet, run_to_rest
 from tests.harness.masters import BOTH, die, master_named, written
 from tests.harness.waiting import LONGEST_S, until
@@ -163,6 +165,34 @@ def test_nobody_is_told_to_work_for_a_job_that_was_stopped_just_before(adapters:
     fleet.learn()
     told = [(command.fence, command.command) for command in fleet.commands]
     assert told == [(1, Control.START), (1, Control.STOP), (2, Control.STOP)]
+
+
+def test_a_job_that_another_master_is_starting_is_not_failed(
+    adapters: Adapters, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = master_named("m1", adapters)
+    first.start(fleet.job)
+    die(first)
+    second = Master(adapters, MasterSettings(history_s=0.0, ready_s=0.0), "m2", True)
+
+    def refuses(*_: object) -> None:
+        raise Conflict("job small is being started by other masters, too; stop all but one")
+
+    monkeypatch.setattr(second._starter, "take_over", refuses)
+    second.recover()
+    second.step(0)
+    fleet.learn()
+    assert [command.command for command in fleet.commands] == [Control.START]
+
+
+def test_what_is_read_late_of_a_job_that_had_ended_does_not_end_the_one_that_was_started_since(
+    adapters: Adapters, fleet: Fleet
+) -> None:
+    master = master_named("m1", adapters)
+    master.start(fleet.job)
+    past = master.status("small").model_copy(update={"state": JobState.STOPPED})
+    master._takeover._remember(past)
+    assert master.status("small").state is JobState.RUNNING
 
 
 def test_a_third_master_believes_workers_of_the_first(adapters: Adapters, fleet: Fleet) -> None:
