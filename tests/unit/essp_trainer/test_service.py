@@ -42,6 +42,7 @@ from essp_common.planning.position import Position
 from essp_common.wiring import Stores
 from essp_trainer.assignment import Assignment
 from essp_trainer.config import TrainerConfig, TrainerSettings
+from essp_trainer.data.batch import Batch
 from essp_trainer.data.device_feed import DeviceFeed
 from essp_trainer.data.releases import Releases
 from essp_trainer.distributed.ranks import SingleRank
@@ -252,6 +253,25 @@ def test_a_pause_is_no_time_of_a_phase(tmp_path: Path, monkeypatch: pytest.Monke
         running.join()
     assert running.error is None
     assert {report.metrics["seconds"] for report in stage.reports("phase_report")} == {0.0}
+
+
+def test_the_time_until_a_batch_is_there_is_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """2 s for each, on a clock that moves for nothing else."""
+    stage, clock, take = Stage(job_spec(tmp_path), phase_plans(2)), Clock(), DeviceFeed.next
+
+    def slow(feed: DeviceFeed, timeout_s: float) -> Any:
+        item = take(feed, timeout_s)
+        clock.now_s += 2 * isinstance(item, Batch)
+        return item
+
+    monkeypatch.setattr(DeviceFeed, "next", slow)
+    stage.command(Control.START)
+    stage.feed(stage.every_position())
+    with Running(stage, clock=clock) as running:
+        running.join()
+    assert running.error is None
+    found = [(report.metrics["seconds"], report.metrics["data_wait_ratio"]) for report in stage.reports("phase_report")]
+    assert found == [(6.0, 1.0), (4.0, 1.0), (6.0, 1.0), (4.0, 1.0), (4.0, 1.0)]
 
 
 def test_a_save_that_failed_is_tried_again_at_its_time_in_a_pause_too(
