@@ -120,6 +120,23 @@ def test_what_is_staged_is_resumed_from_where_it_lies(tmp_path: Path, whole: Sta
     assert last_training_state(again) == last_training_state(whole)
 
 
+def test_what_is_staged_of_a_training_that_ended_on_another_node_goes(tmp_path: Path) -> None:
+    stores = Unreliable(Unavailable("No space left on device"))
+    stage = Stage(job_spec(tmp_path / "run", checkpoint={"every": 4}), phase_plans(2), stores=stores)
+    stage.command(Control.START)
+    stage.feed(stage.every_position()[:8])
+    with Running(stage, burst=burst(tmp_path / "nvme")):
+        stage.wait_for_trained(8)
+    stores.failing = False
+    train(Stage(stage.spec, stage.plans, stores=stores))
+    back = Stage(stage.spec, stage.plans, stores=stores)
+    back.command(Control.START)
+    with Running(back, burst=burst(tmp_path / "nvme")) as running:
+        back.wait_for_final(1)
+    assert running.error is None
+    assert sorted(path.name for path in (tmp_path / "nvme").rglob("*") if path.is_file()) == ["lock", "owner"]
+
+
 def test_nothing_is_staged_that_follows_scores_which_the_store_has_not_taken(tmp_path: Path, whole: Stage) -> None:
     """A training that resumed from there would not make them again."""
     stores = Unreliable(Unavailable("503 Slow Down"), ["/scores/"])
