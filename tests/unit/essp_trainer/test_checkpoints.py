@@ -65,6 +65,7 @@ def test_the_best_validation_is_kept_tested_and_made_final(tmp_path: Path) -> No
     assert manifest is not None
     assert manifest.best is not None
     assert manifest.best.epoch == manifest.epoch == 0
+    assert manifest.updates == checkpoint.read(stage.store, "one", manifest.best.step).updates
     assert checkpoint.steps(stage.store, "one") == [40, 86, manifest.step], "the best, the last to go on from, the end"
     assert manifest.scores["validation"] == layout.scores("one", "validation", 0)
 

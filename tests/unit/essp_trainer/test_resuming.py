@@ -125,6 +125,27 @@ def test_what_no_checkpoint_holds_is_delivered_again(tmp_path: Path) -> None:
     assert checkpoint.steps(stage.store, "one") == [10]
 
 
+def test_what_a_training_is_stays_in_its_checkpoints_when_it_resumes(tmp_path: Path, whole: Stage) -> None:
+    """What it began with, of which clips, for how many epochs, and what its last phase came to."""
+    weights = tmp_path / "weights.safetensors"
+    weights.write_bytes(final_weights(whole))
+    spec = job_spec(tmp_path / "run", checkpoint={"every": 4, "keep": 20}, weights=weights.as_uri())
+    stage = Stage(spec, phase_plans(2), training_digest=3)
+    stage.command(Control.START)
+    stage.feed(stage.every_position()[:8])
+    with Running(stage):
+        stage.wait_for("checkpoint", 2)
+    again = Stage(spec, stage.plans, training_digest=3)
+    train(again, again.every_position()[8:])
+    found = manifests(again)
+    assert [manifest.step for manifest in found] == [4, 8, 10, 20, 24, 26, 39]
+    assert {(manifest.origin and manifest.origin.uri, manifest.clips, manifest.epochs) for manifest in found} == {
+        (weights.as_uri(), 3, 2)
+    }
+    for manifest in found:
+        assert manifest.metrics == (manifest.history[-1].metrics if manifest.history else {})
+
+
 def test_most_checkpoints_are_differences_and_resume_to_the_bit(tmp_path: Path, whole: Stage) -> None:
     """The first of a process stands alone, and so does the last of all."""
     stage = Stage(job_spec(tmp_path, checkpoint={"every": 4, "keep": 1}, optimizer=SLOW), phase_plans(2))
