@@ -155,6 +155,24 @@ def test_what_was_refused_for_a_while_is_written_later(tmp_path: Path, whole: St
     assert len(json.loads(stage.store.get(layout.history("one")))) == len(stage.plans)
 
 
+def test_a_history_that_was_refused_to_the_end_is_written_before_the_final_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until then it costs no checkpoint more than there would be."""
+    monkeypatch.setattr("essp_trainer.checkpoints.checkpointer._wait", lambda seconds: None)
+    stores = Unreliable(Unavailable("503 Slow Down"), ["/history.json"])
+    stage = Stage(job_spec(tmp_path, checkpoint={"keep": 20}), phase_plans(2), stores=stores)
+    stage.command(Control.START)
+    stage.feed(stage.every_position())
+    with Running(stage, save_retry_s=0) as running:
+        stage.wait_for("phase_report", 5)
+        stores.failing = False
+        running.join()
+    assert running.error is None
+    assert len(json.loads(stage.store.get(layout.history("one")))) == len(stage.plans)
+    assert checkpoint.steps(stage.store, "one") == [10, 26, 39]
+
+
 def test_a_checkpoint_of_before_an_evaluation_does_not_wait_for_its_scores(
     tmp_path: Path, whole: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
