@@ -146,6 +146,14 @@ def test_what_a_training_is_stays_in_its_checkpoints_when_it_resumes(tmp_path: P
         assert manifest.metrics == (manifest.history[-1].metrics if manifest.history else {})
 
 
+@pytest.mark.parametrize("skipped", [(0, 3), (1, 3), (4, 3)])
+def test_a_checkpoint_tells_which_clips_were_seen(tmp_path: Path, whole: Stage, skipped: ClipPosition) -> None:
+    """In training, and in evaluations."""
+    stage = Stage(job_spec(tmp_path), phase_plans(2))
+    train(stage, skipped=[skipped])
+    assert manifests(stage)[-1].digest != manifests(whole)[-1].digest
+
+
 def test_most_checkpoints_are_differences_and_resume_to_the_bit(tmp_path: Path, whole: Stage) -> None:
     """The first of a process stands alone, and so does the last of all."""
     stage = Stage(job_spec(tmp_path, checkpoint={"every": 4, "keep": 1}, optimizer=SLOW), phase_plans(2))

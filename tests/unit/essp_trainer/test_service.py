@@ -274,6 +274,13 @@ def test_the_time_until_a_batch_is_there_is_waiting(tmp_path: Path, monkeypatch:
     assert found == [(6.0, 1.0), (4.0, 1.0), (6.0, 1.0), (4.0, 1.0), (4.0, 1.0)]
 
 
+def test_each_batch_is_reported(tmp_path: Path) -> None:
+    stage = finished(tmp_path)
+    steps = {(step.purpose, step.epoch, step.clips_done) for step in stage.reports("step")}
+    assert {(TRAIN, epoch, clips) for epoch in (0, 1) for clips in (4, 8, 10)} <= steps
+    assert {(VALIDATION, epoch, clips) for epoch in (0, 1) for clips in (4, 6)} <= steps
+
+
 def test_a_save_that_failed_is_tried_again_at_its_time_in_a_pause_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -64,6 +64,33 @@ def test_a_checkpoint_that_cannot_be_saved_is_reported_and_tried_again(
     assert stage.bus.backlog("essp.clips", "trainer.one.tiny") == 0
 
 
+def test_while_saves_fail_they_are_tried_at_the_ends_of_epochs_and_not_every_few_clips(tmp_path: Path) -> None:
+    stores = Unreliable(Unavailable("503 Slow Down"))
+    stage = Stage(job_spec(tmp_path, checkpoint={"every": 4}), phase_plans(2), stores=stores)
+    stage.command(Control.START)
+    stage.feed(stage.every_position()[:4])
+    with Running(stage, save_retry_s=1000):
+        stage.wait_for("trouble")
+        stage.feed(stage.every_position()[4:16])
+        stage.wait_for("phase_report", 2)
+        assert {key.split("/")[3] for key in stores.refused} == {"0000000004-0000000001", "0000000010-0000000001"}
+
+
+def test_a_checkpoint_that_is_late_holds_nothing_of_the_evaluation_that_has_begun(tmp_path: Path) -> None:
+    """That begins again at its first clip."""
+    stores = Unreliable(Unavailable("503 Slow Down"))
+    stage = Stage(job_spec(tmp_path), phase_plans(2), stores=stores)
+    stage.command(Control.START)
+    stage.feed(stage.every_position()[:14])
+    with Running(stage, save_retry_s=1000) as running:
+        stage.wait_for("trouble")
+        stage.wait_for_trained(14)
+        stores.failing = False
+    assert running.error is None
+    [saved] = manifests(stage)
+    assert (saved.position, saved.running) == (Position(1, 0), {})
+
+
 def test_none_is_a_difference_to_one_that_could_not_be_saved(tmp_path: Path) -> None:
     stores = Unreliable(Unavailable("503 Slow Down"))
     spec = job_spec(tmp_path, checkpoint={"every": 4, "keep": 9, "parallel": "thread"}, optimizer={"lr": 1e-5})
