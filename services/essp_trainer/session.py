@@ -197,7 +197,7 @@ class Session:
         alike.
         """
         position = self._state.position
-        return position.index == 0 or position.index < self._assignment.phases[position.phase_index].clips
+        return position.index < self._assignment.phases[position.phase_index].clips
 
     def _process(self, batch: Batch, agreement: Agreement) -> None:
         began_s = self._clock()

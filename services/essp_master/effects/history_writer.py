@@ -116,7 +116,9 @@ class HistoryWriter:
 
     def holds_all_of(self, job: Job) -> bool:
         """Whether all that was noted of a job is written, or never will be, and `lost` has said so."""
-        if (self.writing or self._lost) and any(page.history is job.run.history for page in self._pages):
+        if self.writing and any(page.history is job.run.history for page in self._pages):
+            return False
+        if any(lost.job == job.name for lost in list(self._lost)):
             return False
         return not job.recorder.pending or job.fenced or job.unrecorded or job.handed_on
 
@@ -166,7 +168,6 @@ class HistoryWriter:
             return Page(job.name, job.run.history, self._segment(job), job.run.preflight.phases.order)
         except Exception as error:
             log.exception("job %s: no segment can be made of its history", job.name, extra={"job_id": job.name})
-            job.unrecorded = True
             part = f"all that happened after segment {last}"
             self._lost.append(Lost(job.name, _unexpected(error), part))
             return None

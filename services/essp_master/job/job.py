@@ -237,11 +237,11 @@ class Job:
         self.reporter.renewed(before.spec, self.spec)
 
     def has_closed(self, up: Collection[str], now_s: float) -> bool:
-        """Whether this run is over for another one, and its history holds all of it. `up`: the pools with a worker."""
+        """Whether this run is over for another one. `up`: the pools with a worker."""
         if self.extension is None or not self.extension.look(up, self.ledger.finals, now_s):
             return False
         self.recorder.urgent = True
-        return self.handed_on or not self.recorder.pending
+        return True
 
     def yield_to(self, fence: int, now_s: float) -> Fenced | None:
         """Leave the job to another master if this fence is higher than its own; the error says so."""

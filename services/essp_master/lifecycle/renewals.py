@@ -61,7 +61,7 @@ class Renewals:
                     continue
                 own = {ids.trainer_pool(job.name, name) for name in job.spec.trainers}
                 up = runner.up()[0] if runner.recovers else own
-                if not job.has_closed(up, now_s) or runner.history.writing:
+                if not job.has_closed(up, now_s) or not runner.history.holds_all_of(job):
                     continue
                 job.handed_on = True
                 runner.jobs.hold(job.name)
@@ -94,8 +94,8 @@ class Renewals:
             log.warning("job %s: cannot go on with more yet: %s", name, error, extra={"job_id": name})
             self._again_s[name] = runner.clock() + _AGAIN_S
         except Fenced as error:
-            before.handed_on = False
             with runner.lock:
+                before.handed_on = False
                 runner.yield_to(before, error.fence)
         except Exception as error:
             log.exception("job %s: cannot go on with more", name, extra={"job_id": name})

@@ -9,9 +9,12 @@ from typing import Any
 import pytest
 
 from essp_common import topics
-from essp_common.errors import ConfigError, Conflict, TransientError, Unavailable
+from essp_common.artifacts import layout
+from essp_common.artifacts.history import History
+from essp_common.errors import ConfigError, Conflict, Fenced, TransientError, Unavailable
 from essp_common.job.spec import JobSpec
 from essp_common.job.status import JobState, JobStatus
+from essp_common.objects.numbered_log import NumberedLog
 from essp_common.pb.v1.messages_pb2 import (
     AGGREGATOR,
     ERROR,
@@ -130,6 +133,7 @@ def test_what_people_want_in_between_holds(
         master.step(0)
     if when == "after":
         until(lambda: master.step(0) == 0 and master._renewals.under_way)
+        master.prioritise("small", 7)
         assert getattr(master, act)("small").state is state
         with pytest.raises(Conflict, match="small is"):
             master.start(fleet.job)
@@ -137,12 +141,33 @@ def test_what_people_want_in_between_holds(
     stays = state.ended and when == "before"
     status = settled(master, lambda status: stays or len(status.phases) == 7)
     assert (status.state, len(status.phases)) == (state, 5 if stays else 7)
+    assert status.priority == (7 if when == "after" else 0)
     assert told(fleet)[-1][1] == (Control.STOP if state.ended else Control.PAUSE)
     until(lambda: not master._renewals.under_way)
     if state.ended:
         assert len(master.start(fleet.job.model_copy(update={"epochs": 3})).phases) == 7
     else:
         master.resume("small")
+    assert finished(master, fleet)
+
+
+def test_a_job_that_is_resumed_in_between_goes_on(
+    adapters: Adapters, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    master = under_way(adapters, fleet)
+    begin, may_begin = master._starter.run_of, threading.Event()
+
+    def slowly(*arguments: Any) -> Any:
+        may_begin.wait()
+        return begin(*arguments)
+
+    monkeypatch.setattr(master._starter, "run_of", slowly)
+    master.pause("small")
+    leave(fleet)
+    until(lambda: master.step(0) == 0 and master._renewals.under_way)
+    master.resume("small")
+    may_begin.set()
+    assert settled(master, lambda status: len(status.phases) == 7).state is JobState.RUNNING
     assert finished(master, fleet)
 
 
@@ -356,6 +381,21 @@ def test_a_job_that_cannot_go_on_fails_with_the_reason(
     assert told(fleet)[-1] == (1, Control.FAIL, 0)
 
 
+def test_a_job_that_another_master_has_meanwhile_is_left_to_it(
+    adapters: Adapters, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    master = under_way(adapters, fleet)
+    NumberedLog(adapters.stores.under(fleet.job.output), layout.FENCES).write(2, b"{}")
+
+    def refuses(*_: Any) -> Any:
+        raise Fenced("written by another master (fence 2)", 2)
+
+    monkeypatch.setattr(starter, "start_run", refuses)
+    leave(fleet)
+    status = settled(master, lambda status: status.state.ended)
+    assert (status.state, status.reason) == (JobState.STOPPED, "another master has taken the job over")
+
+
 def test_a_trainer_that_fails_meanwhile_fails_the_job(adapters: Adapters, fleet: Fleet) -> None:
     master = under_way(adapters, fleet)
     failed = Failed(clip=ClipRef(job="small"), stage=TRAINER, reason="no memory", kind=ERROR, stream="rgb")
@@ -383,3 +423,28 @@ def test_only_trainers_that_are_up_are_waited_for(adapters: Adapters, fleet: Fle
     assert "as soon as diff has saved" in master.status("small").reason
     clock.now_s += 300  # it is silent
     assert len(settled(master).phases) == 7
+
+
+def test_a_run_whose_last_segment_was_refused_is_followed_by_none(
+    adapters: Adapters, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another master has the job: whoever began the next run before it looked would take it back."""
+    master = under_way(adapters, fleet)
+    writes, may_end = threading.Event(), threading.Event()
+
+    def refuses(*_: Any) -> Any:
+        writes.set()
+        may_end.wait()
+        raise Fenced("fence 2 was taken, and this master has 1", 2)
+
+    monkeypatch.setattr(History, "append", refuses)
+    NumberedLog(adapters.stores.under(fleet.job.output), layout.FENCES).write(2, b"{}")
+    fleet.report(Progress(checkpoint=CheckpointReady(trainer="rgb", uri="file:///x"), fence=1))
+    leave(fleet)
+    until(lambda: master.step(0) == 0 and writes.is_set() and not master._jobs["small"].recorder.pending)
+    may_end.set()
+    master._history.wait(60.0)
+    master._renewals.begin_closed()
+    assert not master._renewals.under_way
+    status = settled(master, lambda status: status.state.ended)
+    assert (status.state, status.reason) == (JobState.STOPPED, "another master has taken the job over")

@@ -60,6 +60,18 @@ def test_a_stopped_job_goes_on_at_its_checkpoints(adapters: Adapters, fleet_of: 
     assert fleet.units[-1].fence == 2
 
 
+def test_a_checkpoint_that_came_after_the_checks_counts(adapters: Adapters, fleet_of: FleetOf, tmp_path: Path) -> None:
+    """A trainer of the run that was stopped still saves while the next one is being checked."""
+    master, fleet = master_over(adapters), fleet_of()
+    master.start(fleet.job)
+    master.stop("small")
+    store = DirectoryStore(str(tmp_path / "out"))
+    save_checkpoint(store, "rgb", Position(0, 4))
+    checked = master.validate(fleet.job)
+    save_checkpoint(store, "rgb", Position(0, 6))
+    assert master.start(fleet.job, checked=checked).phases[0].done == {"trainer.rgb": 6, "trainer.diff": 0}
+
+
 def test_an_output_of_another_job_is_refused(adapters: Adapters, fleet_of: FleetOf, tmp_path: Path) -> None:
     master, fleet = master_over(adapters), fleet_of()
     master.start(fleet.job)
@@ -242,6 +254,28 @@ def test_an_end_that_cannot_be_written_is_no_failure_of_the_next_run(
     newest = History(adapters.stores.under(fleet.job.output)).newest()
     assert newest is not None
     assert stored_status(newest.status_json, "").state is JobState.STOPPED
+
+
+def test_a_start_that_failed_leaves_the_run_before_to_note_what_still_comes_of_it(
+    adapters: Adapters, fleet_of: FleetOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    master, fleet = master_over(adapters, history_s=0.0), fleet_of()
+    master.start(fleet.job)
+    master.stop("small")
+    run_to_rest(master, fleet)
+
+    def refuses(*_: Any) -> Any:
+        raise Unavailable("no answer")
+
+    monkeypatch.setattr(starter, "start_run", refuses)
+    with pytest.raises(Unavailable):
+        master.start(fleet.job)
+    fleet.report(Progress(checkpoint=CheckpointReady(trainer="rgb", uri="file:///late"), fence=1))
+    run_to_rest(master, fleet)
+    master.drain()
+    master.run()
+    entries = [entry for part in History(adapters.stores.under(fleet.job.output)).read() for entry in part.entries]
+    assert [entry.checkpoint.uri for entry in entries if entry.HasField("checkpoint")] == ["file:///late"]
 
 
 def test_a_larger_budget_is_the_same_job(adapters: Adapters, fleet_of: FleetOf, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from essp.audit.invariants import check
 from essp_common import topics
 from essp_common.artifacts import layout
 from essp_common.artifacts.history import History, pack, unpack
-from essp_common.errors import Fenced
+from essp_common.errors import Conflict, Fenced
 from essp_common.job.status import JobState
 from essp_common.objects.directory import DirectoryStore
 from essp_common.objects.numbered_log import NumberedLog
@@ -28,6 +28,9 @@ from essp_common.pb.v1.messages_pb2 import (
 )
 from essp_common.runtime import ids
 from essp_common.wiring import Adapters
+from essp_master.config import MasterSettings
+from essp_master.lifecycle.job_table import JobTable
+from essp_master.service import Master
 from tests.harness.fleet import SIZES, Clock, Fleet, run_to_rest
 from tests.harness.masters import BOTH, die, master_named, written
 from tests.harness.waiting import LONGEST_S, until
@@ -133,6 +136,63 @@ def test_a_master_that_leaves_marks_nothing_as_done_while_it_writes_another_hist
     with pytest.raises(Fenced):
         first.run()
     assert adapters.bus.backlog(topics.PROGRESS, ids.MASTER) >= before > 0
+
+
+def test_jobs_whose_outputs_lie_in_each_other_are_both_taken_over(
+    adapters: Adapters, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None is started so any more, but one that is under way goes on."""
+    first = master_named("m1", adapters)
+    first.start(fleet.job)
+    with monkeypatch.context() as before:
+        before.setattr(JobTable, "check_output", lambda table, spec: None)
+        first.start(fleet.job.model_copy(update={"name": "inner", "output": f"{fleet.job.output}/inner"}))
+    die(first)
+    second = master_named("m2", adapters)
+    assert [second.status(name).state for name in ("small", "inner")] == [JobState.RUNNING] * 2
+
+
+def test_nobody_is_told_to_work_for_a_job_that_was_stopped_just_before(adapters: Adapters, fleet: Fleet) -> None:
+    """Its master died before the history held the end."""
+    first = master_named("m1", adapters)
+    first.start(fleet.job)
+    written(first, fleet)
+    first.stop("small")
+    die(first)
+    second = master_named("m2", adapters)
+    run_to_rest(second, fleet)
+    assert second.status("small").state is JobState.STOPPED
+    fleet.learn()
+    told = [(command.fence, command.command) for command in fleet.commands]
+    assert told == [(1, Control.START), (1, Control.STOP), (2, Control.STOP)]
+
+
+def test_a_job_that_another_master_is_starting_is_not_failed(
+    adapters: Adapters, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = master_named("m1", adapters)
+    first.start(fleet.job)
+    die(first)
+    second = Master(adapters, MasterSettings(history_s=0.0, ready_s=0.0), "m2", True)
+
+    def refuses(*_: object) -> None:
+        raise Conflict("job small is being started by other masters, too; stop all but one")
+
+    monkeypatch.setattr(second._starter, "take_over", refuses)
+    second.recover()
+    second.step(0)
+    fleet.learn()
+    assert [command.command for command in fleet.commands] == [Control.START]
+
+
+def test_what_is_read_late_of_a_job_that_had_ended_does_not_end_the_one_that_was_started_since(
+    adapters: Adapters, fleet: Fleet
+) -> None:
+    master = master_named("m1", adapters)
+    master.start(fleet.job)
+    past = master.status("small").model_copy(update={"state": JobState.STOPPED})
+    master._takeover._remember(past)
+    assert master.status("small").state is JobState.RUNNING
 
 
 def test_a_third_master_believes_workers_of_the_first(adapters: Adapters, fleet: Fleet) -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client import REGISTRY
 
-from essp_common.artifacts import checkpoint, layout
+from essp_common.artifacts import checkpoint, checkpoint_writer, layout
+from essp_common.artifacts.checkpoint_writer import CheckpointWriter
 from essp_common.artifacts.staging import Staging, parse_burst
 from essp_common.errors import Unavailable
+from essp_common.objects.port import ObjectStore
 from essp_common.pb.v1.messages_pb2 import Control
 from essp_common.runtime.metrics import CHECKPOINTS
 from tests.harness.checkpoints import manifests
@@ -118,6 +121,42 @@ def test_what_is_staged_is_resumed_from_where_it_lies(tmp_path: Path, whole: Sta
     assert running.error is None
     assert final_weights(again) == final_weights(whole)
     assert last_training_state(again) == last_training_state(whole)
+
+
+def test_a_training_that_could_not_be_taken_at_first_has_its_buffer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim, asked = checkpoint_writer.claim, list[str]()
+
+    def away(store: ObjectStore, trainer: str, *more: Any) -> CheckpointWriter:
+        asked.append(trainer)
+        if len(asked) == 1:
+            raise Unavailable("no answer", 0.01)
+        return claim(store, trainer, *more)
+
+    monkeypatch.setattr(checkpoint_writer, "claim", away)
+    staged = CHECKPOINTS.labels("staged")._value.get()
+    stage = Stage(job_spec(tmp_path / "run"), phase_plans(2))
+    train(stage, burst=burst(tmp_path / "nvme"))
+    assert (len(asked), stage.reports("trouble")) == (2, [])
+    assert CHECKPOINTS.labels("staged")._value.get() > staged
+
+
+def test_what_is_staged_of_a_training_that_ended_on_another_node_goes(tmp_path: Path) -> None:
+    stores = Unreliable(Unavailable("No space left on device"))
+    stage = Stage(job_spec(tmp_path / "run", checkpoint={"every": 4}), phase_plans(2), stores=stores)
+    stage.command(Control.START)
+    stage.feed(stage.every_position()[:8])
+    with Running(stage, burst=burst(tmp_path / "nvme")):
+        stage.wait_for_trained(8)
+    stores.failing = False
+    train(Stage(stage.spec, stage.plans, stores=stores))
+    back = Stage(stage.spec, stage.plans, stores=stores)
+    back.command(Control.START)
+    with Running(back, burst=burst(tmp_path / "nvme")) as running:
+        back.wait_for_final(1)
+    assert running.error is None
+    assert sorted(path.name for path in (tmp_path / "nvme").rglob("*") if path.is_file()) == ["lock", "owner"]
 
 
 def test_nothing_is_staged_that_follows_scores_which_the_store_has_not_taken(tmp_path: Path, whole: Stage) -> None:

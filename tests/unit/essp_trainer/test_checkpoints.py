@@ -12,8 +12,10 @@ import safetensors.numpy
 
 from essp_common.artifacts import checkpoint, layout
 from essp_common.artifacts.manifest import MODEL_FILE
-from essp_common.messages.ordered import Delivery
+from essp_common.messages.ordered import Delivery, PhaseEnd
 from essp_common.pb.v1.messages_pb2 import Control
+from essp_common.planning.position import Position
+from essp_trainer.data.device_feed import DeviceFeed
 from essp_trainer.model.step_result import Diverged
 from tests.harness.checkpoints import manifests
 from tests.harness.training_jobs import (
@@ -63,6 +65,7 @@ def test_the_best_validation_is_kept_tested_and_made_final(tmp_path: Path) -> No
     assert manifest is not None
     assert manifest.best is not None
     assert manifest.best.epoch == manifest.epoch == 0
+    assert manifest.updates == checkpoint.read(stage.store, "one", manifest.best.step).updates
     assert checkpoint.steps(stage.store, "one") == [40, 86, manifest.step], "the best, the last to go on from, the end"
     assert manifest.scores["validation"] == layout.scores("one", "validation", 0)
 
@@ -83,6 +86,54 @@ def test_the_last_epoch_is_made_final_where_a_job_asks_for_it(tmp_path: Path) ->
 def test_checkpoints_within_an_epoch(tmp_path: Path) -> None:
     stage = finished(tmp_path, checkpoint={"every": 4, "keep": 20})
     assert checkpoint.steps(stage.store, "one") == [4, 8, 10, 20, 24, 26, 39]
+
+
+def test_the_end_of_an_epoch_is_saved_when_the_epoch_has_ended(tmp_path: Path) -> None:
+    """Not after its last clip, where the next checkpoint would have the same step."""
+    stage = finished(tmp_path, checkpoint={"every": 10, "keep": 20})
+    found = {manifest.step: manifest for manifest in manifests(stage)}
+    assert (found[10].position, found[26].position) == (Position(1, 0), Position(3, 0))
+    assert found[39].best is not None
+
+
+def test_an_epoch_that_is_about_to_end_ends_before_a_trainer_leaves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = Stage(job_spec(tmp_path), phase_plans(2))
+    running, take, held = Running(stage), DeviceFeed.next, list[PhaseEnd]()
+    drained: list[PhaseEnd] = []
+
+    def late(feed: DeviceFeed, timeout_s: float) -> Any:
+        item = held.pop() if held else take(feed, timeout_s)
+        if isinstance(item, PhaseEnd) and not drained:
+            running.trainers[0].drain()
+            drained.append(item)
+            held.append(item)
+            return None
+        return item
+
+    monkeypatch.setattr(DeviceFeed, "next", late)
+    stage.command(Control.START)
+    stage.feed((0, index) for index in range(10))
+    with running:
+        running.join()
+    assert running.error is None
+    assert [manifest.position for manifest in manifests(stage)] == [Position(1, 0)]
+
+
+def test_who_leaves_before_its_first_clip_saves_nothing(tmp_path: Path) -> None:
+    stage = Stage(job_spec(tmp_path), phase_plans(2))
+    stage.command(Control.START)
+    with Running(stage) as running:
+        stage.wait_for("step")
+    assert running.error is None
+    assert checkpoint.steps(stage.store, "one") == []
+
+
+def test_what_is_due_before_the_first_clip_that_can_be_decoded_is_saved_after_it(tmp_path: Path) -> None:
+    stage = Stage(job_spec(tmp_path, checkpoint={"every": 4, "keep": 20}), phase_plans(2))
+    train(stage, skipped=[(0, index) for index in range(4)])
+    assert checkpoint.steps(stage.store, "one")[:2] == [8, 10]
 
 
 def test_a_training_that_waits_for_its_checkpoints_saves_the_same(tmp_path: Path, whole: Stage) -> None:

@@ -59,6 +59,23 @@ def test_it_trains_no_further_and_does_what_follows_all_epochs(tmp_path: Path, r
     assert [ready.position for ready in stage.reports("checkpoint")][-2] == stopped.position, "training could go on"
 
 
+def test_with_less_patience_it_stops_where_it_is_within_an_epoch(tmp_path: Path) -> None:
+    """Nothing of the epoch that it leaves is among the figures of what follows."""
+    stage = stage_of(tmp_path, patience=EPOCHS)
+    stage.command(Control.START)
+    fed = [position for position in stage.every_position() if position < (6, 5)]
+    stage.feed(fed)
+    with Running(stage):
+        stage.wait_for_trained(len(fed))
+    before = checkpoint.read_latest(stage.store, "one")
+    assert before is not None
+    assert (before.position, bool(before.running)) == (Position(6, 5), True)
+    again = stage_of(tmp_path)
+    train(again, [position for position in again.every_position() if position[0] == 2 * EPOCHS])
+    assert len(again.reports("stopped")) == 1
+    assert final_of(again).running == {}
+
+
 def test_any_number_of_ranks_stops_at_the_same_epoch(tmp_path: Path) -> None:
     found = []
     for ranks in (1, 2):

@@ -13,8 +13,9 @@ from essp_common.artifacts import checkpoint, layout, scores
 from essp_common.artifacts.clip_features import FeaturesLost, release_features, with_features
 from essp_common.artifacts.scores import ScoreTable
 from essp_common.learning.models import Classifier, restore
-from essp_common.pb.v1.messages_pb2 import EMBED, PhasePlan
-from tests.harness.training_jobs import Stage, job_spec, phase_plans, train
+from essp_common.pb.v1.messages_pb2 import EMBED, Control, PhasePlan
+from essp_common.planning.position import Position
+from tests.harness.training_jobs import Running, Stage, job_spec, phase_plans, train
 
 HALF = 2.0**-10
 """Features are stored in half precision."""
@@ -56,6 +57,20 @@ def test_the_last_layer_makes_the_scores_of_the_features(trained: Stage, purpose
         expected = head(torch.from_numpy(table.features.astype(np.float32))).softmax(dim=1).numpy()
     np.testing.assert_allclose(table.probabilities, expected, atol=8 * HALF)
     assert np.abs(table.features).max() > 100 * HALF, "features of zeros would tell nothing"
+
+
+def test_who_leaves_after_the_features_were_made_makes_them_again(tmp_path: Path) -> None:
+    """They lie in a cache, which may be gone with the process."""
+    own = stage(tmp_path)
+    own.command(Control.START)
+    fed = own.every_position()[:-2]
+    own.feed(fed)
+    with Running(own) as running:
+        own.wait_for_trained(len(fed))
+    assert running.error is None
+    manifest = checkpoint.read_latest(own.store, "one")
+    assert manifest is not None
+    assert manifest.position <= Position(4, 0), "EMBED"
 
 
 def test_the_scores_of_the_best_weights_are_those_of_their_validation(trained: Stage) -> None:

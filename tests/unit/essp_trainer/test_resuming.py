@@ -95,6 +95,21 @@ def test_a_drained_trainer_stands_between_two_batches(tmp_path: Path) -> None:
     assert stage.bus.backlog("essp.clips", "trainer.one.tiny") == 3
 
 
+def test_who_resumes_and_leaves_at_once_saves_nothing_anew(tmp_path: Path) -> None:
+    stage = Stage(job_spec(tmp_path, checkpoint={"every": 4}), phase_plans(2))
+    stage.command(Control.START)
+    stage.feed([(0, i) for i in range(4)])
+    with Running(stage):
+        stage.wait_for("checkpoint")
+    [saved] = checkpoint.complete(stage.store, "one")
+    again = Stage(stage.spec, stage.plans)
+    again.command(Control.START)
+    with Running(again) as running:
+        again.wait_for("step")
+    assert running.error is None
+    assert checkpoint.complete(stage.store, "one") == [saved]
+
+
 def test_what_no_checkpoint_holds_is_delivered_again(tmp_path: Path) -> None:
     """A trainer that dies is played by one whose store refuses its last checkpoint."""
     stage = Stage(job_spec(tmp_path), phase_plans(2))
@@ -108,6 +123,35 @@ def test_what_no_checkpoint_holds_is_delivered_again(tmp_path: Path) -> None:
     assert "part of its path is an object" in trouble.reason
     assert stage.bus.backlog("essp.clips", "trainer.one.tiny") == 10
     assert checkpoint.steps(stage.store, "one") == [10]
+
+
+def test_what_a_training_is_stays_in_its_checkpoints_when_it_resumes(tmp_path: Path, whole: Stage) -> None:
+    """What it began with, of which clips, for how many epochs, and what its last phase came to."""
+    weights = tmp_path / "weights.safetensors"
+    weights.write_bytes(final_weights(whole))
+    spec = job_spec(tmp_path / "run", checkpoint={"every": 4, "keep": 20}, weights=weights.as_uri())
+    stage = Stage(spec, phase_plans(2), training_digest=3)
+    stage.command(Control.START)
+    stage.feed(stage.every_position()[:8])
+    with Running(stage):
+        stage.wait_for("checkpoint", 2)
+    again = Stage(spec, stage.plans, training_digest=3)
+    train(again, again.every_position()[8:])
+    found = manifests(again)
+    assert [manifest.step for manifest in found] == [4, 8, 10, 20, 24, 26, 39]
+    assert {(manifest.origin and manifest.origin.uri, manifest.clips, manifest.epochs) for manifest in found} == {
+        (weights.as_uri(), 3, 2)
+    }
+    for manifest in found:
+        assert manifest.metrics == (manifest.history[-1].metrics if manifest.history else {})
+
+
+@pytest.mark.parametrize("skipped", [(0, 3), (1, 3), (4, 3)])
+def test_a_checkpoint_tells_which_clips_were_seen(tmp_path: Path, whole: Stage, skipped: ClipPosition) -> None:
+    """In training, and in evaluations."""
+    stage = Stage(job_spec(tmp_path), phase_plans(2))
+    train(stage, skipped=[skipped])
+    assert manifests(stage)[-1].digest != manifests(whole)[-1].digest
 
 
 def test_most_checkpoints_are_differences_and_resume_to_the_bit(tmp_path: Path, whole: Stage) -> None:

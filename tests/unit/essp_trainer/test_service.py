@@ -16,6 +16,7 @@ import safetensors.torch
 from essp_common import topics
 from essp_common.artifacts import checkpoint, layout, scores
 from essp_common.cache.port import clip_key
+from essp_common.errors import Unavailable
 from essp_common.messages.control import ControlFeed
 from essp_common.messages.ordered import Delivery, OrderedIntake
 from essp_common.pb.v1.messages_pb2 import (
@@ -30,10 +31,13 @@ from essp_common.pb.v1.messages_pb2 import (
 from essp_common.planning.position import Position
 from essp_trainer import service
 from essp_trainer.config import TrainerConfig, TrainerSettings
+from essp_trainer.data.batch import Batch
+from essp_trainer.data.device_feed import DeviceFeed
 from essp_trainer.data.releases import Releases
 from essp_trainer.distributed.ranks import SingleRank
 from essp_trainer.model.evaluation import clip_and_video_figures
 from essp_trainer.service import Trainer
+from tests.harness.fleet import Clock
 from tests.harness.training_jobs import (
     CLASSES,
     Running,
@@ -46,6 +50,7 @@ from tests.harness.training_jobs import (
     phase_plans,
     train,
 )
+from tests.harness.troubled_stores import Unreliable
 from tests.harness.waiting import LONGEST_S, until
 
 
@@ -186,6 +191,82 @@ def test_a_pause_saves_and_a_resume_goes_on(tmp_path: Path) -> None:
         running.join()
     assert running.error is None
     assert final_weights(stage) == final_weights(finished(tmp_path / "plain"))
+
+
+def looks_of(running: Running, monkeypatch: pytest.MonkeyPatch, clock: Clock | None = None) -> list[float]:
+    """The looks for the next batch while the job is paused. Each of the first two takes 1000 s of the clock."""
+    looks, take = list[float](), DeviceFeed.next
+
+    def looked(feed: DeviceFeed, timeout_s: float) -> Any:
+        item = take(feed, timeout_s)
+        if item is None and running.trainers[0]._control.state("tiny") == Control.PAUSE:
+            looks.append(timeout_s)
+            if clock is not None and len(looks) <= 2:
+                clock.now_s += 1000
+        return item
+
+    monkeypatch.setattr(DeviceFeed, "next", looked)
+    return looks
+
+
+def test_a_pause_is_no_time_of_a_phase(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage, clock = Stage(job_spec(tmp_path), phase_plans(2)), Clock()
+    positions = stage.every_position()
+    stage.command(Control.START)
+    stage.feed(positions[:4])
+    running = Running(stage, clock=clock)
+    looks = looks_of(running, monkeypatch, clock)
+    with running:
+        stage.wait_for_trained(4)
+        stage.command(Control.PAUSE)
+        until(lambda: len(looks) > 2)
+        stage.command(Control.RESUME)
+        stage.feed(positions[4:])
+        running.join()
+    assert running.error is None
+    assert {report.metrics["seconds"] for report in stage.reports("phase_report")} == {0.0}
+
+
+def test_the_time_until_a_batch_is_there_is_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """2 s for each, on a clock that moves for nothing else."""
+    stage, clock, take = Stage(job_spec(tmp_path), phase_plans(2)), Clock(), DeviceFeed.next
+
+    def slow(feed: DeviceFeed, timeout_s: float) -> Any:
+        item = take(feed, timeout_s)
+        clock.now_s += 2 * isinstance(item, Batch)
+        return item
+
+    monkeypatch.setattr(DeviceFeed, "next", slow)
+    stage.command(Control.START)
+    stage.feed(stage.every_position())
+    with Running(stage, clock=clock) as running:
+        running.join()
+    assert running.error is None
+    found = [(report.metrics["seconds"], report.metrics["data_wait_ratio"]) for report in stage.reports("phase_report")]
+    assert found == [(6.0, 1.0), (4.0, 1.0), (6.0, 1.0), (4.0, 1.0), (4.0, 1.0)]
+
+
+def test_each_batch_is_reported(tmp_path: Path) -> None:
+    stage = finished(tmp_path)
+    steps = {(step.purpose, step.epoch, step.clips_done) for step in stage.reports("step")}
+    assert {(TRAIN, epoch, clips) for epoch in (0, 1) for clips in (4, 8, 10)} <= steps
+    assert {(VALIDATION, epoch, clips) for epoch in (0, 1) for clips in (4, 6)} <= steps
+
+
+def test_a_save_that_failed_is_tried_again_at_its_time_in_a_pause_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stores = Unreliable(Unavailable("503 Slow Down"))
+    stage = Stage(job_spec(tmp_path, checkpoint={"every": 4}), phase_plans(2), stores=stores)
+    stage.command(Control.START)
+    stage.feed(stage.every_position()[:4])
+    running = Running(stage, save_retry_s=1000)
+    looks = looks_of(running, monkeypatch)
+    with running:
+        stage.wait_for("trouble")
+        stage.command(Control.PAUSE)
+        until(lambda: len(looks) > 2)
+        assert len(stores.refused) == 1
 
 
 def test_a_pause_within_an_evaluation_keeps_its_messages(tmp_path: Path) -> None:

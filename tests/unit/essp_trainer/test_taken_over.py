@@ -7,9 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from essp_common.artifacts import checkpoint_writer
+from essp_common.artifacts import checkpoint_writer, layout
+from essp_common.artifacts.scores import ScoreTable
 from essp_common.errors import Fenced
-from essp_common.pb.v1.messages_pb2 import Control
+from essp_common.pb.v1.messages_pb2 import Control, PhasePlan
+from essp_trainer.checkpoints.checkpoint_store import CheckpointStore
 from tests.harness.training_jobs import Running, Stage, final_weights, job_spec, phase_plans
 
 pytestmark = pytest.mark.slow
@@ -56,3 +58,26 @@ def test_what_breaks_a_process_that_was_taken_over_is_not_the_fault_of_the_job(t
         running.join()
     assert isinstance(running.error, Fenced)
     assert stage.reports("failed") == []
+
+
+def test_a_process_that_was_frozen_leaves_the_scores_of_the_next_as_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is thawed when it has evaluated, and has not written what that came to."""
+    stage = Stage(job_spec(tmp_path), phase_plans(2))
+    write, of_next = CheckpointStore.write_scores, layout.scores("one", "validation", 0)
+
+    def frozen(store: CheckpointStore, plan: PhasePlan, table: ScoreTable) -> None:
+        checkpoint_writer.claim(stage.store, "one", fence=7)
+        stage.store.put(of_next, b"newer")
+        write(store, plan, table)
+
+    monkeypatch.setattr(CheckpointStore, "write_scores", frozen)
+    stage.command(Control.START)
+    stage.feed(stage.every_position()[:16])
+    with Running(stage) as running:
+        running.join()
+    assert isinstance(running.error, Fenced)
+    assert stage.store.get(of_next) == b"newer"
+    assert stage.reports("failed") == []
+    assert stage.reports("trouble") == []

@@ -64,6 +64,33 @@ def test_a_checkpoint_that_cannot_be_saved_is_reported_and_tried_again(
     assert stage.bus.backlog("essp.clips", "trainer.one.tiny") == 0
 
 
+def test_while_saves_fail_they_are_tried_at_the_ends_of_epochs_and_not_every_few_clips(tmp_path: Path) -> None:
+    stores = Unreliable(Unavailable("503 Slow Down"))
+    stage = Stage(job_spec(tmp_path, checkpoint={"every": 4}), phase_plans(2), stores=stores)
+    stage.command(Control.START)
+    stage.feed(stage.every_position()[:4])
+    with Running(stage, save_retry_s=1000):
+        stage.wait_for("trouble")
+        stage.feed(stage.every_position()[4:16])
+        stage.wait_for("phase_report", 2)
+        assert {key.split("/")[3] for key in stores.refused} == {"0000000004-0000000001", "0000000010-0000000001"}
+
+
+def test_a_checkpoint_that_is_late_holds_nothing_of_the_evaluation_that_has_begun(tmp_path: Path) -> None:
+    """That begins again at its first clip."""
+    stores = Unreliable(Unavailable("503 Slow Down"))
+    stage = Stage(job_spec(tmp_path), phase_plans(2), stores=stores)
+    stage.command(Control.START)
+    stage.feed(stage.every_position()[:14])
+    with Running(stage, save_retry_s=1000) as running:
+        stage.wait_for("trouble")
+        stage.wait_for_trained(14)
+        stores.failing = False
+    assert running.error is None
+    [saved] = manifests(stage)
+    assert (saved.position, saved.running) == (Position(1, 0), {})
+
+
 def test_none_is_a_difference_to_one_that_could_not_be_saved(tmp_path: Path) -> None:
     stores = Unreliable(Unavailable("503 Slow Down"))
     spec = job_spec(tmp_path, checkpoint={"every": 4, "keep": 9, "parallel": "thread"}, optimizer={"lr": 1e-5})
@@ -112,6 +139,29 @@ def last_training_state_of_a_whole_one(path: Path, ranks: int) -> bytes:
     return final_weights(plain)
 
 
+def test_weights_that_could_not_be_saved_are_not_the_best(tmp_path: Path) -> None:
+    """Those before them stay it, with their own scores."""
+    stores = Unreliable(Unavailable("503 Slow Down"), ["/checkpoints/"])
+    stores.failing = False
+    stage = Stage(job_spec(tmp_path, choose="last"), phase_plans(2), stores=stores)
+    positions = stage.every_position()
+    stage.command(Control.START)
+    stage.feed(positions[:16])
+    with Running(stage, save_retry_s=0) as running:
+        stage.wait_for("phase_report", 2)
+        stores.failing = True
+        stage.feed(positions[16:32])
+        stage.wait_for("phase_report", 4)
+        stores.failing = False
+        stage.feed(positions[32:])
+        running.join()
+    assert running.error is None
+    manifest = checkpoint.read_latest(stage.store, "one")
+    assert manifest is not None
+    assert manifest.best is not None
+    assert (manifest.best.epoch, manifest.epoch, manifest.scores["validation"]) == (0, 0, SCORES[0])
+
+
 @pytest.mark.parametrize("refused", ["/scores/", "/history.json"])
 def test_what_was_refused_for_a_while_is_written_later(tmp_path: Path, whole: Stage, refused: str) -> None:
     stores = Unreliable(Unavailable("503 Slow Down"), [refused])
@@ -130,6 +180,24 @@ def test_what_was_refused_for_a_while_is_written_later(tmp_path: Path, whole: St
     for name in SCORES:
         assert stage.store.get(name) == whole.store.get(name)
     assert len(json.loads(stage.store.get(layout.history("one")))) == len(stage.plans)
+
+
+def test_a_history_that_was_refused_to_the_end_is_written_before_the_final_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until then it costs no checkpoint more than there would be."""
+    monkeypatch.setattr("essp_trainer.checkpoints.checkpointer._wait", lambda seconds: None)
+    stores = Unreliable(Unavailable("503 Slow Down"), ["/history.json"])
+    stage = Stage(job_spec(tmp_path, checkpoint={"keep": 20}), phase_plans(2), stores=stores)
+    stage.command(Control.START)
+    stage.feed(stage.every_position())
+    with Running(stage, save_retry_s=0) as running:
+        stage.wait_for("phase_report", 5)
+        stores.failing = False
+        running.join()
+    assert running.error is None
+    assert len(json.loads(stage.store.get(layout.history("one")))) == len(stage.plans)
+    assert checkpoint.steps(stage.store, "one") == [10, 26, 39]
 
 
 def test_a_checkpoint_of_before_an_evaluation_does_not_wait_for_its_scores(
@@ -267,6 +335,27 @@ def test_a_final_checkpoint_that_cannot_be_saved_fails_the_training(
     [failed] = stage.reports("failed")
     assert failed.kind == STORAGE
     assert "No space left on device; make room" in failed.reason
+
+
+@pytest.mark.parametrize("kind", [Unavailable, ConfigError])
+def test_who_leaves_while_the_final_checkpoint_is_refused_has_not_failed(
+    tmp_path: Path, kind: type[EsspError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is drained, or the job is stopped: started again, it goes on from the checkpoint before."""
+    monkeypatch.setattr("essp_trainer.checkpoints.checkpointer._wait", lambda seconds: None)
+    stores = Unreliable(kind("no answer"), ["/checkpoints/0000000023-"])
+    stage = Stage(job_spec(tmp_path), phase_plans(1), stores=stores)
+    stage.command(Control.START)
+    stage.feed(stage.every_position())
+    with Running(stage, final_save_timeout_s=1000) as running:
+        stage.wait_for("trouble")
+    assert running.error is None
+    assert running.trainers[0].interrupted
+    assert stage.reports("failed") == []
+    stores.failing = False
+    again = Stage(stage.spec, stage.plans, stores=stores)
+    train(again, [position for position in again.every_position() if position >= (1, 0)])
+    assert final_weights(again)
 
 
 class Flipping(Stores):

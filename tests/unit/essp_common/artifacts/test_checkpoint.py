@@ -231,6 +231,14 @@ def test_old_ones_that_cannot_be_removed_are_no_failure(tmp_path: Path, caplog: 
     assert checkpoint.read_latest(store, "rgb") == saved
 
 
+def test_a_damaged_one_among_those_that_are_kept_does_not_keep_older_ones(folder: ObjectStore) -> None:
+    for step in (4, 8, 12):
+        save(folder, manifest(step), FILES, keep=2)
+        if step == 8:
+            folder.put(checkpoint.read(folder, "rgb", 8).key, b"damaged")
+    assert checkpoint.steps(folder, "rgb") == [8, 12]
+
+
 def test_the_newest_and_the_best_are_kept(folder: ObjectStore) -> None:
     for step in (4, 8, 12, 16, 20):
         save(folder, manifest(step, best=8 if step > 8 else None), FILES, keep=2)

@@ -204,3 +204,13 @@ def test_ten_million_clips_are_a_few_megabytes() -> None:
     data = pack(chapter)
     assert unpack(data, "") == chapter
     assert len(data) * 100 < 10 * 2**20
+
+
+def test_the_last_segment_of_a_run_is_none_of_another_one(store: ObjectStore) -> None:
+    """A run that left none began between two that did."""
+    history = History(store)
+    for number, since in enumerate((1, 1, 5, 5), 1):
+        written = segment(number, fence=since)
+        written.since = since
+        history.append(written)
+    assert [found and found.last for found in map(history.last_of, (1, 3, 5, 7))] == [2, None, 4, None]

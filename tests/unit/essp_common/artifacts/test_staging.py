@@ -204,6 +204,21 @@ def test_of_those_that_are_staged_a_damaged_one_leads_to_the_one_before(
     assert found_step(restarted(node, tmp_path / "nvme").claim()) == latest(store) == 4
 
 
+def test_of_two_whole_ones_that_are_staged_the_newer_is_taken_up(
+    node: Node, store: DirectoryStore, tmp_path: Path
+) -> None:
+    """The process was killed while it copied the older one."""
+
+    def killed(*_: Any) -> Manifest:
+        node.stage(8)
+        raise Unavailable("killed")
+
+    with suppress(Unavailable):
+        node.staging.copy(node.stage(4), killed)
+    assert node.staged == [4, 8]
+    assert found_step(restarted(node, tmp_path / "nvme").claim()) == latest(store) == 8
+
+
 def test_clips_of_a_damaged_latest_are_known_where_an_older_one_is_staged(
     node: Node, store: DirectoryStore, tmp_path: Path
 ) -> None:
@@ -282,6 +297,31 @@ def test_a_store_that_holds_other_bytes_than_were_copied_to_it_is_not_trusted(tm
     with pytest.raises(BadCheckpoint, match="damaged"):
         node.copy(node.stage(4, b"weights"))
     assert (node.staged, latest(store)) == ([4], 0)
+
+
+def test_a_file_that_somebody_removes_from_the_buffer_is_a_copy_that_failed(node: Node, store: DirectoryStore) -> None:
+    staged = node.stage(4)
+    node.place.delete(staged.prefix + MODEL_FILE)
+    with pytest.raises(BadCheckpoint, match="is gone; leave it to ESSP what lies there"):
+        node.copy(staged)
+    assert latest(store) == 0
+    assert node.copy(node.stage(8)) is not None
+
+
+def test_a_disk_that_lets_nothing_be_removed_costs_no_checkpoint(
+    node: Node, store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = BoundedDirectory.list
+
+    def busy(place: BoundedDirectory, prefix: str = "") -> Iterator[ObjectInfo]:
+        if prefix:
+            raise Unavailable("busy")
+        return listed(place, prefix)
+
+    monkeypatch.setattr(BoundedDirectory, "list", busy)
+    node.stage(4)
+    assert node.copy(node.stage(8)) is not None
+    assert latest(store) == 8
 
 
 def test_a_store_that_is_full_at_the_start_costs_what_was_staged(

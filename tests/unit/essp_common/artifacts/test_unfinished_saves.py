@@ -10,7 +10,7 @@ import pytest
 from essp_common.artifacts import checkpoint, layout
 from essp_common.artifacts.checkpoint_files import StoredFile
 from essp_common.artifacts.checkpoint_writer import CheckpointWriter
-from essp_common.errors import Unavailable
+from essp_common.errors import Fenced, Unavailable
 from essp_common.objects.directory import DirectoryStore
 from essp_common.objects.numbered_log import NumberedLog
 from essp_common.objects.port import ObjectInfo, ObjectStore
@@ -99,8 +99,9 @@ def test_a_checkpoint_that_is_removed_while_it_is_read_leads_to_the_newer_one(tm
     assert latest(Overtaken(str(tmp_path))) == 12
 
 
+@pytest.mark.parametrize("final", [False, True])
 @pytest.mark.parametrize("lost", ["before", "after"])
-def test_a_save_whose_last_answer_was_lost_is_repeated(tmp_path: Path, lost: str) -> None:
+def test_a_save_whose_last_answer_was_lost_is_repeated(tmp_path: Path, lost: str, final: bool) -> None:
     written = []
 
     class Lossy(DirectoryStore):
@@ -119,11 +120,15 @@ def test_a_save_whose_last_answer_was_lost_is_repeated(tmp_path: Path, lost: str
     writer = begin(store)
     store.failing = True
     with pytest.raises(Unavailable):
-        writer.save(manifest(4), DATA, 2)
+        writer.save(manifest(4, final=final), DATA, 2)
     written.clear()
-    saved = writer.save(manifest(4), DATA, 2)
+    saved = writer.save(manifest(4, final=final), DATA, 2)
     assert bool(written) == (lost == "before"), "what is the latest already is not touched"
     assert checkpoint.read_latest(store, "rgb") == saved
+    if final:
+        with pytest.raises(Fenced, match="finished"):
+            writer.save(manifest(8), DATA, 2)
+        return
     assert writer.save(manifest(8), DATA, 2) == checkpoint.read_latest(store, "rgb")
 
 
