@@ -28,7 +28,8 @@ Guarantees:
   `request_rebuild` does it for those that the consumer finds so.
 - A clip that has not come for `_PATIENCE_S`, though it is the next, is asked for, and so are others that are missing
   among those that have come. A master that has it for made or trained makes it again; one that knows of nothing wrong
-  does nothing. So no clip is waited for in vain, whatever message or report of it was lost.
+  does nothing. So no clip is waited for in vain, whatever message or report of it was lost. The last clips that were
+  released are reported once more, too: one whose report was lost may occupy what the next clip needs.
 - A message of the next run of the job is left to the intake of that run, which then reports in that run what it is done
   with; this one's reports would count for nothing.
 
@@ -259,6 +260,8 @@ class OrderedIntake:
         """The clip that is waited for, and since when; anew each time that it is asked for."""
         self._told: Position | None = None
         """The last clip of which the log says that it was asked for."""
+        self._released: deque[ClipRef] = deque(maxlen=_LOOK_AHEAD)
+        """The last clips that were reported as trained."""
         self._undecided: list[_Arrival] = []
         """Of which it is not known whether they are of this run."""
         self._dropped: deque[_Dropped] = deque()
@@ -314,15 +317,12 @@ class OrderedIntake:
 
     def release(self, items: Iterable[Delivery]) -> None:
         """Done with these: free their bytes and report that durably to the master."""
-        clips: dict[tuple[Purpose, int], list[ClipRef]] = defaultdict(list)
         items = list(items)
         for item in items:
             self._buffer.release(Position(item.phase_index, item.clip.index))
-            if not item.skipped:
-                clips[(item.clip.purpose, item.clip.epoch)].append(item.clip)
+        clips = [item.clip for item in items if not item.skipped]
         self._cache.ack_all([item.key for item in items if not item.skipped], self._options.consumer)
-        for done in clips.values():
-            self._report_trained(done)
+        self._report_trained(clips)
         if clips:
             self._bus.flush()
 
@@ -427,6 +427,7 @@ class OrderedIntake:
         for place in missing:
             clip = ClipRef(job=self._options.job, purpose=plan.purpose, epoch=plan.epoch, index=place.index)
             self._report_lost(clip, "no message has come that it is there", 0, awaited=True)
+        self._report_trained(list(self._released), again=True)
         self._bus.flush()
 
     def _is_there(self, arrival: _Arrival) -> bool:
@@ -538,18 +539,24 @@ class OrderedIntake:
         latest = self._in_hand[record.partition].pop(record.offset, record.delivery)
         self._subscription.done(record if latest == record.delivery else replace(record, delivery=latest))
 
-    def _report_trained(self, clips: Sequence[ClipRef]) -> None:
-        """Clips of one phase."""
-        attempts = [clip.attempt for clip in clips]
-        trained = Trained(
-            job=self._options.job,
-            purpose=clips[0].purpose,
-            epoch=clips[0].epoch,
-            consumer=self._options.consumer,
-            indices=[clip.index for clip in clips],
-            attempts=attempts if any(attempts) else (),
-        )
-        self._report(Progress(trained=trained))
+    def _report_trained(self, clips: Iterable[ClipRef], again: bool = False) -> None:
+        by_phase: dict[tuple[Purpose, int], list[ClipRef]] = defaultdict(list)
+        for clip in clips:
+            by_phase[clip.purpose, clip.epoch].append(clip)
+        for (purpose, epoch), done in by_phase.items():
+            attempts = [clip.attempt for clip in done]
+            trained = Trained(
+                job=self._options.job,
+                purpose=purpose,
+                epoch=epoch,
+                consumer=self._options.consumer,
+                indices=[clip.index for clip in done],
+                attempts=attempts if any(attempts) else (),
+                again=again,
+            )
+            self._report(Progress(trained=trained))
+            if not again:
+                self._released += done
 
     def _report(self, progress: Progress) -> None:
         progress.job = self._options.job

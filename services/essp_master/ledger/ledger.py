@@ -15,7 +15,7 @@ consumer (`lead.py`) allow.
 
 A consumer that restarts from a checkpoint asks (`lost`) for clips that it had reported as trained. The ledger opens
 them again for this consumer alone, and does not count them twice. A trainer that is further than the ledger knows tells
-it so with its next checkpoint (`trainers.py`).
+it so when it resumes, and with its next checkpoint (`trainers.py`).
 
 In training, another video replaces one that cannot be decoded. In evaluation, and when replacements run out, the index
 is skipped for all consumers. A stream that cannot be extracted is skipped for its own consumers only: the others may
@@ -128,7 +128,7 @@ class Ledger:
             return out
         match progress.WhichOneof("event"):
             case "trained" if self._members.is_outdated(progress.trained.consumer, progress.worker):
-                self.counts.duplicates += len(progress.trained.indices)
+                self.counts.duplicates += 0 if progress.trained.again else len(progress.trained.indices)
             case "trained":
                 self._trained(progress.trained, out)
             case "made":

@@ -27,6 +27,7 @@ from essp_common.pb.v1.messages_pb2 import (
     HistorySegment,
     PhaseEvents,
     Progress,
+    Trouble,
 )
 from essp_common.planning.digest import as_text, joined, ref_digest
 from essp_common.planning.position import Position
@@ -268,6 +269,29 @@ def test_a_trainer_may_die_before_it_has_told_of_its_checkpoint(
     assert [(saved.trainer, saved.position) for saved in account_of(segments).saved] == [("rgb", position)]
     findings = broken(audit(job, segments))
     assert findings.keys() == (set() if planned else {"exact resume"}), findings
+
+
+def test_a_checkpoint_is_told_of_when_it_is_made_or_when_a_trainer_goes_on_from_it(
+    adapters: Adapters, tmp_path: Path
+) -> None:
+    job, position = Audited(adapters, tmp_path), Position(0, 6)
+    digest = job.plan().digest(position, {}, frozenset(), 2)
+    ready = CheckpointReady(trainer="rgb", step=6, position=position.message(), digest=digest, resumed=True)
+    job.master.start(job.fleet.job)
+    for _ in range(2):
+        job.fleet.report(Progress(fence=1, checkpoint=ready))
+    job.fleet.report(Progress(trouble=Trouble(trainer="rgb", reason="the disk is full", unsaved=True), fence=1))
+    job.fleet.report(Progress(fence=1, checkpoint=ready))
+    job.master.step(0)
+    status = job.master.status("small")
+    assert "rgb resumes from its checkpoint after 6 clips" in [event.message for event in job.master.events("small")]
+    assert status.phases[0].done["trainer.rgb"] == 6
+    assert job.master.conditions.look(), "nothing was saved since"
+    job.master.stop("small")
+    job.master.step(0)
+    segments = list(History(adapters.stores.under(job.fleet.job.output)).read())
+    assert [(saved.trainer, saved.position) for saved in account_of(segments).saved] == [("rgb", position)]
+    assert not broken(audit(job, segments))
 
 
 def test_a_training_that_resumed_from_rounded_numbers_is_named(adapters: Adapters, tmp_path: Path) -> None:
