@@ -288,8 +288,7 @@ def test_a_checkpoint_is_told_of_when_it_is_made_or_when_a_trainer_goes_on_from_
     assert status.phases[0].done["trainer.rgb"] == 6
     assert job.master.conditions.look(), "nothing was saved since"
     job.master.stop("small")
-    job.master.step(0)
-    segments = list(History(adapters.stores.under(job.fleet.job.output)).read())
+    segments = job.ended()
     assert [(saved.trainer, saved.position) for saved in account_of(segments).saved] == [("rgb", position)]
     assert not broken(audit(job, segments))
 
