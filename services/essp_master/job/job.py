@@ -383,6 +383,8 @@ class Job:
         told = kind == "stopped" and ledger.has_stopped(progress.stopped.trainer)
         closed, failed = ledger.closed, ledger.counts.failed
         out = self.recorder.handle(progress)
+        if self._handover.reads:
+            out += self.recorder.issue()
         if kind == "loop" and any(_same_process(loop, progress.loop) for loop in ledger.loops()):
             self._heard_s[progress.loop.consumer] = now_s  # what a process says that was replaced is no sign of life
         if ledger.closed != closed:

@@ -32,10 +32,12 @@ from essp_common.pb.v1.messages_pb2 import (
 from essp_common.planning.digest import as_text, joined, ref_digest
 from essp_common.planning.position import Position
 from essp_common.wiring import Adapters
+from essp_master.config import MasterSettings
 from essp_master.job.stall_watch import StallWatch
 from essp_master.ledger.credits import Credits
 from essp_master.service import Master
 from tests.harness.fleet import Fleet, make_job, master_over, run_to_rest, save_checkpoint
+from tests.harness.masters import die
 
 INVARIANTS = ["conservation", "no double count", "no leak", "exact resume", "one master", "liveness", "API = truth"]
 LAST = Position(5, 0)
@@ -269,6 +271,29 @@ def test_a_trainer_may_die_before_it_has_told_of_its_checkpoint(
     assert [(saved.trainer, saved.position) for saved in account_of(segments).saved] == [("rgb", position)]
     findings = broken(audit(job, segments))
     assert findings.keys() == (set() if planned else {"exact resume"}), findings
+
+
+@pytest.mark.parametrize("bad", ["test/v2.mp4", "train/v1.mp4"])
+def test_what_was_skipped_or_replaced_for_a_checkpoint_is_known_to_the_next_master(
+    adapters: Adapters, tmp_path: Path, bad: str
+) -> None:
+    """The one before died and had written nothing since the start; the next one reads at once all that was said."""
+    job = Audited(adapters, tmp_path, bad)
+    settings = MasterSettings(history_s=1e9, ready_s=0.0)
+    first = Master(adapters, settings, "m1", recovers=True)
+    first.recover()
+    first.start(job.fleet.job)
+    job.watch()
+    run_to_rest(first, job.fleet)
+    for trainer in job.fleet.job.trainers:
+        job.save(trainer)
+    die(first)
+    job.master = Master(adapters, settings, "m2", recovers=True)
+    job.master.recover()
+    job.fleet.report(Progress(finished=Finished(stage=AGGREGATOR, uri="file:///model"), fence=1))
+    segments = job.ended()
+    assert not broken(audit(job, segments))
+    assert account_of(segments).runs[-1].counts["failed"]
 
 
 def test_a_checkpoint_is_told_of_when_it_is_made_or_when_a_trainer_goes_on_from_it(
