@@ -3,7 +3,8 @@
 A new master publishes a mark behind the messages that its predecessor left unread. Once the mark comes back, all of
 them are accounted for. Until then it issues after each of them, not after many together: the older master had issued a
 clip before anybody could speak of it, and a ledger that has not does not know what they speak of. Decoders drop the
-work units of the older master, so what is outstanding then is issued again, once, and as soon as the job has work to do.
+work units of the older master, so what is outstanding of these then is issued again, once, and as soon as the job has
+work to do.
 """
 
 from __future__ import annotations

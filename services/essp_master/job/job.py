@@ -348,7 +348,7 @@ class Job:
 
     def _hand_over(self) -> Sequence[Instruction]:
         works = self.works and self.extension is None
-        return self.recorder.issue_again() if self._handover.is_due(works) else ()
+        return self.recorder.issue_inherited() if self._handover.is_due(works) else ()
 
     # --- what comes in ---
 
