@@ -126,6 +126,7 @@ class LedgerSimulation:
         for instruction in instructions:
             match instruction:
                 case IssueUnits(phase_index, units, consumers):
+                    assert all(len({clip.video for clip in unit}) == 1 for unit in units), "a unit is of one video"
                     clips = [clip for unit in units for clip in unit]
                     self.seeds += [Seed(phase_index, clip, consumers) for clip in clips]
                     self.issued += [Position(phase_index, clip.index) for clip in clips]
