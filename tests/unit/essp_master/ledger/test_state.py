@@ -131,7 +131,7 @@ DAMAGES: dict[str, Callable[[LedgerState], object]] = {
     "a clip done that no phase has": lambda state: state.consumers[0].beyond[0].CopyFrom(IndexSet([999]).message()),
     "a clip done twice": lambda state: state.consumers[0].beyond[0].CopyFrom(IndexSet([0]).message()),
     "clips done of a phase that is not": lambda state: state.consumers[0].beyond[9].CopyFrom(IndexSet([1]).message()),
-    "no indices in a block": lambda state: state.consumers[0].beyond[0].MergeFrom(Indices(blocks=[0], bits=[b""])),
+    "no indices in a block": lambda state: state.consumers[0].beyond[0].MergeFrom(Indices(blocks=[5], bits=[b""])),
     "a block that is there twice": lambda state: state.phases[0].skipped.MergeFrom(
         Indices(blocks=[0, 0], bits=[b"1", b"1"])
     ),
