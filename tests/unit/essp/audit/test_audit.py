@@ -21,6 +21,7 @@ from essp_common.messages.ordered import Delivery, OrderedIntake
 from essp_common.objects.directory import DirectoryStore
 from essp_common.pb.v1.messages_pb2 import (
     AGGREGATOR,
+    ChangeTaken,
     CheckpointReady,
     Finished,
     HistoryEntry,
@@ -214,6 +215,38 @@ def tell_wrong(segments: list[HistorySegment]) -> None:
     assert segments[-1].status_json != told
 
 
+def keep_bytes(segments: list[HistorySegment]) -> None:
+    segments[-1].entries.add(time_ms=1, fence=1, budget_bytes=9, outstanding_bytes=5, outstanding_clips=1)
+
+
+def write_under_a_fence_of_nobody(segments: list[HistorySegment]) -> None:
+    segments[-1].entries.add(time_ms=1, fence=9)
+
+
+def said(trainer: str, epoch: int) -> ChangeTaken:
+    """That a trainer has the first change from an epoch on."""
+    return ChangeTaken(trainer=trainer, number=1, place={"epoch": epoch})
+
+
+def hold_a_change(segments: list[HistorySegment], epoch: int) -> None:
+    for entry in entries(segments):
+        if entry.checkpoint.trainer == "rgb":
+            entry.checkpoint.changes.append(said("rgb", epoch))
+
+
+def hold_a_change_that_nobody_said(segments: list[HistorySegment]) -> None:
+    hold_a_change(segments, 1)
+
+
+def hold_a_change_too_early(segments: list[HistorySegment]) -> None:
+    segments[0].entries.add(time_ms=1, fence=1, change_taken=said("rgb", 7))
+    hold_a_change(segments, 7)
+
+
+def lack_a_change(segments: list[HistorySegment]) -> None:
+    segments[0].entries.add(time_ms=1, fence=1, change_taken=said("rgb", 1))
+
+
 DOCTORED: dict[Callable[[list[HistorySegment]], None], tuple[str, str]] = {
     lose_a_clip: ("conservation", "trainer.rgb never trained clip 0 of phase 0"),
     train_a_clip_twice: ("no double count", "was credited with clip 0 of phase 0 2 times"),
@@ -221,6 +254,11 @@ DOCTORED: dict[Callable[[list[HistorySegment]], None], tuple[str, str]] = {
     exceed_the_budget: ("no leak", "65537 bytes were outstanding, the budget is 65536"),
     leak_a_key: ("no leak", "1 keys of the job were left in the cache"),
     train_another_clip: ("exact resume", "checkpoint 45 of rgb (at clip 0 of phase 5) has seen unplanned clips"),
+    keep_bytes: ("no leak", "5 bytes of 1 clips were never released"),
+    write_under_a_fence_of_nobody: ("one master", "an entry has fence 9, but no master began with it"),
+    hold_a_change_that_nobody_said: ("exact resume", "on, which nobody has said"),
+    hold_a_change_too_early: ("exact resume", "on, which it has not reached"),
+    lack_a_change: ("exact resume", "checkpoint 45 of rgb (at clip 0 of phase 5) lacks change 1, taken from"),
     forget_the_final_checkpoint: ("exact resume", "trainer rgb has no final checkpoint"),
     accept_a_lower_fence: ("one master", "an entry with fence 1 was accepted after one with 2"),
     begin_with_a_used_fence: ("one master", "a master began with fence 1, which another one had"),
