@@ -195,7 +195,9 @@ class Account:
             self.changes[entry.changed.number] = entry.changed
         if entry.HasField("change_taken"):
             self._take(entry.change_taken)
-        if entry.HasField("checkpoint") and self.runs:
+        if entry.checkpoint.resumed:
+            self._save_unsaid([entry.checkpoint])
+        elif entry.HasField("checkpoint") and self.runs:
             self._save(self.runs[-1], entry.checkpoint)
         if entry.budget_bytes:
             self.peaks.append((max(entry.peak_bytes, entry.outstanding_bytes), entry.budget_bytes))
@@ -255,7 +257,7 @@ class Account:
                 run.failures.setdefault((failure.stage, failure.kind), []).append(failure.video)
 
     def _save_unsaid(self, checkpoints: Iterable[CheckpointReady]) -> None:
-        """Those of the run before that a trainer made when it died, and the master found."""
+        """Those that a trainer made when it died; the next run, or the trainer itself, begins there."""
         said = {(saved.trainer, saved.step, saved.digest) for saved in self.saved}
         for checkpoint in checkpoints:
             if self.runs and (checkpoint.trainer, checkpoint.step, checkpoint.digest) not in said:

@@ -29,8 +29,9 @@ Guarantees:
   otherwise wait for the decoders once for each clip. Bytes that `read` finds damaged (`BadFrames`) are reported in the
   same way, and `request_rebuild` reports those that the consumer finds damaged.
 - If the next clip has not come for `_PATIENCE_S`, the intake asks for it, and for the gaps among the clips behind it. A
-  master that holds such a clip for made or trained has it made again; one that is still having it made does nothing. So
-  no lost message or report holds a consumer up for ever.
+  master that holds such a clip for made or trained has it made again; one that is still having it made does nothing. It
+  also reports the clips that it released last once more, since one whose report was lost may occupy what the next clip
+  needs. So no lost message or report holds a consumer up for ever.
 - A message of the next run of the job is left for the intake of that run, uncommitted: what this one reported about it
   would count for nothing.
 
@@ -262,6 +263,8 @@ class OrderedIntake:
         """The clip that is late, and since when it has been waited for; that time begins again with each request."""
         self._logged: Position | None = None
         """The last clip that the log says was asked for."""
+        self._released: deque[ClipRef] = deque(maxlen=_LOOK_AHEAD)
+        """The last clips that were reported as trained."""
         self._undecided: list[_Arrival] = []
         """Messages of which it is not known yet whether they are of this run."""
         self._dropped: deque[_Dropped] = deque()
@@ -316,15 +319,12 @@ class OrderedIntake:
 
     def release(self, items: Iterable[Delivery]) -> None:
         """Done with these: free their bytes and report that durably to the master."""
-        clips: dict[tuple[Purpose, int], list[ClipRef]] = defaultdict(list)
         items = list(items)
         for item in items:
             self._buffer.release(Position(item.phase_index, item.clip.index))
-            if not item.skipped:
-                clips[(item.clip.purpose, item.clip.epoch)].append(item.clip)
+        clips = [item.clip for item in items if not item.skipped]
         self._cache.ack_all([item.key for item in items if not item.skipped], self._options.consumer)
-        for done in clips.values():
-            self._report_trained(done)
+        self._report_trained(clips)
         if clips:
             self._bus.flush()
 
@@ -429,6 +429,7 @@ class OrderedIntake:
         for place in missing:
             clip = ClipRef(job=self._options.job, purpose=plan.purpose, epoch=plan.epoch, index=place.index)
             self._report_lost(clip, "no message has come that it is there", 0, awaited=True)
+        self._report_trained(list(self._released), again=True)
         self._bus.flush()
 
     def _is_there(self, arrival: _Arrival) -> bool:
@@ -540,18 +541,24 @@ class OrderedIntake:
         latest = self._in_hand[record.partition].pop(record.offset, record.delivery)
         self._subscription.done(record if latest == record.delivery else replace(record, delivery=latest))
 
-    def _report_trained(self, clips: Sequence[ClipRef]) -> None:
-        """Clips of one phase."""
-        attempts = [clip.attempt for clip in clips]
-        trained = Trained(
-            job=self._options.job,
-            purpose=clips[0].purpose,
-            epoch=clips[0].epoch,
-            consumer=self._options.consumer,
-            indices=[clip.index for clip in clips],
-            attempts=attempts if any(attempts) else (),
-        )
-        self._report(Progress(trained=trained))
+    def _report_trained(self, clips: Iterable[ClipRef], again: bool = False) -> None:
+        by_phase: dict[tuple[Purpose, int], list[ClipRef]] = defaultdict(list)
+        for clip in clips:
+            by_phase[clip.purpose, clip.epoch].append(clip)
+        for (purpose, epoch), done in by_phase.items():
+            attempts = [clip.attempt for clip in done]
+            trained = Trained(
+                job=self._options.job,
+                purpose=purpose,
+                epoch=epoch,
+                consumer=self._options.consumer,
+                indices=[clip.index for clip in done],
+                attempts=attempts if any(attempts) else (),
+                again=again,
+            )
+            self._report(Progress(trained=trained))
+            if not again:
+                self._released += done
 
     def _report(self, progress: Progress) -> None:
         progress.job = self._options.job

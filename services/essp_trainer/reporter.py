@@ -86,7 +86,7 @@ class Reporter:
         self._bus.flush()
 
     def checkpoint(self, ready: CheckpointReady) -> None:
-        """Report a durable checkpoint."""
+        """Report a durable checkpoint, or that the training goes on from one."""
         self._publish(Progress(checkpoint=ready))
         self._bus.flush()
 

@@ -312,6 +312,7 @@ class Trainer:
             )
             if latest is not None:
                 session.resume(latest)
+                self._tell_of_resume(assignment, reporter, checkpoint_store, latest)
             session.run()
             self._over = session.over
             return checkpointer.saved if session.stops else None
@@ -326,6 +327,16 @@ class Trainer:
             log.info("%s: %s", assignment.trainer, stop.words)
             retry_transient(lambda: reporter.stopped(latest.position, stop), self._leaving)
         self._ranks.broadcast(b"")
+
+    def _tell_of_resume(
+        self, assignment: Assignment, reporter: Reporter, checkpoint_store: CheckpointStore, latest: Manifest
+    ) -> None:
+        """Tell the master what this training holds, which may be more than the master has heard of: nobody takes the
+        clips before that, and of some the message may be lost. One that has stopped early has told so."""
+        if self._ranks.is_rank_zero and assignment.stop_at(latest) is None:
+            ready = checkpoint_store.message(latest)
+            ready.resumed = True
+            retry_transient(lambda: reporter.checkpoint(ready), self._leaving)
 
     def _starting_weights(self, uri: str | None) -> StartingWeights | None:
         code = self._config.settings.code

@@ -88,6 +88,15 @@ class _LateCommits(TenantBus):
     def __init__(self, bus: MemoryBus, chance: random.Random) -> None:
         super().__init__(bus, "")
         self._memory, self._chance = bus, chance
+        self.loses = 0.0
+        """How many of the messages of clips, and of the reports that clips are trained."""
+
+    def publish(self, topic: str, key: bytes, value: bytes, partition: int | None = None) -> None:
+        """As a bus does it."""
+        may_be_lost = topic != topics.PROGRESS or Progress.FromString(value).HasField("trained")
+        if may_be_lost and self._chance.random() < self.loses:
+            return
+        super().publish(topic, key, value, partition)
 
     def subscribe(
         self, topics: Sequence[str], group: str | None, partitions: Sequence[int] | None = None
@@ -124,10 +133,11 @@ class Trainer:
 class JobSimulation:
     """One job, and all who work for it."""
 
-    def __init__(self, seed: int, empties: bool = False) -> None:
-        """`empties`: the cache is emptied now and then."""
+    def __init__(self, seed: int, empties: bool = False, loses: float = 0.0) -> None:
+        """`empties`: the cache is emptied now and then. `loses`: so many messages are lost."""
         self._chance, self._empties = random.Random(seed), empties
         self._bus, self._cache = _LateCommits(MemoryBus(), self._chance), MemoryCache()
+        self._bus.loses = loses
         self._bus.ensure_topics({topic: topics.partitions(topic) for topic in (*topics.FIXED, topics.features(FLOW))})
         self._progress = self._bus.subscribe([topics.PROGRESS], "master")
         self.trainers = [Trainer("trainer.rgb", "rgb"), Trainer("trainer.flow", FLOW)]
@@ -207,7 +217,8 @@ class JobSimulation:
             while self._train(trainer):
                 moved = True
             self._release(trainer)
-            self._save(trainer, at_once=True)
+            if not trainer.position.index:  # as at the end of a pass
+                self._save(trainer, at_once=True)
         return moved
 
     def _is_over(self) -> bool:
@@ -258,7 +269,7 @@ class JobSimulation:
         works = False
         for record in self._progress.poll(100, 0):
             heard = Progress.FromString(record.value)
-            works |= not heard.failed.awaited
+            works |= not (heard.failed.awaited or heard.trained.again)
             if self._since <= heard.fence <= self._fence:
                 self._do([*self._ledger.account(heard), *self._ledger.issue()])
         return works
@@ -359,6 +370,8 @@ class JobSimulation:
         trainer.intake = OrderedIntake(
             self._bus, self._cache, options, self._config.phases, trainer.saved, lambda: self._now_s
         )
+        if trainer.saved != _BEGINNING:
+            self._tell_of_checkpoint(trainer)
 
     def _kill(self, trainer: Trainer) -> None:
         """What it called done and did not commit is delivered again; it may have freed what it did not report."""

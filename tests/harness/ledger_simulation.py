@@ -74,6 +74,8 @@ class Consumer:
     """Position -> (clip, skipped): messages that arrived, and that it has not taken yet."""
     held: list[tuple[Position, PlannedClip]] = field(default_factory=list)
     """The clips of the batch that is not complete."""
+    reported: list[Position] = field(default_factory=list)
+    """The clips that this process has reported as trained."""
     unacked: list[tuple[Position, PlannedClip, bool]] = field(default_factory=list)
     """Messages that are delivered again after a restart."""
     incarnation: int = 0
@@ -105,8 +107,8 @@ class LedgerSimulation:
         self.finished_phases: list[int] = []
         self.issued: list[Position] = []
         self.end: CompleteJob | FailJob | None = None
-        self.loses: Callable[[], bool] = lambda: False
-        """Whether the bus loses the message of a clip that is on its way to a consumer that has yet to take it."""
+        self.loses: Callable[[str], bool] = lambda consumer: False
+        """Whether the bus loses the message of a clip that is on its way to this consumer."""
         starts = {name: config.start.get(name, Position(0, 0)) for name in config.parts.consumers}
         self.consumers = {
             name: Consumer(name, self._stream_of(name), position, position, position, absent=name in config.loops)
@@ -124,6 +126,7 @@ class LedgerSimulation:
         for instruction in instructions:
             match instruction:
                 case IssueUnits(phase_index, units, consumers):
+                    assert all(len({clip.video for clip in unit}) == 1 for unit in units), "a unit is of one video"
                     clips = [clip for unit in units for clip in unit]
                     self.seeds += [Seed(phase_index, clip, consumers) for clip in clips]
                     self.issued += [Position(phase_index, clip.index) for clip in clips]
@@ -196,8 +199,10 @@ class LedgerSimulation:
                 self.do(self.ledger.account(self._stopped(consumer)))
         self.save_state()
         self.do(self.ledger.start())
-        for name in self.consumers:
-            self.finish(name)
+        for consumer in self.consumers.values():
+            consumer.reported = []
+            if not self.finish(consumer.name):
+                self._tell_of_resume(consumer)
 
     def deliver(self, number: int = 0, twice: bool = False) -> None:
         """Hand a message to the ledger; `twice`: it stays in the bag, to be delivered again."""
@@ -289,7 +294,7 @@ class LedgerSimulation:
             return
         for position, clip in consumer.held:
             self._ack(position, clip.attempt, consumer.name)
-            self.events.append(self._trained(consumer, position))
+            self._report(consumer, position)
             consumer.trained.append(position)
             consumer.clips[position] = clip
         consumer.held = []
@@ -310,6 +315,13 @@ class LedgerSimulation:
         ready = CheckpointReady(trainer=trainer, position=position, final=self.done(consumer.name))
         self.events.append(Progress(checkpoint=ready))
 
+    def _tell_of_resume(self, consumer: Consumer) -> None:
+        """A trainer that goes on from a checkpoint says so; one that has stopped early has said that."""
+        went_on = consumer.stopped is None or consumer.stopped > consumer.checkpoint
+        if consumer.name not in self.config.loops and consumer.checkpoint > Position(0, 0) and went_on:
+            trainer, position = consumer.name.partition(".")[2], consumer.checkpoint.message()
+            self.events.append(Progress(checkpoint=CheckpointReady(trainer=trainer, position=position, resumed=True)))
+
     def finish(self, name: str) -> bool:
         """Have a trainer that has trained everything say so, and end; False if it has not, or has ended."""
         consumer = self.consumers[name]
@@ -320,7 +332,8 @@ class LedgerSimulation:
         return True
 
     def ask(self, name: str) -> None:
-        """Have a consumer that waits ask for the clips that have not come, up to the last that is there."""
+        """Have a consumer that waits ask for the clips that have not come, up to the last that is there, and say again
+        which it has trained."""
         consumer = self.consumers[name]
         position = self._next(consumer)
         if consumer.absent or position is None:
@@ -332,6 +345,9 @@ class LedgerSimulation:
                 clip = ClipRef(purpose=plan.purpose, epoch=plan.epoch, index=index)
                 asked = Failed(clip=clip, stage=stage, kind=LOST, stream=consumer.stream, consumer=name, awaited=True)
                 self.events.append(Progress(failed=asked))
+        for phase_index in sorted({trained.phase_index for trained in consumer.reported}):
+            indices = [trained.index for trained in consumer.reported if trained.phase_index == phase_index]
+            self.events.append(self._trained(consumer, phase_index, indices, again=True))
 
     def lose_message(self, name: str, lost: Position) -> None:
         """The bus has lost a message that a consumer has not taken yet."""
@@ -361,7 +377,9 @@ class LedgerSimulation:
         if consumer.stopped is not None and consumer.stopped <= consumer.checkpoint:
             consumer.position = max(consumer.checkpoint, self.config.rest)
             self.events.append(self._stopped(consumer))
+        consumer.reported = []
         self._redeliver(consumer)
+        self._tell_of_resume(consumer)
 
     def stop(self, name: str, ends: bool = False) -> None:
         """Have a trainer stop early where it is. What comes before the phases after all epochs it acks and drops.
@@ -372,6 +390,7 @@ class LedgerSimulation:
         self.checkpoint(name)
         consumer.absent = ends
         consumer.stopped, consumer.position = consumer.checkpoint, self.config.rest
+        consumer.reported = []
         self.events.append(self._stopped(consumer))
         self._redeliver(consumer)
 
@@ -384,6 +403,7 @@ class LedgerSimulation:
         self.receive(Progress(loop=Loop(consumer=name, incarnation=f"{name}/{consumer.incarnation}", position=asked)))
         [told] = [loop.position for loop in self.ledger.loops() if loop.consumer == name]
         consumer.absent, consumer.trained, consumer.durable, consumer.stepped_over = False, [], [], set()
+        consumer.reported = []
         consumer.position = consumer.checkpoint = consumer.since = Position.of(told)
         self._redeliver(consumer)
         return consumer.position
@@ -475,6 +495,8 @@ class LedgerSimulation:
                 self.do(self.ledger.stalled())
                 for name in self.consumers:
                     self.ask(name)
+                    if name in self.config.loops and self.done(name) and not self.consumers[name].absent:
+                        self.leave(name)  # it has had everything; whether the master knows or not
         raise AssertionError("the job does not come to an end")
 
     @staticmethod
@@ -496,7 +518,7 @@ class LedgerSimulation:
         return None
 
     def _arrive(self, consumer: Consumer, position: Position, clip: PlannedClip, skipped: bool) -> None:
-        if (consumer.left or position >= consumer.position) and self.loses():
+        if self.loses(consumer.name):
             return
         if consumer.absent or consumer.left:
             consumer.unacked.append((position, clip, skipped))
@@ -504,7 +526,7 @@ class LedgerSimulation:
         if position < consumer.position:
             self._ack(position, clip.attempt, consumer.name)
             if not skipped and position not in (held for held, _ in consumer.held):
-                self.events.append(self._trained(consumer, position))
+                self._report(consumer, position)
             return
         present = consumer.waiting.get(position)
         if present is None or present[0].attempt <= clip.attempt:
@@ -530,9 +552,13 @@ class LedgerSimulation:
         (phase_index, index), attempt, part = key
         return self.actual(self.config.plan_of(phase_index).clip(index, attempt), part)
 
-    def _trained(self, consumer: Consumer, position: Position) -> Progress:
-        plan = self.config.phases[position.phase_index]
-        trained = Trained(purpose=plan.purpose, epoch=plan.epoch, consumer=consumer.name, indices=[position.index])
+    def _report(self, consumer: Consumer, position: Position) -> None:
+        self.events.append(self._trained(consumer, position.phase_index, [position.index]))
+        consumer.reported.append(position)
+
+    def _trained(self, consumer: Consumer, phase_index: int, indices: Sequence[int], again: bool = False) -> Progress:
+        plan, name = self.config.phases[phase_index], consumer.name
+        trained = Trained(purpose=plan.purpose, epoch=plan.epoch, consumer=name, indices=indices, again=again)
         return Progress(trained=trained)
 
     def _stopped(self, consumer: Consumer) -> Progress:

@@ -331,20 +331,22 @@ class Made(_message.Message):
     def __init__(self, purpose: _Optional[_Union[Purpose, str]] = ..., epoch: _Optional[int] = ..., stream: _Optional[str] = ..., indices: _Optional[_Iterable[int]] = ..., attempts: _Optional[_Iterable[int]] = ..., bytes: _Optional[_Iterable[int]] = ..., seconds: _Optional[float] = ...) -> None: ...
 
 class Trained(_message.Message):
-    __slots__ = ("job", "purpose", "epoch", "consumer", "indices", "attempts")
+    __slots__ = ("job", "purpose", "epoch", "consumer", "indices", "attempts", "again")
     JOB_FIELD_NUMBER: _ClassVar[int]
     PURPOSE_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     CONSUMER_FIELD_NUMBER: _ClassVar[int]
     INDICES_FIELD_NUMBER: _ClassVar[int]
     ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    AGAIN_FIELD_NUMBER: _ClassVar[int]
     job: str
     purpose: Purpose
     epoch: int
     consumer: str
     indices: _containers.RepeatedScalarFieldContainer[int]
     attempts: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, job: _Optional[str] = ..., purpose: _Optional[_Union[Purpose, str]] = ..., epoch: _Optional[int] = ..., consumer: _Optional[str] = ..., indices: _Optional[_Iterable[int]] = ..., attempts: _Optional[_Iterable[int]] = ...) -> None: ...
+    again: bool
+    def __init__(self, job: _Optional[str] = ..., purpose: _Optional[_Union[Purpose, str]] = ..., epoch: _Optional[int] = ..., consumer: _Optional[str] = ..., indices: _Optional[_Iterable[int]] = ..., attempts: _Optional[_Iterable[int]] = ..., again: _Optional[bool] = ...) -> None: ...
 
 class Failed(_message.Message):
     __slots__ = ("clip", "stage", "reason", "kind", "stream", "consumer", "awaited")
@@ -410,7 +412,7 @@ class PhaseReport(_message.Message):
     def __init__(self, job: _Optional[str] = ..., purpose: _Optional[_Union[Purpose, str]] = ..., epoch: _Optional[int] = ..., trainer: _Optional[str] = ..., metrics: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class CheckpointReady(_message.Message):
-    __slots__ = ("job", "trainer", "uri", "epoch", "final", "scores_uri", "position", "step", "digest", "approximate", "changes")
+    __slots__ = ("job", "trainer", "uri", "epoch", "final", "scores_uri", "position", "step", "digest", "approximate", "changes", "resumed")
     JOB_FIELD_NUMBER: _ClassVar[int]
     TRAINER_FIELD_NUMBER: _ClassVar[int]
     URI_FIELD_NUMBER: _ClassVar[int]
@@ -422,6 +424,7 @@ class CheckpointReady(_message.Message):
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     APPROXIMATE_FIELD_NUMBER: _ClassVar[int]
     CHANGES_FIELD_NUMBER: _ClassVar[int]
+    RESUMED_FIELD_NUMBER: _ClassVar[int]
     job: str
     trainer: str
     uri: str
@@ -433,7 +436,8 @@ class CheckpointReady(_message.Message):
     digest: str
     approximate: _containers.RepeatedScalarFieldContainer[int]
     changes: _containers.RepeatedCompositeFieldContainer[ChangeTaken]
-    def __init__(self, job: _Optional[str] = ..., trainer: _Optional[str] = ..., uri: _Optional[str] = ..., epoch: _Optional[int] = ..., final: _Optional[bool] = ..., scores_uri: _Optional[str] = ..., position: _Optional[_Union[Position, _Mapping]] = ..., step: _Optional[int] = ..., digest: _Optional[str] = ..., approximate: _Optional[_Iterable[int]] = ..., changes: _Optional[_Iterable[_Union[ChangeTaken, _Mapping]]] = ...) -> None: ...
+    resumed: bool
+    def __init__(self, job: _Optional[str] = ..., trainer: _Optional[str] = ..., uri: _Optional[str] = ..., epoch: _Optional[int] = ..., final: _Optional[bool] = ..., scores_uri: _Optional[str] = ..., position: _Optional[_Union[Position, _Mapping]] = ..., step: _Optional[int] = ..., digest: _Optional[str] = ..., approximate: _Optional[_Iterable[int]] = ..., changes: _Optional[_Iterable[_Union[ChangeTaken, _Mapping]]] = ..., resumed: _Optional[bool] = ...) -> None: ...
 
 class Trouble(_message.Message):
     __slots__ = ("trainer", "reason", "unsaved")

@@ -156,7 +156,7 @@ class Activity:
             case "checkpoint":
                 if training := self.trainers.get(progress.checkpoint.trainer):
                     training.checkpoint = progress.checkpoint.uri
-                    training.unsaved = ""
+                    training.unsaved = training.unsaved if progress.checkpoint.resumed else ""
             case "stopped":
                 if training := self.trainers.get(progress.stopped.trainer):
                     training.stopped = EarlyStop(progress.stopped.epoch, progress.stopped.best)

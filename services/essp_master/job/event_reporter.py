@@ -109,11 +109,6 @@ class EventReporter:
         for warning in warnings:
             self.log.add("warning", warning, {})
 
-    def resumed(self, trainer: str, step: int) -> None:
-        """A trainer resumes from a checkpoint."""
-        data = {"trainer": trainer, "step": step}
-        self.log.add("checkpoint", f"{trainer} resumes from its checkpoint after {step} clips", data)
-
     def taken_over(self, segment: HistorySegment, fence: int) -> None:
         """This master continues the run of another, whose failures count as well."""
         self.failures = {(tally.stage, tally.kind): tally for tally in segment.failures}
@@ -183,7 +178,7 @@ class EventReporter:
         self.log.add("failure", f"{stage}: {video}: {failed.reason}", data)
 
     def progressed(self, progress: Progress) -> None:
-        """A trainer has finished a phase, saved, stopped early, or is in trouble; other messages are no event."""
+        """A trainer has finished a phase, saved, resumed or stopped early, or is in trouble; the rest is no event."""
         match progress.WhichOneof("event"):
             case "phase_report":
                 report = progress.phase_report
@@ -199,6 +194,10 @@ class EventReporter:
             case "trouble":
                 trouble = progress.trouble
                 self.log.add("warning", f"{trouble.trainer}: {trouble.reason}", {"trainer": trouble.trainer})
+            case "checkpoint" if progress.checkpoint.resumed:
+                trainer, step = progress.checkpoint.trainer, progress.checkpoint.step
+                data = {"trainer": trainer, "step": step}
+                self.log.add("checkpoint", f"{trainer} resumes from its checkpoint after {step} clips", data)
             case "checkpoint":
                 checkpoint = progress.checkpoint
                 what = "final checkpoint" if checkpoint.final else "checkpoint"

@@ -348,7 +348,7 @@ class Job:
 
     def _hand_over(self) -> Sequence[Instruction]:
         works = self.works and self.extension is None
-        return self.recorder.issue_again() if self._handover.is_due(works) else ()
+        return self.recorder.issue_inherited() if self._handover.is_due(works) else ()
 
     # --- what comes in ---
 
@@ -358,7 +358,7 @@ class Job:
         if 0 < fence < run.since or fence > run.fence:
             return ()
         kind = progress.WhichOneof("event")
-        if kind not in _LIVE and not progress.failed.awaited:
+        if kind not in _LIVE and not _waits(progress):
             self._stall_watch.reported(now_s)
         if kind is None:
             return self._mark_read() if fence == run.fence else ()
@@ -383,6 +383,8 @@ class Job:
         told = kind == "stopped" and ledger.has_stopped(progress.stopped.trainer)
         closed, failed = ledger.closed, ledger.counts.failed
         out = self.recorder.handle(progress)
+        if self._handover.reads:
+            out += self.recorder.issue()
         if kind == "loop" and any(_same_process(loop, progress.loop) for loop in ledger.loops()):
             self._heard_s[progress.loop.consumer] = now_s  # what a process says that was replaced is no sign of life
         if ledger.closed != closed:
@@ -469,14 +471,14 @@ class Job:
     def _recall(self) -> None:
         """Tell people what earlier runs came to."""
         purposes = {value: value for value in PURPOSES.values()}
+        uris = {checkpoint.trainer: checkpoint.uri for checkpoint in self.run.checkpoints}
         for name, manifest in self.run.resume.manifests.items():
             reports = [
                 status.PhaseReport(purpose=purposes[r.purpose], epoch=r.epoch, metrics=r.metrics)
                 for r in manifest.history
                 if r.purpose in purposes
             ]
-            self.activity.recall(name, reports, manifest.key, self.run.resume.stops.get(name))
-            self.reporter.resumed(name, manifest.step)
+            self.activity.recall(name, reports, uris[name], self.run.resume.stops.get(name))
         self.reporter.warn(self.run.preflight.warnings)
 
     def _stop_again(self, now_s: float) -> None:
@@ -486,6 +488,11 @@ class Job:
             position = self.run.resume.start[ids.trainer_consumer(name)].message()
             stopped = StoppedEarly(trainer=name, position=position, epoch=stop.epoch, best=stop.best)
             self.handle(Progress(job=self.name, fence=self.run.fence, stopped=stopped), now_s)
+
+
+def _waits(progress: Progress) -> bool:
+    """Whether a consumer says that it waits, and no more than that."""
+    return progress.failed.awaited or progress.trained.again
 
 
 def _same_process(one: Loop, other: Loop) -> bool:

@@ -81,6 +81,10 @@ class Recorder:
         """Issue again what no worker has made."""
         return self._instructed(self.ledger.stalled())
 
+    def issue_inherited(self) -> list[Instruction]:
+        """Issue again what no worker has made of what another master had issued."""
+        return self._instructed(self.ledger.issue_inherited())
+
     def handle(self, progress: Progress) -> list[Instruction]:
         """What the ledger wants done about a message."""
         kind = progress.WhichOneof("event")

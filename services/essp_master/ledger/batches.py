@@ -163,7 +163,7 @@ class Batches:
                 else:
                     outstanding.owe(entry)
             else:
-                self._counts.duplicates += 1
+                self._counts.duplicates += not report.again
         for each in {CLIP, part} if unreported else ():
             self._read(phase_index, each, unreported, events)
         return first, repeated

@@ -15,7 +15,7 @@ consumer (`lead.py`) allow.
 
 A consumer that restarts from a checkpoint asks (`lost`) for clips that it had reported as trained. The ledger opens
 them again for this consumer alone, and does not count them twice. A trainer that is further than the ledger knows tells
-it so with its next checkpoint (`trainers.py`).
+it so when it resumes, and with its next checkpoint (`trainers.py`).
 
 In training, another video replaces one that cannot be decoded. In evaluation, and when replacements run out, the index
 is skipped for all consumers. A stream that cannot be extracted is skipped for its own consumers only: the others may
@@ -25,6 +25,8 @@ The work for each event is O(1) amortised, except where clips are preempted or t
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from essp_common.failures import stage_word
 from essp_common.pb.v1.messages_pb2 import (
@@ -98,6 +100,8 @@ class Ledger:
         self._losses = Losses(books)
         self._lead = Lead(books)
         self._issuer = Issuer(books, self._stragglers, self._lead, self._closer)
+        self._inherited: set[Position] = set()
+        """The clips that were outstanding in `state`."""
         if state is not None:
             self._restore(state)
 
@@ -128,7 +132,7 @@ class Ledger:
             return out
         match progress.WhichOneof("event"):
             case "trained" if self._members.is_outdated(progress.trained.consumer, progress.worker):
-                self.counts.duplicates += len(progress.trained.indices)
+                self.counts.duplicates += 0 if progress.trained.again else len(progress.trained.indices)
             case "trained":
                 self._trained(progress.trained, out)
             case "made":
@@ -164,10 +168,18 @@ class Ledger:
         The message of a seed may be lost, or the worker's report. To make a clip twice is harmless. What was made, and
         whose message is lost, its consumers ask for.
         """
+        return self._issue_again(self._outstanding.unmade())
+
+    def issue_inherited(self) -> list[Instruction]:
+        """Issue again what no worker has made of what an earlier ledger had issued; once."""
+        inherited, self._inherited = self._inherited, set()
+        return self._issue_again([entry for entry in self._outstanding.unmade() if entry.position in inherited])
+
+    def _issue_again(self, unmade: Sequence[Entry]) -> list[Instruction]:
         if self.ended or (self.paused and not self.finishes):
             return []
         out: list[Instruction] = []
-        for entry in self._outstanding.unmade():
+        for entry in unmade:
             if wanting := self._departures.wanting(entry):
                 self._outstanding.request(entry, wanting)
             else:
@@ -180,7 +192,7 @@ class Ledger:
         """All that a ledger of the same configuration needs to answer every later event as this one would.
 
         The shell has to remember whether the job is paused or has ended. If its process died with instructions that
-        it had not carried out, `stalled` gives them again.
+        it had not carried out, `issue_inherited` gives them again.
         """
         queues, replaced = self._stragglers.state()
         entries, plain = self._outstanding.state()
@@ -203,6 +215,7 @@ class Ledger:
         for clip in outstanding_clips(state):
             plan = self._config.plan_of(clip.position.phase_index)
             self._outstanding.restore(clip, plan.clip(clip.position.index, clip.attempt))
+            self._inherited.add(Position.of(clip.position))
         self._closer.check()
 
     # --- for reading ---

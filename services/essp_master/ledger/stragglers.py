@@ -250,7 +250,7 @@ class Stragglers:
                 self._outstanding.request(entry, (entry.left | queue.bit) & self._everyone)
             if clips:
                 self._outstanding.catch_up(phase_index, clips, queue)
-                out.append(IssueUnits(phase_index, (tuple(clips),), (queue.consumer,)))
+                out.append(IssueUnits(phase_index, _by_video(clips), (queue.consumer,)))
             counts.issued += len(clips)
             counts.redecoded += len(clips) + len(shared)
         return True
@@ -340,3 +340,11 @@ class Stragglers:
         for queue in self._queues.values():
             if queue.bit & entry.left and queue.order.passed(position):
                 self._go_back(queue, position)
+
+
+def _by_video(clips: Sequence[PlannedClip]) -> list[tuple[PlannedClip, ...]]:
+    """Work units of these clips: those that were replaced may be of several videos."""
+    units: dict[int, list[PlannedClip]] = {}
+    for clip in clips:
+        units.setdefault(clip.video, []).append(clip)
+    return [tuple(unit) for unit in units.values()]

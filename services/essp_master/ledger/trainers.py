@@ -1,8 +1,8 @@
 """Trainers that say where they are: a checkpoint holds all before its position, and one that stops early saves first.
 
 As a rule the ledger knows that much from their reports. But a trainer may have gone on in the run before while this one
-began, and have saved after the master had looked. It goes on from there, or is done and gone: then nobody takes what
-lies between. So what was made of that is freed on its behalf, and what was not issued yet is not made for it.
+began, and have saved after the master had looked. It goes on from there, and says so, or is done and gone: then nobody
+takes what lies between. So what was made of it is freed on its behalf, and what was not issued yet is not made for it.
 
 A trainer that stops early (none of its last epochs was better than the best one before, `artifacts/early_stop.py`)
 wants nothing from there to the phases that follow all epochs, and counts as done with it. The others go on. What is
@@ -38,7 +38,7 @@ class Trainers:
         self._end = Position(len(books.config.phases), 0)
 
     def saved(self, event: CheckpointReady, events: list[PhaseEvent], out: list[Instruction]) -> None:
-        """A trainer has saved."""
+        """A trainer has saved, or goes on from what it has saved."""
         name = ids.trainer_consumer(event.trainer)
         consumption = self._books.consumption.get(name)
         if consumption is not None and event.HasField("position"):

@@ -32,6 +32,7 @@ from essp_common.pb.v1.messages_pb2 import (
     PhaseReport,
     Progress,
     StepReport,
+    Trained,
 )
 from essp_common.wiring import Adapters
 from essp_master.config import MasterSettings
@@ -237,8 +238,9 @@ def test_what_is_stored_after_the_end_is_freed(adapters: Adapters, fleet_of: Fle
     [
         {"step": StepReport(trainer="rgb", purpose=TRAIN)},
         {"failed": Failed(clip=ClipRef(purpose=TRAIN), stage=TRAINER, kind=LOST, consumer="trainer.rgb", awaited=True)},
+        {"trained": Trained(purpose=TRAIN, consumer="trainer.rgb", indices=[10**6], again=True)},
     ],
-    ids=["figures", "asks"],
+    ids=["figures", "asks", "says again what it has trained"],
 )
 def test_silence_has_clips_issued_again_less_and_less_often(
     adapters: Adapters, fleet_of: FleetOf, waits: dict[str, Any]
@@ -250,7 +252,7 @@ def test_silence_has_clips_issued_again_less_and_less_often(
     clock.now_s += 59
     fleet.report(Progress(**waits))  # that one waits is no sign of progress
     master.step(0)
-    assert master.status("small").counts.reissued == 0
+    assert (master.status("small").counts.reissued, master.status("small").counts.duplicates) == (0, 0)
     clock.now_s += 2
     master.step(0)
     assert master.status("small").counts.reissued == seeds

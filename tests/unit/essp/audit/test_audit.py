@@ -21,20 +21,24 @@ from essp_common.messages.ordered import Delivery, OrderedIntake
 from essp_common.objects.directory import DirectoryStore
 from essp_common.pb.v1.messages_pb2 import (
     AGGREGATOR,
+    ChangeTaken,
     CheckpointReady,
     Finished,
     HistoryEntry,
     HistorySegment,
     PhaseEvents,
     Progress,
+    Trouble,
 )
 from essp_common.planning.digest import as_text, joined, ref_digest
 from essp_common.planning.position import Position
 from essp_common.wiring import Adapters
+from essp_master.config import MasterSettings
 from essp_master.job.stall_watch import StallWatch
 from essp_master.ledger.credits import Credits
 from essp_master.service import Master
 from tests.harness.fleet import Fleet, make_job, master_over, run_to_rest, save_checkpoint
+from tests.harness.masters import die
 
 INVARIANTS = ["conservation", "no double count", "no leak", "exact resume", "one master", "liveness", "API = truth"]
 LAST = Position(5, 0)
@@ -211,6 +215,38 @@ def tell_wrong(segments: list[HistorySegment]) -> None:
     assert segments[-1].status_json != told
 
 
+def keep_bytes(segments: list[HistorySegment]) -> None:
+    segments[-1].entries.add(time_ms=1, fence=1, budget_bytes=9, outstanding_bytes=5, outstanding_clips=1)
+
+
+def write_under_a_fence_of_nobody(segments: list[HistorySegment]) -> None:
+    segments[-1].entries.add(time_ms=1, fence=9)
+
+
+def said(trainer: str, epoch: int) -> ChangeTaken:
+    """That a trainer has the first change from an epoch on."""
+    return ChangeTaken(trainer=trainer, number=1, place={"epoch": epoch})
+
+
+def hold_a_change(segments: list[HistorySegment], epoch: int) -> None:
+    for entry in entries(segments):
+        if entry.checkpoint.trainer == "rgb":
+            entry.checkpoint.changes.append(said("rgb", epoch))
+
+
+def hold_a_change_that_nobody_said(segments: list[HistorySegment]) -> None:
+    hold_a_change(segments, 1)
+
+
+def hold_a_change_too_early(segments: list[HistorySegment]) -> None:
+    segments[0].entries.add(time_ms=1, fence=1, change_taken=said("rgb", 7))
+    hold_a_change(segments, 7)
+
+
+def lack_a_change(segments: list[HistorySegment]) -> None:
+    segments[0].entries.add(time_ms=1, fence=1, change_taken=said("rgb", 1))
+
+
 DOCTORED: dict[Callable[[list[HistorySegment]], None], tuple[str, str]] = {
     lose_a_clip: ("conservation", "trainer.rgb never trained clip 0 of phase 0"),
     train_a_clip_twice: ("no double count", "was credited with clip 0 of phase 0 2 times"),
@@ -218,6 +254,11 @@ DOCTORED: dict[Callable[[list[HistorySegment]], None], tuple[str, str]] = {
     exceed_the_budget: ("no leak", "65537 bytes were outstanding, the budget is 65536"),
     leak_a_key: ("no leak", "1 keys of the job were left in the cache"),
     train_another_clip: ("exact resume", "checkpoint 45 of rgb (at clip 0 of phase 5) has seen unplanned clips"),
+    keep_bytes: ("no leak", "5 bytes of 1 clips were never released"),
+    write_under_a_fence_of_nobody: ("one master", "an entry has fence 9, but no master began with it"),
+    hold_a_change_that_nobody_said: ("exact resume", "on, which nobody has said"),
+    hold_a_change_too_early: ("exact resume", "on, which it has not reached"),
+    lack_a_change: ("exact resume", "checkpoint 45 of rgb (at clip 0 of phase 5) lacks change 1, taken from"),
     forget_the_final_checkpoint: ("exact resume", "trainer rgb has no final checkpoint"),
     accept_a_lower_fence: ("one master", "an entry with fence 1 was accepted after one with 2"),
     begin_with_a_used_fence: ("one master", "a master began with fence 1, which another one had"),
@@ -268,6 +309,51 @@ def test_a_trainer_may_die_before_it_has_told_of_its_checkpoint(
     assert [(saved.trainer, saved.position) for saved in account_of(segments).saved] == [("rgb", position)]
     findings = broken(audit(job, segments))
     assert findings.keys() == (set() if planned else {"exact resume"}), findings
+
+
+@pytest.mark.parametrize("bad", ["test/v2.mp4", "train/v1.mp4"])
+def test_what_was_skipped_or_replaced_for_a_checkpoint_is_known_to_the_next_master(
+    adapters: Adapters, tmp_path: Path, bad: str
+) -> None:
+    """The one before died and had written nothing since the start; the next one reads at once all that was said."""
+    job = Audited(adapters, tmp_path, bad)
+    settings = MasterSettings(history_s=1e9, ready_s=0.0)
+    first = Master(adapters, settings, "m1", recovers=True)
+    first.recover()
+    first.start(job.fleet.job)
+    job.watch()
+    run_to_rest(first, job.fleet)
+    for trainer in job.fleet.job.trainers:
+        job.save(trainer)
+    die(first)
+    job.master = Master(adapters, settings, "m2", recovers=True)
+    job.master.recover()
+    job.fleet.report(Progress(finished=Finished(stage=AGGREGATOR, uri="file:///model"), fence=1))
+    segments = job.ended()
+    assert not broken(audit(job, segments))
+    assert account_of(segments).runs[-1].counts["failed"]
+
+
+def test_a_checkpoint_is_told_of_when_it_is_made_or_when_a_trainer_goes_on_from_it(
+    adapters: Adapters, tmp_path: Path
+) -> None:
+    job, position = Audited(adapters, tmp_path), Position(0, 6)
+    digest = job.plan().digest(position, {}, frozenset(), 2)
+    ready = CheckpointReady(trainer="rgb", step=6, position=position.message(), digest=digest, resumed=True)
+    job.master.start(job.fleet.job)
+    for _ in range(2):
+        job.fleet.report(Progress(fence=1, checkpoint=ready))
+    job.fleet.report(Progress(trouble=Trouble(trainer="rgb", reason="the disk is full", unsaved=True), fence=1))
+    job.fleet.report(Progress(fence=1, checkpoint=ready))
+    job.master.step(0)
+    status = job.master.status("small")
+    assert "rgb resumes from its checkpoint after 6 clips" in [event.message for event in job.master.events("small")]
+    assert status.phases[0].done["trainer.rgb"] == 6
+    assert job.master.conditions.look(), "nothing was saved since"
+    job.master.stop("small")
+    segments = job.ended()
+    assert [(saved.trainer, saved.position) for saved in account_of(segments).saved] == [("rgb", position)]
+    assert not broken(audit(job, segments))
 
 
 def test_a_training_that_resumed_from_rounded_numbers_is_named(adapters: Adapters, tmp_path: Path) -> None:

@@ -218,6 +218,31 @@ def test_a_clip_that_does_not_come_for_long_is_asked_for(bench: OrderedBench) ->
         assert (take_all(intake), asked()) == ([], [2, 4, 2, 4, 4])
 
 
+def test_a_consumer_that_waits_says_again_what_it_has_released(bench: OrderedBench) -> None:
+    """The report may be lost, and the clip occupies what the next one needs; not what it has in hand."""
+    phases, now_s = [plan(TRAIN, 0, 2), plan(VALIDATION, 0, 300)], 0.0
+    bench.feature(phases[0], 0)
+    bench.feature(phases[0], 1, attempt=2)
+    bench.feature(phases[1], 0, skipped="damaged")
+    bench.feature(phases[1], 1)
+    with bench.intake(phases, clock=lambda: now_s) as intake:
+        *released, _ = taken = [t for t in take_all(intake) if isinstance(t, Delivery)]
+        intake.release(released)
+        [first] = [p.trained for p in bench.progress()]
+        assert not first.again
+        now_s = 30.0
+        assert take_all(intake) == []
+        [again] = [p.trained for p in bench.progress() if p.trained.again]
+        assert (again.purpose, list(again.indices), list(again.attempts)) == (TRAIN, [0, 1], [0, 2])
+        for index in range(2, 299):
+            bench.feature(phases[1], index)
+        intake.release([*taken[3:], *(t for t in take_all(intake) if isinstance(t, Delivery))])
+        now_s = 60.0
+        assert take_all(intake) == []
+        last = [p.trained for p in bench.progress() if p.trained.again][-1]
+        assert list(last.indices) == [*range(43, 299)], "as many as may be asked for"
+
+
 def test_no_more_clips_are_asked_for_at_once_than_are_made_meanwhile(bench: OrderedBench) -> None:
     """The first one of a window of many may be in the video that takes longest."""
     phases, now_s = [plan(TRAIN, 0, 2000)], 0.0

@@ -19,3 +19,12 @@ def test_every_trainer_trains_every_clip_in_order(seeds: range, empties: bool) -
         for trainer in job.trainers:
             assert trainer.trained == job.clips, (seed, trainer.name)
         assert empties or not job.stalls, seed
+
+
+@pytest.mark.parametrize("seeds", [range(20), range(20, 40)])
+def test_no_message_of_a_clip_or_report_that_is_lost_holds_a_job_up(seeds: range) -> None:
+    for seed in seeds:
+        job = JobSimulation(seed, loses=0.2)
+        job.run(_STEPS)
+        for trainer in job.trainers:
+            assert trainer.trained == job.clips, (seed, trainer.name)

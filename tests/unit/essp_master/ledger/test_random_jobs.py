@@ -262,8 +262,8 @@ class Life:
         starts = {name: self.somewhere() for name in self.consumers if name not in self.loops}
         start = {name: where for name, where in starts.items() if self.chance.random() < 0.4}
         self.sim = LedgerSimulation(replace(self.config(), start=start), [0], self.chance.choice([[], [3]]), self.batch)
-        rate = self.chance.choice([0, 0, 0.02])
-        self.sim.loses = lambda: self.chance.random() < rate
+        rate = self.chance.choice([0, 0.02, 0.2])
+        self.sim.loses = lambda consumer: self.chance.random() < rate
 
     def config(self) -> LedgerConfig:
         """The job as it is now; `sizing.py` has the rules of what its budget has to hold."""
@@ -330,7 +330,7 @@ class Life:
             happens += [(4, lambda: sim.extract(chance.randrange(len(sim.extractions))))]
         if sim.events:
             happens += [(8, lambda: sim.deliver(chance.randrange(len(sim.events)), bus < 0.1))]
-        if reports := [event for event in sim.events if event.HasField("made")]:
+        if reports := [event for event in sim.events if event.HasField("made") or event.HasField("trained")]:
             happens += [(0.1, lambda: sim.events.remove(chance.choice(reports)))]
         if there := sorted(consumer.waiting):
             happens += [(0.1, lambda: sim.lose_message(name, chance.choice(there)))]

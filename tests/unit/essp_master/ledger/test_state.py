@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from essp_common.errors import ConfigError
-from essp_common.pb.v1.messages_pb2 import Indices, LedgerState, Progress
+from essp_common.pb.v1.messages_pb2 import TRAIN, Indices, LedgerState, Progress, Trained
 from essp_common.planning.position import Position
 from essp_master.ledger.consumption import Consumption, done_by_all
 from essp_master.ledger.indices import IndexSet
@@ -120,6 +120,8 @@ def test_the_state_of_another_job_is_refused() -> None:
         Ledger(ledger_config(consumers={"trainer.rgb": "rgb"}), state)
     with pytest.raises(ConfigError, match="of another job"):
         Ledger(ledger_config(epochs=3), state)
+    with pytest.raises(ConfigError, match="of another job"):
+        Ledger(ledger_config(consumers={"trainer.rgb": "rgb", "trainer.flow": "rgb"}), state)
 
 
 DAMAGES: dict[str, Callable[[LedgerState], object]] = {
@@ -129,7 +131,7 @@ DAMAGES: dict[str, Callable[[LedgerState], object]] = {
     "a clip done that no phase has": lambda state: state.consumers[0].beyond[0].CopyFrom(IndexSet([999]).message()),
     "a clip done twice": lambda state: state.consumers[0].beyond[0].CopyFrom(IndexSet([0]).message()),
     "clips done of a phase that is not": lambda state: state.consumers[0].beyond[9].CopyFrom(IndexSet([1]).message()),
-    "no indices in a block": lambda state: state.consumers[0].beyond[0].MergeFrom(Indices(blocks=[0], bits=[b""])),
+    "no indices in a block": lambda state: state.consumers[0].beyond[0].MergeFrom(Indices(blocks=[5], bits=[b""])),
     "a block that is there twice": lambda state: state.phases[0].skipped.MergeFrom(
         Indices(blocks=[0, 0], bits=[b"1", b"1"])
     ),
@@ -138,19 +140,38 @@ DAMAGES: dict[str, Callable[[LedgerState], object]] = {
     "a clip outstanding twice": lambda state: state.outstanding.append(outstanding_clips(state)[0]),
     "a clip that nobody knows to be outstanding": lambda state: state.plain[0].indices.pop(),
     "a clip without sizes": lambda state: state.plain[0].sizes.pop(),
+    "a block of too many indices": lambda state: state.phases[0].skipped.MergeFrom(
+        Indices(blocks=[0], bits=[b"1" * 1000])
+    ),
+    "nothing done beyond": lambda state: state.consumers[0].beyond[0].CopyFrom(Indices()),
+    "a clip in no state that there is": lambda state: setattr(state.outstanding[0], "state", 99),
+    "a clip with more parts made than it has": lambda state: state.plain[0].made.__setitem__(0, 1 << 9),
     "a clip for nobody there": lambda state: state.plain[0].left.__setitem__(0, 1 << 40),
 }
 
 
-@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
-def test_a_state_that_contradicts_itself_is_refused(damage: Callable[[LedgerState], object]) -> None:
+NAMED = {
+    "a consumer with fewer phases": "trainer.rgb has 1 phases, and the job 2",
+    "more clips done than a phase has": "trainer.rgb is done with 999 clips of phase 0, which has 20",
+    "no indices in a block": "indices in blocks that",
+    "nothing done beyond": "trainer.rgb is done with clips of phase 0 that it cannot be done with",
+}
+"""Where the error says more than what Python says."""
+
+
+@pytest.mark.parametrize(("name", "damage"), DAMAGES.items(), ids=DAMAGES)
+def test_a_state_that_contradicts_itself_is_refused(name: str, damage: Callable[[LedgerState], object]) -> None:
     sim = LedgerSimulation(ledger_config(clips=20, budget=8 * BOTH))
     for _ in range(4):
         sim.work()
+    unreported = [sim.seeds[0].clip.index]
+    sim.receive(Progress(trained=Trained(purpose=TRAIN, consumer="trainer.rgb", indices=unreported)))
     state = sim.ledger.state()
+    assert state.outstanding
+    assert state.plain
     Ledger(sim.config, state)
     damage(state)
-    with pytest.raises((ValueError, LookupError)):
+    with pytest.raises((ValueError, LookupError), match=NAMED.get(name)):
         Ledger(sim.config, state)
 
 

@@ -17,9 +17,10 @@ RGB, FLOW = CONSUMERS
 END = Position(2, 0)
 
 
-def job(room: int = 3, start: Position = Position(0, 0)) -> LedgerSimulation:  # noqa: B008
+def job(room: int = 3, start: Position = Position(0, 0), batch: int = 1) -> LedgerSimulation:  # noqa: B008
     """Two trainers, and a budget that a few clips fill."""
-    return LedgerSimulation(ledger_config(clips=12, budget=room * BOTH, unit_clips=1, start={FLOW: start}))
+    config = ledger_config(clips=12, budget=room * BOTH, unit_clips=1, start={FLOW: start})
+    return LedgerSimulation(config, batch=batch)
 
 
 def checkpoint(trainer: str, position: Position) -> Progress:
@@ -48,6 +49,21 @@ def test_a_trainer_that_saves_further_on_is_done_with_what_its_checkpoint_holds(
     assert told == (0, "trained_before", FLOW, list(range(8)))
     assert sim.ledger.account(checkpoint("flow", Position(0, 8))) == []
     assert not sim.ledger.phase_events, "said again, it changes nothing"
+    sim.run()
+    check_at_rest(sim)
+
+
+def test_messages_that_are_lost_of_what_a_trainer_has_when_it_resumes_hold_nobody_up() -> None:
+    sim = job(room=4, batch=4)
+    sim.stop_and_start(late={FLOW: Position(1, 4)})
+    told = sim.events.pop()
+    assert told.checkpoint.resumed
+    sim.loses = lambda consumer: consumer == FLOW
+    while sim.make_some() or sim.take(RGB):
+        pass
+    sim.loses = lambda consumer: False
+    assert sim.next_of(RGB) < Position(1, 0), "there is no room for its next batch"
+    sim.receive(told)
     sim.run()
     check_at_rest(sim)
 
