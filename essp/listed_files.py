@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
+from essp.uris import listed_uri
 from essp_common.errors import NotFound
 from essp_common.objects.port import ObjectStore
 from essp_common.wiring import Stores
@@ -39,6 +40,12 @@ def of_windows(path: str) -> str:
     """A path, or URI, of which what parts folders was written as Windows has it."""
     scheme, mark, place = path.rpartition("://")
     return f"{scheme}{mark}{posixpath.normpath(place.replace(chr(92), '/'))}" if "\\" in place else path
+
+
+def one_name(path: str, folder: str) -> str:
+    """The same for all ways to write the name of a file in a list that lies in `folder`: as Windows does or not, as
+    `./a` or `a`, with letters of macOS or not."""
+    return unicodedata.normalize("NFC", listed_uri(of_windows(path), folder))
 
 
 FORMS: Sequence[Callable[[str], str]] = (

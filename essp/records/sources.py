@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import PurePosixPath
 
-from essp.listed_files import LABEL_COLUMNS, PATH_COLUMNS, asked, of_windows
+from essp.listed_files import LABEL_COLUMNS, PATH_COLUMNS, asked, of_windows, one_name
 from essp.records.archives import Archive, open_archive
 from essp.records.cifar import cifar
 from essp.records.coco import coco
@@ -168,16 +168,20 @@ def _csv(uri: str, stores: Stores) -> Source:
         raise ConfigError(f"{uri} lacks the column {lacking!r}; it needs path and label, and has: {has}")
     folder = uri.rpartition("/")[0]
     items: list[Item] = []
-    labels: dict[str, str] = {}
+    seen: dict[str, tuple[int, str]] = {}
     problems: dict[str, str] = {}
     splits: defaultdict[str, set[str]] = defaultdict(set)
     for row in rows:
         for name in row.values.keys() - {where, what}:
             splits[name].add(canonical_split(row.values[name]))
         path, label = row.values[where], row.values[what]
-        if row.problem or not path or labels.setdefault(path, label) != label:
-            other = f"it is listed as {labels.get(path)!r}, too"
-            problems[f"line {row.line}"] = row.problem or (other if path else "it names no file")
+        if row.problem or not path:
+            problems[f"line {row.line}"] = row.problem or "it names no file"
+            continue
+        line, other = seen.setdefault(one_name(path, folder), (row.line, label))
+        if line != row.line:
+            said = f"it is listed as {other!r}, too" if other != label else "it counts once"
+            problems[f"line {row.line}"] = f"{path} is the file of line {line}; {said}"
             continue
         items.append(Item(of_windows(path), label, partial(_get, stores, listed_uri(path, folder))))
     for name, found in splits.items():

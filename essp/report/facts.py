@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from math import isclose
 
@@ -22,9 +21,8 @@ from essp_common.catalog.rows import ById, VideoRow
 from essp_common.errors import EsspError, NotFound, PermanentError
 from essp_common.job.spec import JobSpec, stored_spec
 from essp_common.objects.port import ObjectStore
-from essp_common.records.names import RecordNames
+from essp_common.records.names import RecordNames, name_of, names_by_split
 from essp_common.records.rows import open_data
-from essp_common.records.versions import DataSet
 from essp_common.wiring import Stores
 
 
@@ -59,9 +57,8 @@ class Run:
 
     def called(self, video: str) -> str:
         """What people call a video, or a record: by the file that it was made from, if that is known."""
-        split, _, key = video.partition("/")
-        name = self.names[split][int(key)] if split in self.names else ""
-        return f"{name} (record {int(key):,})" if name else video
+        name = name_of(video, self.names)
+        return f"{name} (record {int(video.rpartition('/')[2]):,})" if name else video
 
     @property
     def evaluation(self) -> Evaluation | None:
@@ -144,7 +141,17 @@ def read_run(output: ObjectStore, stores: Stores) -> Run:
     rounded = {name: final.approximate for name, final in finals.items() if final is not None and final.approximate}
     changes = {name: final.changes for name, final in finals.items() if final is not None and final.changes}
     return Run(
-        spec, text, model, histories, split, alone, fused, _rows(spec, stores), rounded, changes, _names(spec, stores)
+        spec,
+        text,
+        model,
+        histories,
+        split,
+        alone,
+        fused,
+        _rows(spec, stores),
+        rounded,
+        changes,
+        names_by_split(spec, stores),
     )
 
 
@@ -199,16 +206,6 @@ def _common(
     videos = sorted(set.intersection(*(set(part.means.video_id) for part in parts.values())))
     chosen = {name: part.select(videos) for name, part in parts.items()}
     return {name: part.means for name, part in chosen.items()}, fuse({name: chosen[name] for name in model.weights})
-
-
-def _names(spec: JobSpec, stores: Stores) -> Mapping[str, RecordNames]:
-    """What people call the records of each split."""
-    found: dict[str, RecordNames] = {}
-    for split, uri in spec.data.record_sets.items():
-        data_set = DataSet(stores.under(uri))
-        with suppress(EsspError):
-            found[split] = RecordNames(data_set, data_set.version(spec.data.versions.get(split))[1])
-    return found
 
 
 def _rows(spec: JobSpec, stores: Stores) -> Mapping[str, VideoRow]:

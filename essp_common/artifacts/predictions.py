@@ -2,7 +2,8 @@
 
 One row a video, in the order of the catalog: `video_id`, `class_name` (the likeliest; null when nothing of the video
 could be decoded), `clips` (how many were scored), `scores` (list of float32, one a class), `error` (why clips are
-missing; null: none are). Class names ride in the file's metadata.
+missing; null: none are), `name` (of a record, the file that it was made from; null: that is not known, or it is a
+video, whose id names it). Class names ride in the file's metadata.
 """
 
 from __future__ import annotations
@@ -26,9 +27,10 @@ _SCHEMA = pa.schema(
         ("clips", pa.int32()),
         ("scores", pa.list_(pa.float32())),
         ("error", pa.string()),
+        ("name", pa.string()),
     ]
 )
-_OPTIONAL = ("class_name", "error")
+_OPTIONAL = ("class_name", "error", "name")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,8 @@ class Prediction:
     scores: tuple[float, ...]
     """Probability of each class; empty when nothing of the video could be decoded."""
     error: str | None
+    name: str | None = None
+    """What people call a record: by the file that it was made from, if that is known."""
 
     def top(self, classes: Sequence[str], count: int) -> list[tuple[str, float]]:
         """The likeliest classes with their probabilities, the likeliest first."""
@@ -80,6 +84,8 @@ def read_predictions(store: ObjectStore, key: str) -> tuple[list[Prediction], tu
     try:
         table = tables.unpacked(data)
         classes = classes_of(table.schema)
+        if "name" not in table.column_names:  # written by a version that named no records
+            table = table.append_column("name", pa.nulls(len(table), pa.string()))
         filled = tables.filled(table, _SCHEMA, _OPTIONAL)
         rows = [Prediction(**{**row, "scores": tuple(row["scores"])}) for row in filled.to_pylist()]
     except tables.UNREADABLE as error:

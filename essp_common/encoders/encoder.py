@@ -64,7 +64,7 @@ def fitted_encoder(
 ) -> Encoder:
     """The encoder of `(N, D)` descriptors. Raises `ValueError` if they are too few for these components or centres."""
     exact = descriptors.astype(np.float64)
-    projection = fitted_pca(exact, pca)
+    projection = fitted_pca(exact, pca, tell)
     reduced = projection(exact)
     fit = fitted_mixture if kind == "fisher_vector" else fitted_codebook
     return Encoder(projection, fit(reduced, centres, seed, tell), kind)

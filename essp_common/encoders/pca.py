@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from essp_common.encoders.fitting import Tell, silent
+
 Floats = NDArray[np.float64]
 
 _AT_ONCE = 2**22
@@ -29,7 +31,7 @@ class Pca:
         return projected
 
 
-def fitted_pca(rows: NDArray[np.floating], components: int) -> Pca:
+def fitted_pca(rows: NDArray[np.floating], components: int, tell: Tell = silent) -> Pca:
     """The projection of `(N, D)` rows, which may have less than double precision.
 
     Raises `ValueError` for more components than rows or numbers of a row.
@@ -39,7 +41,9 @@ def fitted_pca(rows: NDArray[np.floating], components: int) -> Pca:
     mean = rows.mean(axis=0, dtype=np.float64)
     # The triangle of a QR decomposition has the axes of all rows, and part after part it is exact and small.
     triangle = np.zeros((0, rows.shape[1]))
-    for part in _parts(rows):
+    parts = list(_parts(rows))
+    for number, part in enumerate(parts):
+        tell("principal components", number, len(parts))
         triangle = np.asarray(np.linalg.qr(np.concatenate([triangle, part - mean]), mode="r"))
     axes = np.linalg.svd(triangle, full_matrices=False)[2][:components]
     largest = axes[np.arange(components), np.abs(axes).argmax(axis=1)]

@@ -90,7 +90,8 @@ class ProgressStatus(_Model):
     clips_per_s: float
     """Clips that all consumers are done with, over the last minute."""
     eta_s: float | None
-    """Null: not known yet, paused or ended."""
+    """Null: not known yet, paused or ended; also while a trainer learns between two phases (`fit`), and when all clips
+    are done: no clip tells how long that takes."""
     current: int
     """Number of the phase (in `phases`) that the slowest consumer is at; the number of phases when all are over."""
 

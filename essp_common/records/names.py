@@ -2,17 +2,21 @@
 
     <folder>/records/<name>.names        a JSON list: a name for each record of records/<name>.records, in their order
 
-They are for people alone: a data set without them, or with damaged ones, is whole.
+They are for people alone: a data set without them, or with damaged ones, is whole. Reports and predictions name records
+by them.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 
 from essp_common.errors import EsspError
+from essp_common.job.spec import JobSpec
 from essp_common.records.versions import DataSet, RecordFile, Version
+from essp_common.wiring import Stores
 
 _FILES = 64
 """Whose names are in memory together."""
@@ -46,3 +50,19 @@ class RecordNames:
             return nothing
         whole = isinstance(found, list) and len(found) == file.records and all(isinstance(one, str) for one in found)
         return found if whole else nothing
+
+
+def names_by_split(spec: JobSpec, stores: Stores) -> Mapping[str, RecordNames]:
+    """The names of the records of a job; none of a job of videos, and none of a data set that cannot be read."""
+    found: dict[str, RecordNames] = {}
+    for split, uri in spec.data.record_sets.items():
+        with suppress(EsspError):
+            data_set = DataSet(stores.under(uri))
+            found[split] = RecordNames(data_set, data_set.version(spec.data.versions.get(split))[1])
+    return found
+
+
+def name_of(record: str, names: Mapping[str, RecordNames]) -> str:
+    """What people call the record with this id, `train/000000000042`; empty: that is not known, or it is a video."""
+    split, _, key = record.partition("/")
+    return names[split][int(key)] if split in names else ""

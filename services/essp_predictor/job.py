@@ -13,7 +13,7 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from essp_common.aggregation.fused import fusion_of
 from essp_common.artifacts import layout
@@ -30,6 +30,7 @@ from essp_common.messages.ordered import IntakeOptions, OrderedIntake
 from essp_common.messages.snapshot import completed
 from essp_common.pb.v1.messages_pb2 import Control
 from essp_common.planning.position import Position
+from essp_common.records.names import name_of, names_by_split
 from essp_common.runtime import ids
 from essp_common.runtime.failpoints import failpoint
 from essp_common.runtime.retry import Outage
@@ -104,7 +105,10 @@ class PredictionJob:
             for stream_phase in streams:
                 stream_phase.close()
         answers = FusedAnswers(partial_scores, spec, model, fuse, clips)
-        write_predictions(output, layout.PREDICTIONS, answers.predictions(), answers.classes)
+        names = names_by_split(spec, self._adapters.stores)
+        found = answers.predictions()
+        named = ([replace(row, name=name_of(row.video_id, names) or None) for row in part] for part in found)
+        write_predictions(output, layout.PREDICTIONS, named, answers.classes)
         if spec.predictor.segments:
             write_segments(output, layout.SEGMENTS, answers.segments())
         failpoint("predictor.written")

@@ -61,12 +61,13 @@ class Reporter:
         )
         self._publish(Progress(step=report))
 
-    def fit(self, plan: PhasePlan, meter: Meter) -> Tell:
-        """Who is to be told how far a fit at the end of a phase is; reports it as often as `step` reports."""
+    def fit(self, plan: PhasePlan, meter: Meter, clock: Clock) -> Tell:
+        """Who is to be told how far a fit at the end of a phase is; reports it as often as `step` reports. `clock`:
+        without the time for which the fit was held."""
         begun: dict[str, float] = {}
 
         def tell(what: str, done: int, most: int) -> None:
-            now = self.clock()
+            now = clock()
             gone_s = now - begun.setdefault(what, now)
             left_s = gone_s * (most - done) / done if done else 0.0
             self.step(plan, meter, 0, fit=Fit(what=what, done=done, most=most, left_s=left_s))

@@ -19,6 +19,9 @@ A checkpoint begins at the end of each TRAIN phase and every `checkpoint.every` 
 continues, unless `checkpoint.parallel` is off. The session waits for it when the job pauses, before it calls weights
 the best, and before it leaves (drain, stop). A checkpoint always shows a moment between two batches.
 
+What is fitted to all clips of a TRAIN phase, at its end, may take minutes. Who leaves meanwhile saves the state before
+the fit, and the next session begins the fit anew, without a clip; a pause holds it where it is.
+
 A training that stops early (`artifacts/early_stop.py`) saves where it is, and the session ends. The next one resumes
 from there as after any interruption, finds that the training has stopped, and begins with what follows all epochs. So
 the clips that were on their way for the epochs that do not come are dropped by a new intake, as those of another run
@@ -29,6 +32,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
@@ -40,7 +44,7 @@ from essp_common.artifacts.clip_features import store_features
 from essp_common.artifacts.early_stop import is_better
 from essp_common.artifacts.manifest import Best, Manifest, PhaseRecord
 from essp_common.cache.port import FrameCache
-from essp_common.encoders.fitting import silent
+from essp_common.encoders.fitting import Tell, silent
 from essp_common.errors import PermanentError
 from essp_common.messages.ordered import PhaseEnd
 from essp_common.pb.v1.messages_pb2 import EMBED, TRAIN, VALIDATION, PhasePlan
@@ -59,6 +63,7 @@ from essp_trainer.distributed.consensus import Agreement, Consensus, ControlSign
 from essp_trainer.learner import Learner
 from essp_trainer.model.chance import no_better_than_chance
 from essp_trainer.model.evaluation import clip_and_video_figures
+from essp_trainer.model.fits import FitLeft
 from essp_trainer.model.meter import Meter
 from essp_trainer.model.step_result import StepResult
 from essp_trainer.reporter import Reporter
@@ -143,13 +148,16 @@ class Session:
             if agreement.changes > self._learner.rates.seen:
                 self._take_changes()
             if agreement.signal is ControlSignal.LEAVE and self._between_batches():
-                if not self._save():
-                    raise Unsaved("left without saving a checkpoint; training will resume from the last one")
+                self._save_and_leave()
                 return
             if agreement.save and self._between_batches():
                 self._begin_save()
             if agreement.ready:
-                self._take_item(agreement, waited_s)
+                try:
+                    self._take_item(agreement, waited_s)
+                except FitLeft:
+                    self._save_and_leave()
+                    return
             elif agreement.signal is ControlSignal.PAUSE:
                 self._meter.leave_out(waited_s)
                 if not self._checkpointer.failing:  # else `due` says when to try again
@@ -225,6 +233,10 @@ class Session:
         if batch.plan.purpose == TRAIN and self._many_unsaved() and self._between_batches():
             self._begin_save()
 
+    def _save_and_leave(self) -> None:
+        if not self._save():
+            raise Unsaved("left without saving a checkpoint; training will resume from the last one")
+
     def _many_unsaved(self) -> bool:
         """Whether `checkpoint.every` asks for a checkpoint.
 
@@ -258,8 +270,7 @@ class Session:
     def _end_training(self, plan: PhasePlan) -> dict[str, float]:
         if not self._meter.clips:
             raise PermanentError(f"no clip of training epoch {plan.epoch + 1} could be decoded")
-        tell = self._reporter.fit(plan, self._meter) if self._ranks.is_rank_zero else silent
-        learned = self._learner.end_epoch(tell)
+        learned = self._learner.end_epoch(self._watched_fit(plan))
         if learned is not None:
             return {"loss": learned.loss, "top1": learned.correct / learned.clips}
         rate = self._learner.rates.at(plan, 0)
@@ -268,6 +279,27 @@ class Session:
             log.warning("%s: %s", self._assignment.trainer, warning)
             self._retry(lambda: self._reporter.trouble(warning))
         return {"loss": self._meter.loss, "top1": self._meter.top1, "lr": rate}
+
+    def _watched_fit(self, plan: PhasePlan) -> Tell:
+        """Reports how far a fit is. Raises `FitLeft` if the signal is to leave, and waits while it is to pause."""
+        held_s = 0.0
+        tell: Tell = silent
+        if self._ranks.is_rank_zero:
+            tell = self._reporter.fit(plan, self._meter, lambda: self._clock() - held_s)
+
+        def watch(what: str, done: int, most: int) -> None:
+            nonlocal held_s
+            began_s = self._clock()
+            while (signal := self._consensus.signal()) is ControlSignal.PAUSE:
+                time.sleep(_NEXT_S)
+            if signal is ControlSignal.LEAVE:
+                raise FitLeft
+            waited_s = self._clock() - began_s
+            held_s += waited_s
+            self._meter.leave_out(waited_s)
+            tell(what, done, most)
+
+        return watch
 
     def _end_evaluation(self, plan: PhasePlan) -> dict[str, float]:
         """The figures of a phase; on rank 0 only, which joins the scores of all ranks."""

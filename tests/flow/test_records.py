@@ -32,7 +32,7 @@ LABELS = [0, 1] * 10
 def folders(tmp_path: Path) -> dict[str, str]:
     """Data sets to train and test on; a record of the first one, which is trained on, is damaged."""
     made = make_records(tmp_path / "train", LABELS, png)
-    make_records(tmp_path / "test", [0, 1, 1], raw)
+    make_records(tmp_path / "test", [0, 1, 1], raw, named="test")
     data = {"records": (tmp_path / "train").as_uri(), "records_test": (tmp_path / "test").as_uri()}
     spec = records_job(tmp_path / "train", tmp_path / "none")
     catalog = open_data(spec, STORES)
@@ -76,6 +76,7 @@ def _predict(records: str, model: str, output: Path) -> None:
     assert run(spec).state is JobState.COMPLETED
     found, _ = read_predictions(STORES.under(spec.output), layout.PREDICTIONS)
     assert [(row.video_id, row.clips) for row in found] == [(f"train/{number:012}", 1) for number in range(3)]
+    assert [row.name for row in found] == [f"test {number}" for number in range(3)]
     _predict_files(model, [row.scores for row in found], output)
 
 

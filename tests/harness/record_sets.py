@@ -42,13 +42,15 @@ def make_records(
     make: Callable[[int, int], Record] = raw,
     file_bytes: int = 2**20,
     classes: tuple[str, ...] = CLASSES,
+    named: str = "",
 ) -> DataSet:
-    """A data set with these labels; added to those that are there."""
+    """A data set with these labels; added to those that are there. `named`: what their names begin with, if they have
+    any."""
     folder.mkdir(parents=True, exist_ok=True)
     data_set = DataSet(DirectoryStore.from_url(folder.as_uri()))
     with Writer(data_set, classes, bool(data_set.versions()), file_bytes) as writer:
         for number, label in enumerate(labels):
-            writer.add(make(number, label))
+            writer.add(make(number, label), f"{named} {number}" if named else "")
     return data_set
 
 

@@ -96,6 +96,11 @@ class TrainerActivity:
     unsaved: str = ""
     """Why its last checkpoint could not be saved; empty: it was."""
 
+    @property
+    def fits(self) -> bool:
+        """It learns what all clips of a phase have shown."""
+        return self.step is not None and self.step.HasField("fit")
+
 
 class Activity:
     """The workers of one job."""
@@ -112,7 +117,7 @@ class Activity:
         """Gets the reports of trainings, too, but none of a training that waits where it was."""
 
     def goes_on(self, now_s: float) -> None:
-        """The job works from now on; what it did before a pause is no rate."""
+        """The job works from now on; what it did before a pause, or a fit, is no rate."""
         self._closed = Rate(_CLOSED_WINDOW_S)
         self._closed.add(0, now_s)
 
@@ -137,8 +142,19 @@ class Activity:
         pool.seconds.add(seconds, now_s)
         pool.see(worker, now_s)
 
-    def note(self, progress: Progress) -> None:
+    @property
+    def fits(self) -> bool:
+        """A trainer learns what all clips of a phase have shown, and takes none meanwhile."""
+        return any(training.fits for training in self.trainers.values())
+
+    def note(self, progress: Progress, now_s: float) -> None:
         """Note what a trainer says."""
+        fits = self.fits
+        self._note(progress)
+        if fits and not self.fits:
+            self.goes_on(now_s)
+
+    def _note(self, progress: Progress) -> None:
         match progress.WhichOneof("event"):
             case "step":
                 if training := self.trainers.get(progress.step.trainer):
@@ -238,7 +254,7 @@ def _trainer(
         clips_per_s=live.clips_per_s if live else None,
         queue=step.queue if step else None,
         waits_for=waits_for,
-        fit=_fit(step.fit) if step and step.HasField("fit") else None,
+        fit=_fit(step.fit) if step and training.fits else None,
         reports=tuple(training.reports.values()),
         checkpoint=training.checkpoint,
         final=final,

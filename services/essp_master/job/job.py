@@ -378,7 +378,7 @@ class Job:
         if kind == "made":
             self._note_made(progress.made, progress.worker, now_s)
         elif kind != "trained":
-            self.activity.note(progress)
+            self.activity.note(progress, now_s)
         ledger = self.ledger
         told = kind == "stopped" and ledger.has_stopped(progress.stopped.trainer)
         closed, failed = ledger.closed, ledger.counts.failed

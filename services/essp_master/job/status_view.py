@@ -214,7 +214,7 @@ def _progress(job: Job, now_s: float) -> status.ProgressStatus:
         done=done,
         total=total,
         clips_per_s=rate,
-        eta_s=(total - done) / rate if rate > 0 else None,
+        eta_s=(total - done) / rate if rate > 0 and done < total and not job.activity.fits else None,
         current=min(consumption.position().phase_index for consumption in ledger.consumption.values()),
     )
 

@@ -18,8 +18,7 @@ import logging
 import numpy as np
 from numpy.typing import NDArray
 
-from essp_common.encoders.classifier import LinearClassifier, fitted_classifier
-from essp_common.encoders.encoder import fitted_encoder
+from essp_common.encoders.classifier import LinearClassifier
 from essp_common.encoders.fitting import Tell
 from essp_common.encoders.rows import Entries, Sample
 from essp_common.errors import PermanentError
@@ -28,6 +27,7 @@ from essp_common.learning.randomness import Share
 from essp_trainer.assignment import Assignment
 from essp_trainer.data.batch import Batch
 from essp_trainer.distributed.ranks import Ranks
+from essp_trainer.model.fits import fitted
 from essp_trainer.model.fitted import CLIPS, NOTHING, Fitted
 from essp_trainer.model.step_result import StepResult
 
@@ -59,27 +59,40 @@ class Encoding(Fitted[DescriptorClassifier]):
         return self.figures_of(vectors, owners[:, 1])
 
     def end_epoch(self, tell: Tell) -> StepResult:
-        if not self._model.has_learned:
-            vectors = self._learn_to_encode(tell)
-            if self._samples[_ROWS].whole:
-                self._samples[CLIPS].add(vectors)
-            elif self._only_epoch:
-                log.warning(
-                    "%s: samples leaves out some of the %d descriptors, and no epoch follows to encode them all: the "
-                    "classifier has learned from parts of clips; give the job 2 epochs, or raise samples",
-                    self.where,
-                    self._samples[_ROWS].seen,
-                )
-            self._samples[_ROWS] = Sample(self._spec.samples)
-        else:
-            kept = self._samples[CLIPS].entries()
-            if kept is None:
-                raise PermanentError(f"{self.where}: no clip of this epoch has a descriptor to learn from")
-            vectors = kept
-        return self.learn_to_classify(vectors, tell)
+        if not self._model.has_learned or self._samples[_ROWS].seen:
+            return self._end_first_epoch(tell)
+        kept = self._samples[CLIPS].entries()
+        if kept is None:
+            raise PermanentError(f"{self.where}: no clip of this epoch has a descriptor to learn from")
+        return self.learn_to_classify(kept, tell)
 
     def classifier_of(self, vectors: NDArray[np.float32], labels: NDArray[np.int32], tell: Tell) -> LinearClassifier:
-        return fitted_classifier(vectors.astype(np.float64), labels, self._classes, self._spec.penalty, tell)
+        return self.fitted_classifier(vectors, labels, self._spec.penalty, tell)
+
+    def _end_first_epoch(self, tell: Tell) -> StepResult:
+        """Learn all there is of the sampled descriptors, and forget them only then: who leaves before needs them."""
+        sample = self._samples[_ROWS]
+        kept = sample.entries()
+        if kept is None:
+            raise PermanentError(
+                f"{self.where}: no clip of the first epoch has a descriptor; `essp extractor preview` shows what the "
+                "feature finds in a video"
+            )
+        if not self._model.has_learned:
+            self._learn_to_encode(kept, tell)
+        vectors = self.unless_left(lambda: self._vectors_of(kept, tell))
+        learned = self.learn_to_classify(vectors, tell)
+        if sample.whole:
+            self._samples[CLIPS].add(vectors)
+        elif self._only_epoch:
+            log.warning(
+                "%s: samples leaves out some of the %d descriptors, and no epoch follows to encode them all: the "
+                "classifier has learned from parts of clips; give the job 2 epochs, or raise samples",
+                self.where,
+                sample.seen,
+            )
+        self._samples[_ROWS] = Sample(self._spec.samples)
+        return learned
 
     def _drawn(self, epoch: int, clips: list[NDArray[np.generic]], owners: NDArray[np.int64]) -> Entries:
         """The descriptors of these clips, each with its ticket."""
@@ -89,25 +102,22 @@ class Encoding(Fitted[DescriptorClassifier]):
         ]
         return Entries.joined(parts) if parts else NOTHING
 
-    def _learn_to_encode(self, tell: Tell) -> Entries:
-        """Fit the encoder. Returns the vectors of the sampled descriptors, clip by clip, with the clips' tickets."""
-        kept = self._samples[_ROWS].entries()
-        if kept is None:
-            raise PermanentError(
-                f"{self.where}: no clip of the first epoch has a descriptor; `essp extractor preview` shows what the "
-                "feature finds in a video"
-            )
-        seen = self._samples[_ROWS].seen
-        log.info("%s learns to encode from %d of %d descriptors", self.where, len(kept), seen)
+    def _learn_to_encode(self, kept: Entries, tell: Tell) -> None:
+        """Fit the encoder to these descriptors."""
+        log.info("%s learns to encode from %d of %d descriptors", self.where, len(kept), self._samples[_ROWS].seen)
+        sizes = {"pca": self._spec.pca, "centres": self._spec.centres}
+        work = len(kept) * max(kept.rows.shape[1], self._spec.centres) * self._spec.pca
+        arrays = {"rows": kept.rows}
         try:
-            fitted = fitted_encoder(self._name, kept.rows, self._spec.pca, self._spec.centres, self._seed, tell)
+            encoder = self.unless_left(
+                lambda: fitted("encoder", work, tell, arrays, kind=self._name, seed=self._seed, **sizes)
+            )
         except ValueError as error:
             raise PermanentError(
                 f"{self.where}: {error}. Those are the descriptors of the first epoch; take fewer centres and "
                 "components, or more clips (sampling.clips_per_epoch)"
             ) from error
-        self.take_over(self._model, lambda: self._model.learn(fitted.arrays()))
-        return self._vectors_of(kept, tell)
+        self.take_over(self._model, lambda: self._model.learn(encoder))
 
     def _vectors_of(self, kept: Entries, tell: Tell) -> Entries:
         owners, number, rows = np.unique(kept.owners, axis=0, return_inverse=True, return_counts=True)

@@ -43,6 +43,7 @@ from essp_common.learning.randomness import Share
 from essp_trainer.assignment import Assignment
 from essp_trainer.data.batch import Batch, ClipShape
 from essp_trainer.distributed.ranks import Ranks
+from essp_trainer.model.fits import FitLeft, fitted
 from essp_trainer.model.port import Files
 from essp_trainer.model.step_result import StepResult
 
@@ -57,6 +58,7 @@ _SEEN = "seen"
 
 
 ModelT = TypeVar("ModelT", bound=AnyClassifier)
+T = TypeVar("T")
 
 
 class Fitted(ABC, Generic[ModelT]):
@@ -101,7 +103,10 @@ class Fitted(ABC, Generic[ModelT]):
 
     @abstractmethod
     def end_epoch(self, tell: Tell) -> StepResult:
-        """Learn from the samples, and tell how far that is. Raises `PermanentError` if they are too few."""
+        """Learn from the samples, and tell how far that is. Raises `PermanentError` if they are too few.
+
+        Raises `FitLeft` on all ranks if `tell` does on one. Then it can be called again, also after a checkpoint.
+        """
 
     @abstractmethod
     def classifier_of(self, vectors: NDArray[np.float32], labels: NDArray[np.int32], tell: Tell) -> LinearClassifier:
@@ -186,17 +191,38 @@ class Fitted(ABC, Generic[ModelT]):
     def learn_to_classify(self, kept: Entries, tell: Tell) -> StepResult:
         """Fit the linear classifier. Returns what it is on the clips that it was fitted to."""
         log.info("%s learns to classify from %d clips", self.where, len(kept))
-        fitted = self.classifier_of(kept.rows, kept.owners[:, 1].astype(np.int32), tell)
+        labels = kept.owners[:, 1].astype(np.int32)
+        classifier = self.unless_left(lambda: self.classifier_of(kept.rows, labels, tell))
 
         def learn() -> None:
             weight, bias = self.head.parameters()
             with torch.no_grad():
-                weight.copy_(torch.from_numpy(fitted.weights.T).reshape(weight.shape))
-                bias.copy_(torch.from_numpy(fitted.bias))
+                weight.copy_(torch.from_numpy(classifier.weights.T).reshape(weight.shape))
+                bias.copy_(torch.from_numpy(classifier.bias))
 
         self.take_over(self.head, learn)
         loss, correct = self.figures_of(kept.rows, kept.owners[:, 1])
         return StepResult(float(loss) / len(kept), round(float(correct)), len(kept))
+
+    def fitted_classifier(
+        self, vectors: NDArray[np.floating], labels: NDArray[np.int32], penalty: float, tell: Tell
+    ) -> LinearClassifier:
+        """The linear classifier of `(V, D)` vectors as they are."""
+        work = min(vectors.shape) ** 2 * max(vectors.shape)
+        arrays = {"vectors": vectors, "labels": labels}
+        return LinearClassifier(**fitted("classifier", work, tell, arrays, classes=self._classes, penalty=penalty))
+
+    def unless_left(self, fit: Callable[[], T]) -> T:
+        """What all ranks fit. Raises `FitLeft` on all of them if one has left it."""
+        left, found = torch.zeros(1, dtype=torch.int64), None
+        try:
+            found = fit()
+        except FitLeft:
+            left[0] = 1
+        self._ranks.max(left)
+        if found is None or left[0]:
+            raise FitLeft
+        return found
 
     def take_over(self, part: nn.Module, learn: Callable[[], None]) -> None:
         """Change a part of the model, on all ranks to the same bits."""

@@ -34,7 +34,8 @@ class Trainable(Protocol):
     def end_epoch(self, tell: Tell) -> StepResult | None:
         """All clips of a training phase have come. What was learned of all of them together, if that is so.
 
-        Tells how far it is with what takes long.
+        Tells how far it is with what takes long. Raises `FitLeft` on all ranks if `tell` does on one; then a checkpoint
+        can be made as if it had not been called.
         """
 
     def files(self) -> Files:

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from essp_common.encoders.classifier import LinearClassifier, fitted_classifier
+from essp_common.encoders.classifier import LinearClassifier
 from essp_common.encoders.fitting import Tell
 from essp_common.errors import PermanentError
 from essp_common.learning.head_inputs import HeadInputs
@@ -63,7 +63,7 @@ class Probing(Fitted[Classifier]):
         exact = vectors.astype(np.float64)
         mean, spread = exact.mean(axis=0), exact.std(axis=0)
         spread = np.maximum(spread, _LEAST_SPREAD * spread.mean()) if spread.any() else np.ones_like(spread)
-        fitted = fitted_classifier((exact - mean) / spread, labels, self._classes, self._spec.penalty, tell)
+        fitted = self.fitted_classifier((exact - mean) / spread, labels, self._spec.penalty, tell)
         weights = fitted.weights / spread[:, None]
         return LinearClassifier(weights, fitted.bias - mean @ weights)
 

@@ -29,6 +29,7 @@ from essp_common.pb.v1.messages_pb2 import (
     Control,
     Failed,
     Finished,
+    Fit,
     PhaseReport,
     Progress,
     StepReport,
@@ -109,6 +110,61 @@ def test_the_course_of_a_training_and_its_bottleneck_can_be_asked_for(adapters: 
         ("rgb", [(2, 1.5), (4, 0.75)]),
         ("diff", []),
     ]
+
+
+def test_while_a_trainer_learns_between_two_phases_nothing_is_said_of_the_time_to_go(
+    adapters: Adapters, fleet_of: FleetOf
+) -> None:
+    """No clip is closed meanwhile, so a rate of clips would let the time to go grow with each second of the fit. Once
+    it is over, the rate is that of the clips since."""
+    clock = Clock()
+    master, fleet = master_over(adapters, clock), fleet_of()
+
+    def said() -> tuple[float | None, float | None]:
+        master.step(0)
+        (listed,) = master.jobs()
+        return master.status("small").progress.eta_s, listed.eta_s
+
+    def learns(**fit: Any) -> None:
+        step = StepReport(trainer="rgb", purpose=TRAIN, epoch=0, clips_done=10)
+        if fit:
+            step.fit.CopyFrom(Fit(**fit))
+        fleet.report(Progress(step=step))
+
+    def closes(clips: int) -> None:
+        for consumer in ("trainer.rgb", "trainer.diff"):
+            fleet.train(consumer, clips)
+
+    master.start(fleet.job)
+    while fleet.learn() or fleet.decode() or fleet.extract() or master.step(0):
+        pass
+    clock.now_s += 10
+    closes(4)
+    assert set(said()) == {100.0}  # 40 more of 44 clips, at 0.4 a second
+    learns(what="centres", done=1, most=100)
+    assert said() == (None, None)
+    clock.now_s += 50
+    learns(what="centres", done=2, most=100)
+    assert said() == (None, None)
+    learns()
+    fleet.report(Progress(phase_report=PhaseReport(trainer="rgb", purpose=TRAIN, epoch=0)))
+    assert said() == (None, None), "no clip has come since"
+    clock.now_s += 2
+    closes(2)
+    assert set(said()) == {38.0}
+
+
+def test_when_all_clips_are_closed_nothing_is_said_of_the_time_to_go(adapters: Adapters, fleet_of: FleetOf) -> None:
+    """To fuse what was trained may take long, and no clip tells how long."""
+    clock = Clock()
+    master, fleet = master_over(adapters, clock), fleet_of()
+    master.start(fleet.job)
+    clock.now_s += 5
+    run_to_rest(master, fleet)
+    progress = master.status("small").progress
+    assert progress.done == progress.total
+    assert progress.clips_per_s > 0
+    assert progress.eta_s is None
 
 
 def test_a_trainer_that_stands_still_is_left_behind_and_loses_nothing(

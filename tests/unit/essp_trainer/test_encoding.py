@@ -118,11 +118,14 @@ def test_it_tells_how_far_it_is_with_what_it_learns_between_phases(tmp_path: Pat
     for epoch, fit in told:
         fits.setdefault((epoch, fit.what), []).append(fit)
     assert list(fits) == [
+        (0, "principal components"),
         (0, "where centres begin"),
         (0, "centres"),
         (0, "a mixture of Gaussians"),
         (0, "vectors of its clips"),
+        (0, "the span of its vectors"),
         (0, "a linear classifier"),
+        (1, "the span of its vectors"),
         (1, "a linear classifier"),
     ]
     for first, *others in fits.values():

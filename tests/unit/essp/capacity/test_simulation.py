@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from essp.capacity import simulation
 from essp.capacity.setups import Consumer, Pool, Setup
-from essp.capacity.simulation import enough_credits, simulate
+from essp.capacity.simulation import Outcome, enough_credits, simulate
 
 CLIPS = 8000
 
@@ -60,6 +61,21 @@ def test_enough_credits_are_found() -> None:
     assert simulate(few).clips_per_s < rate
     assert simulate(replace(few, credits=enough_credits(few, rate))).clips_per_s >= rate
     assert enough_credits(few, 2 * 16 / 0.02) == 0
+
+
+def test_what_no_number_of_clips_can_reach_is_told_without_a_simulation(monkeypatch: pytest.MonkeyPatch) -> None:
+    simulated: list[Setup] = []
+
+    def counted(setup: Setup, clips: int = 0, seed: int = 0) -> Outcome:
+        simulated.append(setup)
+        return simulate(setup, clips, seed)
+
+    monkeypatch.setattr(simulation, "simulate", counted)
+    few = setup_of(16, credits_=32)
+    assert enough_credits(few, 1.01 * 16 / 0.02) == 0  # the decoders make 800 clips a second at most
+    assert simulated == []
+    assert enough_credits(few, 0.9 * 16 / 0.02) > 0
+    assert simulated
 
 
 def test_each_clip_passes_and_the_same_seed_gives_the_same() -> None:

@@ -17,7 +17,7 @@ import typer
 from typer.testing import CliRunner
 
 from essp.cli.commands import EXAMPLES, SECTIONS
-from essp.cli.main import app, main
+from essp.cli.main import _load, app, main
 from tests.harness.command_line import main_of
 from tests.harness.waiting import LONGEST_S
 
@@ -185,3 +185,21 @@ def test_a_store_without_room_is_named_and_is_no_server_that_does_not_answer(
     assert shown.err.endswith("; make room there, or name another place, and give the command again\n")
     assert shown.out.splitlines()[1].split()[0] == "none", "what was measured is shown"
     assert [path for path in store.rglob("*") if path.is_file()] == []
+
+
+def test_a_call_makes_its_command_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To resolve the name of a command asks for it, to call it does again, and so does the next call in a process."""
+    made: list[str] = []
+    get_command = typer.main.get_command
+
+    def counted(found: typer.Typer) -> Any:
+        made.append(found.registered_commands[0].name or "")
+        return get_command(found)
+
+    _load.cache_clear()
+    with monkeypatch.context() as patch:
+        whole: Any = get_command(app)
+        patch.setattr(typer.main, "get_command", counted)
+        for _ in range(2):
+            whole.main(["plan", "--help"], standalone_mode=False)
+    assert made == ["plan"]

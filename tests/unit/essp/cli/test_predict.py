@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
@@ -248,3 +249,12 @@ def test_the_class_of_an_answer_is_the_first_of_its_top_also_after_it_was_stored
     write_predictions(store, "p", [predictions(scores, {"a": 1}, {})], scores.classes)
     [row], classes = read_predictions(store, "p")
     assert row.class_name == row.top(classes, 1)[0][0]
+
+
+def test_answers_of_a_version_that_named_no_records_are_read(tmp_path: Path) -> None:
+    store = DirectoryStore.from_url(tmp_path.as_uri())
+    written = Prediction("train/000000000000", "y", 1, (0.25, 0.75), None, "cat.png")
+    write_predictions(store, "p", [[written]], ("x", "y"))
+    assert read_predictions(store, "p")[0] == [written]
+    pq.write_table(pq.read_table(tmp_path / "p").drop_columns("name"), tmp_path / "p")
+    assert read_predictions(store, "p") == ([replace(written, name=None)], ("x", "y"))

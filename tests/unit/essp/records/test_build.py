@@ -344,17 +344,35 @@ def test_the_commands_build_show_and_verify(tmp_path: Path) -> None:
     assert "1 of 1 files is damaged" in done.stderr
 
 
+def test_a_file_that_a_list_names_in_several_ways_counts_once_and_the_others_are_told(tmp_path: Path) -> None:
+    (tmp_path / "pets").mkdir()
+    (tmp_path / "pets" / "\u00e9.png").write_bytes(picture(1))
+    ways = [
+        "pets/\u00e9.png",
+        "./pets/\u00e9.png",
+        "pets\\\u00e9.png",
+        "pets//e\u0301.png",
+        str(tmp_path / "pets" / "\u00e9.png"),
+    ]
+    (tmp_path / "list.csv").write_text("path,label\n" + "".join(f"{way},cat\n" for way in ways))
+    built = made(tmp_path / "list.csv", tmp_path / "out")
+    assert built.per_class == {"cat": 1}
+    told = {f"line {line}": f"{way} is the file of line 2; it counts once" for line, way in enumerate(ways[1:], 3)}
+    assert built.problems == told
+
+
 def test_rows_of_a_csv_file_that_do_not_fit_are_named_and_left_out(tmp_path: Path) -> None:
     for name in ("1.png", "2.png"):
         (tmp_path / name).write_bytes(picture(1))
     text = "Path, label\n1.png, cat \n2.png,dog, grey\n,cat\n1.png,dog\n1.png,cat\n"
     (tmp_path / "list.csv").write_text(text)
     built = made(tmp_path / "list.csv", tmp_path / "out")
-    assert built.per_class == {"cat": 2}
+    assert built.per_class == {"cat": 1}
     assert built.problems == {
         "line 3": "line 3 has 3 fields, and there are 2 columns; put quotes around a text with a comma in it",
         "line 4": "it names no file",
-        "line 5": "it is listed as 'cat', too",
+        "line 5": "1.png is the file of line 2; it is listed as 'cat', too",
+        "line 6": "1.png is the file of line 2; it counts once",
     }
     (tmp_path / "list.csv").write_text("path,label\n,cat\n")
     with pytest.raises(ConfigError, match=r"holds no images \(nothing\); line 2: it names no file; give"):

@@ -42,17 +42,17 @@ def test_what_a_trainer_learns_between_two_phases_is_shown_until_it_reports_the_
 
     job = activity()
     step = StepReport(trainer="one", purpose=TRAIN, clips_done=12)
-    job.note(Progress(step=step))
+    job.note(Progress(step=step), 0.0)
     assert fit_of(job) is None
     step.fit.CopyFrom(Fit(what="centres", done=25, most=100, left_s=75.0))
-    job.note(Progress(step=step))
+    job.note(Progress(step=step), 0.0)
     words = "learns centres: step 25 of at most 100, at most 1 min 15 s left"
     assert fit_of(job) == status.FitStatus(what="centres", done=25, most=100, left_s=75.0, words=words)
     step.fit.CopyFrom(Fit(what="a linear classifier", done=0, most=500))
-    job.note(Progress(step=step))
+    job.note(Progress(step=step), 0.0)
     words = "learns a linear classifier: step 0 of at most 500"
     assert fit_of(job) == status.FitStatus(what="a linear classifier", done=0, most=500, left_s=None, words=words)
-    job.note(Progress(phase_report=PhaseReport(trainer="one", purpose=TRAIN)))
+    job.note(Progress(phase_report=PhaseReport(trainer="one", purpose=TRAIN)), 0.0)
     assert fit_of(job) is None
 
 
@@ -63,7 +63,8 @@ def test_a_pass_that_is_reported_again_counts_once() -> None:
     job.recall("one", [status.PhaseReport(purpose="train", epoch=0, metrics={"loss": 4.0})], "file:///c", None)
     for purpose, epoch, loss in ((TRAIN, 0, 4.0), (VALIDATION, 0, 3.0), (TRAIN, 1, 2.0), (VALIDATION, 0, 2.5)):
         job.note(
-            Progress(phase_report=PhaseReport(trainer="one", purpose=purpose, epoch=epoch, metrics={"loss": loss}))
+            Progress(phase_report=PhaseReport(trainer="one", purpose=purpose, epoch=epoch, metrics={"loss": loss})),
+            0.0,
         )
     (trainer,) = job.trainer_statuses(set(), {}, waits=False)
     told = [(report.purpose, report.epoch, report.metrics["loss"]) for report in trainer.reports]

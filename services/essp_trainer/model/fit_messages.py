@@ -1,0 +1,46 @@
+"""What `fits.py` and its child process say to each other, besides `True`: it may go on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
+
+Arrays = Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to fit."""
+
+    fit: str
+    """Of `fit_child.FITS`."""
+    arrays: Arrays
+    settings: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Step:
+    """As in `Tell`."""
+
+    what: str
+    done: int
+    most: int
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What came of a fit."""
+
+    arrays: Arrays
+
+
+@dataclass(frozen=True)
+class Failed:
+    """What a fit has raised."""
+
+    kind: str
+    said: str
+    trace: str
