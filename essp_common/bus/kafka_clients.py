@@ -18,7 +18,7 @@ from kafka.net.inet import KafkaNetSocket
 from kafka.structs import MemberState
 
 from essp_common.bus.port import MessageTooLarge
-from essp_common.errors import ConfigError, FlowUnavailable
+from essp_common.errors import ConfigError, FlowUnavailable, NotFound
 from essp_common.runtime.certificates import refusal
 
 _MISCONFIGURED = (kafka_errors.UnsupportedVersionError, kafka_errors.KafkaConfigurationError)
@@ -28,12 +28,22 @@ OnLogin = Callable[[BaseException | None], None]
 _DENIED_WITHIN = "AuthorizationFailedError"
 """kafka-python wraps what is denied when a producer asks for its number."""
 _DENIED_RETRY_S = 5.0
+HIDDEN = kafka_errors.TopicAuthorizationFailedError
+"""What is answered of topics that a user may not see, where they are asked for by name."""
 TOO_LARGE = (kafka_errors.MessageSizeTooLargeError, kafka_errors.RecordListTooLargeError)
 """What every try to publish a message would meet."""
 _ACCESS = (
     "check ESSP_BUS_USER, ESSP_BUS_PASSWORD and what the broker lets this user do (`essp setup --acls` shows what it "
     "has to); with another password, start this process again"
 )
+
+
+def no_topic(topic: str) -> NotFound:
+    """What to say of a topic that the broker does not show. It hides those that a user may not describe."""
+    return NotFound(
+        f"there is no topic {topic}; a master makes it when it starts, or the user that this process logs in as may "
+        "not see it: `essp setup --acls` shows the rights that it needs"
+    )
 
 
 _HANDSHAKE_S = 5.0
