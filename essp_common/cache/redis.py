@@ -12,7 +12,7 @@ had no answer for long. An out-of-memory answer is `CacheFull`; no answer, a fai
 
 A password or a right that is missing is a `ConfigError` at start-up. One that is taken away later is `FlowUnavailable`,
 as is all else that Redis refuses (`redis_refusals.py`): work waits until it is granted, and `troubles` says what was
-refused, and what to do. No clip is at fault.
+refused, and what to do. No clip is at fault. A password that stands in a file (`redis_url.py`) may change meanwhile.
 
 The database belongs to ESSP alone: `usage` counts everything in it. The URL of a cluster names any one node, and
 finds the others by it.
@@ -37,6 +37,7 @@ from essp_common.cache.label import ACK, DIGITS, UNIT, label, label_bytes, unlab
 from essp_common.cache.port import Buffer, CacheUsage, Part
 from essp_common.cache.redis_connections import DirectConnections
 from essp_common.cache.redis_refusals import refusal_of
+from essp_common.cache.redis_url import parted
 from essp_common.cache.redis_wire import Labelled, PlainConnection, TlsConnection
 from essp_common.errors import CacheFull, CacheMiss, ConfigError, FlowUnavailable
 from essp_common.runtime.certificates import advised
@@ -96,7 +97,8 @@ class RedisCache:
         parts = urlsplit(url)
         where = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
         try:
-            client = _cluster(url) if parts.scheme.endswith("+cluster") else _single(url)
+            plain, login = parted(url)
+            client = _cluster(plain, login) if parts.scheme.endswith("+cluster") else _single(plain, login)
         except RedisClusterException as error:
             if "Cluster mode is not enabled" in str(error):
                 raise ConfigError(f"{where} is no cluster; use {where.replace('+cluster', '')}") from error
@@ -259,18 +261,18 @@ class _Denied(FlowUnavailable):
     """A password or a right is missing."""
 
 
-def _single(url: str) -> redis.Redis:
+def _single(url: str, login: Mapping[str, Any]) -> redis.Redis:
     pool = ConnectionPool.from_url(
-        url, connection_class=_connection_class(url), health_check_interval=30, retry=_retry(), **_OPTIONS
+        url, connection_class=_connection_class(url), health_check_interval=30, retry=_retry(), **_OPTIONS, **login
     )
     return redis.Redis.from_pool(pool)
 
 
-def _cluster(url: str) -> RedisCluster:
+def _cluster(url: str, login: Mapping[str, Any]) -> RedisCluster:
     # `RedisCluster` takes a class of connections only with a URL that does not imply one.
     address = url.partition("://")[2]
     return RedisCluster.from_url(
-        f"redis://{address}", connection_class=_connection_class(url), retry=_retry(), **_OPTIONS
+        f"redis://{address}", connection_class=_connection_class(url), retry=_retry(), **_OPTIONS, **login
     )
 
 

@@ -30,7 +30,10 @@ _OF_CLUSTERS = (AskError, ClusterDownError, TryAgainError)
 _DENIALS = (AuthenticationError, AuthorizationError, NoPermissionError)
 _DENIED_IN_SCRIPT = ("ACL failure in script", "The user executing the script can't")
 """Redis has no code for it; since 7.2 and before."""
-_ACCESS = "check user and password in the URL, and what the user may do: `essp setup --acls` shows what it has to"
+_ACCESS = (
+    "check user and password in the URL, and what the user may do: `essp setup --acls` shows what it has to; a new "
+    "password is taken at once from the URL's password_file, from the URL itself at the next start"
+)
 _PROMOTE = "let ESSP_CACHE name the primary, or make it one: redis-cli REPLICAOF NO ONE"
 
 

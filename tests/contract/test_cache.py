@@ -283,7 +283,7 @@ def test_redis_that_refuses_is_waited_for_and_told_of_if_it_lasts(
     """A failover is over by itself, and is nothing to tell of."""
     clock = Clock()
     with RedisServer(tmp_path, maxmemory_bytes=32 * 2**20) as server:
-        cache = RedisCache(cache_redis._single(server.url), server.url, clock)
+        cache = RedisCache(cache_redis._single(server.url, {}), server.url, clock)
         for call in CALLS.values():
             call(cache)
         for command in takes:
@@ -430,6 +430,44 @@ def test_redis_password_is_wanted_and_never_shown(tmp_path: Path) -> None:
         cache = RedisCache.from_url(f"redis://:s3cret@127.0.0.1:{server.port}/0")
         cache.put(KEY, b"frames", ["trainer.a"], TTL_S)
         cache.close()
+
+
+@pytest.mark.processes
+@pytest.mark.integration
+@pytest.mark.parametrize("clustered", [False, True])
+def test_redis_password_in_a_file_may_change_while_it_is_in_use(tmp_path: Path, clustered: bool) -> None:
+    """No process starts again for it. Until the file has the new one, work waits."""
+    file = tmp_path / "password"
+    with RedisServer(tmp_path, maxmemory_bytes=32 * 2**20, cluster=clustered) as server:
+        server.execute("ACL", "SETUSER", "es@sp", "on", ">s3cret", "~*", "&*", "+@all")
+        url = f"{server.url.replace('//', '//es%40sp@')}?password_file={file}"
+        with pytest.raises(ConfigError, match="password cannot be read: No such file"):
+            RedisCache.from_url(url)
+        file.write_text("s3cret\n")
+        cache = RedisCache.from_url(url)
+        for call in CALLS.values():
+            call(cache)
+        server.execute("ACL", "SETUSER", "es@sp", "resetpass", ">n3w")
+        for call in CALLS.values():  # who is logged in stays so
+            call(cache)
+        server.execute("CLIENT", "KILL", "USER", "es@sp")
+        with pytest.raises(Unavailable, match="taken at once from the URL's password_file"):
+            CALLS["put"](cache)
+        assert Kind.CACHE_REFUSES in cache.troubles()
+        file.unlink()
+        with pytest.raises(Unavailable, match="password cannot be read: No such file"):
+            CALLS["put"](cache)
+        file.write_text("n3w\n")
+        for call in CALLS.values():
+            call(cache)
+        assert not cache.troubles()
+        cache.close()
+
+
+def test_redis_password_stands_in_one_place(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="a password and a password_file") as caught:
+        RedisCache.from_url(f"redis://essp:s3cret@127.0.0.1:1/0?password_file={tmp_path}")
+    assert "s3cret" not in str(caught.value)
 
 
 @pytest.mark.processes
