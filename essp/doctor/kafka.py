@@ -16,7 +16,7 @@ from kafka import KafkaAdminClient
 from essp.doctor.finding import CONNECT_S, Finding, fail, ok, unreachable, warn
 from essp_common import topics
 from essp_common.bus.kafka import KafkaBus
-from essp_common.bus.kafka_clients import connected, mapped
+from essp_common.bus.kafka_clients import HIDDEN, connected, mapped
 from essp_common.bus.kafka_options import KafkaOptions
 from essp_common.bus.tenant import TenantBus
 from essp_common.quantities import counted
@@ -67,8 +67,12 @@ def _topics(options: KafkaOptions, tenant: str) -> Iterator[Finding]:
         described = admin.describe_topics(list(wanted))
     yield ok(CHECK, f"{counted(len(brokers), 'broker')} answer" + ("s" if len(brokers) == 1 else ""))
     found = {topic["name"]: len(topic["partitions"]) for topic in described if topic["error_code"] == 0}
-    missing = [topic for topic in wanted if topic not in found]
+    hidden = [topic["name"] for topic in described if topic["error_code"] == HIDDEN.errno]
+    missing = [topic for topic in wanted if topic not in found and topic not in hidden]
     wrong = {topic: count for topic, count in found.items() if count != wanted[topic]}
+    if hidden:
+        remedy = "give it the rights that `essp setup --acls` shows"
+        yield fail(CHECK, f"this user may not see the topics {', '.join(hidden)}", remedy)
     if missing:
         yield warn(
             CHECK,
@@ -79,7 +83,7 @@ def _topics(options: KafkaOptions, tenant: str) -> Iterator[Finding]:
         needed = wanted[topic]
         remedy = "add partitions" if count < needed else "delete the topic, and run essp setup"
         yield fail(CHECK, f"topic {topic} has {count} partitions, ESSP needs {needed}", remedy)
-    if not missing and not wrong:
+    if not (hidden or missing or wrong):
         yield ok(CHECK, f"topics {', '.join(wanted)} have the partitions they need")
 
 

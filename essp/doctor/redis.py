@@ -18,6 +18,7 @@ from redis.retry import Retry
 from essp.doctor.finding import CONNECT_S, Finding, clock, fail, ok, unreachable, warn
 from essp_common.cache.port import of_tenant
 from essp_common.cache.redis import RedisCache
+from essp_common.cache.redis_url import parted
 from essp_common.errors import Unavailable
 
 CHECK = "redis"
@@ -55,6 +56,8 @@ def _nodes(url: str) -> list[Any]:
         "socket_timeout": _ANSWER_S,
         "retry": Retry(NoBackoff(), 0),
     }
+    url, login = parted(url)
+    options |= login
     if not urlsplit(url).scheme.endswith("+cluster"):
         return [redis.Redis.from_url(url, **options)]
     cluster: Any = RedisCluster.from_url(url.replace("+cluster", "", 1), **options)

@@ -23,13 +23,13 @@ from kafka import KafkaAdminClient, TopicPartition
 from kafka import errors as kafka_errors
 from kafka.admin import OffsetSpec
 
-from essp_common.bus.kafka_clients import connected
+from essp_common.bus.kafka_clients import HIDDEN, connected, no_topic
 from essp_common.bus.kafka_options import KafkaOptions
 from essp_common.bus.kafka_publisher import KafkaPublisher, publishing
 from essp_common.bus.kafka_rights import Rights
 from essp_common.bus.kafka_subscription import KafkaSubscription
 from essp_common.bus.port import check_size
-from essp_common.errors import ConfigError, FlowUnavailable, NotFound
+from essp_common.errors import ConfigError, FlowUnavailable
 from essp_common.runtime.login import NOBODY, Login
 from essp_common.runtime.troubles import Kind, Troubles
 from essp_common.topics import KEPT
@@ -154,7 +154,7 @@ def _held(admin: KafkaAdminClient, topic: str) -> dict[TopicPartition, range]:
     """The offsets of each partition, by its number. Raises `NotFound`."""
     count = _partition_counts(admin, [topic]).get(topic)
     if count is None:
-        raise NotFound(f"there is no topic {topic}; a master makes it when it starts")
+        raise no_topic(topic)
     slots = [TopicPartition(topic, number) for number in range(count)]
     ends = admin.list_partition_offsets(dict.fromkeys(slots, OffsetSpec.LATEST))
     starts = admin.list_partition_offsets(dict.fromkeys(slots, OffsetSpec.EARLIEST))
@@ -162,6 +162,8 @@ def _held(admin: KafkaAdminClient, topic: str) -> dict[TopicPartition, range]:
 
 
 def _partition_counts(admin: KafkaAdminClient, topics: Collection[str]) -> dict[str, int]:
-    """Partitions of those topics that exist."""
+    """Partitions of those topics that exist. Raises for those that this user may not see, which may exist."""
     described = admin.describe_topics(list(topics))
+    if hidden := {topic["name"] for topic in described if topic["error_code"] == HIDDEN.errno}:
+        raise HIDDEN(hidden)
     return {topic["name"]: len(topic["partitions"]) for topic in described if topic["error_code"] == 0}

@@ -18,7 +18,7 @@ from kafka.net.inet import KafkaNetSocket
 from kafka.structs import MemberState
 
 from essp_common.bus.port import MessageTooLarge
-from essp_common.errors import ConfigError, FlowUnavailable
+from essp_common.errors import ConfigError, FlowUnavailable, NotFound
 from essp_common.runtime.certificates import refusal
 
 _MISCONFIGURED = (kafka_errors.UnsupportedVersionError, kafka_errors.KafkaConfigurationError)
@@ -28,12 +28,22 @@ OnLogin = Callable[[BaseException | None], None]
 _DENIED_WITHIN = "AuthorizationFailedError"
 """kafka-python wraps what is denied when a producer asks for its number."""
 _DENIED_RETRY_S = 5.0
+HIDDEN = kafka_errors.TopicAuthorizationFailedError
+"""What is answered of topics that a user may not see, where they are asked for by name."""
 TOO_LARGE = (kafka_errors.MessageSizeTooLargeError, kafka_errors.RecordListTooLargeError)
 """What every try to publish a message would meet."""
 _ACCESS = (
-    "check ESSP_BUS_USER, ESSP_BUS_PASSWORD and what the broker lets this user do (`essp setup --acls` shows what it "
-    "has to); with another password, start this process again"
+    "check ESSP_BUS_USER, its password and what the broker lets this user do (`essp setup --acls` shows what it has "
+    "to); a new password is taken at once from the bus URL's password_file, from ESSP_BUS_PASSWORD at the next start"
 )
+
+
+def no_topic(topic: str) -> NotFound:
+    """What to say of a topic that the broker does not show. It hides those that a user may not describe."""
+    return NotFound(
+        f"there is no topic {topic}; a master makes it when it starts, or the user that this process logs in as may "
+        "not see it: `essp setup --acls` shows the rights that it needs"
+    )
 
 
 _HANDSHAKE_S = 5.0
@@ -144,11 +154,14 @@ class _NetClient(KafkaNetClient):  # type: ignore[misc]
         self.refused: BaseException | None = None
         """What was wrong with the last login."""
         self._on_login = on_login
+        self._password: Callable[[], str] | None = config.get("sasl_plain_password")
         manager = self._manager
         connect = manager.get_connection
 
         def get_connection(node: Any, *arguments: Any, reset_backoff_on_connect: bool = True, **options: Any) -> Any:
             known = manager._conns.get(node)
+            if known is None and not manager.connection_delay(node):
+                self._prepare_login(node)
             # kafka-python would also set its wait back where the login is refused.
             connection = connect(node, *arguments, reset_backoff_on_connect=False, **options)
             if connection is not known:
@@ -156,6 +169,16 @@ class _NetClient(KafkaNetClient):  # type: ignore[misc]
             return connection
 
         manager.get_connection = get_connection
+
+    def _prepare_login(self, node: Any) -> None:
+        """The password may be another one by now."""
+        if self._password is None:
+            return
+        try:
+            self._manager.config["sasl_plain_password"] = self._password()
+        except ConfigError as error:
+            self._began(node, False, kafka_errors.SaslAuthenticationFailedError(str(error)))
+            raise kafka_errors.NodeNotReadyError(node) from error
 
     def _began(self, node: Any, resets: bool, outcome: object) -> None:
         """A connection is there, or an error says why it is not."""

@@ -4,6 +4,7 @@
     kafka+ssl://host:port?ca=/etc/essp/ca.pem                  TLS; without `ca`, the authorities of the system count
     kafka+ssl://...?cert=/etc/essp/me.pem&key=/etc/essp/me.key    and a certificate of our own (mutual TLS)
     kafka+ssl://...?sasl=SCRAM-SHA-512                         user and password of ESSP_BUS_USER, ESSP_BUS_PASSWORD
+    kafka+ssl://...?sasl=...&password_file=/etc/essp/password  the password in a file, read anew at each login
 
 `sasl` is PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512; over `kafka://`, PLAIN shows the password to the network.
 Host names are checked against the certificate. Further options, all in milliseconds: `session_timeout_ms` (15000: after
@@ -21,7 +22,7 @@ from typing import Any, Self
 from urllib.parse import parse_qsl, urlsplit
 
 from essp_common.errors import ConfigError
-from essp_common.runtime.login import NOBODY, Login
+from essp_common.runtime.login import NOBODY, Login, password_in
 
 _REQUEST_TIMEOUT_MS = 15_000
 """How long one request may take; kept below the delivery timeout, so that a lost answer is asked for again."""
@@ -55,6 +56,7 @@ class KafkaOptions:
     cert: str = ""
     key: str = ""
     sasl: str = ""
+    password_file: str = ""
     login: Login = NOBODY
 
     @classmethod
@@ -102,9 +104,13 @@ class KafkaOptions:
             settings |= {
                 "sasl_mechanism": self.sasl,
                 "sasl_plain_username": self.login.user,
-                "sasl_plain_password": self.login.password,
+                "sasl_plain_password": self.password,  # a call, which `kafka_clients.py` makes before each login
             }
         return settings
+
+    def password(self) -> str:
+        """The one that counts now. Raises `ConfigError` where its file cannot be read."""
+        return password_in(self.password_file) if self.password_file else self.login.password
 
     def _check(self, url: str) -> None:
         files = {name: path for name in _FILES if (path := getattr(self, name))}
@@ -117,7 +123,11 @@ class KafkaOptions:
                 raise ConfigError(f"bus URL {url!r}: {name}: {path} cannot be read")
         if self.sasl and self.sasl not in _MECHANISMS:
             raise ConfigError(f"bus URL {url!r}: sasl={self.sasl} is not known; there are {', '.join(_MECHANISMS)}")
-        if self.sasl and not (self.login.user and self.login.password):
-            raise ConfigError(f"bus URL {url!r}: sasl needs ESSP_BUS_USER and ESSP_BUS_PASSWORD")
+        if self.password_file and not self.sasl:
+            raise ConfigError(f"bus URL {url!r}: password_file is set; say how to log in, as in ?sasl=SCRAM-SHA-512")
+        if self.password_file and self.login.password:
+            raise ConfigError(f"bus URL {url!r}: leave out password_file, or ESSP_BUS_PASSWORD")
+        if self.sasl and not (self.login.user and self.password()):
+            raise ConfigError(f"bus URL {url!r}: sasl needs ESSP_BUS_USER, and ESSP_BUS_PASSWORD or password_file")
         if self.login.user and not self.sasl:
             raise ConfigError(f"bus URL {url!r}: ESSP_BUS_USER is set; say how to log in, as in ?sasl=SCRAM-SHA-512")

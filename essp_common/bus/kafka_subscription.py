@@ -31,13 +31,22 @@ from kafka import errors as kafka_errors
 from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 from kafka.structs import MemberState
 
-from essp_common.bus.kafka_clients import OnLogin, Undelivered, connected, denial, has_to_join, leave, notice_rebalance
+from essp_common.bus.kafka_clients import (
+    OnLogin,
+    Undelivered,
+    connected,
+    denial,
+    has_to_join,
+    leave,
+    no_topic,
+    notice_rebalance,
+)
 from essp_common.bus.kafka_rights import ANYTHING, Rights
 from essp_common.bus.liveness import Membership
 from essp_common.bus.port import SUSPECTS, Record
 from essp_common.bus.read_ahead import ReadAhead
 from essp_common.bus.watermark import Watermark
-from essp_common.errors import EsspError, NotFound, TransientError, Unavailable
+from essp_common.errors import EsspError, TransientError, Unavailable
 from essp_common.runtime.failpoints import failpoint
 from essp_common.runtime.troubles import Troubles
 
@@ -194,7 +203,7 @@ class KafkaSubscription:
     def _slots(self, topic: str) -> list[TopicPartition]:
         numbers = self._consumer.partitions_for_topic(topic)
         if not numbers:
-            raise NotFound(f"there is no topic {topic}; a master makes it when it starts")
+            raise no_topic(topic)
         return [TopicPartition(topic, number) for number in sorted(numbers)]
 
     def _run(self) -> None:

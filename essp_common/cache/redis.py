@@ -10,8 +10,9 @@ can be set otherwise while it runs; then `troubles` says so, and work goes on. I
 had no answer for long. An out-of-memory answer is `CacheFull`; no answer, a failover or a moving slot is
 `FlowUnavailable`.
 
-A password or a right that is missing is a `ConfigError` at start-up. One that is taken away later is `FlowUnavailable`:
-work waits until it is given back, and `troubles` says what was refused. No clip is at fault.
+A password or a right that is missing is a `ConfigError` at start-up. One that is taken away later is `FlowUnavailable`,
+as is all else that Redis refuses (`redis_refusals.py`): work waits until it is granted, and `troubles` says what was
+refused, and what to do. No clip is at fault. A password that stands in a file (`redis_url.py`) may change meanwhile.
 
 The database belongs to ESSP alone: `usage` counts everything in it. The URL of a cluster names any one node, and
 finds the others by it.
@@ -29,19 +30,14 @@ import redis
 from redis.backoff import ExponentialWithJitterBackoff
 from redis.cluster import RedisCluster
 from redis.connection import Connection, ConnectionPool
-from redis.exceptions import (
-    AuthenticationError,
-    AuthorizationError,
-    NoPermissionError,
-    OutOfMemoryError,
-    RedisClusterException,
-    RedisError,
-)
+from redis.exceptions import OutOfMemoryError, RedisClusterException, RedisError
 from redis.retry import Retry
 
 from essp_common.cache.label import ACK, DIGITS, UNIT, label, label_bytes, unlabelled
 from essp_common.cache.port import Buffer, CacheUsage, Part
 from essp_common.cache.redis_connections import DirectConnections
+from essp_common.cache.redis_refusals import refusal_of
+from essp_common.cache.redis_url import parted
 from essp_common.cache.redis_wire import Labelled, PlainConnection, TlsConnection
 from essp_common.errors import CacheFull, CacheMiss, ConfigError, FlowUnavailable
 from essp_common.runtime.certificates import advised
@@ -55,9 +51,6 @@ _LARGEST_VALUE = 512 * 2**20
 
 _SCAN_COUNT = 1000
 
-_ACCESS = "check user and password in the URL, and what the user may do: `essp setup --acls` shows what it has to"
-_DENIED_IN_SCRIPT = ("ACL failure in script", "The user executing the script can't")
-"""Redis has no code for it; since 7.2 and before."""
 _DENIED_RETRY_S = 1.0
 _WRITES = "writes"
 """All calls that write, for a server that refuses them together."""
@@ -104,12 +97,14 @@ class RedisCache:
         parts = urlsplit(url)
         where = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
         try:
-            client = _cluster(url) if parts.scheme.endswith("+cluster") else _single(url)
+            plain, login = parted(url)
+            client = _cluster(plain, login) if parts.scheme.endswith("+cluster") else _single(plain, login)
         except RedisClusterException as error:
             if "Cluster mode is not enabled" in str(error):
                 raise ConfigError(f"{where} is no cluster; use {where.replace('+cluster', '')}") from error
-            if (denial := _denial(error)) is not None:
-                raise ConfigError(f"{where}: {denial}; {_ACCESS}") from error
+            refusal = refusal_of(error)
+            if refusal is not None and refusal.denied:
+                raise ConfigError(f"{where}{refusal.words}") from error
             raise FlowUnavailable(f"{where}: {advised(str(error))}") from error
         except ValueError as error:
             raise ConfigError(f"{where}: not a Redis URL ({error}); write redis://host:6379/0") from error
@@ -252,45 +247,32 @@ class RedisCache:
             raise CacheFull(f"{self._where} has no room") from error
         except (RedisError, RedisClusterException) as error:
             self._said = advised(str(error))
-            if (denial := _denial(error)) is not None:
-                words = f"{self._where}: {denial}; {_ACCESS}"
-                self._refusals.refused(call, words)
+            refusal = refusal_of(error)
+            if refusal is None:
+                raise FlowUnavailable(f"{self._where}: {self._said}") from error
+            words = f"{self._where}{refusal.words}"
+            self._refusals.refused(_WRITES if refusal.writes else call, words, LASTS_S if refusal.passes else 0.0)
+            if refusal.denied:
                 raise _Denied(words, _DENIED_RETRY_S) from error
-            if "MISCONF" in str(error):
-                words = (
-                    f"{self._where} refuses writes, since it cannot save to disk; a frame cache needs no snapshots: "
-                    'redis-cli CONFIG SET save ""'
-                )
-                self._refusals.refused(_WRITES, words)
-                raise FlowUnavailable(words) from error
-            raise FlowUnavailable(f"{self._where}: {self._said}") from error
+            raise FlowUnavailable(words) from error
 
 
 class _Denied(FlowUnavailable):
     """A password or a right is missing."""
 
 
-def _denial(error: Exception) -> Exception | None:
-    """What says that a password or a right is missing, if this does."""
-    cause = error.__cause__
-    if isinstance(error, RedisClusterException) and isinstance(cause, Exception):  # no node could be asked
-        return _denial(cause)
-    denied = isinstance(error, AuthenticationError | AuthorizationError | NoPermissionError)
-    return error if denied or str(error).startswith(_DENIED_IN_SCRIPT) else None
-
-
-def _single(url: str) -> redis.Redis:
+def _single(url: str, login: Mapping[str, Any]) -> redis.Redis:
     pool = ConnectionPool.from_url(
-        url, connection_class=_connection_class(url), health_check_interval=30, retry=_retry(), **_OPTIONS
+        url, connection_class=_connection_class(url), health_check_interval=30, retry=_retry(), **_OPTIONS, **login
     )
     return redis.Redis.from_pool(pool)
 
 
-def _cluster(url: str) -> RedisCluster:
+def _cluster(url: str, login: Mapping[str, Any]) -> RedisCluster:
     # `RedisCluster` takes a class of connections only with a URL that does not imply one.
     address = url.partition("://")[2]
     return RedisCluster.from_url(
-        f"redis://{address}", connection_class=_connection_class(url), retry=_retry(), **_OPTIONS
+        f"redis://{address}", connection_class=_connection_class(url), retry=_retry(), **_OPTIONS, **login
     )
 
 

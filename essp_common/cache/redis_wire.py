@@ -13,9 +13,11 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 from redis._parsers import _HiredisParser
-from redis.connection import Connection, SSLConnection
+from redis.connection import AbstractConnection, Connection, SSLConnection
 from redis.exceptions import ConnectionError as ConnectionLost
 from redis.exceptions import TimeoutError as NoAnswer
+
+from essp_common.cache.redis_refusals import DEMOTED
 
 _LARGE_BYTES = 1 << 15
 _BULK = ord("$")
@@ -71,7 +73,29 @@ class Parser(_HiredisParser):
         return value[:-2].toreadonly()
 
 
-class PlainConnection(Connection):
+class _Following(AbstractConnection):
+    """Connects anew after an answer that the server is a replica now: its name may stand for the new primary, and a
+    connection that is there would go on with the old one for as long as that runs."""
+
+    _leaves = False
+
+    def read_response(self, *arguments: Any, **options: Any) -> Any:
+        """The next answer."""
+        try:
+            return super().read_response(*arguments, **options)
+        except DEMOTED:
+            self._leaves = True
+            raise
+
+    def send_packed_command(self, command: Any, check_health: bool = True) -> None:
+        """To the server that the name stands for."""
+        if self._leaves:
+            self._leaves = False
+            self.disconnect()  # type: ignore[no-untyped-call]
+        super().send_packed_command(command, check_health)  # type: ignore[no-untyped-call]
+
+
+class PlainConnection(_Following, Connection):
     """A connection without TLS that copies large values little, and leaves timeouts to the kernel."""
 
     def __init__(self, **options: Any) -> None:
@@ -89,14 +113,14 @@ class PlainConnection(Connection):
     def send_packed_command(self, command: Any, check_health: bool = True) -> None:
         """As in redis-py, except that a timeout of the kernel's is raised as a timeout."""
         try:
-            super().send_packed_command(command, check_health)  # type: ignore[no-untyped-call]
+            super().send_packed_command(command, check_health)
         except ConnectionLost as error:
             if isinstance(error.__context__, BlockingIOError):
                 raise NoAnswer("timed out while sending") from error
             raise
 
 
-class TlsConnection(SSLConnection):
+class TlsConnection(_Following, SSLConnection):
     """The same through TLS."""
 
     def __init__(self, **options: Any) -> None:

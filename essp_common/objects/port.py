@@ -14,7 +14,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import BinaryIO, Protocol
 
+from essp_common.errors import ConfigError
 from essp_common.runtime.troubles import Troubles
+
+
+class StoreRefuses(ConfigError):
+    """The store would refuse whatever it is asked for: its credentials or its place are wrong, and no object is."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,17 +8,22 @@ Requests are tried four times. `if_absent` is a conditional write, and of severa
 answer to a writer gets lost, its second request finds an object; the writer recognises its own by the mark that each
 such write leaves in the object's metadata. If a gateway keeps no metadata, nobody knows: `Unavailable`.
 
-    NotFound     no such object                 Unavailable  no answer, 5xx, throttling, expired credentials
-    Conflict     there is one, or it changed    ConfigError  bucket, region, credentials or rights: says what to do
+    NotFound     no such object                 Unavailable   no answer, 5xx, throttling, expired credentials
+    Conflict     there is one, or it changed    StoreRefuses  bucket, region or credentials: says what to do
+    ConfigError  a right is missing
+
+A bucket that is gone, or credentials that are refused, after the store has worked are `Unavailable`: somebody took them
+away, perhaps by mistake. Refused credentials are read anew: a shared credentials file may have others by now.
 """
 
 from __future__ import annotations
 
 import io
+import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from typing import Any, BinaryIO
 from urllib.parse import parse_qsl
 
@@ -27,6 +32,7 @@ import botocore.session
 from boto3.exceptions import S3UploadFailedError
 from boto3.s3.transfer import TransferConfig
 from botocore.config import Config
+from botocore.credentials import Credentials
 from botocore.exceptions import (
     BotoCoreError,
     ClientError,
@@ -40,7 +46,7 @@ from botocore.loaders import Loader
 
 from essp_common.errors import ConfigError, Conflict, EsspError, NotFound, PermanentError, StorageFull, Unavailable
 from essp_common.objects.keys import checked, is_key
-from essp_common.objects.port import ObjectInfo
+from essp_common.objects.port import ObjectInfo, StoreRefuses
 from essp_common.objects.ranged import RangedFile
 from essp_common.objects.writes import Writes
 from essp_common.runtime.certificates import advised
@@ -67,21 +73,35 @@ _TAKEN = frozenset({"PreconditionFailed", "ConditionalRequestConflict", "412", "
 _ELSEWHERE = frozenset(
     {"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "301"}
 )
-_DENIED = frozenset({"AccessDenied", "Forbidden", "403", "InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken"})
+_DENIED = frozenset({"AccessDenied", "Forbidden", "403"})
+_UNKNOWN = frozenset({"InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken"})
+"""Nobody has these credentials."""
 _FULL = frozenset({"InsufficientStorage", "XMinioStorageFull", "QuotaExceeded", "507"})
 _BUSY = frozenset({"SlowDown", "RequestTimeout", "Throttling", "ThrottlingException", "429"})
 _RENEWABLE = frozenset({"ExpiredToken", "TokenRefreshRequired", "RequestExpired", "RequestTimeTooSkewed"})
 """Errors that end when the credentials are renewed or the clock is set."""
+_UNSAID = frozenset({"400", "403", "404"})
+"""A HEAD has no body that says why; a read does."""
+_RENEWED_RETRY_S = 5.0
 
 
 class S3Store:
     """An `ObjectStore` in a bucket, below a prefix."""
 
-    def __init__(self, client: Any, bucket: str, prefix: str = "", writes: Writes | None = None) -> None:
-        """`client`: boto3's for S3, whose class exists at run time only; `prefix`: empty, or ends with `/`. `writes`:
-        the account of a store that this is a folder of."""
+    def __init__(
+        self,
+        client: Any,
+        bucket: str,
+        prefix: str = "",
+        writes: Writes | None = None,
+        worked: threading.Event | None = None,
+    ) -> None:
+        """`client`: boto3's for S3, whose class exists at run time only; `prefix`: empty, or ends with `/`. `writes`,
+        `worked`: of a store that this is a folder of."""
         self._client = client
         self._writes = writes or Writes()
+        self._worked = worked or threading.Event()
+        """The server has done something with these credentials, in this bucket."""
         self._bucket = bucket
         self._prefix = prefix
 
@@ -172,7 +192,7 @@ class S3Store:
             try:
                 answer = self._client.head_object(**self._target(key))
             except ClientError as error:
-                if _code(error) == "400":  # no body came with it to say why, as it does with a read
+                if _code(error) in _UNSAID:
                     self._client.get_object(**self._target(key), Range="bytes=0-0")["Body"].close()
                 raise
         return ObjectInfo(key, answer["ContentLength"], answer["ETag"].strip('"'))
@@ -220,7 +240,7 @@ class S3Store:
 
     def below(self, folder: str) -> S3Store:
         """The same client, with a longer prefix."""
-        return S3Store(self._client, self._bucket, f"{self._prefix}{checked(folder)}/", self._writes)
+        return S3Store(self._client, self._bucket, f"{self._prefix}{checked(folder)}/", self._writes, self._worked)
 
     def create_bucket(self) -> bool:
         """Make the bucket of this store if there is none; whether it was made. Not part of the port: for setting up."""
@@ -263,13 +283,14 @@ class S3Store:
         where = f"s3://{self._bucket}/{self._prefix}{key}"
         try:
             yield
+            self._worked.set()
         except ClientError as error:
             raise self._mapped(error, where) from error
         except S3UploadFailedError as error:
             cause = error.__context__
             raise (self._mapped(cause, where) if isinstance(cause, ClientError) else Unavailable(str(error))) from error
         except (NoCredentialsError, PartialCredentialsError, CredentialRetrievalError, ProfileNotFound) as error:
-            raise ConfigError(
+            raise self._refuses(
                 f"{where}: {error}; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a role"
             ) from error
         except ParamValidationError as error:
@@ -287,20 +308,33 @@ class S3Store:
         if code == "NoSuchBucket":
             endpoint = self._client.meta.endpoint_url
             remedy = f"create it: aws s3 mb s3://{self._bucket} --endpoint-url {endpoint}"
-            return ConfigError(f"{where}: there is no bucket {self._bucket}; {remedy}")
-        if code in _DENIED or status == 401:
-            return ConfigError(f"{where}: {code}; check the credentials, and that they may list, read and write there")
+            return self._refuses(f"{where}: there is no bucket {self._bucket}; {remedy}")
+        if code in _UNKNOWN or status == 401:
+            return self._refuses(
+                f"{where}: {code}; check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or the profile that "
+                "AWS_SHARED_CREDENTIALS_FILE has, which is read again each time they are refused"
+            )
+        if code in _DENIED:
+            return ConfigError(
+                f"{where}: {code}; let these credentials list, read and write there; an object that is not there is "
+                "denied, too, where they may not list"
+            )
         if code in _ELSEWHERE:
-            return ConfigError(f"{where}: the bucket is in another region; name it in the URL: ?region=...")
+            return self._refuses(f"{where}: the bucket is in another region; name it in the URL: ?region=...")
         if code == "NotImplemented":
             return ConfigError(f"{where}: the server cannot do this ({error}); conditional writes are needed")
         if code in _RENEWABLE:
-            return Unavailable(f"{where}: {code}; renew the credentials, and see that the clock is right", 5.0)
+            words = f"{where}: {code}; renew the credentials, and see that the clock is right"
+            return Unavailable(words, _RENEWED_RETRY_S)
         if status == 507 or code in _FULL:
             return StorageFull(f"{where}: {error}")
         if status >= 500 or status in (408, 429) or code in _BUSY:
             return Unavailable(f"{where}: {error}")
         return PermanentError(f"{where}: {error}")
+
+    def _refuses(self, words: str) -> EsspError:
+        """To whoever has set it up, or, if it has worked, to wait for."""
+        return Unavailable(words, _RENEWED_RETRY_S) if self._worked.is_set() else StoreRefuses(words)
 
 
 def _code(error: ClientError) -> str:
@@ -329,7 +363,20 @@ def _client(endpoint: str | None, region: str | None) -> Any:
         "s3", endpoint_url=endpoint, config=config
     )
     client.meta.events.register("before-send.s3", _count)
+    client.meta.events.register("after-call.s3", partial(_renew, session.get_credentials()))
     return client
+
+
+def _renew(credentials: Any, parsed: Any, **_: object) -> None:
+    """Where the server refuses credentials that are known once and for all, take those that are set now. Roles renew
+    their own."""
+    refused = parsed.get("Error", {}).get("Code") in _UNKNOWN | _RENEWABLE
+    if refused and type(credentials) is Credentials:
+        now = botocore.session.get_session().get_credentials()
+        if now is not None:
+            found = now.get_frozen_credentials()
+            for name in ("access_key", "secret_key", "token"):
+                setattr(credentials, name, getattr(found, name))
 
 
 def _count(event_name: str, **_: object) -> None:

@@ -42,9 +42,10 @@ class Settings(BaseSettings):
     bus_user: str = ""
     """Who this process is to Kafka, where the URL asks for `sasl`."""
     bus_password: SecretStr = SecretStr("")
+    """Its password, if that stays the same; `password_file=FILE` in the URL names a file with one that may change."""
     cache: Address = "memory://"
     """`memory://?bytes=256MiB` (one process), `shm://NAME?bytes=4GiB` (one machine), `redis://host:port/0`,
-    `redis+cluster://host:port`; with TLS `rediss://...`."""
+    `redis+cluster://host:port`; with TLS `rediss://...`. `?password_file=FILE`: the password, which may change."""
     tenant: Tenant = ""
     """Whose topics, consumer groups and cache keys these are: they begin with this name (up to 40 of a-z, 0-9 and -),
     so several installations share Kafka and Redis and never meet. Empty: there is one. See docs/tenants.md."""

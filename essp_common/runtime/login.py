@@ -1,8 +1,15 @@
-"""The credentials of a process."""
+"""The credentials of a process.
+
+A password that stands in a file is read at each login. So a new one counts from the next login on, as with a Secret of
+Kubernetes that is mounted; what the environment or a URL says is known once and for all when a process starts.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
+
+from essp_common.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,3 +22,15 @@ class Login:
 
 NOBODY = Login()
 """For servers without authentication."""
+
+
+def password_in(path: str) -> str:
+    """The password in a file, without line breaks after it. Raises `ConfigError`."""
+    try:
+        password = Path(path).read_text(encoding="utf-8").rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise ConfigError(f"password_file: {path} cannot be read: {reason}") from error
+    if not password:
+        raise ConfigError(f"password_file: {path} is empty; write the password into it")
+    return password

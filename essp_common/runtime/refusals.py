@@ -8,8 +8,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import NamedTuple
 
 _FORGOTTEN_S = 30.0
+
+
+class _Refused(NamedTuple):
+    words: str
+    told_s: float
+    """From when on people are told."""
+    since_s: float
+    last_s: float
+    """When it was refused last."""
 
 
 class Refusals:
@@ -18,13 +28,15 @@ class Refusals:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._refused: dict[str, tuple[str, float]] = {}
-        """Call -> why, and when it was refused last."""
+        self._refused: dict[str, _Refused] = {}
 
-    def refused(self, call: str, words: str) -> None:
-        """The server has refused this call."""
+    def refused(self, call: str, words: str, lasts_s: float = 0.0) -> None:
+        """The server has refused this call. `lasts_s`: what is over within so long is nothing to tell of."""
         with self._lock:
-            self._refused[call] = words, self._clock()
+            now_s = self._clock()
+            before = self._refused.get(call)
+            since_s = before.since_s if before and now_s - before.last_s < _FORGOTTEN_S else now_s
+            self._refused[call] = _Refused(words, since_s + lasts_s, since_s, now_s)
 
     def works(self, call: str) -> None:
         """The server has done this call."""
@@ -36,5 +48,6 @@ class Refusals:
     def words(self) -> str:
         """Why the call was refused that was refused last; empty: none is."""
         with self._lock:
-            words, last_s = max(self._refused.values(), key=lambda refusal: refusal[1], default=("", 0.0))
-            return words if self._clock() - last_s < _FORGOTTEN_S else ""
+            now_s = self._clock()
+            told = [it for it in self._refused.values() if it.told_s <= now_s < it.last_s + _FORGOTTEN_S]
+            return max(told, key=lambda it: it.last_s).words if told else ""

@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from essp_common.cache.port import Buffer
 from essp_common.colour import Colour
 from essp_common.errors import BadVideo, EsspError, PermanentError, TransientError
+from essp_common.objects.port import StoreRefuses
 from essp_common.pb.v1.messages_pb2 import DecodeSeed, Video
 from essp_common.runtime.failpoints import failpoint
 from essp_common.runtime.shared_slots import Slot
@@ -43,6 +44,7 @@ from essp_decoder.protocol import READY, Channel, ChildConfig, Request, Shape, c
 
 _OPEN_FILES = 256
 _PR_SET_PDEATHSIG = 1
+_REFUSED_RETRY_S = 5.0
 
 
 class Child:
@@ -71,6 +73,9 @@ class Child:
         except TransientError as error:
             self._drop(request.unit.video)  # FFmpeg has lost its place in a file of which a read has failed
             return {"reason": str(error), "retry_after_s": error.retry_after_s}
+        except StoreRefuses as error:  # a worker that is set up wrongly, and no fault of the video
+            self._drop(request.unit.video)
+            return {"reason": str(error), "retry_after_s": _REFUSED_RETRY_S}
         except EsspError as error:
             self._drop(request.unit.video)
             return _failure(error)

@@ -15,6 +15,7 @@ from essp.cli.main import app
 from essp_common import topics
 from essp_common.bus.kafka_options import KafkaOptions
 from essp_common.runtime import ids
+from essp_common.runtime.login import NOBODY, Login
 from essp_common.wiring import Stores
 from tests.chart.rendering import (
     CASES,
@@ -57,7 +58,8 @@ def test_every_process_understands_its_environment(helm: Helm, case: Path, monke
         settings = settings_of(workload, objects, monkeypatch)
         assert settings.log_format == "auto", "JSON, as there is no terminal"
         Stores(settings.stores)
-        KafkaOptions.from_url(re.sub("(ca|cert|key)=[^&]+&", "", settings.bus), settings.bus_login)
+        url = re.sub("&password_file=[^&]+", "", re.sub("(ca|cert|key)=[^&]+&", "", settings.bus))
+        KafkaOptions.from_url(url, Login(settings.bus_user, "s3cret") if settings.bus_user else NOBODY)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.stem)
@@ -93,7 +95,7 @@ def test_servers(helm: Helm, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def files_of(workload: Object) -> dict[str, tuple[str, str]]:
-    """Path in the container -> Secret and key, of certificates."""
+    """Path in the container -> Secret and key, of certificates and passwords."""
     mounts = {mount["name"]: mount["mountPath"] for mount in container_of(workload)["volumeMounts"]}
     return {
         f"{mounts[volume['name']]}/{item['path']}": (source["secret"]["name"], item["key"])
@@ -107,31 +109,38 @@ def test_kafka_with_tls_and_a_login(helm: Helm, monkeypatch: pytest.MonkeyPatch,
     objects = helm.render(next(case for case in CASES if case.stem == "secrets-values"))
     for workload in workloads(objects):
         settings = settings_of(workload, objects, monkeypatch)
-        files = {option: re.findall(rf"[?&]{option}=([^&]+)", settings.bus)[0] for option in ("ca", "cert", "key")}
+        named = ("ca", "cert", "key", "password_file")
+        files = {option: re.findall(rf"[?&]{option}=([^&]+)", settings.bus)[0] for option in named}
         assert {option: files_of(workload)[path] for option, path in files.items()} == {
             "ca": ("kafka-ca", "ca.crt"),
             "cert": ("kafka-client", "tls.crt"),
             "key": ("kafka-client", "tls.key"),
+            "password_file": ("essp-kafka", "password"),
         }
-        (tmp_path / "file").touch()
+        (tmp_path / "file").write_text("s3cret\n")
         url = settings.bus
         for path in files.values():
             url = url.replace(path, str(tmp_path / "file"))
         options = KafkaOptions.from_url(url, settings.bus_login)
         assert (options.servers, options.tls, options.sasl) == (("kafka:9093",), True, "SCRAM-SHA-512")
         assert options.login.user == "essp"
+        assert options.password() == "s3cret"
 
 
 def test_redis_and_s3_with_authorities_of_their_own(helm: Helm, monkeypatch: pytest.MonkeyPatch) -> None:
     redis = {"server": "redis:6379", "tls": True, "caSecret": "redis-ca", "clientSecret": "redis-client"}
+    redis |= {"user": "essp", "passwordSecret": "redis-login", "passwordKey": "secret"}
     objects = helm.render(redis=redis, s3={"caSecret": "s3-ca"})
     for workload in workloads(objects):
         given, files = environment_of(workload, objects), files_of(workload)
-        options = dict(part.split("=") for part in given["ESSP_CACHE"].partition("?")[2].split("&"))
+        server, _, query = given["ESSP_CACHE"].partition("?")
+        assert server == "rediss://essp@redis:6379/0"
+        options = dict(part.split("=") for part in query.split("&"))
         assert {option: files[path] for option, path in options.items()} == {
             "ssl_ca_certs": ("redis-ca", "ca.crt"),
             "ssl_certfile": ("redis-client", "tls.crt"),
             "ssl_keyfile": ("redis-client", "tls.key"),
+            "password_file": ("redis-login", "secret"),
         }
         assert files[given["AWS_CA_BUNDLE"]] == ("s3-ca", "ca.crt")
     with_url = helm.render(redis={"existingSecret": "essp-redis", "caSecret": "redis-ca"})
@@ -143,7 +152,7 @@ def test_credentials_come_from_secrets(helm: Helm) -> None:
     objects = helm.render(next(case for case in CASES if case.stem == "secrets-values"))
     for workload in workloads(objects):
         environment = environment_of(workload, objects)
-        assert environment["ESSP_BUS_PASSWORD"] == "<essp-kafka/password>"
+        assert "ESSP_BUS_PASSWORD" not in environment  # a file, since it may change
         assert environment["ESSP_CACHE"] == "<essp-redis/url>"
         assert "AWS_ACCESS_KEY_ID" not in environment  # the role of the service account
         if environment.get("ESSP_API_TOKEN"):

@@ -78,6 +78,8 @@ def test_an_unknown_key_is_refused_wherever_it_is(helm: Helm) -> None:
         ({"kafka": {"caSecret": "ca"}}, r"kafka\.tls=true"),
         ({"kafka": {"clientSecret": "me"}}, r"kafka\.tls=true"),
         ({"redis": {"clientSecret": "me"}}, r"redis\.tls=true"),
+        ({"redis": {"user": "me"}}, r"redis\.passwordSecret"),
+        ({"redis": {"passwordSecret": "me", "existingSecret": "url"}}, "not both"),
         (
             {"autoscaling": {"provider": "keda"}, "kafka": {"sasl": "PLAIN", "user": "u", "existingSecret": "s"}},
             "TriggerAuthentication",
@@ -109,7 +111,7 @@ def test_keys_of_other_charts_are_refused_with_what_to_say_instead(helm: Helm) -
         "serviceMonitor: is called monitoring.monitors",
         "kafka.enabled: this chart brings no Kafka",
         "redis.enabled: this chart brings no Redis",
-        "name it in redis.existingSecret",
+        "name that in redis.passwordSecret",
         "name it in s3.existingSecret",
         "name it in api.existingSecret",
     ):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import socket
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,6 +28,7 @@ from essp_common.runtime.refusals import Refusals
 from essp_common.runtime.troubles import LASTS_S, Kind
 from essp_common.wiring import open_cache
 from tests.contract.cache_suite import KEY, TTL_S, CacheContract
+from tests.harness.proxy import Proxy
 from tests.harness.waiting import until
 
 T = TypeVar("T")
@@ -242,6 +245,125 @@ def test_redis_rights_that_are_taken_away_are_waited_for_and_told_of(
         cache.close()
 
 
+FOLLOW_NOBODY = "REPLICAOF 127.0.0.1 1"
+LEAD = "REPLICAOF NO ONE"
+
+
+@pytest.mark.processes
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    ("takes", "gives_back", "refused", "said"),
+    [
+        pytest.param(
+            [FOLLOW_NOBODY],
+            LEAD,
+            {"put", "ack", "ack_all"},
+            f"refuses writes, since it is a replica; .*{LEAD}",
+            id="replica",
+        ),
+        pytest.param(
+            [FOLLOW_NOBODY, "CONFIG SET replica-serve-stale-data no"],
+            LEAD,
+            CALLS.keys(),
+            f"is a replica.*{LEAD}",
+            id="replica without a primary",
+        ),
+        pytest.param(
+            ["CONFIG SET min-replicas-to-write 1"],
+            "CONFIG SET min-replicas-to-write 0",
+            {"put", "ack", "ack_all"},
+            "refuses writes, since it has too few replicas; .*min-replicas-to-write 0",
+            id="too few replicas",
+        ),
+    ],
+)
+def test_redis_that_refuses_is_waited_for_and_told_of_if_it_lasts(
+    tmp_path: Path, takes: list[str], gives_back: str, refused: set[str], said: str
+) -> None:
+    """A failover is over by itself, and is nothing to tell of."""
+    clock = Clock()
+    with RedisServer(tmp_path, maxmemory_bytes=32 * 2**20) as server:
+        cache = RedisCache(cache_redis._single(server.url, {}), server.url, clock)
+        for call in CALLS.values():
+            call(cache)
+        for command in takes:
+            server.execute(*command.split())
+        for passed_s in (0.0, LASTS_S):
+            clock.now_s += passed_s
+            for name, call in CALLS.items():
+                if name not in refused:
+                    call(cache)
+                    continue
+                with pytest.raises(Unavailable, match=said):
+                    call(cache)
+            assert list(cache.troubles()) == ([Kind.CACHE_REFUSES] if passed_s else [])
+        assert re.search(said, cache.troubles()[Kind.CACHE_REFUSES])
+        server.execute(*gives_back.split())
+        for call in CALLS.values():
+            call(cache)
+        assert not cache.troubles()
+        cache.close()
+
+
+@pytest.mark.processes
+@pytest.mark.integration
+def test_redis_that_takes_no_more_clients_says_so(tmp_path: Path) -> None:
+    with RedisServer(tmp_path, maxmemory_bytes=32 * 2**20) as server, redis.Redis.from_url(server.url) as client:
+        client.config_set("maxclients", 1)
+        with pytest.raises(Unavailable, match=r"takes no more connections; .*CONFIG SET maxclients 10000"):
+            RedisCache.from_url(server.url)
+        client.config_set("maxclients", 100)
+        RedisCache.from_url(server.url).close()
+
+
+@pytest.mark.processes
+@pytest.mark.integration
+def test_redis_that_runs_a_script_says_so(tmp_path: Path) -> None:
+    with (
+        RedisServer(tmp_path, maxmemory_bytes=32 * 2**20) as server,
+        redis.Redis.from_url(server.url) as client,
+        ThreadPoolExecutor(1) as other_program,
+    ):
+        cache = RedisCache.from_url(server.url)
+        client.config_set("busy-reply-threshold", 1)
+        running = other_program.submit(redis.Redis.from_url(server.url).eval, "while true do end", 0)
+        found: list[str] = []
+
+        def put() -> bool:
+            try:
+                CALLS["put"](cache)
+            except Unavailable as error:
+                found.append(str(error))
+            return bool(found)
+
+        until(put)
+        assert re.search("nothing but a script of another program.*SCRIPT KILL", found[0])
+        client.script_kill()
+        assert isinstance(running.exception(), RedisError)
+        persistently(lambda: CALLS["put"](cache))
+        cache.close()
+
+
+@pytest.mark.processes
+@pytest.mark.integration
+def test_redis_whose_name_stands_for_another_after_a_failover_is_followed(tmp_path: Path) -> None:
+    """The old primary goes on as a replica, and ends no connection."""
+    old, new = (RedisServer(tmp_path / name, maxmemory_bytes=32 * 2**20) for name in ("old", "new"))
+    with old, new, Proxy(old.port) as name:
+        cache = RedisCache.from_url(f"redis://127.0.0.1:{name.port}/0")
+        for call in CALLS.values():  # over more connections than one
+            call(cache)
+        name.upstream = new.port
+        old.execute(*FOLLOW_NOBODY.split())
+        with pytest.raises(Unavailable, match="it is a replica"):
+            CALLS["put"](cache)
+        for call in (CALLS["put"], CALLS["ack"]):
+            call(cache)
+        with redis.Redis.from_url(new.url) as client:
+            assert client.keys() == [KEY.encode()]
+        cache.close()
+
+
 def test_refusal_is_forgotten_where_nobody_asks_again() -> None:
     clock = Clock()
     refusals = Refusals(clock)
@@ -252,6 +374,18 @@ def test_refusal_is_forgotten_where_nobody_asks_again() -> None:
     refusals.works("put")
     assert refusals.words == "no get"
     clock.now_s += 60
+    assert refusals.words == ""
+
+
+def test_refusal_that_is_soon_over_is_nothing_to_tell_of() -> None:
+    clock = Clock()
+    refusals = Refusals(clock)
+    for passed_s in (0, LASTS_S - 1, 1):
+        clock.now_s += passed_s
+        refusals.refused("put", "no put", LASTS_S)
+        assert bool(refusals.words) is (clock.now_s >= 100 + LASTS_S)
+    refusals.works("put")
+    refusals.refused("put", "no put", LASTS_S)
     assert refusals.words == ""
 
 
@@ -296,6 +430,44 @@ def test_redis_password_is_wanted_and_never_shown(tmp_path: Path) -> None:
         cache = RedisCache.from_url(f"redis://:s3cret@127.0.0.1:{server.port}/0")
         cache.put(KEY, b"frames", ["trainer.a"], TTL_S)
         cache.close()
+
+
+@pytest.mark.processes
+@pytest.mark.integration
+@pytest.mark.parametrize("clustered", [False, True])
+def test_redis_password_in_a_file_may_change_while_it_is_in_use(tmp_path: Path, clustered: bool) -> None:
+    """No process starts again for it. Until the file has the new one, work waits."""
+    file = tmp_path / "password"
+    with RedisServer(tmp_path, maxmemory_bytes=32 * 2**20, cluster=clustered) as server:
+        server.execute("ACL", "SETUSER", "es@sp", "on", ">s3cret", "~*", "&*", "+@all")
+        url = f"{server.url.replace('//', '//es%40sp@')}?password_file={file}"
+        with pytest.raises(ConfigError, match="password cannot be read: No such file"):
+            RedisCache.from_url(url)
+        file.write_text("s3cret\n")
+        cache = RedisCache.from_url(url)
+        for call in CALLS.values():
+            call(cache)
+        server.execute("ACL", "SETUSER", "es@sp", "resetpass", ">n3w")
+        for call in CALLS.values():  # who is logged in stays so
+            call(cache)
+        server.execute("CLIENT", "KILL", "USER", "es@sp")
+        with pytest.raises(Unavailable, match="taken at once from the URL's password_file"):
+            CALLS["put"](cache)
+        assert Kind.CACHE_REFUSES in cache.troubles()
+        file.unlink()
+        with pytest.raises(Unavailable, match="password cannot be read: No such file"):
+            CALLS["put"](cache)
+        file.write_text("n3w\n")
+        for call in CALLS.values():
+            call(cache)
+        assert not cache.troubles()
+        cache.close()
+
+
+def test_redis_password_stands_in_one_place(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="a password and a password_file") as caught:
+        RedisCache.from_url(f"redis://essp:s3cret@127.0.0.1:1/0?password_file={tmp_path}")
+    assert "s3cret" not in str(caught.value)
 
 
 @pytest.mark.processes

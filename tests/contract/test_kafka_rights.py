@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from kafka import KafkaAdminClient
 from kafka import errors as kafka_errors
 from kafka.consumer.fetcher import Fetcher
 from kafka.coordinator.consumer import ConsumerCoordinator
@@ -25,7 +26,7 @@ from essp_common.bus import kafka_clients
 from essp_common.bus.kafka import KafkaBus
 from essp_common.bus.kafka_subscription import KafkaSubscription
 from essp_common.bus.port import Bus, MessageTooLarge, Subscription
-from essp_common.errors import ConfigError, FlowUnavailable
+from essp_common.errors import ConfigError, FlowUnavailable, NotFound
 from essp_common.runtime.troubles import Kind
 from tests.harness.proxy import Proxy
 from tests.harness.waiting import LONGEST_S, until
@@ -70,6 +71,18 @@ class Administrator:
 
         self._patch.setattr(where, method, read)
 
+    def hides_topics(self, right: str) -> None:
+        """Of topics that are asked for by name the broker says that they may not be seen."""
+        kept = KafkaAdminClient.describe_topics
+
+        def described(admin: KafkaAdminClient, topics: list[str] | None = None) -> Any:
+            if right not in self._taken:
+                return kept(admin, topics)
+            code = kafka_errors.TopicAuthorizationFailedError.errno
+            return [{"name": topic, "error_code": code, "partitions": []} for topic in topics or ()]
+
+        self._patch.setattr(KafkaAdminClient, "describe_topics", described)
+
 
 @pytest.fixture
 def administrator(monkeypatch: pytest.MonkeyPatch) -> Administrator:
@@ -91,6 +104,7 @@ def administrator(monkeypatch: pytest.MonkeyPatch) -> Administrator:
     found.answers(
         "number", InitProducerIdHandler, "handle_response", kafka_errors.ClusterAuthorizationFailedError.errno
     )
+    found.hides_topics("seeing")
     found.raises(
         "login",
         KafkaConnection,
@@ -193,6 +207,31 @@ def test_a_member_that_was_never_let_in_is_told_what_to_do(
         pytest.raises(ConfigError, match=f"AuthorizationFailedError.*{REMEDY}"),
     ):
         subscription.poll(1, LONGEST_S)
+
+
+@pytest.mark.integration
+def test_topics_that_a_user_may_not_see_are_not_taken_for_missing(
+    bus: KafkaBus, topic: str, administrator: Administrator
+) -> None:
+    """A broker names them where it is asked for them, and leaves them out of the list of all."""
+    administrator.take("seeing")
+    asks: tuple[Callable[[], Any], ...] = (
+        lambda: bus.ensure_topics({topic: 1}),
+        lambda: bus.held(topic),
+        lambda: bus.backlog(topic, "g"),
+    )
+    for ask in asks:
+        with pytest.raises(FlowUnavailable, match=f"TopicAuthorizationFailedError.*{topic}.*{REMEDY}"):
+            ask()
+    assert list(bus.troubles()) == [Kind.BUS_REFUSES]
+    with pytest.raises(ConfigError, match=REMEDY), closing(KafkaBus(bus._options)) as begun:
+        begun.ensure_topics({topic: 1})
+    with pytest.raises(NotFound, match=r"may not see it: `essp setup --acls`"):
+        bus.subscribe(["unknown"], "g")
+    administrator.give_back()
+    for ask in asks:
+        ask()
+    assert not bus.troubles()
 
 
 @pytest.mark.integration

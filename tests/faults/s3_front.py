@@ -8,6 +8,8 @@
     lose_writes(n, about)        the next n writes never reach the server: the proxy closes the connection
     lose_answers(n, about)       the next n writes are done, but the proxy closes the connection without an answer
 
+    known_key = "one"            requests that are signed with another access key are refused; empty: none is
+
 The first five affect reads of keys that contain the server's `about`. All other requests pass unchanged.
 """
 
@@ -52,6 +54,7 @@ class S3Front:
         """`upstream`: port of the real one."""
         self.upstream = upstream
         self.about = about
+        self.known_key = ""
         self.faults: Counter[str] = Counter()
         self._lock = threading.Lock()
         self._next: list[Fault] = []
@@ -62,8 +65,7 @@ class S3Front:
         self._thread.start()
 
     def status(self, status: int, count: int, code: str) -> None:
-        body = f"<Error><Code>{code}</Code><Message>as the test wants it</Message></Error>".encode()
-        self._plan(str(status), count, lambda handler, _: handler.send((status, [], body)))
+        self._plan(str(status), count, lambda handler, _: handler.send(_error(status, code)))
 
     def truncate(self, count: int) -> None:
         self._plan("truncated", count, lambda handler, answer: handler.send(answer, cut=len(answer[2]) // 2))
@@ -130,6 +132,11 @@ class S3Front:
             self._next += [fault] * count
 
 
+def _error(status: int, code: str) -> Answer:
+    body = f"<Error><Code>{code}</Code><Message>as the test wants it</Message></Error>"
+    return status, [], body.encode()
+
+
 class _Handler(BaseHTTPRequestHandler):
     front: S3Front
     protocol_version = "HTTP/1.1"
@@ -137,6 +144,9 @@ class _Handler(BaseHTTPRequestHandler):
     def _pass_on(self) -> None:
         length = int(self.headers.get("Content-Length", "0"))
         body = self.rfile.read(length)
+        if f"Credential={self.front.known_key}" not in self.headers.get("Authorization", "Credential="):
+            self.send(_error(403, "InvalidAccessKeyId"))
+            return
         fault = self.front.taken(self.command, self.path)
         if fault is not None and not fault.asked:
             self.close_connection = True

@@ -112,11 +112,20 @@ class TlsFront:
         self._thread.join()
         self._loop.close()
 
+    def change_password(self, password: str) -> None:
+        """From now on this one is wanted. Ends the connections of all who are logged in."""
+        user, _ = self._login or ("", "")
+        self._login = user, password
+        self._call(self._hang_up())
+
     def _call(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(LONGEST_S)
 
     async def _close(self) -> None:
         self._server.close()
+        await self._hang_up()
+
+    async def _hang_up(self) -> None:
         for task in self._connections:
             task.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)

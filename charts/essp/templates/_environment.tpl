@@ -27,7 +27,7 @@
 {{- $options := list -}}
 {{- if $kafka.caSecret -}}{{- $options = append $options "ca=/etc/essp/kafka/ca.crt" -}}{{- end -}}
 {{- if $kafka.clientSecret -}}{{- $options = append $options "cert=/etc/essp/kafka/tls.crt&key=/etc/essp/kafka/tls.key" -}}{{- end -}}
-{{- with $kafka.sasl -}}{{- $options = append $options (printf "sasl=%s" .) -}}{{- end -}}
+{{- with $kafka.sasl -}}{{- $options = append $options (printf "sasl=%s&password_file=/etc/essp/kafka/password" .) -}}{{- end -}}
 {{- printf "%s://%s%s" (ternary "kafka+ssl" "kafka" $kafka.tls) (join "," $kafka.servers) (ternary (printf "?%s" (join "&" $options)) "" (gt (len $options) 0)) -}}
 {{- end -}}
 
@@ -48,8 +48,11 @@ ESSP_BUS_USER: {{ . | quote }}
 {{- $options := list }}
 {{- if .Values.redis.caSecret }}{{ $options = append $options "ssl_ca_certs=/etc/essp/redis/ca.crt" }}{{ end }}
 {{- if .Values.redis.clientSecret }}{{ $options = append $options "ssl_certfile=/etc/essp/redis/tls.crt&ssl_keyfile=/etc/essp/redis/tls.key" }}{{ end }}
+{{- if .Values.redis.passwordSecret }}{{ $options = append $options "password_file=/etc/essp/redis/password" }}{{ end }}
 {{- $query := ternary (printf "?%s" (join "&" $options)) "" (gt (len $options) 0) }}
-ESSP_CACHE: {{ printf "%s://%s%s%s" $scheme .Values.redis.server $path $query | quote }}
+{{- $user := "" }}
+{{- with .Values.redis.user }}{{ $user = printf "%s@" . }}{{ end }}
+ESSP_CACHE: {{ printf "%s://%s%s%s%s" $scheme $user .Values.redis.server $path $query | quote }}
 {{- end }}
 {{- with .Values.tenant }}
 ESSP_TENANT: {{ . | quote }}
@@ -66,10 +69,6 @@ ESSP_{{ upper $name }}: {{ include "essp.setting" $value | quote }}
 {{/* Environment variables that come from Secrets. */}}
 {{- define "essp.secretEnv" -}}
 {{- $secrets := list -}}
-{{- with .Values.kafka }}{{ if .existingSecret }}
-- name: ESSP_BUS_PASSWORD
-  valueFrom: {secretKeyRef: {name: {{ .existingSecret }}, key: {{ .secretKey }}}}
-{{- end }}{{ end }}
 {{- with .Values.redis }}{{ if .existingSecret }}
 - name: ESSP_CACHE
   valueFrom: {secretKeyRef: {name: {{ .existingSecret }}, key: {{ .secretKey }}}}

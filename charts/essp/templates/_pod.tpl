@@ -84,7 +84,7 @@ spec:
       volumeMounts:
         - {name: tmp, mountPath: /tmp}
         - {name: shm, mountPath: /dev/shm}
-        {{- include "essp.certificateMounts" $root | trim | nindent 8 }}
+        {{- include "essp.secretMounts" $root | trim | nindent 8 }}
         {{- if eq (include "essp.makesPools" .) "true" }}
         - {name: templates, mountPath: /etc/essp/templates, readOnly: true}
         {{- end }}
@@ -94,7 +94,7 @@ spec:
   volumes:
     - {name: tmp, emptyDir: {sizeLimit: {{ $pool.tmp }}}}
     - {name: shm, emptyDir: {medium: Memory, sizeLimit: {{ $pool.shm }}}}
-    {{- include "essp.certificateVolumes" $root | trim | nindent 4 }}
+    {{- include "essp.secretVolumes" $root | trim | nindent 4 }}
     {{- if eq (include "essp.makesPools" .) "true" }}
     - {name: templates, configMap: {name: {{ include "essp.fullname" $root }}-templates}}
     {{- end }}
@@ -121,31 +121,40 @@ securityContext:
   capabilities: {drop: [ALL]}
 {{- end -}}
 
-{{/* Whom to trust, and who a process is to them, as files in /etc/essp/<server>. */}}
-{{- define "essp.certificateMounts" -}}
+{{/* Whom to trust, and who a process is to them, as files in /etc/essp/<server>; they change with their Secrets. */}}
+{{- define "essp.secretMounts" -}}
 {{- range $server := list "kafka" "redis" "s3" -}}
-{{- $its := get $.Values $server -}}
-{{- if or $its.caSecret $its.clientSecret }}
-- {name: {{ $server }}-certificates, mountPath: /etc/essp/{{ $server }}, readOnly: true}
+{{- if include "essp.secretFiles" (dict "root" $ "server" $server) }}
+- {name: {{ $server }}-secrets, mountPath: /etc/essp/{{ $server }}, readOnly: true}
 {{- end -}}
 {{- end -}}
 {{- end -}}
 
-{{- define "essp.certificateVolumes" -}}
+{{- define "essp.secretVolumes" -}}
 {{- range $server := list "kafka" "redis" "s3" -}}
-{{- $its := get $.Values $server -}}
-{{- if or $its.caSecret $its.clientSecret }}
-- name: {{ $server }}-certificates
+{{- with include "essp.secretFiles" (dict "root" $ "server" $server) }}
+- name: {{ $server }}-secrets
   projected:
     sources:
-      {{- with $its.caSecret }}
-      - secret: {name: {{ . }}, items: [{key: ca.crt, path: ca.crt}]}
-      {{- end }}
-      {{- with $its.clientSecret }}
-      - secret: {name: {{ . }}, items: [{key: tls.crt, path: tls.crt}, {key: tls.key, path: tls.key}]}
-      {{- end }}
+      {{- . | trim | nindent 6 }}
 {{- end -}}
 {{- end -}}
+{{- end -}}
+
+{{- define "essp.secretFiles" -}}
+{{- $its := get .root.Values .server -}}
+{{- with $its.caSecret }}
+- secret: {name: {{ . }}, items: [{key: ca.crt, path: ca.crt}]}
+{{- end }}
+{{- with $its.clientSecret }}
+- secret: {name: {{ . }}, items: [{key: tls.crt, path: tls.crt}, {key: tls.key, path: tls.key}]}
+{{- end }}
+{{- if and (eq .server "kafka") $its.existingSecret }}
+- secret: {name: {{ $its.existingSecret }}, items: [{key: {{ $its.secretKey }}, path: password}]}
+{{- end }}
+{{- if and (eq .server "redis") $its.passwordSecret }}
+- secret: {name: {{ $its.passwordSecret }}, items: [{key: {{ $its.passwordKey }}, path: password}]}
+{{- end }}
 {{- end -}}
 
 {{- define "essp.pullSecrets" -}}

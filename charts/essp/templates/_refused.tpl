@@ -9,7 +9,7 @@ Keys of other charts are refused with what to use instead, so that no value is s
   "serviceMonitor" "is called monitoring.monitors"
   "kafka.enabled" "this chart brings no Kafka: see docs/kubernetes.md for one to try with"
   "redis.enabled" "this chart brings no Redis: see docs/kubernetes.md for one to try with"
-  "redis.password" "passwords are not values: put the whole URL into a Secret and name it in redis.existingSecret"
+  "redis.password" "passwords are not values: put it into a Secret and name that in redis.passwordSecret"
   "s3.secretKey" "keys are not values: put them into a Secret and name it in s3.existingSecret"
   "api.token" "tokens are not values: put it into a Secret and name it in api.existingSecret"
 -}}

@@ -48,13 +48,13 @@ containers:
       {{- toYaml .resources | nindent 6 }}
     volumeMounts:
       - {name: tmp, mountPath: /tmp}
-      {{- include "essp.certificateMounts" $root | trim | nindent 6 }}
+      {{- include "essp.secretMounts" $root | trim | nindent 6 }}
       {{- with $pool.volumeMounts }}
       {{- toYaml . | nindent 6 }}
       {{- end }}
 volumes:
   - {name: tmp, emptyDir: {sizeLimit: 64Mi}}
-  {{- include "essp.certificateVolumes" $root | trim | nindent 2 }}
+  {{- include "essp.secretVolumes" $root | trim | nindent 2 }}
   {{- with $pool.volumes }}
   {{- toYaml . | nindent 2 }}
   {{- end }}

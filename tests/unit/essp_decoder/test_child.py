@@ -14,6 +14,7 @@ import pytest
 
 from essp_common.errors import Unavailable
 from essp_common.objects.directory import DirectoryStore
+from essp_common.objects.port import ObjectInfo, StoreRefuses
 from essp_common.objects.ranged import RangedFile
 from essp_common.pb.v1.messages_pb2 import DecodeSeed, Seek
 from essp_common.runtime.shared_slots import SharedMemory
@@ -78,6 +79,20 @@ def units(path: Path, seekable: bool) -> list[DecodeSeed]:
             work.seeds[0].seek.CopyFrom(Seek(frame_index=facts.keyframe_frame[at], pts=facts.keyframe_pts[at]))
         made.append(work)
     return made
+
+
+def test_a_store_that_refuses_its_credentials_blames_no_video(noise: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A decoder that is set up wrongly waits; it would fail every clip of every job."""
+
+    def head(store: DirectoryStore, key: str) -> ObjectInfo:
+        raise StoreRefuses("InvalidAccessKeyId")
+
+    monkeypatch.setattr(child_module, "_limit", lambda *_: None)
+    monkeypatch.setattr(DirectoryStore, "head", head)
+    config = sandbox_options(DecoderSettings(stores=(f"file://{noise.parent}",))).config
+    with closing(SharedMemory()) as memory:
+        answer, _ = shown(Child(config, memory.fd, None), memory, unit(noise.parent, noise.name, 0))
+    assert answer == {"reason": "InvalidAccessKeyId", "retry_after_s": child_module._REFUSED_RETRY_S}
 
 
 @pytest.fixture(scope="module")

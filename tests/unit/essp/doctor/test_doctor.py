@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
+from kafka import KafkaAdminClient
 from typer.testing import CliRunner
 
 from essp.cli import main as cli
@@ -30,6 +31,7 @@ from essp.doctor import finding, kafka, machine, master, stores
 from essp.doctor.finding import Finding, Level
 from essp.servers.servers import RedisServer
 from essp_common import distribution, topics
+from essp_common.bus.kafka_clients import HIDDEN
 from essp_common.distribution import VERSION_HEADER
 from essp_common.errors import ConfigError, PermanentError, Unavailable
 from essp_common.objects.directory import DirectoryStore
@@ -201,6 +203,20 @@ def test_topics_that_are_wrong(own_kafka_url: str) -> None:
     found = examine(Settings(bus=own_kafka_url, stores=()), "", "")
     assert "topic essp.clips has 3 partitions, ESSP needs 64 -> add" in said(found, "kafka", Level.FAIL)
     assert "topics are missing: essp.seeds, essp.progress" in said(found, "kafka", Level.WARN)
+
+
+@pytest.mark.integration
+def test_topics_that_a_user_may_not_see(kafka_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They may be there."""
+
+    def hidden(admin: KafkaAdminClient, names: list[str]) -> list[dict[str, Any]]:
+        return [{"name": name, "error_code": HIDDEN.errno, "partitions": []} for name in names]
+
+    monkeypatch.setattr(KafkaAdminClient, "describe_topics", hidden)
+    found = examine(Settings(bus=kafka_url, stores=()), "", "")
+    assert "may not see the topics essp.seeds" in said(found, "kafka", Level.FAIL)
+    assert "`essp setup --acls` shows" in said(found, "kafka", Level.FAIL)
+    assert "topics are missing" not in said(found, "kafka", Level.WARN)
 
 
 @pytest.mark.integration

@@ -10,13 +10,14 @@ import pytest
 from botocore.exceptions import ClientError
 
 from essp_common.errors import ConfigError, Conflict, EsspError, PermanentError, Unavailable
+from essp_common.objects.port import StoreRefuses
 from essp_common.objects.s3 import S3Store
 
 
 @pytest.mark.parametrize(
     ("status", "code", "error"),
     [
-        (401, "Unauthorized", ConfigError),
+        (401, "Unauthorized", StoreRefuses),
         (403, "AccessDenied", ConfigError),
         (408, "RequestTimeout", Unavailable),
         (408, "408", Unavailable),

@@ -7,21 +7,23 @@ import socket
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from essp.servers.servers import KafkaServer, RedisServer
+from essp_common.bus import kafka_clients
 from essp_common.bus.kafka_options import KafkaOptions
 from essp_common.bus.port import Bus
-from essp_common.errors import ConfigError, Unavailable
+from essp_common.errors import ConfigError, FlowUnavailable, Unavailable
 from essp_common.runtime.config import Settings
 from essp_common.runtime.login import Login
+from essp_common.runtime.troubles import Kind
 from essp_common.wiring import open_bus, open_cache
 from tests.harness.tls_front import Identity, TlsFront, make_identity
-from tests.harness.waiting import LONGEST_S
+from tests.harness.waiting import LONGEST_S, until
 
 LOGIN = Login(user="essp", password="s3cret")
 QUICKLY = "connect_timeout_ms=1500"
@@ -44,15 +46,21 @@ def identity(tmp_path_factory: pytest.TempPathFactory) -> Identity:
 
 
 @pytest.fixture(scope="module")
-def kafka(identity: Identity, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """`host:port` of a broker that wants TLS, a user and a password."""
+def front(identity: Identity, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TlsFront]:
+    """Of a broker that wants TLS, a user and a password."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     server = KafkaBehind(tmp_path_factory.mktemp("kafka"), session_timeout_ms=2000)
     server.front_port = port
-    with server, TlsFront(identity, server.port, port, ("essp", "s3cret")):
-        yield f"127.0.0.1:{port}"
+    with server, TlsFront(identity, server.port, port, ("essp", "s3cret")) as front:
+        yield front
+
+
+@pytest.fixture
+def kafka(front: TlsFront) -> str:
+    """`host:port` of the broker."""
+    return f"127.0.0.1:{front.port}"
 
 
 def there_and_back(bus: Bus) -> bytes:
@@ -85,6 +93,55 @@ def test_kafka_refuses_a_wrong_password(kafka: str, identity: Identity, caplog: 
     with closing(open_bus(url, wrong)) as bus, pytest.raises((ConfigError, Unavailable)) as raised:
         bus.ensure_topics({"t": 1})
     assert "guessed" not in str(raised.value) + caplog.text
+
+
+@pytest.fixture
+def changed_password(front: TlsFront) -> Iterator[Callable[[], None]]:
+    """The broker wants another password until the test is over."""
+    yield lambda: front.change_password("n3w")
+    front.change_password("s3cret")
+
+
+@pytest.mark.processes
+@pytest.mark.integration
+def test_kafka_takes_a_new_password_from_its_file(
+    kafka: str,
+    identity: Identity,
+    tmp_path: Path,
+    changed_password: Callable[[], None],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """No process starts again for it: publishers, readers and what asks the broker log in anew. Until the file has the
+    new one, work waits."""
+    monkeypatch.setattr(kafka_clients, "_DENIED_RETRY_S", 0.05)
+    file, topic = tmp_path / "password", "t" + uuid.uuid4().hex[:8]
+    url = f"kafka+ssl://{kafka}?ca={identity.ca}&sasl=PLAIN&{QUICKLY}&password_file={file}"
+    file.write_text("s3cret\n")
+    with closing(open_bus(url, Login(user="essp"))) as bus:
+        bus.ensure_topics({topic: 1})
+        with closing(bus.subscribe([topic], None)) as subscription:
+
+            def goes_through() -> bool:
+                try:
+                    bus.publish(topic, b"", b"value")
+                    bus.flush(2.0)
+                    return bool(subscription.poll(10, 1.0)) and bus.held(topic) != []
+                except FlowUnavailable:
+                    return False
+
+            def refused(said: str) -> bool:
+                return not goes_through() and said in bus.troubles().get(Kind.BUS_REFUSES, "")
+
+            until(goes_through)
+            changed_password()
+            until(lambda: refused("taken at once from the bus URL's password_file"))
+            file.unlink()
+            until(lambda: refused("password cannot be read: No such file"))
+            file.write_text("n3w\n")
+            until(lambda: goes_through() and not bus.troubles())
+    assert "s3cret" not in caplog.text
+    assert "n3w" not in caplog.text
 
 
 @pytest.mark.processes
@@ -141,6 +198,8 @@ def test_redis_cluster_with_tls(identity: Identity, tmp_path: Path) -> None:
         ("kafka://h:1?linger_ms=\u00b2", "is not a number of milliseconds"),
         (f"kafka://h:1?linger_ms={'9' * 5000}", "is not a number of milliseconds"),
         ("kafka+ssl://h:1", "ESSP_BUS_USER is set"),
+        ("kafka+ssl://h:1?password_file=/etc/passwd", "password_file is set; say how to log in"),
+        ("kafka+ssl://h:1?sasl=PLAIN&password_file=/etc/passwd", "leave out password_file, or ESSP_BUS_PASSWORD"),
     ],
 )
 def test_a_url_that_makes_no_sense(query: str, said: str) -> None:
@@ -148,9 +207,16 @@ def test_a_url_that_makes_no_sense(query: str, said: str) -> None:
         KafkaOptions.from_url(query, LOGIN)
 
 
-def test_a_password_is_wanted() -> None:
-    with pytest.raises(ConfigError, match="ESSP_BUS_USER and ESSP_BUS_PASSWORD"):
+def test_a_password_is_wanted(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="ESSP_BUS_USER, and ESSP_BUS_PASSWORD or password_file"):
         KafkaOptions.from_url("kafka+ssl://h:1?sasl=PLAIN")
+    url = f"kafka+ssl://h:1?sasl=PLAIN&password_file={tmp_path / 'password'}"
+    with pytest.raises(ConfigError, match="password cannot be read: No such file"):
+        KafkaOptions.from_url(url, Login(user="essp"))
+    for wrong, said in ((b"\n", "is empty"), (b"\xff", "it is not UTF-8")):
+        (tmp_path / "password").write_bytes(wrong)
+        with pytest.raises(ConfigError, match=said):
+            KafkaOptions.from_url(url, Login(user="essp"))
 
 
 def test_no_password_in_the_url() -> None:
@@ -165,6 +231,6 @@ def test_settings_hold_the_password_and_do_not_show_it(monkeypatch: pytest.Monke
     settings = Settings()
     assert settings.bus_login == LOGIN
     options = KafkaOptions.from_url("kafka+ssl://h:1?sasl=SCRAM-SHA-512", settings.bus_login)
-    assert options.client()["sasl_plain_password"] == "s3cret"
+    assert options.client()["sasl_plain_password"]() == "s3cret"
     assert options.client()["security_protocol"] == "SASL_SSL"
     assert "s3cret" not in repr(settings) + repr(options)

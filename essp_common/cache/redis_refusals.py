@@ -1,0 +1,89 @@
+"""What Redis answers in place of what it was asked for, and what to do about it.
+
+A refusal `passes` where it may be over by itself, as with a failover; a right, a password or a full disk comes back
+when somebody sees to it. Apart from answers of a cluster, which redis-py follows to where the slot is now, whatever
+Redis says other than that it has no room (`CacheFull`) is a refusal: the call waits, and people have to be told.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from redis.exceptions import (
+    AskError,
+    AuthenticationError,
+    AuthorizationError,
+    ClusterDownError,
+    MasterDownError,
+    NoPermissionError,
+    ReadOnlyError,
+    RedisClusterException,
+    ResponseError,
+    TryAgainError,
+)
+
+from essp_common.runtime.certificates import advised
+
+DEMOTED = (ReadOnlyError, MasterDownError)
+"""What only a replica answers."""
+_OF_CLUSTERS = (AskError, ClusterDownError, TryAgainError)
+_DENIALS = (AuthenticationError, AuthorizationError, NoPermissionError)
+_DENIED_IN_SCRIPT = ("ACL failure in script", "The user executing the script can't")
+"""Redis has no code for it; since 7.2 and before."""
+_ACCESS = (
+    "check user and password in the URL, and what the user may do: `essp setup --acls` shows what it has to; a new "
+    "password is taken at once from the URL's password_file, from the URL itself at the next start"
+)
+_PROMOTE = "let ESSP_CACHE name the primary, or make it one: redis-cli REPLICAOF NO ONE"
+
+
+class Refusal(NamedTuple):
+    """An answer, as people read it after the name of the server."""
+
+    words: str
+    denied: bool = False
+    """A password or a right is missing."""
+    writes: bool = False
+    """All writes are refused together, and no reads."""
+    passes: bool = True
+
+
+_KNOWN = {
+    "MISCONF": Refusal(
+        ' refuses writes, since it cannot save to disk; a frame cache needs no snapshots: redis-cli CONFIG SET save ""',
+        writes=True,
+        passes=False,
+    ),
+    "read only replica": Refusal(f" refuses writes, since it is a replica; {_PROMOTE}", writes=True),
+    "Link with MASTER is down": Refusal(f" is a replica that has lost its primary; {_PROMOTE}"),
+    "NOREPLICAS": Refusal(
+        " refuses writes, since it has too few replicas; start them, or: redis-cli CONFIG SET min-replicas-to-write 0",
+        writes=True,
+    ),
+    "BUSY Redis": Refusal(" does nothing but a script of another program; end that: redis-cli SCRIPT KILL"),
+    "max number of clients": Refusal(
+        " takes no more connections; raise its limit: redis-cli CONFIG SET maxclients 10000, or see who holds them: "
+        "redis-cli CLIENT LIST"
+    ),
+}
+"""By what stands in redis-py's words for them, with or without the code of Redis."""
+
+
+def refusal_of(error: Exception) -> Refusal | None:
+    """What an error of redis-py says that Redis refuses; None: there was no such answer."""
+    if (denial := _denial(error)) is not None:
+        return Refusal(f": {denial}; {_ACCESS}", denied=True, passes=False)
+    said = str(error)
+    for part, refusal in _KNOWN.items():
+        if part in said:
+            return refusal
+    answered = isinstance(error, ResponseError) and not isinstance(error, _OF_CLUSTERS)
+    return Refusal(f": {advised(said)}") if answered else None
+
+
+def _denial(error: Exception) -> Exception | None:
+    """What says that a password or a right is missing, if this does."""
+    cause = error.__cause__
+    if isinstance(error, RedisClusterException) and isinstance(cause, Exception):  # no node could be asked
+        return _denial(cause)
+    return error if isinstance(error, _DENIALS) or str(error).startswith(_DENIED_IN_SCRIPT) else None
