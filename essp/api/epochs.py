@@ -154,7 +154,7 @@ class Epochs(IterableDataset[Batch]):
         """Batches of an epoch, of this rank."""
         return self._clips // self._batch_size if self._drop_last else -(-self._clips // self._batch_size)
 
-    def _refuse_nothing(self) -> None:
+    def _refuse_empty_epochs(self) -> None:
         """Raises `ConfigError` if no epoch has a batch: a loop would train on nothing, and not notice."""
         if not len(self):
             raise ConfigError(

@@ -365,7 +365,7 @@ class Loader(Epochs):
         self._feed: Feed | None = None
         self._deltas = deltas or {}
         """Of series: at which seconds from a clip's last frame their values are taken."""
-        self._refuse_nothing()
+        self._refuse_empty_epochs()
 
     # --- what it has ---
 

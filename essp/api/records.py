@@ -152,7 +152,7 @@ class Records(Epochs):
         self._names = np.array([*self._reader.classes, None], object)  # -1: it has no label
         self._reading: _Reading | None = None
         self._meter = Meter()
-        self._refuse_nothing()
+        self._refuse_empty_epochs()
 
     def share(self, *, processes: int, memory: int | str = "64MiB") -> SharedRecords:
         """This loader, for several processes of this machine: each batch goes to one of them. Linux only.
