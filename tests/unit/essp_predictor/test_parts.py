@@ -18,6 +18,7 @@ from essp_common.job.spec import JobSpec
 from essp_common.objects.directory import DirectoryStore
 from essp_common.pb.v1.messages_pb2 import ERROR, Control
 from essp_common.runtime.failpoints import Failpoints
+from essp_predictor.service import Predictor
 from tests.harness.predictor_bench import (
     CLASSES,
     CLIPS,
@@ -119,17 +120,20 @@ def test_a_predictor_that_is_slow_to_clear_up_leaves_the_next_run_what_that_has_
         unheard.ending()
     before, delete = kept(unheard), DirectoryStore.delete
     removed: list[str] = []
+    running: list[Predictor] = []
 
     def slow(store: DirectoryStore, key: str) -> None:
         if not removed:
             unheard.control(Control.START, fence=3)
-            until(lambda: predictor._control.state(JOB) == Control.START, "it has heard of the next run")
+            until(lambda: bool(running), "the test has it, too, which works already")
+            until(lambda: running[0]._control.state(JOB) == Control.START, "it has heard of the next run")
         removed.append(key)
         delete(store, key)
 
     unheard.control(Control.COMPLETE)
     monkeypatch.setattr(DirectoryStore, "delete", slow)
     with unheard.predictor() as predictor:
+        running.append(predictor)
         until(lambda: unheard.bus.backlog(topics.CONTROL, "predictor") == 1, "it is done with the run before")
     assert len(removed) == 1
     assert kept(unheard) == before - 1
