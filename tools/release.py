@@ -140,7 +140,7 @@ def check_archives(made: Path, commit: Commit, chart_tool: Path) -> None:
     run(sys.executable, "-m", "check_wheel_contents", wheel)
     chart, values = made / f"essp-{commit.version}.tgz", ROOT / "charts" / "essp" / "ci" / "minimal-values.yaml"
     run(chart_tool, "lint", "--strict", chart, "--values", values)
-    run(chart_tool, "template", "essp", chart, "--values", values, quiet=True)
+    run(chart_tool, "template", "essp", chart, "--values", values)
 
 
 def install(made: Path, commit: Commit, environment: Path) -> Path:
@@ -178,13 +178,20 @@ def pip(environment: Path, *arguments: str | Path) -> None:
     run(sys.executable, "-m", "pip", "--python", python, "install", *quiet, *arguments)
 
 
-def run(*command: str | Path, cwd: Path = ROOT, quiet: bool = False, **settings: str) -> None:
-    """Run a command to its end. Exits if it fails."""
+def run(*command: str | Path, cwd: Path = ROOT, **settings: str) -> None:
+    """Run a command to its end. If it fails, exit with what it has written."""
     done = subprocess.run(
-        command, cwd=cwd, env={**_environment(), **settings}, stdout=subprocess.DEVNULL if quiet else None
+        command,
+        cwd=cwd,
+        env={**_environment(), **settings},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     )
+    line = " ".join(str(word).removeprefix(f"{ROOT}/") for word in command)
     if done.returncode:
-        sys.exit(f"failed: {' '.join(map(str, command))}")
+        sys.exit(f"{done.stdout}\nfailed: {line}")
+    print(f"ok: {line}", flush=True)
 
 
 def output(*command: str | Path, cwd: Path = ROOT) -> str:
