@@ -70,7 +70,7 @@ fix: setup  ## Fix style, as far as ruff can.
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-hooks: setup  ## Run ruff and mypy before each commit.
+hooks: setup  ## Run ruff and mypy before each commit, and look at the subject of its message.
 	$(BIN)/pre-commit install
 
 proto: setup  ## Generate the message classes.
