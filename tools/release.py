@@ -9,7 +9,7 @@ both give the same bytes, and every check passes, dist/ stays as it was.
 | `essp-VERSION.tgz` | the Helm chart |
 | `essp_video-VERSION.cdx.json` | the bill of materials (SBOM): what the wheel installs without an extra |
 | `images.txt` | the images with their tags; `make images` builds them |
-| `NOTES.md` | what CHANGELOG.md says of this version |
+| `NOTES.txt` | what CHANGELOG.md says of this version |
 | `SHA256SUMS` | of all these: `sha256sum --check SHA256SUMS` |
 """
 
@@ -63,7 +63,7 @@ def main(images: Sequence[str]) -> None:
         write_bill_of_materials(environment, made / f"{DISTRIBUTION}-{commit.version}.cdx.json")
         try_catalog(environment, made, folder / "work")
         (made / "images.txt").write_text("".join(f"{image.partition(':')[2]}\n" for image in images), encoding="utf-8")
-        (made / "NOTES.md").write_text(commit.notes, encoding="utf-8")
+        (made / "NOTES.txt").write_text(commit.notes, encoding="utf-8")
         (made / "SHA256SUMS").write_text(sums(made), encoding="utf-8")
         shutil.rmtree(DIST, ignore_errors=True)
         shutil.copytree(made, DIST)
