@@ -42,6 +42,7 @@ DISTRIBUTION = "essp_video"
 class Commit:
     """What is released."""
 
+    name: str
     epoch: int
     """When it was made, in seconds since 1970: the time of all files in the archives."""
     version: str
@@ -84,6 +85,7 @@ def last_commit() -> Commit:
     if notes is None and tags:
         sys.exit(f"CHANGELOG.md has no section `## {version} - DATE`; RELEASING.md says how to make it")
     return Commit(
+        name=output("git", "rev-parse", "HEAD"),
         epoch=int(output("git", "log", "-1", "--format=%ct")),
         version=version,
         source=project.get("urls", {}).get("Source"),
@@ -101,7 +103,7 @@ def build(commit: Commit, folder: Path, chart_tool: Path) -> Path:
     """Build sdist, wheel and chart of the commit below `folder`; return the folder that holds them and nothing else."""
     tree, made = folder / "tree", folder / "made"
     made.mkdir(parents=True)
-    packed = subprocess.run(["git", "archive", "HEAD"], cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout
+    packed = subprocess.run(["git", "archive", commit.name], cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout
     with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
         archive.extractall(tree, filter="data")
     readme = tree / "README.md"
