@@ -90,15 +90,19 @@ def test_weights_that_would_grow_a_thousandfold_when_they_are_read_are_refused()
 
 
 def test_whatever_is_wrong_with_weights_is_said_of_the_file() -> None:
-    """torch raises many kinds of errors for damaged files."""
+    """torch raises many kinds of errors for a damaged pickle."""
     whole = BytesIO()
     torch.save({"weight": torch.zeros(16), "bias": torch.zeros(4)}, whole)
-    for seed in range(200):
-        damaged, draw = bytearray(whole.getvalue()), random.Random(seed)
-        for _ in range(8):
-            damaged[draw.randrange(len(damaged))] = draw.randrange(256)
+    for seed in range(100):
+        damaged, draw = BytesIO(), random.Random(seed)
+        with ZipFile(whole) as source, ZipFile(damaged, "w") as target:
+            for entry in source.infolist():
+                data = bytearray(source.read(entry))
+                if entry.filename.endswith("data.pkl"):
+                    data[draw.randrange(2, len(data))] = draw.randrange(256)
+                target.writestr(entry.filename, bytes(data))
         with contextlib.suppress(ConfigError):
-            read_state(bytes(damaged), "w.pt")
+            read_state(damaged.getvalue(), "w.pt")
 
 
 @pytest.mark.parametrize("key", STATE_KEYS)
