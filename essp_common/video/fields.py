@@ -1,8 +1,8 @@
 """Interlaced frames as whole pictures.
 
-A frame that carries FFmpeg's interlaced flag holds two fields, line by line. libswscale's newer interface scales the two
-apart and puts the lines together again, which keeps the comb of a moving edge at any size. ffmpeg, decord and
-torchcodec scale the frame as a whole, and so does ESSP: the flag is cleared before scaling.
+A frame that carries FFmpeg's interlaced flag holds two fields, line by line. libswscale's newer interface scales them
+apart and interleaves the results, which keeps the comb of a moving edge at any size. ffmpeg, decord and torchcodec
+scale the frame as a whole, and so does ESSP: the flag is cleared before scaling.
 """
 
 from __future__ import annotations
