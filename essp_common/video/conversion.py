@@ -41,12 +41,17 @@ _ANY_RANGE = ColorRange.JPEG
 _WITHOUT_MATRIX = ("gray", "rgb", "bgr", "gbr", "argb", "abgr", "pal8", "0rgb", "0bgr", "ya", "mono")
 """Beginnings of the names of formats that are not YUV: of the full range, and converted by BT.601."""
 
+_BIG_ENDIAN = frozenset({"rgb555be", "rgb565be", "bgr555be", "bgr565be"})
+"""Formats (16-bit QuickTime) that libswscale 9 converts to RGB of the same size as if their bytes were in the other
+order."""
+
 
 class FrameConverter:
     """Flips, rotates, scales and converts frames. Reuses libswscale's tables for the next frame."""
 
     def __init__(self) -> None:
         self._reformatter = VideoReformatter()
+        self._swapping = VideoReformatter()
         self._whole_pictures = WholePictures()
 
     def write(self, frame: VideoFrame, resize: Resize, target: NDArray[np.uint8]) -> Colour | None:
@@ -83,6 +88,8 @@ class FrameConverter:
         """The frame in its own orientation, `size` = (height, width)."""
         method = _INTERPOLATION.get(resize.interpolation) or resize.interpolation.upper()
         frame = self._whole_pictures.of(frame)
+        if frame.format.name in _BIG_ENDIAN:
+            frame = self._swapping.reformat(frame, format=f"{frame.format.name[:-2]}le", threads=1)
         if colour is None:
             return self._reformatter.reformat(
                 frame, width=size[1], height=size[0], format="rgb24", interpolation=method, threads=1
