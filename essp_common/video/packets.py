@@ -51,6 +51,8 @@ class Packets:
     """The packets of a video stream, in the order of the file."""
 
     pts: list[int | None] = field(default_factory=list)
+    dts: list[int | None] = field(default_factory=list)
+    """When each is decoded."""
     keyframes: list[Keyframe] = field(default_factory=list)
     smallest: int = 1 << 62
     corrupt: int = 0
@@ -96,6 +98,7 @@ def scan(container: av.container.InputContainer, stream: VideoStream, limits: Li
                 found.changes += len(found) > 0 and not current.items() >= parameters.items()
                 current |= parameters
             found.pts.append(packet.pts)
+            found.dts.append(packet.dts)
             found.smallest = min(found.smallest, packet.size)
             found.corrupt += packet.is_corrupt
             found.encrypted = found.encrypted or packet.has_sidedata("encryption_info")

@@ -105,7 +105,7 @@ def probe(file: VideoFile, *, limits: Limits | None = None, verify: bool = False
                 "the video is encrypted; decrypt it first, with the key of its owner", "encrypted"
             ) from error
         raise
-    times = measure(index.stamps, time_base, rate, packets.last_duration, begin_s)
+    times = measure(index.stamps, time_base, rate, packets.last_duration, begin_s, packets.dts)
     first = index.first
     turns = quarter_turns(first)
     width, height = (first.height, first.width) if turns % 2 else (first.width, first.height)
