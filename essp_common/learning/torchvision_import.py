@@ -1,4 +1,4 @@
-"""Lets `import torchvision` succeed beside a torch that its compiled library is not built for. `import essp` arranges it.
+"""Lets `import torchvision` succeed beside a torch that its compiled library does not fit. `import essp` arranges it.
 
 The wheels of torchvision on PyPI are built for CUDA. Beside a torch for CPUs, which many get from another index, their
 library does not load, the operators `torchvision::nms` and `torchvision::qnms` are missing, and the import ends with

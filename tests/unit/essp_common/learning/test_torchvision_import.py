@@ -1,4 +1,4 @@
-"""`import torchvision` after `import essp`: as ever, and once more only where it says that its operators are missing."""
+"""`import torchvision` after `import essp`: once, and again only where it says that its operators are missing."""
 
 from __future__ import annotations
 
