@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from essp_common.artifacts import layout
 from essp_common.artifacts.layout import Kind
-from essp_common.errors import ConfigError, NotFound
+from essp_common.errors import ConfigError, Conflict, NotFound
 from essp_common.job.spec import JobSpec, stored_spec
 from essp_common.objects.port import ObjectInfo, ObjectStore
 from essp_common.quantities import counted, size
@@ -38,6 +38,15 @@ _MOST_NAMED = 3
 
 class NoOutput(ConfigError):
     """A folder that is not the output of a job, and that something lies in."""
+
+
+class OfAnotherJob(Conflict):
+    """The output that would be removed is that of another job, and nobody has said that it may go."""
+
+    def __init__(self, message: str, job: str) -> None:
+        super().__init__(message)
+        self.job = job
+        """The other job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,8 +207,8 @@ def _team_of(output: ObjectStore) -> str | None:
 
 def _not_ours(output: ObjectStore) -> str:
     return (
-        f"{output.uri(layout.SPEC)} was not written by ESSP, so {_bare(output)} is not the output of a job, and nothing "
-        "in it is removed or written over; choose another output"
+        f"{output.uri(layout.SPEC)} was not written by ESSP, so {_bare(output)} is not the output of a job, and "
+        "nothing in it is removed or written over; choose another output"
     )
 
 

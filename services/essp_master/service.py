@@ -48,7 +48,7 @@ from essp_master.config import MasterSettings
 from essp_master.effects.history_writer import HistoryWriter
 from essp_master.effects.previews import Previews
 from essp_master.job.job import COMMANDS, Job
-from essp_master.job.output import Asked
+from essp_master.job.output import ANYBODY, Asked
 from essp_master.job.pool_demand import PoolDemand, demand_of
 from essp_master.job.preflight import Preflight
 from essp_master.job.status_view import curves_of, status_of
@@ -256,7 +256,7 @@ class Master:
     # --- requests ---
 
     def start(
-        self, spec: JobSpec, fresh: bool = False, checked: Preflight | None = None, asked: Asked = Asked()
+        self, spec: JobSpec, fresh: bool = False, checked: Preflight | None = None, asked: Asked = ANYBODY
     ) -> JobStatus:
         """Start a job, or start one that has ended again; it waits in the queue while there is no room for it.
 
@@ -272,7 +272,7 @@ class Master:
         self._starter.start(spec, fresh, checked, asked)
         return self.status(spec.name)
 
-    def validate(self, spec: JobSpec, fresh: bool = False, asked: Asked = Asked()) -> Preflight:
+    def validate(self, spec: JobSpec, fresh: bool = False, asked: Asked = ANYBODY) -> Preflight:
         """What `start` would check, and nothing of what it would do. Raises as `start` does."""
         self._queue.check(spec, asked.team)
         with self._lock:

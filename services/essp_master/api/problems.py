@@ -20,9 +20,9 @@ from pydantic import BaseModel
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 
+from essp_common.artifacts.removal import OfAnotherJob
 from essp_common.errors import ConfigError, Conflict, EsspError, Forbidden, NotFound, PreconditionFailed, TransientError
 from essp_common.field_paths import PATH
-from essp_master.job.output import OfAnotherJob
 
 log = logging.getLogger(__name__)
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from essp_common.artifacts import layout
 from essp_common.artifacts.neighbours import outputs_around, outputs_within, real_uris
-from essp_common.artifacts.removal import Holder, Removal, check_free, holder_of, kind_of, removal_of
+from essp_common.artifacts.removal import Holder, OfAnotherJob, Removal, check_free, holder_of, kind_of, removal_of
 from essp_common.catalog.catalog import Catalog
-from essp_common.errors import ConfigError, Conflict, Forbidden
+from essp_common.errors import ConfigError, Forbidden
 from essp_common.job.spec import JobSpec
 from essp_common.objects.port import ObjectStore
 from essp_common.objects.uris import place_of
@@ -35,15 +35,8 @@ class Asked:
     """The name of another job, whose output may be removed for this one (`fresh`)."""
 
 
-class OfAnotherJob(Conflict):
-    """The output that is to be removed is that of another job, and nobody has said that it may go."""
-
-    def __init__(self, removal: Removal) -> None:
-        super().__init__(
-            f"output: {removal.uri} is the output of another job, {removal.job}, and would be removed "
-            f"({removal.words}); choose another output, or say that it may go: replaces={removal.job}"
-        )
-        self.job = removal.job
+ANYBODY = Asked()
+"""Somebody whom no token tells apart from others."""
 
 
 def output_of(spec: JobSpec, stores: Stores) -> ObjectStore:
@@ -86,7 +79,11 @@ def removal(output: ObjectStore, spec: JobSpec, asked: Asked) -> Removal | None:
     if held is not None:
         _check_team(spec, held, asked)
     if found is not None and found.job not in (spec.name, asked.replaces):
-        raise OfAnotherJob(found)
+        raise OfAnotherJob(
+            f"output: {found.uri} is the output of another job, {found.job}, and would be removed ({found.words}); "
+            f"choose another output, or say that it may go: replaces={found.job}",
+            found.job,
+        )
     return found
 
 

@@ -38,7 +38,7 @@ from essp_common.wiring import Stores
 from essp_master.job.advice import advice, of_more_epochs
 from essp_master.job.message_builder import MessageBuilder
 from essp_master.job.model_inputs import with_inputs_of_model
-from essp_master.job.output import Asked, check_place, holder, output_of, removal
+from essp_master.job.output import ANYBODY, Asked, check_place, holder, output_of, removal
 from essp_master.job.record_versions import with_versions
 from essp_master.job.resume import ResumePoints, resume_points
 from essp_master.job.sizing import bounds_of, enough_budget, parts_of, unit_clips
@@ -101,7 +101,7 @@ def preflight(
     fresh: bool = False,
     declared: Declared = NOTHING,
     continues: bool = False,
-    asked: Asked = Asked(),
+    asked: Asked = ANYBODY,
     state: str = "",
 ) -> Preflight:
     """Check a job, and complete what a predict job takes from its model.
@@ -153,7 +153,7 @@ def preflight(
     )
 
 
-def check_owner(output: ObjectStore, spec: JobSpec, asked: Asked = Asked(), continues: bool = False) -> JobSpec | None:
+def check_owner(output: ObjectStore, spec: JobSpec, asked: Asked = ANYBODY, continues: bool = False) -> JobSpec | None:
     """The job that the output holds: this one, or this one with fewer epochs and trainers. Raises `ConfigError` for
     another job, and `Forbidden` for one of another team.
 
@@ -167,8 +167,9 @@ def check_owner(output: ObjectStore, spec: JobSpec, asked: Asked = Asked(), cont
     holds, lacks = _differing(known.model_dump(mode="json"), spec.model_dump(mode="json")), _lacking(known, spec)
     if differing := [field for field in holds if field not in (*lacks, *_lacking(spec, known))]:
         while_running = set(differing) <= set(changeable(known))
+        other = "another job" if known.name == spec.name else f"another job ({known.name})"
         raise ConfigError(
-            f"output: {spec.output} holds another job ({known.name}), which differs in {', '.join(differing)}; choose another "
+            f"output: {spec.output} holds {other}, which differs in {', '.join(differing)}; choose another "
             "name and output, or start with --fresh to remove what is there"
             + ("; or start it as it was, and change this with `essp job set` while it runs" if while_running else "")
         )

@@ -25,7 +25,7 @@ from essp_master.failover.recovery import under_way
 from essp_master.job.events import EventLog
 from essp_master.job.handshake import Handshake
 from essp_master.job.job import Job
-from essp_master.job.output import Asked
+from essp_master.job.output import ANYBODY, Asked
 from essp_master.job.preflight import Preflight, preflight
 from essp_master.job.start_run import Origin, start_run
 from essp_master.lifecycle.queueing import JobQueue
@@ -62,7 +62,7 @@ class JobStarter:
         self._draining = draining
 
     def preflight(
-        self, spec: JobSpec, fresh: bool = False, continues: bool = False, asked: Asked = Asked()
+        self, spec: JobSpec, fresh: bool = False, continues: bool = False, asked: Asked = ANYBODY
     ) -> Preflight:
         """What is wrong with a job, or what it has. Raises `ConfigError`, `Forbidden`, `OfAnotherJob`."""
         declared = replace(self._declared(), code=self._settings.code)
