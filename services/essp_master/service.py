@@ -49,6 +49,7 @@ from essp_master.effects.history_writer import HistoryWriter
 from essp_master.effects.previews import Previews
 from essp_master.job.events import EventLog
 from essp_master.job.job import COMMANDS, Job
+from essp_master.job.output import ANYBODY, Asked
 from essp_master.job.pool_demand import PoolDemand, demand_of
 from essp_master.job.preflight import Preflight
 from essp_master.job.status_view import curves_of, status_of
@@ -257,25 +258,29 @@ class Master:
 
     # --- requests ---
 
-    def start(self, spec: JobSpec, fresh: bool = False, checked: Preflight | None = None, team: str = "") -> JobStatus:
+    def start(
+        self, spec: JobSpec, fresh: bool = False, checked: Preflight | None = None, asked: Asked = ANYBODY
+    ) -> JobStatus:
         """Start a job, or start one that has ended again; it waits in the queue while there is no room for it.
 
-        Raises `ConfigError`, and `Conflict` while it runs, or another job that has not ended has its output. `checked`:
-        the preflight of just this, if the caller has made it. `team`: whose job it is.
+        `fresh`: remove what a job has left in its output. `checked`: the preflight of just this, if the caller has made
+        it. `asked`: who asks for it.
+
+        Raises `ConfigError`, `Conflict` while it runs, or another job that has not ended has its output, `OfAnotherJob`
+        where that would be removed, and `Forbidden` for an output of another team.
         """
         self._takeover.wait()
-        self._queue.check(spec, team)
+        self._queue.check(spec, asked.team)
         self._queue.measure()
-        self._starter.start(spec, fresh, checked, team)
+        self._starter.start(spec, fresh, checked, asked)
         return self.status(spec.name)
 
-    def validate(self, spec: JobSpec, fresh: bool = False, team: str = "") -> Preflight:
-        """What `start` would check, and nothing of what it would do. Raises `ConfigError`, and `Conflict` while another
-        job that has not ended has its output."""
-        self._queue.check(spec, team)
+    def validate(self, spec: JobSpec, fresh: bool = False, asked: Asked = ANYBODY) -> Preflight:
+        """What `start` would check, and nothing of what it would do. Raises as `start` does."""
+        self._queue.check(spec, asked.team)
         with self._lock:
             self._jobs.check_output(spec)
-        return self._starter.preflight(spec, fresh)
+        return self._starter.preflight(spec, fresh, asked=asked)
 
     def pause(self, name: str) -> JobStatus:
         """Issue nothing more until `resume`. Raises `NotFound`, `Conflict`."""
@@ -326,7 +331,7 @@ class Master:
         later = of_next_run(spec, fields)
         others = {field: value for field, value in fields.items() if field not in later}
         wanted = next_run(present, {field: fields[field] for field in later}) if later else present
-        goal = self.validate(wanted, team=team) if wanted != present else None
+        goal = self.validate(wanted, asked=Asked(team)) if wanted != present else None
         with self._lock:
             if not self._renewals.settled(name, _PATIENCE_S):
                 raise Unavailable(f"job {name} is just going on with more epochs or trainers; ask again in a moment")
