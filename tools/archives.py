@@ -18,7 +18,7 @@ def settle(path: Path, epoch: int) -> None:
     Raises `ValueError` if anything in it is neither a file nor a folder.
     """
     with tarfile.open(path) as archive:
-        entries = {member.name: (member, archive.extractfile(member)) for member in archive}
+        entries = {member.name: member for member in archive}
         packed = io.BytesIO()
         # The header of gzip gets no file name, and the same time.
         with (
@@ -26,8 +26,8 @@ def settle(path: Path, epoch: int) -> None:
             tarfile.open(fileobj=compressed, mode="w", format=tarfile.PAX_FORMAT) as settled,
         ):
             for name in sorted(entries):
-                member, content = entries[name]
-                settled.addfile(_plain(member, epoch), content)
+                plain = _plain(entries[name], epoch)
+                settled.addfile(plain, archive.extractfile(entries[name]))
     path.write_bytes(packed.getvalue())
 
 

@@ -9,7 +9,7 @@ both give the same bytes, and every check passes, dist/ stays as it was.
 | `essp-VERSION.tgz` | the Helm chart |
 | `essp_video-VERSION.cdx.json` | the bill of materials (SBOM): what the wheel installs without an extra |
 | `images.txt` | the images with their tags; `make images` builds them |
-| `NOTES.md` | what CHANGELOG.md says of this version |
+| `NOTES.txt` | what CHANGELOG.md says of this version |
 | `SHA256SUMS` | of all these: `sha256sum --check SHA256SUMS` |
 """
 
@@ -42,6 +42,7 @@ DISTRIBUTION = "essp_video"
 class Commit:
     """What is released."""
 
+    name: str
     epoch: int
     """When it was made, in seconds since 1970: the time of all files in the archives."""
     version: str
@@ -63,7 +64,7 @@ def main(images: Sequence[str]) -> None:
         write_bill_of_materials(environment, made / f"{DISTRIBUTION}-{commit.version}.cdx.json")
         try_catalog(environment, made, folder / "work")
         (made / "images.txt").write_text("".join(f"{image.partition(':')[2]}\n" for image in images), encoding="utf-8")
-        (made / "NOTES.md").write_text(commit.notes, encoding="utf-8")
+        (made / "NOTES.txt").write_text(commit.notes, encoding="utf-8")
         (made / "SHA256SUMS").write_text(sums(made), encoding="utf-8")
         shutil.rmtree(DIST, ignore_errors=True)
         shutil.copytree(made, DIST)
@@ -84,6 +85,7 @@ def last_commit() -> Commit:
     if notes is None and tags:
         sys.exit(f"CHANGELOG.md has no section `## {version} - DATE`; RELEASING.md says how to make it")
     return Commit(
+        name=output("git", "rev-parse", "HEAD"),
         epoch=int(output("git", "log", "-1", "--format=%ct")),
         version=version,
         source=project.get("urls", {}).get("Source"),
@@ -101,7 +103,7 @@ def build(commit: Commit, folder: Path, chart_tool: Path) -> Path:
     """Build sdist, wheel and chart of the commit below `folder`; return the folder that holds them and nothing else."""
     tree, made = folder / "tree", folder / "made"
     made.mkdir(parents=True)
-    packed = subprocess.run(["git", "archive", "HEAD"], cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout
+    packed = subprocess.run(["git", "archive", commit.name], cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout
     with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
         archive.extractall(tree, filter="data")
     readme = tree / "README.md"

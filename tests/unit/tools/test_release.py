@@ -39,6 +39,7 @@ def test_the_same_files_give_the_same_bytes(tmp_path: Path) -> None:
     settle(first, epoch=1_700_000_000)
     settle(second, epoch=1_700_000_000)
     assert first.read_bytes() == second.read_bytes()
+    assert first.read_bytes()[4:8] == (1_700_000_000).to_bytes(4, "little"), "the time in the header of gzip"
     with tarfile.open(first) as archive:
         content = {member.name: archive.extractfile(member) for member in archive}
         assert {name: file.read() for name, file in content.items() if file} == FILES
