@@ -123,7 +123,10 @@ class DirectoryStore:
         return path if os.path.isfile(path) else None
 
     def unwritable(self) -> str:
-        """A file is in the way, the right to write is missing, or it is a view of the kernel's."""
+        """A file is in the way, the right to write is missing, it is a view of the kernel's, or a link leads to it from
+        where nothing may be written behind links."""
+        if leads_out := self._leads_out(self._root):
+            return leads_out
         folder = self._root
         while not os.path.lexists(folder):
             folder = os.path.dirname(folder)
@@ -154,10 +157,16 @@ class DirectoryStore:
     def _writable_path(self, key: str) -> str:
         """The path of a key whose folder lies within the boundary, links resolved."""
         path = self._path(key)
-        root, folder = os.path.realpath(self._boundary), os.path.realpath(os.path.dirname(path))
-        if os.path.commonpath([root, folder]) != root:
-            raise NotFound(f"{path} leads out of {self._boundary} through a symbolic link; nothing is written there")
+        if leads_out := self._leads_out(os.path.dirname(path), path):
+            raise NotFound(leads_out)
         return path
+
+    def _leads_out(self, folder: str, named: str = "") -> str:
+        """What to say of a folder, or of what is `named`, if links lead out of the boundary there; else nothing."""
+        root = os.path.realpath(self._boundary)
+        if os.path.commonpath([root, os.path.realpath(folder)]) == root:
+            return ""
+        return f"{named or folder} leads out of {self._boundary} through a symbolic link; nothing is written there"
 
     def _write(self, key: str, fill: Callable[[BinaryIO], object], if_absent: bool) -> ObjectInfo:
         with self._writes.one(small=False), self._errors(key):

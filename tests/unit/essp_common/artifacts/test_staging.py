@@ -151,7 +151,7 @@ def test_what_is_stale_and_could_not_be_removed_is_nobodys(
     node.stage(8)
     Node(tmp_path / "other", store).claim()
     with monkeypatch.context() as disk:
-        disk.setattr("shutil.rmtree", lambda path, ignore_errors: None)
+        disk.setattr(Staging, "clear", lambda staging: None)
         back = restarted(node, tmp_path / "nvme")
         back.claim()
     assert back.staged == [8]
