@@ -3,7 +3,7 @@
 | verb | lane | what | on two cores |
 |---|---|---|---|
 | `make test` | `test` | what a change can break | at most 6 minutes |
-| `make test-promises` | `promises` | whole deployments, faults, programs of others | at most 8 minutes |
+| `make test-promises` | `promises` | whole deployments, faults, storms, programs of others | at most 8 minutes |
 | `make test-long` | `long` | all seeds, encodings and networks | each night |
 | `make test-gpu` | `gpu` | what only a GPU shows | under 2 minutes |
 
@@ -24,6 +24,7 @@ from typing import Any
 import pytest
 
 FOLDERS = {
+    "tests/adversary": "promises",
     "tests/faults": "promises",
     "tests/integration": "promises",
     "tests/soak": "promises",

@@ -162,8 +162,8 @@ def kind_of(spec: JobSpec) -> Kind:
 def lies_within(store: ObjectStore, key: str) -> bool:
     """Whether an object lies in this store itself: no symbolic link on the way to it leads out. A link that is the
     object goes without what it names."""
-    path = store.local_path(key)
-    if path is None:
+    path = store.uri(key).removeprefix("file://")
+    if path == store.uri(key):
         return True
     root = os.path.realpath(path.removesuffix(key))
     return os.path.commonpath([root, os.path.realpath(os.path.dirname(path))]) == root

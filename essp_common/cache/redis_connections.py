@@ -97,7 +97,7 @@ class DirectConnections:
         for pool, idle in list(self._idle.items()):
             for _ in range(len(idle)):
                 with suppress(IndexError):  # another thread uses it
-                    connection = idle.pop()
+                    connection: Any = idle.pop()
                     connection.disconnect()
                     idle.appendleft(connection)
             pool.disconnect(inuse_connections=False)

@@ -132,10 +132,11 @@ class PlainConnection(_Following, Connection):
         return connected
 
     def _is_readable(self) -> bool:
-        if self._sock is None:
+        sock: Any = self._sock
+        if sock is None:
             return False
         try:
-            self._sock.recv_into(_PEEKED, 1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+            sock.recv_into(_PEEKED, 1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
         except BlockingIOError:
             return False
         except OSError:  # it is lost

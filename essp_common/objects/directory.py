@@ -1,11 +1,11 @@
 """Objects as files below a directory: `file:///dir`. The key is the path below it.
 
-A write goes to a temporary file beside its target (`.essp-*.tmp`, which `list` does not show), is flushed to disk,
-renamed, and the directory flushed: after a crash there is the old object or the new one, and what `put` has returned
-from stays. Folders that were made for a write that fails go again. A temporary file that a crash left behind is
-removed, once it is an hour old, by a write to that folder. Below a folder with one writer (`below`) that of a new
-folder looks beside it, too: checkpoints have a folder each, to which nobody comes back. Each folder is looked through
-once an hour at most.
+A write goes to a temporary file beside its target (`.essp-<32 hexadecimal digits>.tmp`, which `list` does not show), is
+flushed to disk, renamed, and the directory flushed: after a crash there is the old object or the new one, and what
+`put` has returned from stays. Folders that were made for a write that fails go again. A temporary file that a crash
+left behind is removed, once it is an hour old, by a write to that folder. Below a folder with one writer (`below`) that
+of a new folder looks beside it, too: checkpoints have a folder each, to which nobody comes back. Each folder is looked
+through once an hour at most.
 
 Reading follows symbolic links, since data sets are often made of them; writing through one that leads out of the
 root is refused. `if_absent` needs hard links, which network and FUSE file systems may lack (`ConfigError`).
@@ -18,6 +18,7 @@ from __future__ import annotations
 import errno
 import math
 import os
+import re
 import shutil
 import stat
 import threading
@@ -34,6 +35,7 @@ from essp_common.objects.writes import Writes
 from essp_common.runtime.troubles import Troubles
 
 _TEMPORARY = (".essp-", ".tmp")
+_A_TEMPORARY = re.compile(r"\.essp-[0-9a-f]{32}\.tmp")
 _STALE_S = 3600.0
 """A temporary file that was not written to for this long has no writer any more."""
 _PLACES = 4096
@@ -162,7 +164,10 @@ class DirectoryStore:
         return path if os.path.isfile(path) else None
 
     def unwritable(self) -> str:
-        """A file is in the way, the right to write is missing, or it is a view of the kernel's."""
+        """A file is in the way, the right to write is missing, it is a view of the kernel's, or a link leads to it from
+        where nothing may be written behind links."""
+        if leads_out := self._leads_out(self._root):
+            return leads_out
         folder = self._root
         while not os.path.lexists(folder):
             folder = os.path.dirname(folder)
@@ -193,10 +198,16 @@ class DirectoryStore:
     def _writable_path(self, key: str) -> str:
         """The path of a key whose folder lies within the boundary, links resolved."""
         path = self._path(key)
-        root, folder = os.path.realpath(self._boundary), os.path.realpath(os.path.dirname(path))
-        if os.path.commonpath([root, folder]) != root:
-            raise NotFound(f"{path} leads out of {self._boundary} through a symbolic link; nothing is written there")
+        if leads_out := self._leads_out(os.path.dirname(path), path):
+            raise NotFound(leads_out)
         return path
+
+    def _leads_out(self, folder: str, named: str = "") -> str:
+        """What to say of a folder, or of what is `named`, if links lead out of the boundary there; else nothing."""
+        root = os.path.realpath(self._boundary)
+        if os.path.commonpath([root, os.path.realpath(folder)]) == root:
+            return ""
+        return f"{named or folder} leads out of {self._boundary} through a symbolic link; nothing is written there"
 
     def _write(self, key: str, fill: Callable[[BinaryIO], object], if_absent: bool) -> ObjectInfo:
         with self._writes.one(small=False), self._errors(key):
@@ -254,7 +265,7 @@ class DirectoryStore:
     def _remove_stale(folder: str, now_s: float) -> bool:
         found = False
         for entry in os.scandir(folder):
-            if _is_temporary(entry.name):
+            if is_temporary(entry.name):
                 with suppress(FileNotFoundError):
                     if now_s - entry.stat(follow_symlinks=False).st_mtime > _STALE_S:
                         os.unlink(entry.path)
@@ -294,7 +305,7 @@ class DirectoryStore:
         way = (*above, os.path.realpath(os.path.join(self._root, base))) if folders else ()
         for entry in sorted(found, key=lambda e: os.fsencode(e.name + "/" * (e.name in folders))):
             key = base + entry.name
-            if not is_key(key) or _is_temporary(entry.name):
+            if not is_key(key) or is_temporary(entry.name):
                 continue
             if entry.name in folders:
                 real = os.path.realpath(entry.path)
@@ -336,8 +347,9 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return False
 
 
-def _is_temporary(name: str) -> bool:
-    return name.startswith(_TEMPORARY[0]) and name.endswith(_TEMPORARY[1])
+def is_temporary(name: str) -> bool:
+    """Whether a file of this name is one that is being written, or was when its writer was killed."""
+    return _A_TEMPORARY.fullmatch(name) is not None
 
 
 def _publish(temporary: str, path: str, if_absent: bool) -> None:

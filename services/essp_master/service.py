@@ -39,6 +39,7 @@ from essp_common.runtime import conditions, ids
 from essp_common.runtime.conditions import Conditions, Subject
 from essp_common.runtime.failpoints import failpoint
 from essp_common.runtime.retry import Outage
+from essp_common.runtime.threads import lasting
 from essp_common.runtime.troubles import Kind
 from essp_common.validation import suggested
 from essp_common.wiring import Adapters
@@ -133,8 +134,8 @@ class Master:
         """Account for progress until drained. Raises `Fenced` when another master has taken over."""
         feed: ControlFeed | None = None
         watches = [
-            threading.Thread(target=self._watch, name="essp-conditions", daemon=True),
-            threading.Thread(target=self._cache_watch.run, args=[self._draining], name="essp-cache-watch", daemon=True),
+            lasting("essp-conditions", self._watch, self._draining),
+            lasting("essp-cache-watch", lambda: self._cache_watch.run(self._draining), self._draining),
         ]
         for watch in watches:
             watch.start()
@@ -143,7 +144,7 @@ class Master:
                 self.recover()  # before the first message is read, since it may be about one of these jobs
                 feed = ControlFeed(self._bus)
                 self._runner.follow(feed)
-                watches.append(threading.Thread(target=self._takeover.read_on, name="essp-read-on", daemon=True))
+                watches.append(lasting("essp-read-on", self._takeover.read_on, self._draining))
                 watches[-1].start()
             # A master that has nothing to say would not notice that the broker takes no messages.
             with Heart(self._bus, self._worker, ids.MASTER, dict):
@@ -241,10 +242,7 @@ class Master:
     def _watch(self) -> None:
         """Look again and again, in a thread of its own: that of the master may wait for a server."""
         while not self._draining.wait(_LOOK_S):
-            try:
-                self.look()
-            except Exception:  # whatever it is, the next look is to tell what is over
-                log.exception("what keeps ESSP from working could not be told")
+            self.look()
 
     def _unsaved(self) -> dict[Subject, str]:
         """The trainers that cannot save."""

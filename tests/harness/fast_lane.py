@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-SLOW_FOLDERS = frozenset({"adversary", "benchmarks", "chart", "compose", "flow", "kubernetes", "page"})
+SLOW_FOLDERS = frozenset({"benchmarks", "chart", "compose", "flow", "kills", "kubernetes", "page"})
 """Folders directly below `tests/`, or below `tests/unit/`."""
 
 SERVER_FIXTURES = frozenset({"kafka_url", "own_kafka_url", "redis_server", "redis_cluster_url", "s3_server"})

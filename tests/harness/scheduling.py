@@ -31,6 +31,7 @@ DEPLOYMENTS = (
     "tests/integration/test_elastic_master.py",
     "tests/integration/test_master_failover.py",
     "tests/integration/test_servers_journey.py",
+    "tests/kills",
     "tests/soak/test_soak.py",
 )
 """What starts whole deployments."""

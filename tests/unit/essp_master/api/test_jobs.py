@@ -411,3 +411,52 @@ def test_a_job_that_has_ended_is_not_changed(served: Served) -> None:
     served.start()
     served.complete()
     assert "job small is completed" in problem(served.client.patch("/v1/jobs/small", json=CHANGE), 409)["detail"]
+
+
+def ended(served: Served, **changes: Any) -> dict[str, Any]:
+    """A job that has ended; the same with changes, as it would be sent."""
+    served.start()
+    assert served.client.post("/v1/jobs/small:stop").status_code == 200
+    return {**served.job.model_dump(mode="json"), **changes}
+
+
+def test_the_output_of_another_job_goes_only_if_it_is_named(served: Served) -> None:
+    other = ended(served, name="other")
+    for path in ("/v1/jobs:validate", "/v1/jobs"):
+        told = problem(served.client.post(path, params={"fresh": "true"}, json=other), 409)
+        assert told["job"] == "small"
+        assert "output of another job, small, and would be removed" in told["detail"]
+    both = {"fresh": "true", "replaces": "small"}
+    removes = served.client.post("/v1/jobs:validate", params=both, json=other).json()["removes"]
+    assert removes["job"] == "small"
+    assert removes["objects"] > 0
+    assert served.client.post("/v1/jobs", params=both, json=other).status_code == 202
+
+
+def test_a_job_that_begins_anew_names_no_other(served: Served) -> None:
+    same = ended(served)
+    found = served.client.post("/v1/jobs:validate", params={"fresh": "true"}, json=same).json()
+    assert found["removes"]["job"] == "small"
+    assert served.client.post("/v1/jobs:validate", json=same).json()["removes"] is None
+    assert served.client.post("/v1/jobs", params={"fresh": "true"}, json=same).status_code == 202
+
+
+def test_the_output_of_another_team_is_refused_but_to_an_admin(tmp_path: Path) -> None:
+    tokens = [
+        {"name": name, "sha256": hashlib.sha256(name.encode()).hexdigest(), "scopes": [scope], "team": team}
+        for name, scope, team in (("a", "operate", "vision"), ("b", "operate", "speech"), ("root", "admin", ""))
+    ]
+    with Served(tmp_path, api_tokens=tokens) as served:
+        body = served.job.model_dump(mode="json")
+
+        def post(token: str, path: str = "/v1/jobs", **params: str) -> httpx.Response:
+            return served.client.post(path, json=body, params=params, headers={"Authorization": f"Bearer {token}"})
+
+        assert post("a").status_code == 202
+        assert post("root", "/v1/jobs/small:stop").status_code == 200
+        for path in ("/v1/jobs:validate", "/v1/jobs"):
+            for more in ({}, {"fresh": "true"}):
+                assert "holds job small of team vision" in problem(post("b", path, **more), 403)["detail"]
+        assert post("a", "/v1/jobs:validate", fresh="true").status_code == 200
+        assert post("root", "/v1/jobs:validate", fresh="true").status_code == 200
+        assert post("a").status_code == 202
