@@ -32,6 +32,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from essp_common.errors import CacheFull, ConfigError, EsspError, FlowUnavailable, TransientError
+from essp_common.runtime import forks
 
 DEFAULT_BYTES = 2**30
 
@@ -101,6 +102,7 @@ class Folder:
         self._token = secrets.token_hex(8)
         """Containers that share a /dev/shm number their processes each for itself, and a process may open it twice."""
         self._numbers = itertools.count()
+        forks.follow(self)
         for other in parent.glob(f"essp-{os.getuid()}-*"):
             _remove_if_unused(other)
         try:
@@ -109,6 +111,10 @@ class Folder:
         except EsspError:
             _remove_if_unused(self._root)
             raise
+
+    def forked(self) -> None:
+        """A thread may have had the lock. The lock on `users` is shared: the folder stays until both have closed it."""
+        self._joining = threading.Lock()
 
     def close(self) -> None:
         """Leave; the last one removes the folder."""

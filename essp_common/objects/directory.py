@@ -38,6 +38,8 @@ _TEMPORARY = (".essp-", ".tmp")
 _A_TEMPORARY = re.compile(r"\.essp-[0-9a-f]{32}\.tmp")
 _STALE_S = 3600.0
 """A temporary file that was not written to for this long has no writer any more."""
+_PLACES = 4096
+"""Folders of which it is known when they were looked through."""
 _BEGINNINGS = 100
 """How often to make a folder that others remove; each of them has to have deleted a file in it meanwhile."""
 _NO_SUCH_NAME = (errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL, errno.EILSEQ)
@@ -45,12 +47,52 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NOT_ALLOWED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EOPNOTSUPP)
 
 
+class Tidied:
+    """When each folder, and those in it (`/*`), were looked through for what crashed processes have left.
+
+    The stores below one root share it: a master has a store for the output of each job, and these lie side by side.
+    Only the newest entries are kept; a folder that was forgotten is looked through once more. Thread-safe.
+    """
+
+    def __init__(self) -> None:
+        self._looked_s: dict[str, float] = {}
+        """The oldest first."""
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._looked_s)
+
+    def is_due(self, place: str) -> bool:
+        """Whether it was not looked through for long; it is now."""
+        now_s = time.monotonic()
+        with self._lock:
+            if now_s - self._looked_s.get(place, -math.inf) < _STALE_S:
+                return False
+            self._looked_s.pop(place, None)
+            self._looked_s[place] = now_s
+            if len(self._looked_s) > _PLACES:
+                del self._looked_s[next(iter(self._looked_s))]
+            return True
+
+    def forget(self, place: str) -> None:
+        """It was removed."""
+        with self._lock:
+            self._looked_s.pop(place, None)
+
+
 class DirectoryStore:
     """An `ObjectStore` in a file system."""
 
-    def __init__(self, root: str, boundary: str = "", writes: Writes | None = None, owned: bool = False) -> None:
-        """`root`: an absolute path. `boundary`: the folder that writes may not leave (default: `root`). `writes`: the
-        account of a store that this is a folder of. `owned`: all folders below the root are the writer's, as in the
+    def __init__(
+        self,
+        root: str,
+        boundary: str = "",
+        writes: Writes | None = None,
+        owned: bool = False,
+        tidied: Tidied | None = None,
+    ) -> None:
+        """`root`: an absolute path. `boundary`: the folder that writes may not leave (default: `root`). `writes`,
+        `tidied`: of the store that this is a folder of. `owned`: all folders below the root are the writer's, as in the
         output of a job, so that an empty one may go; else only those that this store has made."""
         self._root = root
         self._writes = writes or Writes()
@@ -60,8 +102,7 @@ class DirectoryStore:
         """Folders that were not there before."""
         self._folders = threading.Lock()
         """Folders and what is known of them change together."""
-        self._tidied: dict[str, float] = {}
-        """When each folder, and those in it (`/*`), were looked through for what crashed processes have left."""
+        self._tidied = Tidied() if tidied is None else tidied
 
     @classmethod
     def from_url(cls, url: str) -> DirectoryStore:
@@ -149,7 +190,7 @@ class DirectoryStore:
     def below(self, folder: str) -> DirectoryStore:
         """A folder in this one, for a writer of its own; a symbolic link on the way to it does not widen where may be
         written."""
-        return DirectoryStore(self._path(folder), self._boundary, self._writes, owned=True)
+        return DirectoryStore(self._path(folder), self._boundary, self._writes, owned=True, tidied=self._tidied)
 
     def _path(self, key: str) -> str:
         return os.path.join(self._root, checked(key))
@@ -218,8 +259,10 @@ class DirectoryStore:
 
         `now_s`: by the clock of the file system, which may be that of another machine.
         """
-        if not self._is_due(folder):
-            return False
+        return self._tidied.is_due(folder) and self._remove_stale(folder, now_s)
+
+    @staticmethod
+    def _remove_stale(folder: str, now_s: float) -> bool:
         found = False
         for entry in os.scandir(folder):
             if is_temporary(entry.name):
@@ -232,20 +275,12 @@ class DirectoryStore:
     def _tidy_beside(self, made: str, now_s: float) -> None:
         """Remove what crashed writers have left in the folders beside a new one, and the folders, if that was all."""
         around = os.path.dirname(made)
-        if not self._is_due(f"{around}/*"):
+        if not self._tidied.is_due(f"{around}/*"):
             return
         for entry in os.scandir(around):
             with suppress(OSError):  # what cannot be removed costs no write
-                if entry.is_dir(follow_symlinks=False) and self._tidy(entry.path, now_s):
+                if entry.is_dir(follow_symlinks=False) and self._remove_stale(entry.path, now_s):
                     self._remove_empty(entry.path)
-
-    def _is_due(self, place: str) -> bool:
-        """Whether it was not looked through for long; it is now."""
-        now_s = time.monotonic()
-        if now_s - self._tidied.get(place, -math.inf) < _STALE_S:
-            return False
-        self._tidied[place] = now_s
-        return True
 
     def _remove_empty(self, folder: str) -> None:
         """Remove a folder and those around it, as far as they are empty and nobody else's."""
@@ -255,7 +290,7 @@ class DirectoryStore:
             while folder != self._root and (self._owned or folder in self._made):
                 os.rmdir(folder)
                 self._made.discard(folder)
-                self._tidied.pop(folder, None)
+                self._tidied.forget(folder)
                 folder = os.path.dirname(folder)
 
     def _walk(self, base: str, stem: str, above: tuple[str, ...]) -> Iterator[ObjectInfo]:

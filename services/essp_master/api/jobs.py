@@ -91,7 +91,7 @@ _CHANGE_BODY = {
 def router(master: Master) -> APIRouter:
     """The routes of jobs."""
     routes = APIRouter(prefix="/v1/jobs", tags=["jobs"])
-    aside = Aside()
+    aside, commands = Aside(), Aside()
     _add_start(routes, master, aside)
     _add_validate(routes, master, aside)
     _add_change(routes, master, aside)
@@ -140,7 +140,7 @@ def router(master: Master) -> APIRouter:
             operation_id=f"{action}_job",
             summary=action.title(),
             responses=answers_of(401, 403, 404, 409, 503),
-        )(_action(master, action))
+        )(commands.route(_action(master, action)))
     return routes
 
 
@@ -247,5 +247,6 @@ def _action(master: Master, action: str) -> Any:
     def act(name: str) -> JobStatus:
         return method(name)
 
+    # In threads of their own: however many read, a job can be stopped.
     act.__doc__ = f"{action.title()} a job. Harmless twice."
     return act

@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
@@ -17,10 +17,11 @@ import pytest
 import yaml
 
 from essp_common.errors import ConfigError, Unavailable
-from essp_common.job.status import JobEvent
+from essp_common.job.status import JobStatus
 from essp_common.runtime.process import run_all
 from essp_master.api.app import create_app
 from essp_master.api.server import ApiServer
+from essp_master.job.events import EventLog
 from essp_master.service import Master
 from tests.harness.serving import Served
 from tests.harness.waiting import LONGEST_S
@@ -139,14 +140,14 @@ def test_a_master_that_is_busy_keeps_no_probe_waiting_for_the_sake_of_a_reader_o
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     served.start()
-    asked, free, events = threading.Event(), threading.Event(), Master.events
+    asked, free, watched = threading.Event(), threading.Event(), Master.watched
 
-    def busy(master: Master, *args: Any) -> Sequence[JobEvent]:
+    def busy(master: Master, name: str) -> tuple[JobStatus, EventLog]:
         asked.set()
         free.wait()
-        return events(master, *args)
+        return watched(master, name)
 
-    monkeypatch.setattr(Master, "events", busy)
+    monkeypatch.setattr(Master, "watched", busy)
     with ThreadPoolExecutor(1) as reader:
         try:
             read = reader.submit(served.client.get, "/v1/jobs/small/events")
