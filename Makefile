@@ -19,6 +19,8 @@ help:  ## This list.
 # Its last file: where Debian's python3-venv is missing, there is a python without pip.
 $(BIN)/pip:
 	$(PYTHON) -m venv $(VENV)
+	@# The pip that Python brings along may be years old, and then takes minutes to find what fits together.
+	$(BIN)/python -m pip install --quiet --upgrade pip
 
 $(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/pip
 	$(PIP) --editable '.[demo]'
