@@ -29,7 +29,7 @@ job = yaml.safe_load(open("job.yaml"))
 job["epochs"] = 1
 job["sampling"]["clips_per_epoch"] = 32
 for trainer in job["trainers"].values():
-    trainer.pop("augment", None)
+    trainer["augment"] = {"crop": 64, "flip": False}
 job["clip"]["resize"] = {"mode": "crop", "height": 64, "width": 64}
 open("job.yaml", "w").write(yaml.safe_dump(job))
 """
