@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Annotated
 
@@ -16,7 +16,7 @@ from rich.text import Text
 from essp.catalog.build import BuildOptions, Built, build
 from essp.catalog.probing import ProbeOptions
 from essp.catalog.sources import Kind, others
-from essp.catalog.summary import COLUMNS, Amount, Summary, summarize
+from essp.catalog.summary import COLUMNS, Amount, Problem, Summary, summarize
 from essp.cli.catalog_check import check_command
 from essp.cli.console import open_console
 from essp.cli.reading_progress import reading_progress
@@ -142,8 +142,9 @@ def _show(console: Console, summary: Summary) -> None:
         console.print(f"{left} of {summary.rows} videos cannot be used", highlight=False)
     if summary.usable.videos:
         _show_usable(console, summary)
-    if summary.problems:
-        console.print(_problems(summary))
+    for title, problems in (("note", summary.notes), ("problem", summary.problems)):
+        if problems:
+            console.print(_problems(title, problems))
 
 
 def _show_usable(console: Console, summary: Summary) -> None:
@@ -210,10 +211,10 @@ def _counts(title: str, counts: dict[str, int], unit: str = "videos") -> Table:
     return table
 
 
-def _problems(summary: Summary) -> Table:
-    table = _table("problem", "videos")
+def _problems(title: str, problems: Sequence[Problem]) -> Table:
+    table = _table(title, "videos")
     table.add_column("for example", overflow="fold")
-    for problem in summary.problems:
+    for problem in problems:
         table.add_row(problem.kind, f"{problem.videos}", "\n".join(problem.examples))
     return table
 

@@ -79,7 +79,9 @@ class Limits:
 def open_video(
     file: VideoFile, limits: Limits, *, described: bool = False
 ) -> tuple[av.container.InputContainer, VideoStream]:
-    """The opened file and its first video stream, ready to decode in this thread. Raises `BadVideo`.
+    """The opened file and its track of pictures, ready to decode in this thread. Raises `BadVideo`.
+
+    Of several tracks, it is the default one; of several defaults or none, the largest, and of equals the first.
 
     `described`: the pixel format and the frame rate are known or not needed, so the first frames are not decoded for
     them. That decode takes most of the time of opening, and most of the bytes that it reads.
@@ -226,12 +228,30 @@ def _inspect(file: VideoFile) -> tuple[bytes, int]:
         raise BadVideo(f"the file cannot be read ({error.strerror})", "not_video") from error
 
 
+def picture_streams(container: av.container.InputContainer) -> list[VideoStream]:
+    """The tracks of pictures, without covers and the like."""
+    return [stream for stream in container.streams.video if not stream.disposition & Disposition.attached_pic]
+
+
+def is_default(stream: VideoStream) -> bool:
+    """Whether the file names it as the track to play."""
+    return bool(stream.disposition & Disposition.default)
+
+
+def _rank(stream: VideoStream) -> tuple[bool, bool, int]:
+    """Of several tracks of pictures, the default one is taken, and of several of those the largest."""
+    context = stream.codec_context
+    pixels = context.width * context.height if context is not None else 0
+    return bool(pixels), is_default(stream), pixels
+
+
 def _video_stream(container: av.container.InputContainer, limits: Limits) -> VideoStream:
     if len(container.streams) > limits.streams:
         raise BadVideo(f"{len(container.streams)} streams, the limit is {limits.streams}", "limit")
-    stream = next((s for s in container.streams.video if not s.disposition & Disposition.attached_pic), None)
-    if stream is None:
+    tracks = picture_streams(container)
+    if not tracks:
         raise BadVideo("no video stream in the file", "not_video")
+    stream = max(tracks, key=_rank)  # the first of equals
     context = stream.codec_context
     if context is None or not context.width or not context.height:
         raise BadVideo("the video stream has no known codec or size: damaged, or a codec that is not supported")

@@ -31,6 +31,7 @@ from essp_common.video.clock import measure, pack
 from essp_common.video.container import Limits, VideoFile, check_complete, open_video
 from essp_common.video.conversion import quarter_turns
 from essp_common.video.digest import digest
+from essp_common.video.notes import Pictures, of_container
 from essp_common.video.packets import Keyframe, Packets, orderly, scan
 from essp_common.video.reader import Reader
 from essp_common.video.selection import lookahead
@@ -62,6 +63,7 @@ class VideoFacts:
     keyframe_pts: tuple[int, ...]
     keyframe_frame: tuple[int, ...]
     keyframe_offset: tuple[int, ...]
+    notes: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,8 @@ class _Index:
     lookahead: int
     stamps: Sequence[int | None]
     """Timestamps of the frames in the order of display."""
+    pictures: Pictures
+    """What was seen in them, or in those that were decoded."""
 
 
 def probe(file: VideoFile, *, limits: Limits | None = None, verify: bool = False) -> VideoFacts:
@@ -94,6 +98,7 @@ def probe(file: VideoFile, *, limits: Limits | None = None, verify: bool = False
         time_base = stream.time_base or Fraction(0)
         begin_s = (container.start_time or 0) / av.time_base
         encrypted = packets.encrypted or "enc_key_id" in stream.metadata  # of WebM
+        notes = of_container(container, stream)
         index = None
     try:
         if not (verify or small) and orderly(packets, container_name, codec):
@@ -127,6 +132,7 @@ def probe(file: VideoFile, *, limits: Limits | None = None, verify: bool = False
         keyframe_pts=tuple(keyframe.pts for keyframe in index.keyframes),
         keyframe_frame=index.places,
         keyframe_offset=tuple(keyframe.offset for keyframe in index.keyframes),
+        notes="\n".join([*notes, *index.pictures.notes()]),
     )
 
 
@@ -138,12 +144,14 @@ def _whole(file: VideoFile, packets: Packets, limits: Limits, everywhere: bool) 
     """
     stamps: list[int | None] = []
     digests: list[int] = []
+    pictures = Pictures()
     with Reader(file, limits) as reader:
         for number, frame in reader.frames():
             if frame.is_corrupt:
                 raise BadVideo(f"frame {number} of the file is damaged")
             stamps.append(frame.pts)
             digests.append(digest(frame))
+            pictures.take(frame)
             if len(stamps) > limits.frames:
                 raise BadVideo(f"more than {limits.frames} frames", "limit")
         if not stamps:
@@ -155,14 +163,14 @@ def _whole(file: VideoFile, packets: Packets, limits: Limits, everywhere: bool) 
     compared = [start for number, start in enumerate(zip(shown, places, ends, strict=False)) if number in tried]
     seekable = bool(shown) and not packets.changes and _repeats(file, limits, compared, digests)
     if not seekable:
-        return _Index(len(stamps), first, (), (), seekable=False, lookahead=0, stamps=stamps)
+        return _Index(len(stamps), first, (), (), seekable=False, lookahead=0, stamps=stamps, pictures=pictures)
     numbered = everywhere or packets.own_stamps
     ahead = _lookahead(packets) if numbered and sorted(packets.shown, key=_or_first) == stamps else 0
     if ahead:
         with Reader(file, limits, lookahead=ahead) as reader:
             if not all(_selects(reader, k, place, digests[place:end]) for k, place, end in reversed(compared)):
                 ahead = 0
-    return _Index(len(stamps), first, shown, places, seekable=True, lookahead=ahead, stamps=stamps)
+    return _Index(len(stamps), first, shown, places, seekable=True, lookahead=ahead, stamps=stamps, pictures=pictures)
 
 
 def _doubtful(keyframes: Sequence[Keyframe]) -> set[int]:
@@ -236,20 +244,26 @@ def _sampled(file: VideoFile, packets: Packets, limits: Limits) -> _Index | None
     if len(keyframes) < 2:
         return None
     ahead = _lookahead(packets)
+    pictures = Pictures()
     with (
         Reader(file, limits) as reader,
         Reader(file, limits) as fresh,
         Reader(file, limits, lookahead=ahead) as selecting,
     ):
         first = next(frame for _, frame in reader.frames())
+        pictures.take(first)
         for sample in sorted({len(keyframes) // 2, len(keyframes) - 1}, reverse=True):
             end = places[sample + 1] if sample + 1 < len(keyframes) else len(stamps)
-            digests = _bears_out(reader, fresh, keyframes, places, sample, stamps[:end])
+            digests = _bears_out(reader, fresh, keyframes, places, sample, stamps[:end], pictures)
             if digests is None:
                 return None
             if ahead and not _selects(selecting, keyframes[sample], places[sample], digests):
                 ahead = 0
-    return _Index(len(stamps), first, keyframes, places, seekable=True, lookahead=ahead, stamps=stamps)
+    if len(pictures.sizes) > 1:
+        return None
+    return _Index(
+        len(stamps), first, keyframes, places, seekable=True, lookahead=ahead, stamps=stamps, pictures=pictures
+    )
 
 
 def _bears_out(
@@ -259,6 +273,7 @@ def _bears_out(
     places: Sequence[int],
     sample: int,
     stamps: Sequence[int],
+    pictures: Pictures,
 ) -> list[int] | None:
     """Digests of the frames from keyframe number `sample` to the end of `stamps`; None if a check fails.
 
@@ -273,7 +288,10 @@ def _bears_out(
     shorter = fresh.from_keyframe(Seek(pts=keyframes[sample].pts, frame_index=place))
     if shorter is None:
         return None
-    found = [(frame.pts, digest(frame)) for frame in islice(shorter, len(stamps) - place)]
+    found = []
+    for frame in islice(shorter, len(stamps) - place):
+        found.append((frame.pts, digest(frame)))
+        pictures.take(frame)
     if found != expected or [stamp for stamp, _ in found] != list(stamps[place:]):
         return None
     return [frame for _, frame in found]
