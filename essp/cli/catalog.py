@@ -61,6 +61,13 @@ def build_command(
             help="Also a row, of a class of this name, for each stretch of a file that its labelled segments leave out."
         ),
     ] = None,
+    salvage: Annotated[
+        bool,
+        typer.Option(
+            "--salvage",
+            help="Of files that were cut off or are damaged, use the frames before that; default: they are errors.",
+        ),
+    ] = False,
     workers: Annotated[int, typer.Option(help="Files read at a time (0: one a core).", min=0)] = 0,
     timeout_s: Annotated[
         float, typer.Option(help="Seconds of processor time that one file may take.", min=0.1)
@@ -77,7 +84,7 @@ def build_command(
     changed; after an interruption it goes on where it stopped.
     """
     options = BuildOptions(
-        kind, split, group_column, camera, whole, background, ProbeOptions(workers or cpu_count(), timeout_s)
+        kind, split, group_column, camera, whole, background, salvage, ProbeOptions(workers or cpu_count(), timeout_s)
     )
     console = open_console(stderr=True)
 
@@ -98,6 +105,13 @@ def build_command(
         console.print(_closing(built, as_uri(out)), highlight=False, soft_wrap=True)
     for note in built.notes:
         console.print(f"note: {note}", highlight=False, soft_wrap=True)
+    broken = sum(problem.videos for problem in summary.problems if problem.kind in ("truncated", "damaged"))
+    if broken and not salvage:
+        console.print(
+            f"note: {counted(broken, 'video')} cut off or damaged; --salvage uses the frames before that",
+            highlight=False,
+            soft_wrap=True,
+        )
     if not summary.usable.videos:
         console.print("none of the videos can be used: `essp catalog show --problems` lists why", soft_wrap=True)
         raise typer.Exit(1)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import log
 from typing import Literal
@@ -283,6 +283,8 @@ def _of_access(uri: str, row: VideoRow, seen: Measures | None, wanted: Wanted) -
 def _of_reading(uri: str, row: VideoRow, seen: Measures) -> Iterator[Finding]:
     """What reading the file contradicts."""
     show = ((uri, -1),)
+    if SALVAGED in dict(lines(row.notes)):
+        seen = _before_damage(row, seen)
     if seen.error is not None:
         yield Finding("unreadable", row.id, seen.error, (row.id,))
         return
@@ -301,6 +303,20 @@ def _of_reading(uri: str, row: VideoRow, seen: Measures) -> Iterator[Finding]:
     if seen.damaged:
         what = f"{seen.damaged} packets or frames, the first at frame {seen.first_damaged}"
         yield Finding("damaged", row.id, what, (row.id,), (seen.first_damaged,) * 2, seen.damaged, show)
+
+
+def _before_damage(row: VideoRow, seen: Measures) -> Measures:
+    """What was read of a file of which a part is used, without what is known to be the matter behind that part."""
+    known = (seen.error or "").partition(":")[0] in ("truncated", "damaged") or seen.first_damaged >= row.frame_count
+    held = seen.frames if seen.decoded else seen.packets
+    return replace(
+        seen,
+        error=None if known else seen.error,
+        damaged=0 if known else seen.damaged,
+        declared=0,
+        frames=row.frame_count if known or held >= row.frame_count else seen.frames,
+        packets=row.frame_count if known or held >= row.frame_count else seen.packets,
+    )
 
 
 def _of_stretch(uri: str, row: VideoRow, place: int, stretch: Stretch) -> Iterator[Finding]:
