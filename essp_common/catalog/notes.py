@@ -13,6 +13,8 @@ INTERLACED = "interlaced"
 """Frames are two fields."""
 TRACKS = "tracks"
 """There are several tracks of pictures, of which one is taken."""
+BITS = "bits"
+"""Grey of more bits than clips have, such as distances or temperatures."""
 CROP = "crop"
 """The container asks players to cut the picture's edges off."""
 

@@ -10,7 +10,7 @@ from av.container import InputContainer
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
-from essp_common.catalog.notes import CROP, INTERLACED, SIZES, TRACKS
+from essp_common.catalog.notes import BITS, CROP, INTERLACED, SIZES, TRACKS
 from essp_common.video.container import is_default, picture_streams
 
 _MOST = 4
@@ -27,12 +27,16 @@ class Pictures:
         self.frames = self.interlaced = 0
         self.sizes: list[tuple[int, int, int]] = []
         """First frame, width and height of each stretch of frames of one size."""
+        self.grey_bits = 8
 
     def take(self, frame: VideoFrame) -> None:
         """Look at the next frame."""
         size = frame.width, frame.height
         if not self.sizes or self.sizes[-1][1:] != size:
             self.sizes.append((self.frames, *size))
+        components = frame.format.components
+        if len(components) == 1 and components[0].bits > self.grey_bits:
+            self.grey_bits = components[0].bits
         self.interlaced += frame.interlaced_frame
         self.frames += 1
 
@@ -44,6 +48,8 @@ class Pictures:
         if len(self.sizes) > 1:
             told = ", ".join(f"{width} x {height} from frame {first} on" for first, width, height in self.sizes[:_MOST])
             found.append(f"{SIZES}: {told}{', ...' if len(self.sizes) > _MOST else ''}")
+        if self.grey_bits > 8:
+            found.append(f"{BITS}: grey of {self.grey_bits} bits, of which clips have the upper 8")
         return found
 
 

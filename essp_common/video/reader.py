@@ -433,11 +433,13 @@ def _sound(packets: Iterator[Packet[VideoStream]], stream: VideoStream) -> Itera
     held: Packet[VideoStream] | None = None
     try:
         for packet in packets:
+            if not packet.size:  # PyAV's end marker
+                return
             for frame in stream.decode(held) if held is not None else ():
                 if frame.is_corrupt:
                     return
                 yield frame
-            if not packet.size or packet.is_corrupt:
+            if packet.is_corrupt:
                 return
             held = packet
     except (av.error.FFmpegError, BadVideo):

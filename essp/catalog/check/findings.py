@@ -17,7 +17,7 @@ import numpy as np
 
 from essp.catalog.check import duplicates
 from essp.catalog.check.measures import Measures, Stretch
-from essp_common.catalog.notes import CROP, INTERLACED, SALVAGED, SIZES, TRACKS, lines
+from essp_common.catalog.notes import BITS, CROP, INTERLACED, SALVAGED, SIZES, TRACKS, lines
 from essp_common.catalog.rows import VideoRow
 from essp_common.quantities import percent
 
@@ -123,6 +123,12 @@ KINDS = {
         "note",
         "keyframes far apart",
         "A clip costs up to so many frames of run-up; encode with more keyframes (ffmpeg -g).",
+    ),
+    BITS: Kind(
+        "warning",
+        "grey of more than 8 bits",
+        "Distances, temperatures and X-rays lose what is below the upper 8 bits: bring the range that matters to 8 "
+        "bits before (ffmpeg -vf curves, or a tool of the camera).",
     ),
     INTERLACED: Kind(
         "note",
