@@ -101,6 +101,12 @@ KINDS = {
         "a size that changes",
         "All frames are scaled to the size of the first one: cut the file there (segments), or encode it anew.",
     ),
+    BITS: Kind(
+        "warning",
+        "grey of more than 8 bits",
+        "Distances, temperatures and X-rays lose what is below the upper 8 bits: bring the range that matters to 8 "
+        "bits before (ffmpeg -vf curves, or a tool of the camera).",
+    ),
     "one_keyframe": Kind(
         "warning",
         "no keyframe to begin at",
@@ -123,12 +129,6 @@ KINDS = {
         "note",
         "keyframes far apart",
         "A clip costs up to so many frames of run-up; encode with more keyframes (ffmpeg -g).",
-    ),
-    BITS: Kind(
-        "warning",
-        "grey of more than 8 bits",
-        "Distances, temperatures and X-rays lose what is below the upper 8 bits: bring the range that matters to 8 "
-        "bits before (ffmpeg -vf curves, or a tool of the camera).",
     ),
     INTERLACED: Kind(
         "note",
