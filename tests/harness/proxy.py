@@ -6,6 +6,7 @@
     lose_requests    the next n pieces from the client vanish, each with its connection: it was never asked for
     lose_responses   the same, from the server: it was done, and nobody was told
     ignore           requests of one kind (of Kafka's protocol) vanish, and all others are answered, until `heal`
+    spoil            each answer of Kafka's protocol is replaced by what a function makes of it, until `heal`
 
 `faults` counts what really happened, since a fault that did not happen proves nothing. A Kafka client is told by the
 broker where the broker is: with `rewrite` the proxy puts its own port into the answers, so that each client can have a
@@ -18,6 +19,7 @@ import socket
 import struct
 import threading
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
 from typing import Literal, Self
@@ -42,6 +44,7 @@ class Proxy:
         self._delay_s = 0.0
         self._losses: Counter[Direction] = Counter()
         self._ignored: int | None = None
+        self._spoil: Callable[[bytes], bytes] | None = None
         self._links: set[_Link] = set()
         self._closed = False
         self._listener = socket.create_server((_HOST, 0), backlog=128)
@@ -78,10 +81,16 @@ class Proxy:
         with self._changed:
             self._ignored = request
 
+    def spoil(self, spoil: Callable[[bytes], bytes]) -> None:
+        """Send what this makes of each answer (its size, its number, and what it says), until `heal`; an empty one ends
+        the connection. Of a proxy with `rewrite`."""
+        with self._changed:
+            self._spoil = spoil
+
     def heal(self) -> None:
         """Pass everything again; what was held goes on."""
         with self._changed:
-            self._ignored = None
+            self._ignored = self._spoil = None
             self._losses.clear()
             self._delay_s = 0.0
         self._set("pass")
@@ -142,6 +151,17 @@ class Proxy:
                 kept += piece[start:end]
             start = end
         return kept + piece[start:]
+
+    def spoilt(self, answer: bytes) -> bytes:
+        """What is sent in place of a whole answer. Raises `OSError` where the connection is to end."""
+        with self._changed:
+            if self._spoil is None:
+                return answer
+            self._count("spoilt")
+            made = self._spoil(answer)
+        if not made:
+            raise ConnectionAbortedError("the end of a connection in place of an answer")
+        return made
 
     def ended(self, link: _Link) -> None:
         """A connection is over."""
@@ -246,10 +266,11 @@ class _Link:
 
     def _rewritten(self, data: bytes) -> tuple[bytes, bytes]:
         """The answers that are whole, with the port replaced, and the rest. Each begins with its length."""
-        end = 0
+        end, whole = 0, b""
         while len(data) >= end + 4 and len(data) >= (after := end + 4 + struct.unpack_from(">i", data, end)[0]):
+            whole += self._proxy.spoilt(data[end:after].replace(self._found, self._replaced))
             end = after
-        return data[:end].replace(self._found, self._replaced), data[end:]
+        return whole, data[end:]
 
     def _finish(self) -> None:
         with self._lock:
