@@ -50,8 +50,8 @@ limits:
 
 
 PREDICTION = """\
-# Classifies the videos that no training has seen, with the model that the demonstration's job made. Clip and streams are
-# those of the model, which leaves out a stream that the fusion found to be of no use.
+# Classifies the videos that no training has seen, with the model that the demonstration's job made. Clip and streams
+# are those of the model, which leaves out a stream that the fusion found to be of no use.
 name: demo-predict
 output: {output}
 
