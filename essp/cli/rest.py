@@ -15,6 +15,7 @@ import httpx
 import typer
 
 from essp.uris import check_token, master_address
+from essp_common.artifacts.removal import OfAnotherJob
 from essp_common.distribution import VERSION_HEADER
 from essp_common.errors import (
     ConfigError,
@@ -120,12 +121,15 @@ def check(response: httpx.Response) -> None:
             raise not_a_master(response, "as no master does")
         return
     try:
-        detail = str(response.json()["detail"])
+        document = response.json()
+        detail = str(document["detail"])
     except (ValueError, KeyError, TypeError, RecursionError):
-        detail = str(not_a_master(response, str(response.status_code)))
+        document, detail = {}, str(not_a_master(response, str(response.status_code)))
     if response.status_code in (401, 403):
         typer.echo(f"essp: {detail}", err=True)
         raise typer.Exit(EXIT_DENIED)
+    if response.status_code == HTTPStatus.CONFLICT and document.get("job"):
+        raise OfAnotherJob(detail, str(document["job"]))
     raise _KINDS.get(response.status_code, PermanentError)(detail)
 
 

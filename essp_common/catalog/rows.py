@@ -49,6 +49,8 @@ class VideoRow:
     extra: further columns of the source, as a JSON object; empty: none. `meta` reads it.
     targets: what there is to learn beside the class (`targets.py`): several labels, spans, a value a frame; empty:
         nothing. `essp_common.catalog.targets.unpack` reads it.
+    notes: what people should know of the file, as lines of `kind: what` (`essp_common/video/notes.py`): several tracks,
+        interlaced, a size that changes, edges that players cut off, a file of which a part is used; empty: nothing.
     error: why the video cannot be used; null: it can.
 
     For example:
@@ -85,6 +87,7 @@ class VideoRow:
     group: str = ""
     extra: str = ""
     targets: bytes = b""
+    notes: str = ""
     error: str | None = None
 
     @property
@@ -220,6 +223,13 @@ class Rows(Sequence[VideoRow]):
     def encoded(self, name: str) -> Iterator[memoryview | bytes]:
         """The texts of a column, as UTF-8."""
         return self._texts(name).each(self.places)
+
+    def begin(self, name: str, text: str) -> bool:
+        """Whether any text of a column begins with this one, in any row of the catalog."""
+        column = self.columns[name]
+        if not isinstance(column, Texts):
+            raise TypeError(f"{name} is no column of texts")
+        return column.begin(text)
 
     def text(self, name: str, row: int) -> str:
         """One text of one row."""

@@ -6,6 +6,8 @@
     lose_requests    the next n pieces from the client vanish, each with its connection: it was never asked for
     lose_responses   the same, from the server: it was done, and nobody was told
     ignore           requests of one kind (of Kafka's protocol) vanish, and all others are answered, until `heal`
+    alter            the next n pieces from the server (None: all until `heal`) become what a function makes of them:
+                     `instead`, `before` and `twice` make answers that nobody has asked for
     spoil            each answer of Kafka's protocol is replaced by what a function makes of it, until `heal`
 
 `faults` counts what really happened, since a fault that did not happen proves nothing. A Kafka client is told by the
@@ -28,6 +30,22 @@ _PIECE = 1 << 16
 _HOST = "127.0.0.1"
 
 Direction = Literal["request", "response"]
+Change = Callable[[bytes], bytes]
+
+
+def instead(answer: bytes) -> Change:
+    """This, and not what the server says."""
+    return lambda _: answer
+
+
+def before(answer: bytes) -> Change:
+    """This, and then what the server says."""
+    return lambda piece: answer + piece
+
+
+def twice(piece: bytes) -> bytes:
+    """What the server says, and once more."""
+    return piece + piece
 
 
 class Proxy:
@@ -44,6 +62,8 @@ class Proxy:
         self._delay_s = 0.0
         self._losses: Counter[Direction] = Counter()
         self._ignored: int | None = None
+        self._change: Change = bytes
+        self._altered: int | None = 0
         self._spoil: Callable[[bytes], bytes] | None = None
         self._links: set[_Link] = set()
         self._closed = False
@@ -81,6 +101,11 @@ class Proxy:
         with self._changed:
             self._ignored = request
 
+    def alter(self, change: Change, count: int | None = 1) -> None:
+        """Pass on what `change` makes of the next `count` pieces from the server, or of all until `heal`."""
+        with self._changed:
+            self._change, self._altered = change, count
+
     def spoil(self, spoil: Callable[[bytes], bytes]) -> None:
         """Send what this makes of each answer (its size, its number, and what it says), until `heal`; an empty one ends
         the connection. Of a proxy with `rewrite`."""
@@ -90,6 +115,7 @@ class Proxy:
     def heal(self) -> None:
         """Pass everything again; what was held goes on."""
         with self._changed:
+            self._altered = 0
             self._ignored = self._spoil = None
             self._losses.clear()
             self._delay_s = 0.0
@@ -151,6 +177,16 @@ class Proxy:
                 kept += piece[start:end]
             start = end
         return kept + piece[start:]
+
+    def altered(self, piece: bytes) -> bytes:
+        """What goes on in place of a piece from the server."""
+        with self._changed:
+            if self._altered == 0:
+                return piece
+            if self._altered is not None:
+                self._altered -= 1
+            self._count("altered")
+            return self._change(piece)
 
     def spoilt(self, answer: bytes) -> bytes:
         """What is sent in place of a whole answer. Raises `OSError` where the connection is to end."""
@@ -257,6 +293,8 @@ class _Link:
                     piece = self._proxy.heeded(piece)
                 if direction == "response" and self._found:
                     piece, pending = self._rewritten(pending + piece)
+                if direction == "response":
+                    piece = self._proxy.altered(piece)
                 target.sendall(piece)
         except OSError:
             pass  # the other direction has ended it, or one of the two is gone

@@ -59,7 +59,8 @@ _HEADERS = {
 
 
 class Guard:
-    """ASGI middleware. Puts the name of the token into `request.state.caller`, and its team into `request.state.team`.
+    """ASGI middleware. Puts the name of the token into `request.state.caller`, its team into `request.state.team`, and
+    into `request.state.admin` whether it may do what is for other teams: so may everybody where no tokens are.
 
     It decides by the path that the router sees, which is the scope's: a URL that is put together of this path and of
     headers may read otherwise. What is not known to be open needs a token, whatever it is.
@@ -102,7 +103,7 @@ class Guard:
         return None
 
     def _refusal(self, request: Request) -> ASGIApp | None:
-        request.state.caller, request.state.team = "anyone", ""
+        request.state.caller, request.state.team, request.state.admin = "anyone", "", not self._tokens
         path = request.scope["path"]
         if path in OPEN_PATHS and request.method in _READING:
             return None
@@ -127,6 +128,7 @@ class Guard:
             if right not in token.scopes and Right.ADMIN not in token.scopes:
                 return problem(403, "Scope missing", f"token {token.name} lacks the scope `{right}` that this needs")
             request.state.caller, request.state.team = token.name, token.team
+            request.state.admin = Right.ADMIN in token.scopes
         return None if self._fits(request.headers.get("content-length", "0")) else self._too_large()
 
     def _token_of(self, request: Request) -> ApiToken | None:

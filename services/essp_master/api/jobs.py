@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Query, Request, Response
 from pydantic import BaseModel, Field
 
+from essp_common.artifacts.removal import Removal
 from essp_common.job.changes import parse_changes
 from essp_common.job.spec import parse_spec
 from essp_common.job.status import JobKind, JobState, JobStatus, JobSummary, StreamPreview, TrainerCurve
@@ -14,14 +15,37 @@ from essp_master.api.aside import Aside
 from essp_master.api.idempotency import Answers, fingerprint
 from essp_master.api.pages import PAGE_SIZE, PAGE_SIZE_MOST, page
 from essp_master.api.problems import answers_of
+from essp_master.job.output import Asked
 from essp_master.service import Master
 
 IdempotencyKey = Annotated[
     str | None,
     Header(max_length=200, description="Sent again with the same key within a day: the first answer again."),
 ]
+Fresh = Annotated[
+    bool,
+    Query(
+        description="Begin anew: remove what a job has left in the output. Only what ESSP wrote goes; 422 for a folder "
+        "that holds something and is not the output of a job, 409 for the output of another job."
+    ),
+]
+Replaces = Annotated[
+    str, Query(max_length=100, description="The name of another job, whose output may be removed (`fresh`).")
+]
+_MOST_KEPT_NAMED = 100
 _SPEC = {"schema": {"$ref": "#/components/schemas/JobSpec"}}
 _BODY = {"requestBody": {"required": True, "content": {"application/json": _SPEC, "application/yaml": _SPEC}}}
+
+
+class Removed(BaseModel):
+    """What a start with `fresh` removes."""
+
+    job: str
+    """Whose output it is: this job, or another one."""
+    objects: int
+    bytes: int
+    kept: list[str]
+    """What lies between them and was not written by ESSP: it stays. The first hundred."""
 
 
 class JobCheck(BaseModel):
@@ -33,6 +57,8 @@ class JobCheck(BaseModel):
     trainers: list[str]
     warnings: list[str]
     """What one should know although the job can run."""
+    removes: Removed | None = None
+    """Null: nothing."""
 
 
 class JobPriority(BaseModel):
@@ -65,7 +91,7 @@ _CHANGE_BODY = {
 def router(master: Master) -> APIRouter:
     """The routes of jobs."""
     routes = APIRouter(prefix="/v1/jobs", tags=["jobs"])
-    aside = Aside()
+    aside, commands = Aside(), Aside()
     _add_start(routes, master, aside)
     _add_validate(routes, master, aside)
     _add_change(routes, master, aside)
@@ -114,7 +140,7 @@ def router(master: Master) -> APIRouter:
             operation_id=f"{action}_job",
             summary=action.title(),
             responses=answers_of(401, 403, 404, 409, 503),
-        )(_action(master, action))
+        )(commands.route(_action(master, action)))
     return routes
 
 
@@ -131,7 +157,8 @@ def _add_start(routes: APIRouter, master: Master, aside: Aside) -> None:
     async def start_job(
         request: Request,
         response: Response,
-        fresh: Annotated[bool, Query(description="Remove what an earlier run of the job left.")] = False,
+        fresh: Fresh = False,
+        replaces: Replaces = "",
         idempotency_key: IdempotencyKey = None,
     ) -> JobStatus:
         """Start a job, for the team of the token; one that has ended resumes from its checkpoints. It waits in the
@@ -139,9 +166,10 @@ def _add_start(routes: APIRouter, master: Master, aside: Aside) -> None:
         body = await request.body()
 
         def start() -> JobStatus:
-            return master.start(parse_spec(body.decode("utf-8", "replace")), fresh, team=request.state.team)
+            asks = _asked(request, replaces)
+            return master.start(parse_spec(body.decode("utf-8", "replace")), fresh, asked=asks)
 
-        asked = fingerprint(body, str(fresh))
+        asked = fingerprint(body, str(fresh), replaces)
         status = await aside.run(answers.once, _of_caller(request, idempotency_key), asked, start)
         response.headers["Location"] = f"/v1/jobs/{status.name}"
         return status
@@ -156,16 +184,19 @@ def _add_validate(routes: APIRouter, master: Master, aside: Aside) -> None:
     )
     async def validate_job(
         request: Request,
-        fresh: Annotated[bool, Query(description="As if what an earlier run left were removed.")] = False,
+        fresh: Fresh = False,
+        replaces: Replaces = "",
     ) -> JobCheck:
-        """Check a job as its start would, and start nothing."""
+        """Check a job as its start would, and start and remove nothing. `removes` says what a start with `fresh` would
+        remove."""
         body = await request.body()
 
         def check() -> JobCheck:
-            found = master.validate(parse_spec(body.decode("utf-8", "replace")), fresh, request.state.team)
+            found = master.validate(parse_spec(body.decode("utf-8", "replace")), fresh, _asked(request, replaces))
             clips = sum(plan.clips for plan in found.phases.plans)
             trainers = list(found.spec.trainers)
-            return JobCheck(name=found.spec.name, clips=clips, trainers=trainers, warnings=list(found.warnings))
+            warnings, removes = list(found.warnings), _removed(found.removes)
+            return JobCheck(name=found.spec.name, clips=clips, trainers=trainers, warnings=warnings, removes=removes)
 
         return await aside.run(check)
 
@@ -194,6 +225,17 @@ def _add_change(routes: APIRouter, master: Master, aside: Aside) -> None:
         return await aside.run(answers.once, key, fingerprint(body, name), change)
 
 
+def _asked(request: Request, replaces: str) -> Asked:
+    return Asked(request.state.team, request.state.admin, replaces)
+
+
+def _removed(removal: Removal | None) -> Removed | None:
+    if removal is None:
+        return None
+    kept = list(removal.kept[:_MOST_KEPT_NAMED])
+    return Removed(job=removal.job, objects=len(removal.keys), bytes=removal.bytes, kept=kept)
+
+
 def _of_caller(request: Request, key: str | None) -> str | None:
     """Two callers may take the same key: what they ask is done for each."""
     return None if key is None else fingerprint(request.state.caller, key)
@@ -205,5 +247,6 @@ def _action(master: Master, action: str) -> Any:
     def act(name: str) -> JobStatus:
         return method(name)
 
+    # In threads of their own: however many read, a job can be stopped.
     act.__doc__ = f"{action.title()} a job. Harmless twice."
     return act
