@@ -208,7 +208,8 @@ def unsized(objects: list[Object]) -> list[str]:
     return [
         f"{made['metadata']['name']}: replicas {made['spec']['replicas']}"
         for made in of_kind(objects, "Deployment")
-        if "replicas" in made["spec"] and made["metadata"]["labels"].get("app.kubernetes.io/managed-by") != "essp-master"
+        if "replicas" in made["spec"]
+        and made["metadata"]["labels"].get("app.kubernetes.io/managed-by") != "essp-master"
         and (made["metadata"]["name"] in scaled or "essp.dev/scaled-by" in made["metadata"]["labels"])
     ]
 
