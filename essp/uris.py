@@ -58,6 +58,13 @@ def master_address(server: str) -> SplitResult:
     return parts
 
 
+def signed_in(server: str, token: str) -> tuple[str, str]:
+    """The URL of a master, and the token to show there: the one that stands in the URL, as `essp run --serve` prints
+    it (`http://127.0.0.1:8080/#token=...`), else this one."""
+    url, mark, own = server.partition("#token=")
+    return (url.rstrip("/"), own) if mark else (server, token)
+
+
 def check_token(token: str) -> None:
     """Raises `ConfigError` for what cannot be sent as a token."""
     if not token.isascii() or not token.isprintable():

@@ -71,7 +71,8 @@ def start(
     """Start a job; one that has ended goes on from its checkpoints."""
     spec = load_job(file, epochs)
     with connect(server, token) as client:
-        headers = {"Idempotency-Key": uuid.uuid4().hex}  # a lost answer is asked for again, nothing starts twice
+        # A lost answer is asked for again; by its key nothing starts twice.
+        headers = {"Idempotency-Key": uuid.uuid4().hex, "Content-Type": "application/json"}
         answer = _retried(
             lambda: ask(
                 client, "POST", "/v1/jobs", params={"fresh": fresh}, content=spec.model_dump_json(), headers=headers

@@ -1,6 +1,7 @@
 """How the command line speaks to a master: one client, one set of options, its problems as our errors.
 
-The master is at `--server` or ESSP_SERVER; its token is ESSP_API_TOKEN.
+The master is at `--server` or ESSP_SERVER; its token is ESSP_API_TOKEN, or stands in the address, as `essp run --serve`
+prints it.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from urllib.parse import quote
 import httpx
 import typer
 
-from essp.uris import check_token, master_address
-from essp_common.distribution import VERSION_HEADER
+from essp.uris import check_token, master_address, signed_in
+from essp_common.distribution import VERSION_HEADER, version
 from essp_common.errors import (
     ConfigError,
     Conflict,
@@ -40,6 +41,7 @@ _KINDS: dict[int, type[EsspError]] = {
     404: NotFound,
     409: Conflict,
     412: PreconditionFailed,
+    415: ConfigError,
     422: ConfigError,
     428: ConfigError,
     429: Unavailable,
@@ -49,9 +51,10 @@ _KINDS: dict[int, type[EsspError]] = {
 
 def connect(server: str, token: str) -> httpx.Client:
     """A client of the master there. Raises `ConfigError` for what is no URL."""
+    server, token = signed_in(server, token)
     master_address(server)
     check_token(token)
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    headers = {VERSION_HEADER: version()} | ({"Authorization": f"Bearer {token}"} if token else {})
     try:
         return httpx.Client(
             base_url=server.rstrip("/"), headers=headers, timeout=TIMEOUT_S, verify=_certificates(server)

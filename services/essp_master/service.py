@@ -360,6 +360,12 @@ class Master:
         with self._lock:
             return self._jobs.past(name) or status_of(self._jobs[name], self._cache_watch.latest, self._clock())
 
+    def team_of(self, name: str) -> str | None:
+        """Whose job it is; None: there is no such job."""
+        self._takeover.wait()
+        with self._lock:
+            return self._jobs.team_of(name)
+
     def state(self, name: str) -> JobState:
         """Where a job stands, without what `status` counts. Raises `NotFound`."""
         self._takeover.wait()

@@ -15,6 +15,7 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 from starlette.concurrency import run_in_threadpool
 
 from essp_common.job.status import JobEvent, JobStatus
+from essp_master.api.callers import OwnJobs
 from essp_master.api.problems import answers_of
 from essp_master.service import Master
 
@@ -25,7 +26,7 @@ MOST = 2**53
 
 def router(master: Master) -> APIRouter:
     """The route of events."""
-    routes = APIRouter(prefix="/v1/jobs", tags=["jobs"])
+    routes = APIRouter(prefix="/v1/jobs", tags=["jobs"], dependencies=[Depends(OwnJobs(master))])
 
     def known_job(name: str) -> None:
         """Refuse an unknown job before the stream begins."""

@@ -22,6 +22,7 @@ from starlette.exceptions import HTTPException
 
 from essp_common.errors import ConfigError, Conflict, EsspError, NotFound, PreconditionFailed, TransientError
 from essp_common.field_paths import PATH
+from essp_master.pools.port import PlatformRefuses
 
 log = logging.getLogger(__name__)
 
@@ -40,17 +41,20 @@ _STATUS: tuple[tuple[type[EsspError], int, str], ...] = (
     (PreconditionFailed, 412, "It was changed meanwhile"),
     (Conflict, 409, "The state does not allow it"),
     (TransientError, 503, "A server does not answer"),
+    (PlatformRefuses, 502, "The platform refuses"),
 )
 _MEANINGS = {
     401: "No or wrong token",
-    403: "The token lacks the scope",
+    403: "The token lacks the scope, or a page of another site sent it",
     404: "Not found",
     409: "The state does not allow it; the answer names it",
     412: "It was changed since the given version",
     413: "The body is too large",
+    415: "The content type is not that of JSON or YAML",
     422: "Not valid; the answer names the fields",
     428: "The version to change has to be given",
     429: "Too many requests; Retry-After gives the seconds to wait",
+    502: "The platform refuses; the answer says why",
     503: "A server does not answer",
 }
 

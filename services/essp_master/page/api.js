@@ -28,7 +28,7 @@ export function decoded(part) {
 export async function ask(path, { method = "GET", body, type = "application/yaml", headers = {} } = {}) {
   const token = sessionStorage.getItem(TOKEN);
   if (token) headers = { ...headers, Authorization: `Bearer ${token}` };
-  if (body !== undefined) headers = { ...headers, "Content-Type": type };
+  if (method !== "GET") headers = { ...headers, "Content-Type": type }; // without one it could be a form of another site
   let answer;
   try {
     answer = await fetch(path, { method, body, headers, signal: method === "GET" ? AbortSignal.timeout(READ_MS) : null });
