@@ -34,7 +34,9 @@ METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", 
 SETTINGS = MasterSettings.model_validate({"api_token": "swordfish", "api_requests_per_s": 0})
 
 
-def status_of(app: Any, method: str, path: str, host: bytes = b"localhost", root_path: str = "", kind: str = "http") -> int:
+def status_of(
+    app: Any, method: str, path: str, host: bytes = b"localhost", root_path: str = "", kind: str = "http"
+) -> int:
     """What an app answers to a scope, without a server between."""
     sent: list[dict[str, Any]] = []
 
