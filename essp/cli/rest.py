@@ -26,6 +26,7 @@ from essp_common.errors import (
     PreconditionFailed,
     Unavailable,
 )
+from essp_common.runtime.addresses import shown_address
 from essp_common.runtime.certificates import advised
 from essp_common.validation import shown
 
@@ -59,8 +60,8 @@ def connect(server: str, token: str) -> httpx.Client:
         return httpx.Client(
             base_url=server.rstrip("/"), headers=headers, timeout=TIMEOUT_S, verify=_certificates(server)
         )
-    except (httpx.InvalidURL, ValueError) as error:
-        raise ConfigError(f"--server {server!r} is not a URL; write for example {SERVER}") from error
+    except (httpx.InvalidURL, ValueError):
+        raise ConfigError(f"--server {shown_address(server)!r} is not a URL; write for example {SERVER}") from None
 
 
 def _certificates(server: str) -> ssl.SSLContext | bool:

@@ -53,7 +53,7 @@ _MOST_DIGITS = 20
 """Of a length; Python takes quadratic time for thousands."""
 _HEADERS = {
     b"x-content-type-options": b"nosniff",
-    b"referrer-policy": b"same-origin",  # with `no-referrer`, the page's own requests have no Origin either
+    b"referrer-policy": b"no-referrer",
     b"cross-origin-resource-policy": b"same-origin",
     b"content-security-policy": b"default-src 'none'; frame-ancestors 'none'",
     VERSION_HEADER.lower().encode(): version().encode(),
