@@ -88,7 +88,7 @@ def shown_address(url: str) -> str:
         head, query_mark, options = rest, "", []  # the `?` belongs to a password
     user, at, place = head.rpartition("@")
     authority, slash, path = place.partition("/")
-    shown = f"{scheme}{mark}{HIDDEN + '@' if at or user else ''}{_shown_servers(authority) if mark else authority}"
+    shown = f"{scheme}{mark}{HIDDEN + '@' if at or user else ''}{_shown_servers(authority)}"
     shown += f"{slash}{path}{query_mark}{'&'.join(map(_shown_option, options))}"
     return shown + (f"#{HIDDEN}" if fragment else "")
 
@@ -107,7 +107,7 @@ def shown_uri(uri: str) -> str:
     is_web = scheme.lower() in ("http", "https")
     if mark and (is_web or "@" in authority or _shown_servers(authority) != authority):
         return shown_address(uri)
-    return _SECRET.sub(rf"\1{HIDDEN}", uri)
+    return without_secrets(uri)
 
 
 def without_secrets(text: str) -> str:
