@@ -16,6 +16,7 @@ import httpx
 import typer
 
 from essp.uris import check_token, master_address, signed_in
+from essp_common.artifacts.removal import OfAnotherJob
 from essp_common.distribution import VERSION_HEADER, version
 from essp_common.errors import (
     ConfigError,
@@ -55,7 +56,10 @@ def connect(server: str, token: str) -> httpx.Client:
     server, token = signed_in(server, token)
     master_address(server)
     check_token(token)
-    headers = {VERSION_HEADER: version()} | ({"Authorization": f"Bearer {token}"} if token else {})
+    # All bodies are JSON; what has no content type could be the form of another site, and is refused.
+    headers = {VERSION_HEADER: version(), "Content-Type": "application/json"} | (
+        {"Authorization": f"Bearer {token}"} if token else {}
+    )
     try:
         return httpx.Client(
             base_url=server.rstrip("/"), headers=headers, timeout=TIMEOUT_S, verify=_certificates(server)
@@ -124,12 +128,15 @@ def check(response: httpx.Response) -> None:
             raise not_a_master(response, "as no master does")
         return
     try:
-        detail = str(response.json()["detail"])
+        document = response.json()
+        detail = str(document["detail"])
     except (ValueError, KeyError, TypeError, RecursionError):
-        detail = str(not_a_master(response, str(response.status_code)))
+        document, detail = {}, str(not_a_master(response, str(response.status_code)))
     if response.status_code in (401, 403):
         typer.echo(f"essp: {detail}", err=True)
         raise typer.Exit(EXIT_DENIED)
+    if response.status_code == HTTPStatus.CONFLICT and document.get("job"):
+        raise OfAnotherJob(detail, str(document["job"]))
     raise _KINDS.get(response.status_code, PermanentError)(detail)
 
 

@@ -13,6 +13,7 @@ import typer
 
 from essp.cli.divisions import Folds, Splits, checked, command_again, divisions_of, option_of, run_all
 from essp.cli.doctor import failing, not_ready
+from essp.cli.fresh import preflight_asking, tell
 from essp.cli.interrupt import interruptible
 from essp.cli.job_file import Epochs, load_job
 from essp.cli.view import View, open_view
@@ -27,6 +28,7 @@ from essp_common.runtime.config import Settings
 from essp_common.runtime.process import EXIT_INTERRUPTED, set_up_logging
 from essp_common.wiring import Stores
 from essp_master.config import MasterSettings
+from essp_master.job.output import ANYBODY, Asked
 from essp_master.job.preflight import preflight
 from essp_master.registrations import Declared
 
@@ -40,7 +42,13 @@ _LOOK_S = 0.25
 def main(
     job: Annotated[Path, typer.Argument(help="The job file (YAML or JSON); `essp init` writes one.")],
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Forget what an earlier run of this job left, and begin again.")
+        bool,
+        typer.Option(
+            "--fresh", help="Begin again: remove what a job has left in the output, and nothing but what ESSP wrote."
+        ),
+    ] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="With --fresh: do not ask whether the output of another job may go.")
     ] = False,
     epochs: Epochs = None,
     splits: Splits = None,
@@ -72,15 +80,15 @@ def main(
             run_all(
                 spec,
                 divisions,
-                checked(divisions, stores, fresh, Declared(code=settings.code)),
+                checked(divisions, stores, fresh, yes, Declared(code=settings.code)),
                 stores,
                 fresh,
                 as_json,
                 again,
-                lambda of: run_watched(of, open_view(as_json), options, verbose),
+                lambda of: run_watched(of, open_view(as_json), options, verbose, yes=True),  # it was asked above
             )
             return
-        status = run_watched(spec, open_view(as_json), options, verbose)
+        status = run_watched(spec, open_view(as_json), options, verbose, yes)
         if not status.state.ended:
             more = "" if epochs is None else f" --epochs {epochs}"
             typer.echo(f"to go on: essp run {job}{more}", err=True)
@@ -106,8 +114,12 @@ def _served(port: int, host: str) -> Iterator[LocalApi | None]:
         yield api
 
 
-def run_watched(spec: JobSpec, view: View, options: EmbeddedOptions, verbose: bool = False) -> JobStatus:
+def run_watched(
+    spec: JobSpec, view: View, options: EmbeddedOptions, verbose: bool = False, yes: bool = False
+) -> JobStatus:
     """Run a job to its end, or until Ctrl-C, which saves; then the report. The status it was left in.
+
+    `yes`: do not ask whether the output of another job may be removed, where the job begins anew.
 
     Raises `ConfigError` for a job that cannot run, as `essp validate` does; `Unavailable` where the settings name
     servers that are not ready; `Conflict` while another process runs a job in that output.
@@ -115,7 +127,7 @@ def run_watched(spec: JobSpec, view: View, options: EmbeddedOptions, verbose: bo
     settings = Settings()
     set_up_logging(settings if verbose else settings.model_copy(update={"log_level": "ERROR"}))
     stores = Stores(settings.stores)
-    found = preflight(spec, stores, options.fresh, Declared(code=settings.code))
+    found = preflight_asking(spec, stores, options.fresh, yes, Declared(code=settings.code))
     check_devices(spec)
     if problems := failing(settings):
         raise not_ready(problems)
@@ -124,9 +136,11 @@ def run_watched(spec: JobSpec, view: View, options: EmbeddedOptions, verbose: bo
         but = f"; {stopped} stopped early, and would want a larger stop.patience, too" if stopped else ""
         more = f"more epochs train them on, as in --epochs {2 * spec.epochs}"
         typer.echo(f"all trainers are done; {more}{but}", err=True)
+    tell(found)
     with Claim(spec.output, stores, partial(typer.echo, err=True)) as claim:
         if claim.waited:  # another process may have trained on meanwhile
-            found = preflight(spec, stores, options.fresh, Declared(code=settings.code))
+            asked = ANYBODY if found.removes is None else Asked(replaces=found.removes.job)
+            found = preflight(spec, stores, options.fresh, Declared(code=settings.code), asked=asked)
         status = _watched(found.spec, view, settings, replace(options, checked=found), claim)
         if status.state == JobState.COMPLETED and spec.predictor is None:
             # Drawing takes a few seconds and another library; only now is it known to be wanted.

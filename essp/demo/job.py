@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+MARKS = ("# The demonstration's job: ", "# Classifies the videos that no training has seen, ")
+"""How the two files begin."""
 TEMPLATE = """\
 # The demonstration's job: two streams, each of which sees only half of what tells the classes apart.
 name: demo

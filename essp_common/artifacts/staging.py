@@ -28,7 +28,6 @@ import fcntl
 import hashlib
 import logging
 import os
-import shutil
 import threading
 from collections.abc import Callable, Collection
 from contextlib import suppress
@@ -133,8 +132,11 @@ class Staging:
         self._fast.put(_OWNER, process.encode())
 
     def clear(self) -> None:
-        """Remove all that lies here, with what killed writers have left, as far as the disk lets it."""
-        shutil.rmtree(os.path.join(self._root, layout.TRAINERS), ignore_errors=True)
+        """Remove all that was staged here, with what killed writers have left, as far as the disk lets it."""
+        with suppress(EsspError):
+            for step, incarnation in {name for name, _ in checkpoint.objects_of(self._fast, self._trainer)}:
+                checkpoint_writer.remove(self._fast, layout.checkpoint(self._trainer, step, incarnation))
+        self._fast.remove_unfinished()
 
     def stage(self, manifest: Manifest, data: Data) -> Manifest:
         """Write a checkpoint here; returns it with its files. Raises `StorageFull` where it has no room, and what the

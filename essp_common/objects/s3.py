@@ -112,7 +112,8 @@ class S3Store:
         path, _, query = url.removeprefix("s3://").partition("?")
         bucket, _, prefix = path.partition("/")
         options = dict(parse_qsl(query))
-        if not bucket or not options.keys() <= _OPTIONS:
+        is_bucket = bucket.startswith("arn:") or not set(bucket) & set("@:")
+        if not bucket or not is_bucket or not options.keys() <= _OPTIONS:
             raise ConfigError(
                 f"store URL {shown_address(url)!r}: write s3://bucket/prefix?endpoint=http://host:port&region=eu-west-1"
             )

@@ -124,7 +124,7 @@ def _shown_server(server: str) -> str:
     host, colon, port = server.rpartition(":")
     if not colon or server.endswith("]"):
         return server
-    return f"{host}:{port}" if host and (port.isdigit() or not port) else f"{host}:{HIDDEN}"
+    return server if (host or port.isdigit()) and (port.isdigit() or not port) else f"{host}:{HIDDEN}"
 
 
 def _is_known(option: str) -> bool:

@@ -29,12 +29,16 @@ def without_profile(data: bytes) -> bytes:
 def packets_without_profile(
     packets: Iterable[Packet[VideoStream]], stream: VideoStream
 ) -> Iterator[Packet[VideoStream]]:
-    """The packets of a stream, those of PNG without their profile."""
+    """The packets of a stream, those of PNG without their profile.
+
+    What an edit list leaves out is left out of PNG here, since a packet that is made anew would be shown.
+    """
     if stream.codec_context.codec.canonical_name != "png":
         yield from packets
         return
     for packet in packets:
-        yield _without_profile(packet) if packet.size else packet
+        if not packet.is_discard:
+            yield _without_profile(packet) if packet.size else packet
 
 
 def _without_profile(packet: Packet[VideoStream]) -> Packet[VideoStream]:

@@ -105,7 +105,7 @@ def probe(file: VideoFile, *, limits: Limits | None = None, verify: bool = False
                 "the video is encrypted; decrypt it first, with the key of its owner", "encrypted"
             ) from error
         raise
-    times = measure(index.stamps, time_base, rate, packets.last_duration, begin_s)
+    times = measure(index.stamps, time_base, rate, packets.last_duration, begin_s, packets.dts)
     first = index.first
     turns = quarter_turns(first)
     width, height = (first.height, first.width) if turns % 2 else (first.width, first.height)
@@ -153,10 +153,11 @@ def _whole(file: VideoFile, packets: Packets, limits: Limits, everywhere: bool) 
     tried = set(range(len(shown))) if everywhere else _doubtful(shown)
     ends = (*places[1:], len(stamps))
     compared = [start for number, start in enumerate(zip(shown, places, ends, strict=False)) if number in tried]
-    seekable = bool(shown) and _repeats(file, limits, compared, digests)
+    seekable = bool(shown) and not packets.changes and _repeats(file, limits, compared, digests)
     if not seekable:
         return _Index(len(stamps), first, (), (), seekable=False, lookahead=0, stamps=stamps)
-    ahead = _lookahead(packets) if sorted(packets.pts, key=_or_first) == stamps else 0
+    numbered = everywhere or packets.own_stamps
+    ahead = _lookahead(packets) if numbered and sorted(packets.shown, key=_or_first) == stamps else 0
     if ahead:
         with Reader(file, limits, lookahead=ahead) as reader:
             if not all(_selects(reader, k, place, digests[place:end]) for k, place, end in reversed(compared)):
@@ -171,8 +172,9 @@ def _doubtful(keyframes: Sequence[Keyframe]) -> set[int]:
 
 
 def _lookahead(packets: Packets) -> int:
-    """The `lookahead` that the packets need; 0 if it is larger than `_FARTHEST`."""
-    ahead = lookahead([stamp for stamp in packets.pts if stamp is not None])
+    """The `lookahead` that the packets need; 0 if it is larger than `_FARTHEST`, or if parameters come beside packets,
+    since packets that are read and not decoded would take them along."""
+    ahead = lookahead([stamp for stamp in packets.shown if stamp is not None]) if not packets.parameters else 0
     return ahead if ahead <= _FARTHEST else 0
 
 

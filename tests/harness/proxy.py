@@ -6,6 +6,8 @@
     lose_requests    the next n pieces from the client vanish, each with its connection: it was never asked for
     lose_responses   the same, from the server: it was done, and nobody was told
     ignore           requests of one kind (of Kafka's protocol) vanish, and all others are answered, until `heal`
+    alter            the next n pieces from the server (None: all until `heal`) become what a function makes of them:
+                     `instead`, `before` and `twice` make answers that nobody has asked for
 
 `faults` counts what really happened, since a fault that did not happen proves nothing. A Kafka client is told by the
 broker where the broker is: with `rewrite` the proxy puts its own port into the answers, so that each client can have a
@@ -18,6 +20,7 @@ import socket
 import struct
 import threading
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
 from typing import Literal, Self
@@ -26,6 +29,22 @@ _PIECE = 1 << 16
 _HOST = "127.0.0.1"
 
 Direction = Literal["request", "response"]
+Change = Callable[[bytes], bytes]
+
+
+def instead(answer: bytes) -> Change:
+    """This, and not what the server says."""
+    return lambda _: answer
+
+
+def before(answer: bytes) -> Change:
+    """This, and then what the server says."""
+    return lambda piece: answer + piece
+
+
+def twice(piece: bytes) -> bytes:
+    """What the server says, and once more."""
+    return piece + piece
 
 
 class Proxy:
@@ -42,6 +61,8 @@ class Proxy:
         self._delay_s = 0.0
         self._losses: Counter[Direction] = Counter()
         self._ignored: int | None = None
+        self._change: Change = bytes
+        self._altered: int | None = 0
         self._links: set[_Link] = set()
         self._closed = False
         self._listener = socket.create_server((_HOST, 0), backlog=128)
@@ -78,9 +99,15 @@ class Proxy:
         with self._changed:
             self._ignored = request
 
+    def alter(self, change: Change, count: int | None = 1) -> None:
+        """Pass on what `change` makes of the next `count` pieces from the server, or of all until `heal`."""
+        with self._changed:
+            self._change, self._altered = change, count
+
     def heal(self) -> None:
         """Pass everything again; what was held goes on."""
         with self._changed:
+            self._altered = 0
             self._ignored = None
             self._losses.clear()
             self._delay_s = 0.0
@@ -142,6 +169,16 @@ class Proxy:
                 kept += piece[start:end]
             start = end
         return kept + piece[start:]
+
+    def altered(self, piece: bytes) -> bytes:
+        """What goes on in place of a piece from the server."""
+        with self._changed:
+            if self._altered == 0:
+                return piece
+            if self._altered is not None:
+                self._altered -= 1
+            self._count("altered")
+            return self._change(piece)
 
     def ended(self, link: _Link) -> None:
         """A connection is over."""
@@ -237,6 +274,8 @@ class _Link:
                     piece = self._proxy.heeded(piece)
                 if direction == "response" and self._found:
                     piece, pending = self._rewritten(pending + piece)
+                if direction == "response":
+                    piece = self._proxy.altered(piece)
                 target.sendall(piece)
         except OSError:
             pass  # the other direction has ended it, or one of the two is gone

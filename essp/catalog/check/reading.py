@@ -16,7 +16,6 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from hashlib import blake2b
-from typing import Any, cast
 
 import av.error
 import numpy as np
@@ -44,6 +43,8 @@ from essp_common.errors import BadVideo
 from essp_common.pb.v1.messages_pb2 import Resize
 from essp_common.video.container import Limits, VideoFile, open_video, reason
 from essp_common.video.conversion import FrameConverter, quarter_turns
+from essp_common.video.fields import WholePictures
+from essp_common.video.planes import rows_of
 from essp_common.video.png_profiles import packets_without_profile
 
 BLACK_S = 0.5
@@ -120,6 +121,7 @@ class _Look:
 
     def __init__(self, rate: float) -> None:
         self._reformatter = VideoReformatter()
+        self._whole_pictures = WholePictures()
         self._thumbnails = _Thumbnails()
         self._before: tuple[Picture, ...] = ()
         """The last two pictures, the later one first."""
@@ -178,10 +180,9 @@ class _Look:
         self._before = picture, *self._before[:1]
 
     def _cells(self, frame: VideoFrame) -> Picture:
-        small = self._reformatter.reformat(frame, SIDE, SIDE, "gray", interpolation=Interpolation.AREA, threads=1)
-        plane = small.planes[0]
-        lines: Picture = np.frombuffer(memoryview(cast(Any, plane)), np.uint8).reshape(SIDE, plane.line_size)
-        return lines[:, :SIDE].copy()
+        whole = self._whole_pictures.of(frame)
+        small = self._reformatter.reformat(whole, SIDE, SIDE, "gray", interpolation=Interpolation.AREA, threads=1)
+        return rows_of(small.planes[0], SIDE).copy()
 
     def _offer(self, step: float, number: int, frame: VideoFrame) -> None:
         """Keep a change that may be a cut, with the frames on both sides, if it is among the largest."""

@@ -16,6 +16,7 @@ from starlette.requests import Request
 from essp_common.errors import Conflict, NotFound
 from essp_common.runtime import ids
 from essp_common.validation import suggested
+from essp_master.api.aside import Aside
 from essp_master.config import Right
 from essp_master.service import Master
 
@@ -58,12 +59,14 @@ class OwnJobs:
 
     def __init__(self, master: Master) -> None:
         self._master = master
+        self._aside = Aside()
 
-    def __call__(self, request: Request) -> None:
+    async def __call__(self, request: Request) -> None:
         """Raises `NotFound` for a path about a job that is not the caller's, as for one that there is not. For
-        `Depends`, of all routes about jobs."""
-        if (name := request.path_params.get("name")) is not None:
-            self.require(caller_of(request), name)
+        `Depends`, of all routes about jobs. In threads of its own, as what is asked for is."""
+        name, caller = request.path_params.get("name"), caller_of(request)
+        if name is not None and not caller.all_teams:
+            await self._aside.run(self.require, caller, name)
 
     def require(self, caller: Caller, name: str) -> None:
         """Raises `NotFound` for a job that is not the caller's."""

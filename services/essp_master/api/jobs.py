@@ -7,22 +7,46 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from pydantic import BaseModel, Field
 
+from essp_common.artifacts.removal import Removal
 from essp_common.job.changes import parse_changes
-from essp_common.job.spec import parse_spec
+from essp_common.job.spec import JobSpec, parse_spec
 from essp_common.job.status import JobKind, JobState, JobStatus, JobSummary, StreamPreview, TrainerCurve
 from essp_master.api.aside import Aside
 from essp_master.api.callers import OwnJobs, caller_of
 from essp_master.api.idempotency import Answers, fingerprint
 from essp_master.api.pages import PAGE_SIZE, PAGE_SIZE_MOST, page
 from essp_master.api.problems import answers_of
+from essp_master.job.output import Asked
 from essp_master.service import Master
 
 IdempotencyKey = Annotated[
     str | None,
     Header(max_length=200, description="Sent again with the same key within a day: the first answer again."),
 ]
+Fresh = Annotated[
+    bool,
+    Query(
+        description="Begin anew: remove what a job has left in the output. Only what ESSP wrote goes; 422 for a folder "
+        "that holds something and is not the output of a job, 409 for the output of another job."
+    ),
+]
+Replaces = Annotated[
+    str, Query(max_length=100, description="The name of another job, whose output may be removed (`fresh`).")
+]
+_MOST_KEPT_NAMED = 100
 _SPEC = {"schema": {"$ref": "#/components/schemas/JobSpec"}}
 _BODY = {"requestBody": {"required": True, "content": {"application/json": _SPEC, "application/yaml": _SPEC}}}
+
+
+class Removed(BaseModel):
+    """What a start with `fresh` removes."""
+
+    job: str
+    """Whose output it is: this job, or another one."""
+    objects: int
+    bytes: int
+    kept: list[str]
+    """What lies between them and was not written by ESSP: it stays. The first hundred."""
 
 
 class JobCheck(BaseModel):
@@ -34,6 +58,8 @@ class JobCheck(BaseModel):
     trainers: list[str]
     warnings: list[str]
     """What one should know although the job can run."""
+    removes: Removed | None = None
+    """Null: nothing."""
 
 
 class JobPriority(BaseModel):
@@ -65,7 +91,7 @@ _CHANGE_BODY = {
 
 def router(master: Master) -> APIRouter:
     """The routes of jobs."""
-    own, aside = OwnJobs(master), Aside()
+    own, aside, commands = OwnJobs(master), Aside(), Aside()
     routes = APIRouter(prefix="/v1/jobs", tags=["jobs"], dependencies=[Depends(own)])
     _add_start(routes, master, own, aside)
     _add_validate(routes, master, own, aside)
@@ -117,7 +143,7 @@ def router(master: Master) -> APIRouter:
             operation_id=f"{action}_job",
             summary=action.title(),
             responses=answers_of(401, 403, 404, 409, 415, 503),
-        )(_action(master, action))
+        )(commands.route(_action(master, action)))
     return routes
 
 
@@ -134,7 +160,8 @@ def _add_start(routes: APIRouter, master: Master, own: OwnJobs, aside: Aside) ->
     async def start_job(
         request: Request,
         response: Response,
-        fresh: Annotated[bool, Query(description="Remove what an earlier run of the job left.")] = False,
+        fresh: Fresh = False,
+        replaces: Replaces = "",
         idempotency_key: IdempotencyKey = None,
     ) -> JobStatus:
         """Start a job, for the team of the token; one that has ended resumes from its checkpoints. It waits in the
@@ -143,9 +170,9 @@ def _add_start(routes: APIRouter, master: Master, own: OwnJobs, aside: Aside) ->
 
         def start() -> JobStatus:
             spec = parse_spec(body.decode("utf-8", "replace"))
-            return master.start(spec, fresh, team=own.team_for(caller_of(request), spec.name))
+            return master.start(spec, fresh, asked=_asked(own, request, spec, replaces))
 
-        asked = fingerprint(body, str(fresh))
+        asked = fingerprint(body, str(fresh), replaces)
         status = await aside.run(answers.once, _of_caller(request, idempotency_key), asked, start)
         response.headers["Location"] = f"/v1/jobs/{status.name}"
         return status
@@ -160,17 +187,20 @@ def _add_validate(routes: APIRouter, master: Master, own: OwnJobs, aside: Aside)
     )
     async def validate_job(
         request: Request,
-        fresh: Annotated[bool, Query(description="As if what an earlier run left were removed.")] = False,
+        fresh: Fresh = False,
+        replaces: Replaces = "",
     ) -> JobCheck:
-        """Check a job as its start would, and start nothing."""
+        """Check a job as its start would, and start and remove nothing. `removes` says what a start with `fresh` would
+        remove."""
         body = await request.body()
 
         def check() -> JobCheck:
             spec = parse_spec(body.decode("utf-8", "replace"))
-            found = master.validate(spec, fresh, own.team_for(caller_of(request), spec.name))
+            found = master.validate(spec, fresh, _asked(own, request, spec, replaces))
             clips = sum(plan.clips for plan in found.phases.plans)
             trainers = list(found.spec.trainers)
-            return JobCheck(name=found.spec.name, clips=clips, trainers=trainers, warnings=list(found.warnings))
+            warnings, removes = list(found.warnings), _removed(found.removes)
+            return JobCheck(name=found.spec.name, clips=clips, trainers=trainers, warnings=warnings, removes=removes)
 
         return await aside.run(check)
 
@@ -199,6 +229,18 @@ def _add_change(routes: APIRouter, master: Master, aside: Aside) -> None:
         return await aside.run(answers.once, key, fingerprint(body, name), change)
 
 
+def _asked(own: OwnJobs, request: Request, spec: JobSpec, replaces: str) -> Asked:
+    caller = caller_of(request)
+    return Asked(own.team_for(caller, spec.name), caller.all_teams, replaces)
+
+
+def _removed(removal: Removal | None) -> Removed | None:
+    if removal is None:
+        return None
+    kept = list(removal.kept[:_MOST_KEPT_NAMED])
+    return Removed(job=removal.job, objects=len(removal.keys), bytes=removal.bytes, kept=kept)
+
+
 def _of_caller(request: Request, key: str | None) -> str | None:
     """Two callers may take the same key: what they ask is done for each."""
     return None if key is None else fingerprint(caller_of(request).identity, key)
@@ -210,5 +252,6 @@ def _action(master: Master, action: str) -> Any:
     def act(name: str) -> JobStatus:
         return method(name)
 
+    # In threads of their own: however many read, a job can be stopped.
     act.__doc__ = f"{action.title()} a job. Harmless twice."
     return act

@@ -20,7 +20,8 @@ from pydantic import BaseModel
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 
-from essp_common.errors import ConfigError, Conflict, EsspError, NotFound, PreconditionFailed, TransientError
+from essp_common.artifacts.removal import OfAnotherJob
+from essp_common.errors import ConfigError, Conflict, EsspError, Forbidden, NotFound, PreconditionFailed, TransientError
 from essp_common.field_paths import PATH
 from essp_master.pools.port import PlatformRefuses
 
@@ -38,6 +39,7 @@ _STATUS: tuple[tuple[type[EsspError], int, str], ...] = (
     (PreconditionRequired, 428, "The version to change is missing"),
     (ConfigError, 422, "The request is not valid"),
     (NotFound, 404, "Not found"),
+    (Forbidden, 403, "It is another team's"),
     (PreconditionFailed, 412, "It was changed meanwhile"),
     (Conflict, 409, "The state does not allow it"),
     (TransientError, 503, "A server does not answer"),
@@ -45,7 +47,7 @@ _STATUS: tuple[tuple[type[EsspError], int, str], ...] = (
 )
 _MEANINGS = {
     401: "No or wrong token",
-    403: "The token lacks the scope, or a page of another site sent it",
+    403: "The token lacks the scope, the output is another team's, or a page of another site sent it",
     404: "Not found",
     409: "The state does not allow it; the answer names it",
     412: "It was changed since the given version",
@@ -75,6 +77,8 @@ class Problem(BaseModel):
     """What is wrong, and what to do."""
     errors: list[FieldError] = []
     """Where single fields are wrong: which, and how."""
+    job: str = ""
+    """Where the output of another job would be removed: its name."""
 
 
 class FieldError(BaseModel):
@@ -124,7 +128,9 @@ def install(app: Starlette) -> None:
     async def on_essp_error(request: Request, error: Exception) -> JSONResponse:
         for kind, status, title in _STATUS:
             if isinstance(error, kind):
-                more = {"errors": field_errors(str(error))} if kind is ConfigError else {}
+                more: dict[str, Any] = {"errors": field_errors(str(error))} if kind is ConfigError else {}
+                if isinstance(error, OfAnotherJob):
+                    more["job"] = error.job
                 headers = {"Retry-After": "1"} if kind is TransientError else None
                 return problem(status, title, str(error), headers, **more)
         return problem(500, "It failed", str(error))

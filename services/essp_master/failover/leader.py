@@ -25,6 +25,8 @@ from kubernetes.leaderelection.leaderelection import LeaderElection
 from kubernetes.leaderelection.resourcelock.leaselock import LeaseLock
 from urllib3.exceptions import HTTPError
 
+from essp_common.runtime.threads import guarded
+
 log = logging.getLogger(__name__)
 
 LEASE_S = 15
@@ -129,7 +131,7 @@ class Election:
         self._times_s = times_s
         self._won = threading.Event()
         self._closed = threading.Event()
-        self._thread = threading.Thread(target=lambda: self.candidacy().run(), name="essp-election", daemon=True)
+        self._thread = guarded("essp-election", lambda: self.candidacy().run(), self._on_lost)
 
     def start(self) -> None:
         """Take part."""
@@ -197,5 +199,5 @@ class Election:
     def _on_lost(self) -> None:
         if self._closed.is_set():
             return
-        log.error("the lease could not be renewed within %d s: this master does not lead any more", self._times_s[1])
+        log.error("the lease was not renewed within %d s: this master does not lead any more", self._times_s[1])
         self._lost()

@@ -22,6 +22,7 @@ from kubernetes.client.exceptions import ApiException
 from urllib3.exceptions import HTTPError
 
 from essp_common.errors import EsspError, Unavailable
+from essp_common.runtime.threads import lasting
 from essp_master.pools.port import CannotNow, PlatformRefuses
 
 log = logging.getLogger(__name__)
@@ -63,7 +64,7 @@ class Informer:
         self._synced = threading.Event()
         self._closing = threading.Event()
         self._lock = threading.Lock()
-        self._thread = threading.Thread(target=self._run, name=f"essp-watch-{kind}", daemon=True)
+        self._thread = lasting("essp-watch", self._run, self._closing, of=kind)
 
     def start(self) -> None:
         """Begin to look."""

@@ -23,6 +23,7 @@ from essp_common.job.status import JobState
 from essp_master.api.door import Door, plain, untyped
 from essp_master.api.standby import create_standby
 from essp_master.config import MasterSettings
+from essp_master.job.output import Asked
 from tests.harness.fleet import adapters_in, make_job, master_over
 from tests.harness.serving import Served, served, whole_app
 from tests.harness.waiting import LONGEST_S
@@ -92,7 +93,7 @@ def made(folder: Path, tokens: list[dict[str, Any]]) -> Iterator[Place]:
     with closing(adapters_in(folder)) as adapters:
         settings = MasterSettings.model_validate({"api_requests_per_s": 0, "api_tokens": tokens})
         master, job = master_over(adapters), make_job(folder)
-        master.start(job, team="vision")
+        master.start(job, asked=Asked("vision"))
         app = whole_app(master, folder, settings)
         assert isinstance(app, FastAPI)
         with served(app, settings) as url, httpx.Client(base_url=url, timeout=LONGEST_S, verify=False) as client:

@@ -29,6 +29,7 @@ from essp_common.pb.v1.messages_pb2 import (
 )
 from essp_common.wiring import Adapters
 from essp_master.config import MasterSettings
+from essp_master.job.output import Asked
 from essp_master.service import Master
 from tests.harness.fleet import Clock, Fleet, make_job
 
@@ -106,7 +107,7 @@ class Bench:
             if staffed:
                 self.workers[name] = Workers(self._adapters, spec)
             self.clock.now_s += 1.0
-            self.master.start(spec, team=name[0])
+            self.master.start(spec, asked=Asked(name[0]))
 
     def tick(self) -> None:
         """Time for the master to look at the queue."""
@@ -193,7 +194,7 @@ def test_what_a_quota_never_allows_is_refused(bench: Bench) -> None:
     of_two = bench.job("b1")
     of_two = of_two.model_copy(update={"trainers": of_two.trainers | {"other": of_two.trainers["rgb"]}})
     with pytest.raises(ConfigError, match="2 trainers need a rank each, and team b may have 1"):
-        master.validate(of_two, team="b")
+        master.validate(of_two, asked=Asked("b"))
     bench.start("b1")
     with pytest.raises(ConfigError, match="2 trainers need a rank each, and team b may have 1"):
         master.change("b1", {"trainers.other.stream": "rgb", "trainers.other.batch_size": 2})
