@@ -55,6 +55,8 @@ class FilesystemStore:
     def from_url(cls, url: str) -> FilesystemStore:
         """`scheme://place?option=value`; sends nothing yet. Raises `ConfigError`."""
         path, _, query = url.partition("?")
+        if "@" in query and "://" not in query:
+            raise ConfigError(f"store URL {shown_address(url)!r}: it has a ? before its host; write %3F in a password")
         scheme, _, place = path.partition("://")
         protocol = scheme.lower().removeprefix(PREFIX)
         options: dict[str, Any] = {name: _BOOLEANS.get(value, value) for name, value in parse_qsl(query)}
