@@ -23,6 +23,7 @@ from starlette.exceptions import HTTPException
 from essp_common.artifacts.removal import OfAnotherJob
 from essp_common.errors import ConfigError, Conflict, EsspError, Forbidden, NotFound, PreconditionFailed, TransientError
 from essp_common.field_paths import PATH
+from essp_common.validation import MOST_PROBLEMS
 from essp_master.pools.port import PlatformRefuses
 
 log = logging.getLogger(__name__)
@@ -137,7 +138,10 @@ def install(app: Starlette) -> None:
 
     async def on_invalid_request(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, RequestValidationError)
-        errors = [{"field": ".".join(str(p) for p in e["loc"]), "detail": str(e["msg"])} for e in error.errors()]
+        errors = [
+            {"field": ".".join(str(p) for p in e["loc"]), "detail": str(e["msg"])}
+            for e in error.errors()[:MOST_PROBLEMS]
+        ]
         detail = "; ".join(f"{e['field']}: {e['detail']}" for e in errors)
         return problem(422, "The request is not valid", detail, errors=errors)
 
