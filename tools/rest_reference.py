@@ -12,8 +12,8 @@ DOCS = ROOT / "docs"
 PAGE = DOCS / "rest.md"
 HEAD = """# REST reference
 
-Made from [openapi.json](openapi.json) by `make docs`; a running master shows the same at `/docs`. Calls need a token (`Authorization: Bearer ...`, see `essp token`) unless the master was started with
-`ESSP_API_OPEN`. Errors are answered as `application/problem+json` ([RFC 9457](https://www.rfc-editor.org/rfc/rfc9457))
+Made from [openapi.json](openapi.json) by `make docs`; a running master shows the same at `/docs`. Calls need a token
+(`Authorization: Bearer ...`, see `essp token`) unless the master was started with `ESSP_API_OPEN`. Errors are answered as `application/problem+json` ([RFC 9457](https://www.rfc-editor.org/rfc/rfc9457))
 with `title`, `detail` and `status`.
 
 ```shell
