@@ -123,7 +123,7 @@ def test_opening_quotes_no_secret() -> None:
         [url for url in URLS if url.startswith("redis")], open_cache, lambda url: list(doctor_redis.examine(url))
     )
     assert not leaks(
-        [url for url in STORES if url.startswith(("s3", "http", "nobody", "fsspec"))],
+        [url for url in STORES if url.startswith(("s3", "nobody", "fsspec"))],
         lambda url: open_store(url) and "",
     )
 
