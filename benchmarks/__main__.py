@@ -24,6 +24,7 @@ import typer
 from benchmarks import (
     autoscaling,
     catalogs,
+    checking,
     checkpoints,
     decoding,
     features,
@@ -67,6 +68,7 @@ BENCHMARKS: dict[str, Callable[[Scale], Iterator[Figure]]] = {
         loading.shared,
         views.multiview,
         pixels.pixels,
+        checking.cache_check,
         intake.intake,
         training.dataloader_one_stream,
         training.three_streams,

@@ -24,7 +24,7 @@ from essp_common.quantities import counted
 READ_SUFFIXES = frozenset(
     f".{name}"
     for name in (
-        *("264", "3g2", "3gp", "asf", "avi", "divx", "f4v", "flv", "gif", "h264", "ivf", "m2t", "m2ts", "m4v"),
+        *("264", "3g2", "3gp", "apng", "asf", "avi", "divx", "f4v", "flv", "gif", "h264", "ivf", "m2t", "m2ts", "m4v"),
         *("mkv", "mov", "mp4", "mp4v", "mpe", "mpeg", "mpg", "mts", "mxf", "ogm", "ogv", "qt", "ts", "vob", "webm"),
         "wmv",
     )

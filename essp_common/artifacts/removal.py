@@ -135,6 +135,8 @@ def removal_of(output: ObjectStore) -> Removal | None:
                 "removed: start without fresh (--fresh), or choose another output"
             )
         return None
+    if _is_link(output, layout.SPEC):
+        raise NoOutput(_not_ours(output))
     own: list[ObjectInfo] = []
     kept: list[str] = []
     for info in _candidates(output):
@@ -167,6 +169,12 @@ def lies_within(store: ObjectStore, key: str) -> bool:
         return True
     root = os.path.realpath(path.removesuffix(key))
     return os.path.commonpath([root, os.path.realpath(os.path.dirname(path))]) == root
+
+
+def _is_link(store: ObjectStore, key: str) -> bool:
+    """Whether a file stands for another one, which then proves nothing here: ESSP writes no links."""
+    path = store.local_path(key)
+    return path is not None and os.path.islink(path)
 
 
 def _candidates(output: ObjectStore) -> Iterator[ObjectInfo]:

@@ -18,8 +18,10 @@ from kafka.net.inet import KafkaNetSocket
 from kafka.structs import MemberState
 
 from essp_common.bus.port import MessageTooLarge
-from essp_common.errors import ConfigError, FlowUnavailable, NotFound
+from essp_common.errors import ConfigError, EsspError, FlowUnavailable, NotFound, PermanentError
 from essp_common.runtime.certificates import refusal
+
+log = logging.getLogger(__name__)
 
 _MISCONFIGURED = (kafka_errors.UnsupportedVersionError, kafka_errors.KafkaConfigurationError)
 _REFUSED_LOGINS = (kafka_errors.SaslAuthenticationFailedError, kafka_errors.UnsupportedSaslMechanismError)
@@ -68,6 +70,15 @@ class Undelivered(FlowUnavailable):
     """Messages that were published before are lost for good."""
 
 
+class Unexpected(FlowUnavailable):
+    """kafka-python has raised what it promises nowhere: an answer was none of Kafka's, or it has a defect. The client
+    that it comes from may be in any state, and is not used again."""
+
+
+class NoPartition(PermanentError, ValueError):
+    """The topic has no partition of this number."""
+
+
 class Denied(FlowUnavailable):
     """A password or a right is missing."""
 
@@ -85,9 +96,11 @@ def denial(call: str, error: BaseException) -> Denied | None:
 
 @contextmanager
 def mapped(action: str) -> Iterator[None]:
-    """kafka-python's errors as ESSP's."""
+    """kafka-python's errors as ESSP's, whatever they are."""
     try:
         yield
+    except EsspError:
+        raise
     except TOO_LARGE as error:
         raise MessageTooLarge(f"{action}: {error}") from error
     except _MISCONFIGURED as error:
@@ -95,6 +108,9 @@ def mapped(action: str) -> Iterator[None]:
     except (kafka_errors.KafkaError, OSError) as error:
         denied = denial(action, error)
         raise denied or FlowUnavailable(f"{action}: {type(error).__name__}: {error}") from error
+    except Exception as error:
+        log.exception("%s: unexpected error of the Kafka client", action)
+        raise Unexpected(f"{action}: {type(error).__name__}: {error}") from error
 
 
 def connected(make: Callable[..., Any], on_login: OnLogin | None = None, **settings: Any) -> Any:
@@ -228,9 +244,10 @@ class _NetClient(KafkaNetClient):  # type: ignore[misc]
         if not isinstance(refused, kafka_errors.UnsupportedSaslMechanismError):
             return refused
         mechanism = self._manager.config["sasl_mechanism"]
-        return kafka_errors.UnsupportedSaslMechanismError(
+        explained: BaseException = kafka_errors.UnsupportedSaslMechanismError(
             f"the broker does not take sasl={mechanism} of the bus URL; write one that it is set up for"
         )
+        return explained
 
     def close(self, node_id: Any = None) -> None:
         if node_id is not None or self._net._closed:

@@ -21,7 +21,7 @@ from kafka import KafkaAdminClient, KafkaProducer
 from kafka import errors as kafka_errors
 from kafka.admin import ConfigResource, ConfigResourceType
 
-from essp_common.bus.kafka_clients import TOO_LARGE, Undelivered, connected, denial
+from essp_common.bus.kafka_clients import TOO_LARGE, NoPartition, Undelivered, connected, denial
 from essp_common.bus.kafka_options import KafkaOptions
 from essp_common.bus.kafka_rights import Rights
 from essp_common.bus.liveness import Acknowledgements
@@ -75,6 +75,9 @@ class KafkaPublisher:
             sent = producer.send(topic, value, key, partition=partition)
         except BaseException as error:
             self.acknowledgements.given_up()
+            if isinstance(error, ValueError) and partition not in {None, *producer.partitions_for(topic)}:
+                raise NoPartition(f"publish to {topic}: {error}") from error
+            self._note(producer, error)
             if producer is not self._producer:
                 raise FlowUnavailable(
                     f"publish to {topic}: the producer was replaced just now; publish again"
@@ -85,7 +88,12 @@ class KafkaPublisher:
     def flush(self, timeout_s: float) -> None:
         """Wait until everything is delivered. Raises `MessageTooLarge` for a message of this thread that the broker
         refuses, and `Undelivered` once in each thread for what is lost."""
-        _flush(self._sound(), timeout_s)
+        producer = self._sound()
+        try:
+            _flush(producer, timeout_s)
+        except Exception as error:
+            self._note(producer, error)
+            raise
         self._report()
 
     def close(self) -> None:
@@ -147,6 +155,11 @@ class KafkaPublisher:
                 self._producer = self._opened()
             return self._producer
 
+    def _note(self, producer: KafkaProducer, error: BaseException) -> None:
+        """A producer that raises what kafka-python promises nowhere may be in any state."""
+        if not isinstance(error, (kafka_errors.KafkaError, OSError)):
+            self._worn = producer
+
     def _opened(self) -> KafkaProducer:
         return connected(
             KafkaProducer,
@@ -206,9 +219,9 @@ def _flush(producer: KafkaProducer, timeout_s: float) -> None:
 
 
 def _end(producer: KafkaProducer) -> None:
-    """Close a producer without waiting for what it holds. On a busy machine, or where it could not flush, kafka-python
-    leaves its thread behind."""
+    """Close a producer without waiting for what it holds, however it is. On a busy machine, or where it could not
+    flush, kafka-python leaves its thread behind."""
     producer._sender.force_close()
     producer._sender.join()
-    with suppress(kafka_errors.KafkaTimeoutError):
+    with suppress(Exception):
         producer.close(timeout=0)

@@ -13,8 +13,18 @@ import pyarrow as pa
 
 from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.checks import Columns, Problem, problems, sound_alone, type_problems
-from essp_common.catalog.columns import Column, Lists, Texts, arrow_of, made_of, value_of
-from essp_common.catalog.schema import COLUMNS, KEYFRAMES, REMEDY, SCHEMA, SOURCE_KEY, VERSION, VERSION_KEY, WORDS
+from essp_common.catalog.columns import Column, Lists, Texts, Words, arrow_of, made_of, value_of
+from essp_common.catalog.schema import (
+    COLUMNS,
+    KEYFRAMES,
+    LATER,
+    REMEDY,
+    SCHEMA,
+    SOURCE_KEY,
+    VERSION,
+    VERSION_KEY,
+    WORDS,
+)
 from essp_common.errors import ConfigError, EsspError, NotFound
 from essp_common.objects import tables
 from essp_common.objects.port import ObjectStore
@@ -96,11 +106,16 @@ def _read(store: ObjectStore, key: str, uri: str, wanted: Collection[str]) -> tu
             metadata = file.schema_arrow.metadata or {}
             _check_version(uri, metadata)
             _check_size(uri, file.metadata)
-            if found := list(type_problems(file.schema_arrow, COLUMNS)):
+            lacking = LATER - set(file.schema_arrow.names)
+            expected = {name: kind for name, kind in COLUMNS.items() if name not in lacking}
+            if found := list(type_problems(file.schema_arrow, expected)):
                 raise ConfigError(f"{uri}: {'; '.join(found)}; {REMEDY}")
-        with _opened(path, data, WORDS) as file:
+        with _opened(path, data, WORDS & set(expected)) as file:
             for name in _IN_TURN:
-                _read_column(file, name, name in wanted, read)
+                if name in expected:
+                    _read_column(file, name, name in wanted, read)
+            for name in lacking & set(wanted):
+                read.by_name[name] = _empty_words(file.metadata.num_rows)
     except FileNotFoundError as error:
         raise NotFound(f"{uri}: no such catalog") from error
     except PermissionError as error:
@@ -135,6 +150,10 @@ def _read_column(file: Any, name: str, wanted: bool, read: Columns) -> None:
         read.by_name[name], read.empty[name], read.holes[name] = column, empty, holes
         if name in KEYFRAMES:
             _share_edges(read.by_name)
+
+
+def _empty_words(count: int) -> Words:
+    return Words(np.zeros(count, np.int8), Texts(b"", np.zeros(2, np.int32)))
 
 
 def _opened(path: str | None, data: bytes | None, words: Collection[str] = ()) -> Any:

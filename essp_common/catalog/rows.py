@@ -49,6 +49,8 @@ class VideoRow:
     extra: further columns of the source, as a JSON object; empty: none. `meta` reads it.
     targets: what there is to learn beside the class (`targets.py`): several labels, spans, a value a frame; empty:
         nothing. `essp_common.catalog.targets.unpack` reads it.
+    notes: what people should know of the file, as lines of `kind: what` (`essp_common/video/notes.py`): several tracks,
+        interlaced, a size that changes, edges that players cut off, a file of which a part is used; empty: nothing.
     error: why the video cannot be used; null: it can.
 
     For example:
@@ -85,6 +87,7 @@ class VideoRow:
     group: str = ""
     extra: str = ""
     targets: bytes = b""
+    notes: str = ""
     error: str | None = None
 
     @property

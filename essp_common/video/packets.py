@@ -80,8 +80,11 @@ class Packets:
         return len(self.pts)
 
 
-def scan(container: av.container.InputContainer, stream: VideoStream, limits: Limits) -> Packets:
-    """Read every packet. Raises `BadVideo` for too many frames, or if the file cannot be read to its end."""
+def scan(container: av.container.InputContainer, stream: VideoStream, limits: Limits, *, check: bool = True) -> Packets:
+    """Read every packet. Raises `BadVideo` for too many frames, or if the file cannot be read to its end.
+
+    Without `check`, it is read as far as it can be.
+    """
     found = Packets(own_stamps=container.format.name not in _CUT)
     latest = -(1 << 63)
     current: dict[str, bytes] = {"new_extradata": stream.codec_context.extradata or b""}
@@ -111,7 +114,8 @@ def scan(container: av.container.InputContainer, stream: VideoStream, limits: Li
             if len(found) > limits.frames:
                 raise BadVideo(f"more than {limits.frames} frames", "limit")
     except av.error.FFmpegError as error:
-        raise BadVideo(f"the file cannot be read to its end: {reason(error)}") from error
+        if check:
+            raise BadVideo(f"the file cannot be read to its end: {reason(error)}") from error
     return found
 
 

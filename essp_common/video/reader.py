@@ -128,6 +128,15 @@ class Reader:
         else:
             yield from enumerate(self._from_start(strict))
 
+    def sound(self) -> Iterator[tuple[int, VideoFrame]]:
+        """Yields the frames from the start of the file up to the first sign of damage, with their indices.
+
+        The last packet before it may be a part of one, so it is not decoded; and frames that the decoder would show
+        only because no more packets come are left out, since one before them may be missing.
+        """
+        packets = self._restarted()  # which may open the file again
+        yield from enumerate(_sound(packets, self._stream))
+
     def from_keyframe(self, seek: Seek, *, strict: bool = True) -> Iterator[VideoFrame] | None:
         """The keyframe and the frames shown after it; None if the file has no such keyframe there."""
         try:
@@ -221,13 +230,18 @@ class Reader:
         self._untouched, self._parameters = True, None
 
     def _from_start(self, strict: bool) -> Iterator[VideoFrame]:
+        packets = self._restarted()
+        return _decoded(packets, self._stream, strict)
+
+    def _restarted(self) -> Iterator[Packet[VideoStream]]:
+        """The packets from the start of the file."""
         self._onward = None
         if not self._untouched:
             # Seeking to the start differs between formats; reopening does not.
             self._container.close()
             self._open()
         self._untouched = False
-        return _decoded(self._packets(), self._stream, strict)
+        return self._packets()
 
     def _packets_from(self, seek: Seek) -> Iterator[Packet[VideoStream]] | None:
         """The packet of the keyframe and those after it; None if the file has no such keyframe there."""
@@ -412,3 +426,21 @@ def _decoded(packets: Iterator[Packet[VideoStream]], stream: VideoStream, strict
                 raise BadVideo(f"the decoder fails: {reason(error)}") from error
             continue
         yield from frames
+
+
+def _sound(packets: Iterator[Packet[VideoStream]], stream: VideoStream) -> Iterator[VideoFrame]:
+    """Yields the decoded frames up to the first sign of damage."""
+    held: Packet[VideoStream] | None = None
+    try:
+        for packet in packets:
+            if not packet.size:  # PyAV's end marker
+                return
+            for frame in stream.decode(held) if held is not None else ():
+                if frame.is_corrupt:
+                    return
+                yield frame
+            if packet.is_corrupt:
+                return
+            held = packet
+    except (av.error.FFmpegError, BadVideo):
+        return

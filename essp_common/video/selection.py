@@ -2,8 +2,9 @@
 
 The catalog gives a video a `lookahead` only if every packet is one frame and frames are shown in the order of their
 timestamps. Every frame that is shown before a given one then comes, in the file, no later than the last of the
-`lookahead` packets that begin with that frame's own; packets that an edit list leaves out do not count. So the index of a frame is known before it is decoded: the index
-of the keyframe, plus the number of timestamps between the two. This saves decoding in two ways:
+`lookahead` packets that begin with that frame's own; packets that an edit list leaves out do not count. So the index of
+a frame is known before it is decoded: the index of the keyframe, plus the number of timestamps between the two. This
+saves decoding in two ways:
 
 - Frames that no clip wants and no other frame refers to are not decoded (`skip_frame`, set for each packet). These are
   about half the frames of a stream with B-frames.

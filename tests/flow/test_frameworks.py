@@ -27,6 +27,7 @@ from tests.flow.conftest import EXAMPLES, RunExample
 from tests.harness.loops import loader
 
 pytestmark = [
+    pytest.mark.lane("promises"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # of the frameworks, among themselves
     pytest.mark.filterwarnings("ignore::FutureWarning"),
     pytest.mark.filterwarnings("ignore::UserWarning"),

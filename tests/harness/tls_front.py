@@ -1,7 +1,7 @@
 """A front that ends TLS, and asks for a user and password as Kafka does, before a server that has neither.
 
-It lets in by SASL/PLAIN, and knows SCRAM-SHA-512 as well, by which it refuses everybody. Whom it refuses finds the answer
-and the end of the connection in one piece, as a broker sends it.
+It lets in by SASL/PLAIN, and knows SCRAM-SHA-512 as well, by which it refuses everybody. Whom it refuses finds the
+answer and the end of the connection in one piece, as a broker sends it.
 
 Also the authority and certificate it needs, made for the occasion.
 """

@@ -46,6 +46,56 @@ def test_types_and_homes_name_the_same() -> None:
     assert sorted(name for names in typed.values() for name in names) == sorted(essp.__all__)
 
 
+ELSEWHERE = """
+import importlib, os, signal, socket, sys
+for library in "numpy pyarrow.parquet pydantic_settings av cv2 typer rich.console multiprocessing tempfile".split():
+    importlib.import_module(library)
+for module in "fcntl grp pwd resource termios".split():
+    sys.modules[module] = None
+for module, names in {
+    os: "fork getuid killpg memfd_create nice pipe2 posix_fadvise posix_fallocate pread preadv register_at_fork "
+        "sched_getaffinity sched_getscheduler sched_setscheduler setsid statvfs sysconf waitid O_CLOEXEC O_DIRECTORY",
+    signal: "SIGCHLD SIGHUP SIGKILL SIGUSR1 pthread_sigmask setitimer sigwait ITIMER_REAL ITIMER_PROF",
+    socket: "AF_UNIX",
+}.items():
+    for name in names.split():
+        delattr(module, name)
+"""
+"""What Python has not on Windows, and in part not on macOS; libraries find it before."""
+EVERYWHERE = ("Catalog", "VideoRow", "BadVideo", "EsspError", "open_catalog", "decode", "features", "compute_feature")
+ON_LINUX = ("predict", "stream", "Segment", "Window")
+
+
+@pytest.mark.processes
+def test_elsewhere_than_on_linux_it_says_what_needs_linux() -> None:
+    code = f"""{ELSEWHERE}
+import essp
+for name in {EVERYWHERE}:
+    getattr(essp, name)
+essp.features()
+for name in {ON_LINUX}:
+    try:
+        getattr(essp, name)
+    except essp.ConfigError as error:
+        print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    said = done.stdout.splitlines()
+    assert [line.partition(" (")[0] for line in said] == [f"essp.{name} needs Linux" for name in ON_LINUX]
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("command", ["run", "catalog"])
+def test_elsewhere_than_on_linux_a_command_says_that_it_needs_linux(command: str) -> None:
+    arguments = {"run": ["job.yaml"], "catalog": ["show", "c.parquet"]}[command]
+    code = f"{ELSEWHERE}\nsys.argv = ['essp', {command!r}, *{arguments}]\nfrom essp.__main__ import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 2, done.stderr
+    assert f"essp {command} needs Linux" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_it_says_its_version() -> None:
     assert essp.__version__ == version()
     assert "__version__" in dir(essp)

@@ -179,6 +179,14 @@ def test_no_link_leads_a_removal_out_of_the_output(tmp_path: Path) -> None:
     assert not (tmp_path / "out/trainers/rgb/history.json").exists()
 
 
+def test_the_spec_of_another_output_proves_nothing_here(tmp_path: Path) -> None:
+    output_with(tmp_path / "other", TRAINING)
+    output = output_with(tmp_path / "out", None, *OWN)
+    (tmp_path / "out/spec.json").symlink_to(tmp_path / "other/spec.json")
+    with pytest.raises(NoOutput):
+        removal_of(output)
+
+
 def test_an_output_says_of_which_team_it_is(tmp_path: Path) -> None:
     output = output_with(tmp_path, TRAINING)
 
