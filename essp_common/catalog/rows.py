@@ -224,6 +224,13 @@ class Rows(Sequence[VideoRow]):
         """The texts of a column, as UTF-8."""
         return self._texts(name).each(self.places)
 
+    def begin(self, name: str, text: str) -> bool:
+        """Whether any text of a column begins with this one, in any row of the catalog."""
+        column = self.columns[name]
+        if not isinstance(column, Texts):
+            raise TypeError(f"{name} is no column of texts")
+        return column.begin(text)
+
     def text(self, name: str, row: int) -> str:
         """One text of one row."""
         found: str = value_of(self.columns[name], self.places[row])

@@ -315,7 +315,7 @@ def test_the_journal_saves_now_and_then(tmp_path: Path, monkeypatch: pytest.Monk
     store.put("c.part-000003", b"damaged")
     assert seen() == ["a", "b", "c", "d"], "a damaged part is as good as none"
     Journal(store, "c").clear()
-    assert list(store.list()) == []
+    assert [info.key for info in store.list()] == ["c.part-000003"], "it may be somebody's: `split` names files so"
 
 
 def test_a_store_that_does_not_answer_ends_the_build_and_keeps_what_was_read(videos: Path) -> None:
