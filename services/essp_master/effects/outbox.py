@@ -94,6 +94,6 @@ class Outbox:
 
     def _hear_of_losses(self) -> None:
         """A message that the broker refuses takes others with it. They are of effects that are carried out again now,
-        or of the one that is given up: no reason to begin anew with all of them, of which one would be refused again."""
+        or of the one that is given up: no reason to begin anew with all, of which one would be refused again."""
         with suppress(TransientError):
             self._bus.flush()
