@@ -76,14 +76,14 @@ def test_bounds_cover_each_part() -> None:
     phases = Phases(job(), catalog("train"))
     parts = parts_of(phases.spec)
     clip, flow = bounds_of(phases, parts)[0]
-    assert clip == 64 + 11 * 32 * 32 * 3
+    assert clip == LABEL_BYTES + 11 * 32 * 32 * 3
     assert flow >= 10 * 32 * 32 * 2
 
 
 def test_the_largest_video_counts_where_sizes_differ() -> None:
     spec = job(clip={"frames": 11, "resize": {"mode": "none"}})
     phases = Phases(spec, catalog("train", sizes=((64, 48), (320, 240))))
-    assert bounds_of(phases, parts_of(spec))[0][0] == 64 + 11 * 320 * 240 * 3
+    assert bounds_of(phases, parts_of(spec))[0][0] == LABEL_BYTES + 11 * 320 * 240 * 3
 
 
 def test_a_stream_without_a_consumer_costs_nothing() -> None:
