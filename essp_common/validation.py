@@ -61,7 +61,7 @@ def suggested(name: str, known: Iterable[str], there: str = "there are: ") -> st
 
 
 def problems(error: ValidationError, kind: type[BaseModel]) -> list[str]:
-    """One line for each problem of a document of this kind, as far as a person reads on; and how many more there are."""
+    """One line for each problem of a document of this kind, as far as people read on; and how many more there are."""
     found = error.errors()
     lines = [_problem(each, kind) for each in found[:MOST_PROBLEMS]]
     return lines if len(found) <= MOST_PROBLEMS else [*lines, f"and {len(found) - MOST_PROBLEMS} more problems"]

@@ -12,9 +12,9 @@ DOCS = ROOT / "docs"
 PAGE = DOCS / "rest.md"
 HEAD = """# REST reference
 
-Made from [openapi.json](openapi.json) by `make docs`; a running master shows the same at `/docs`. Calls need a token (`Authorization: Bearer ...`, see `essp token`) unless the master was started with
-`ESSP_API_OPEN`. Errors are answered as `application/problem+json` ([RFC 9457](https://www.rfc-editor.org/rfc/rfc9457))
-with `title`, `detail` and `status`.
+Made from [openapi.json](openapi.json) by `make docs`; a running master shows the same at `/docs`. Calls need a token
+(`Authorization: Bearer ...`, see `essp token`) unless the master was started with `ESSP_API_OPEN`. Errors are answered
+as `application/problem+json` ([RFC 9457](https://www.rfc-editor.org/rfc/rfc9457)) with `title`, `detail` and `status`.
 
 ```shell
 curl -H "Authorization: Bearer $TOKEN" --data-binary @job.yaml -H "Content-Type: application/yaml" \\
@@ -26,12 +26,12 @@ curl -H "Authorization: Bearer $TOKEN" --data-binary @job.yaml -H "Content-Type:
 Whoever looks at a foreign web page has a browser that sends what this page wants, to a master that only they can reach.
 So every call, with a token or without, is refused unless
 
-| what | has to be | else |
-|---|---|---|
-| `Host` | localhost, the address that is called, or a name in `ESSP_API_HOSTS` (the chart sets those of its Service, ingress and route; `api.hosts` adds others) | 403 |
-| `Origin`, where a browser sends one | the same as `Host`; a proxy in front has to pass `Host` on | 403 |
-| `Sec-Fetch-Site`, likewise | `same-origin` or `none`; a link may lead to the page | 403 |
-| `Content-Type` of a body | `application/json`, for jobs also `application/yaml`; without tokens calls without a body need one as well | 415 |
+- `Host` is localhost, the address that is called, or a name in `ESSP_API_HOSTS`; else 403. The chart sets the names of
+  its Service, ingress and route, and `api.hosts` adds others.
+- `Origin`, where a browser sends one, is the same as `Host`; else 403. A proxy in front has to pass `Host` on.
+- `Sec-Fetch-Site`, likewise, is `same-origin` or `none`; else 403. A link may lead to the page.
+- `Content-Type` of a body is `application/json`, for jobs also `application/yaml`; else 415. Without tokens, calls
+  without a body need one as well.
 
 `/livez` and `/readyz` answer under every name, for load balancers, and name no job. `/metrics` has the figures of the
 process alone, and with a token (scope `metrics` or `read`) those of jobs. There are no cookies, and answers are not to

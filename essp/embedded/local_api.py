@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import secrets
 import socket
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
@@ -17,6 +16,7 @@ from typing import Self
 from pydantic import SecretStr
 
 from essp_common.runtime.listening import EVERYWHERE
+from essp_common.runtime.threads import guarded
 from essp_master.api.app import create_app
 from essp_master.api.server import ApiServer
 from essp_master.api.standby import Front
@@ -44,7 +44,7 @@ class LocalApi:
         self._front = Front(create_waiting(self._settings))
         self._server = ApiServer(self._front, host, port, self._settings)
         self._host = socket.gethostname() if host in (EVERYWHERE, "0.0.0.0") else host
-        self._thread = threading.Thread(target=self._server.run, name="essp-api", daemon=True)
+        self._thread = guarded("essp-api", self._server.run)  # the run goes on without its page
 
     @property
     def address(self) -> str:

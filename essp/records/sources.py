@@ -23,7 +23,7 @@ from essp.uris import listed_uri
 from essp_common.catalog.file import NotACatalog
 from essp_common.errors import BadFrames, ConfigError, NotFound
 from essp_common.objects.documents import CsvFile, text_of
-from essp_common.objects.keys import is_hidden, is_plain
+from essp_common.objects.keys import escaped, is_hidden, is_plain
 from essp_common.planning.splits import SPLIT_NAMES, canonical_split
 from essp_common.wiring import Stores
 

@@ -11,8 +11,8 @@ from essp_common.errors import NotFound
 _UNUSABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 """Control characters, and what Python makes of file names that are not UTF-8: no message could carry them."""
 _MISLEADING = re.compile(r"[\x00-\x1f\x7f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-"""These, and what has the text after it read in another order than it stands in: a label could look like another one. In
-the name of a file it is odd and does no harm."""
+"""These, and what has the text after it read in another order than it stands in: a label could look like another one.
+In the name of a file it is odd and does no harm."""
 _BESIDE = frozenset(
     ("__macosx", "@eadir", "#recycle", "$recycle.bin", "system volume information", "lost+found")
 )  # fmt: skip

@@ -24,6 +24,8 @@ from essp_master.api.door import Door, plain, untyped
 from essp_master.api.standby import create_standby
 from essp_master.config import MasterSettings
 from essp_master.job.output import Asked
+from essp_master.pools.port import PlatformRefuses
+from essp_master.pools.reconciler import Reconciler
 from tests.harness.fleet import adapters_in, make_job, master_over
 from tests.harness.serving import Served, served, whole_app
 from tests.harness.waiting import LONGEST_S
@@ -320,3 +322,31 @@ def test_a_standby_passes_on_what_its_own_page_sends(tmp_path: Path) -> None:
         headers = {"Origin": own, "Sec-Fetch-Site": "same-origin", "Content-Type": "application/json"}
         answer = httpx.post(f"{own}/v1/jobs/small:stop", headers=headers, timeout=LONGEST_S)
         assert answer.status_code == 200, answer.text
+
+
+def test_a_team_writes_where_it_may(tmp_path: Path) -> None:
+    """By whole parts of the path."""
+    folder = f"{tmp_path.as_uri()}/vision"
+    with Served(tmp_path, api_tokens=[token("ours", "vision")], teams={"vision": {"outputs": [folder]}}) as served:
+        job = served.job
+        for output, status in ((f"{folder}/a", 200), (f"{folder}-2/a", 422), (f"{folder}", 422), (job.output, 422)):
+            body = job.model_copy(update={"output": output}).model_dump_json()
+            answer = served.client.post("/v1/jobs:validate", content=body, headers=bearer("ours"))
+            assert answer.status_code == status, (output, answer.text)
+
+
+def test_of_thousands_of_problems_some_are_listed(unlocked: Place) -> None:
+    body = {f"x{number}": 1 for number in range(9000)}
+    answer = unlocked.client.post("/v1/jobs:validate", json=body)
+    assert answer.status_code == 422
+    assert len(answer.json()["errors"]) == 20
+    assert "more problems" in answer.json()["detail"]
+
+
+def test_a_platform_that_refuses_is_no_defect(unlocked: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PlatformRefuses("Kubernetes refuses: quota exceeded")
+
+    monkeypatch.setattr(Reconciler, "set", refuse)
+    answer = unlocked.client.put("/v1/pools/decoder", json={"min": 1})
+    assert (answer.status_code, answer.json()["detail"]) == (502, "Kubernetes refuses: quota exceeded")
