@@ -172,7 +172,7 @@ def _work(stream: _Stream, values: Iterable[Buffer]) -> None:
     frames = []
     for index, value in enumerate(values):
         chosen = None if stream.wanted is None else evenly_spaced(stream.shape[0], stream.wanted)
-        frames.append(_view(stream, ClipRef(index=index), codec.decode(value, chosen)))
+        frames.append(_view(stream, ClipRef(index=index), codec.decode(value, chosen, checked=True)))
         if len(frames) == _BATCH:
             torch.from_numpy(np.stack(frames))
             frames.clear()
@@ -324,7 +324,7 @@ def _publish(stream: _Stream, bus: MemoryBus, cache: FrameCache, index: int, val
         key = stream_key(key, _TRAINER)
         ready = FeatureReady(clip=clip, stream=_TRAINER, key=key, bytes=len(value), consumers=[consumer])
         message = ready.SerializeToString()
-    cache.put(key, value, [consumer], 600)
+    cache.put(key, codec.summed(value), [consumer], 600)
     bus.ensure_topics({topic: topics.DATA_PARTITIONS, topics.PROGRESS: 1})
     bus.publish(topic, str(index).encode(), message, partition=index % topics.DATA_PARTITIONS)
 

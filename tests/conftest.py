@@ -169,7 +169,11 @@ def redis_cluster_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]
 
 @pytest.fixture(scope="session")
 def kafka_url(server_logs: Path) -> Iterator[str]:
-    """`kafka://...` of the session; topics and groups are to be named after `unique`."""
+    """`kafka://...` of the session; topics and groups are to be named after `unique`. ESSP_TEST_KAFKA names a broker of
+    one's own, on this machine, such as Apache Kafka with `group.min.session.timeout.ms=500`."""
+    if own := os.environ.get("ESSP_TEST_KAFKA"):
+        yield f"{own}?session_timeout_ms=2000"
+        return
     with KafkaServer(server_logs, session_timeout_ms=2000) as server:
         yield server.url
 

@@ -27,6 +27,7 @@ from essp.api.targets import Targets
 from essp_common.errors import ConfigError, EsspError, PermanentError
 from essp_common.job.fields import MOST_EPOCHS
 from essp_common.planning.position import Position
+from essp_common.runtime.threads import guarded
 from essp_common.runtime.unbroken import unbroken
 from essp_common.validation import shown
 from essp_trainer.config import Rendezvous
@@ -384,4 +385,4 @@ def closed_when_abandoned(
 
 def _in_a_thread(close: Callable[[], None]) -> None:
     """The garbage collector may run in a thread that `close` waits for."""
-    threading.Thread(target=close, name="essp-loader-close", daemon=True).start()
+    guarded("essp-loader-close", close).start()

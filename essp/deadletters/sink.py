@@ -19,6 +19,7 @@ from essp_common.bus.reading import batches
 from essp_common.errors import EsspError, TransientError
 from essp_common.pb.v1.messages_pb2 import DeadLetter
 from essp_common.runtime.retry import Outage
+from essp_common.runtime.threads import lasting
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +35,7 @@ class DeadLetterSink:
         self._job = job
         self._closing = threading.Event()
         self._subscription = bus.subscribe([topics.DEADLETTER], group=None)
-        self._thread = threading.Thread(target=self._run, name="essp-deadletter", daemon=True)
+        self._thread = lasting("essp-deadletter", self._run, self._closing)
         self._thread.start()
 
     def close(self) -> None:

@@ -38,6 +38,7 @@ from pydantic import BaseModel, Field, ValidationError
 from essp_common.artifacts import layout
 from essp_common.errors import Conflict, EsspError, Fenced, NotFound
 from essp_common.objects.numbered_log import NumberedLog
+from essp_common.runtime.threads import lasting
 from essp_common.wiring import Stores
 
 log = logging.getLogger(__name__)
@@ -119,7 +120,7 @@ class Claim:
         self._holder = _Holder.this_process()
         self._lost: Fenced | None = None
         self._left = threading.Event()
-        self._renewing = threading.Thread(target=self._renew_on, name="essp-claim", daemon=True)
+        self._renewing = lasting("essp-claim", self._renew_on, self._left)
 
     def __enter__(self) -> Self:
         while not self._mine:

@@ -33,6 +33,7 @@ from essp_common.messages.ordered import PhaseEnd
 from essp_common.pb.v1.messages_pb2 import ClipRef
 from essp_common.planning.position import Position
 from essp_common.runtime.garbage import collect_rarely
+from essp_common.runtime.threads import guarded
 from essp_trainer.data.batch import Batch, Seen, alike
 
 _NEXT_S = 0.2
@@ -64,7 +65,7 @@ class Child:
             wanted: Wanted = self._connection.recv()
         except (EOFError, OSError):
             return
-        threading.Thread(target=self._listen, name="essp-clips-listen", daemon=True).start()
+        guarded("essp-clips-listen", self._listen, self._left.set).start()
         with suppress(_Left):
             try:
                 self._give_all(wanted)

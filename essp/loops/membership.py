@@ -21,6 +21,7 @@ from essp_common import topics
 from essp_common.errors import EsspError
 from essp_common.pb.v1.messages_pb2 import Control, Loop, Progress
 from essp_common.planning.position import Position
+from essp_common.runtime.threads import lasting
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +44,7 @@ class Membership:
         self._left = threading.Event()
         self._told = threading.Event()
         self._replaced = False
-        self._thread = threading.Thread(target=self._live, name=f"essp-loop-{consumer}", daemon=True)
+        self._thread = lasting("essp-loop", self._live, self._left, of=consumer)
         self._thread.start()  # first: a loop that cannot give signs of life does not come
         self._say()
         job.control.on_change(self._hear)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Protocol
 from weakref import WeakValueDictionary, finalize
 
@@ -16,6 +17,7 @@ from essp_common.planning.position import Position
 from essp_common.records.rows import open_data
 from essp_common.runtime import ids
 from essp_common.runtime.config import Settings
+from essp_common.runtime.threads import guarded
 from essp_common.validation import suggested
 from essp_master.job.preflight import Preflight
 
@@ -181,7 +183,7 @@ def _member(job: OwnJob, consumer: str, start: Position | None) -> Membership:
 
 def _in_a_thread(leave: Callable[[str], None], consumer: str) -> None:
     """The garbage collector may run in a thread that has the lock."""
-    threading.Thread(target=leave, args=[consumer], name="essp-loop-leave", daemon=True).start()
+    guarded("essp-loop-leave", partial(leave, consumer)).start()
 
 
 class ClusterSource:

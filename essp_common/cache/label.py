@@ -1,20 +1,32 @@
-"""The label before each value in Redis names the consumers that have not acked yet.
+"""The label before each value in Redis and in shared memory: its seal, and the consumers that have not acked yet.
 
-    000064 ⏎ -extractor.flow ⏎ -trainer.a ⏎ <spaces> <the value>
+    000064 <hash of the key> <checksum> ⏎ -extractor.flow ⏎ -trainer.a ⏎ <spaces> <the value>
+    000128 <hash of the key> 128+150528 <checksums> ⏎ -trainer.a ⏎ <spaces> <the value>
 
-Six digits tell how long the label is: a multiple of 64 bytes, so that arrays in the value stay aligned. An ack turns
-the `-` of its consumer into a `+`, in place; the one that leaves no `-` frees the key. So one SET stores value,
-consumers and lifetime, whole or not at all, and storing again begins anew. On a cluster a key needs no companion.
+Six digits tell how long the label is: a multiple of 64 bytes, so that arrays in the value stay aligned. The seal
+(`seal.py`), in hexadecimal digits, shows that the value is that of its key; one in pieces says how long the first and
+each further one is. An ack turns the `-` of its consumer into a `+`, in place; the one that leaves no `-` frees the
+key. So one SET stores value, seal, consumers and lifetime, whole or not at all, and storing again begins anew. On a
+cluster a key needs no companion.
+
+Releases before the seal had none: to this one their values are misses, and they read those of this one as before.
 """
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 
 from essp_common.cache.port import Buffer
+from essp_common.cache.seal import OfOtherRelease, Seal, Unsound
 
 ACK = r"""#!lua flags=allow-oom
-local label = redis.call('GETRANGE', KEYS[1], 0, 255)
+local label = redis.pcall('GETRANGE', KEYS[1], 0, 255)
+if type(label) == 'table' then
+    if not string.find(label.err, 'WRONGTYPE', 1, true) then return label end
+    redis.call('UNLINK', KEYS[1])
+    return 0
+end
 local size = tonumber(string.sub(label, 1, 6))
 if not size then return 0 end
 label = size > 256 and redis.call('GETRANGE', KEYS[1], 0, size - 1) or string.sub(label, 1, size)
@@ -27,7 +39,8 @@ end
 redis.call('SETRANGE', KEYS[1], place, '+')
 return 0
 """
-"""The Lua script of an ack: key and consumer -> 1 if that freed the key, else 0. It needs no memory: nothing grows."""
+"""The Lua script of an ack: key and consumer -> 1 if that freed the key, else 0. It needs no memory: nothing grows.
+What is no value at all, since another program wrote it, is removed."""
 
 DIGITS = 6
 """Characters at the beginning that say how long the label is."""
@@ -35,19 +48,40 @@ UNIT = 64
 """Bytes of the shortest label."""
 
 
-@lru_cache(maxsize=1024)
-def label(consumers: tuple[str, ...]) -> bytes:
+_SEAL = re.compile(rb"[0-9]{6} ([0-9a-f]{16}) (?:([0-9]+)\+([0-9]+) )?((?:[0-9a-f]{8})+)\n")
+
+
+def label(seal: Seal, consumers: tuple[str, ...]) -> bytes:
     """The label of a value for these consumers, whose names contain no line break."""
-    names = "".join(f"-{name}\n" for name in dict.fromkeys(consumers)).encode()
-    size = -(-(DIGITS + 1 + len(names)) // UNIT) * UNIT
-    return (b"%06d\n%b" % (size, names)).ljust(size)
+    pieces = b"%d+%d " % (seal.head_bytes, seal.piece_bytes) if seal.piece_bytes else b""
+    begin = b" %016x %b%b\n%b" % (seal.key, pieces, seal.sums.hex().encode(), _names(consumers))
+    size = -(-(DIGITS + len(begin)) // UNIT) * UNIT
+    return (b"%06d%b" % (size, begin)).ljust(size)
 
 
-def unlabelled(stored: Buffer) -> memoryview | None:
-    """The value, not copied; None for what has no label: another release or another program wrote it."""
+@lru_cache(maxsize=1024)
+def _names(consumers: tuple[str, ...]) -> bytes:
+    return "".join(f"-{name}\n" for name in dict.fromkeys(consumers)).encode()
+
+
+def seal_in(label: Buffer) -> Seal:
+    """The seal in a label. Raises `OfOtherRelease`."""
+    found = _SEAL.match(label)
+    if found is None:
+        raise OfOtherRelease("it is no value of this release of ESSP")
+    key, head_bytes, piece_bytes, sums = found.groups()
+    return Seal(int(key, 16), bytes.fromhex(sums.decode()), int(head_bytes or 0), int(piece_bytes or 0))
+
+
+def opened(key: str, stored: Buffer) -> memoryview:
+    """The value of `key` in what is stored, not copied. Raises `Unsound` where it is another one, or damaged."""
     view = memoryview(stored)
     size = label_bytes(view)
-    return view[size:] if 0 < size <= len(view) else None
+    if size > len(view):
+        raise Unsound("it is cut off")
+    value = view[size:]
+    seal_in(view[:size]).check(key, value)
+    return value
 
 
 def label_bytes(stored: Buffer) -> int:

@@ -1,9 +1,9 @@
 """The frame cache inside one process: `memory://?bytes=256MiB` (1 GiB when the size is not given).
 
 Nothing is copied: `put` keeps the caller's buffer, which is not to be changed afterwards, and `get` hands out the
-same one. A buffer that was got stays valid after its key is freed. Expired values are dropped when they are
-read, when room is needed, and by `usage`. What does not fit raises `CacheFull`, as in Redis; what could never fit,
-`ConfigError`.
+same one, once it has seen that its bytes are what they were. A buffer that was got stays valid after its key is freed.
+Expired values are dropped when they are read, when room is needed, and by `usage`. What does not fit raises
+`CacheFull`, as in Redis; what could never fit, `ConfigError`.
 """
 
 from __future__ import annotations
@@ -14,9 +14,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from urllib.parse import parse_qs, urlsplit
 
-from essp_common.cache.port import Buffer, CacheUsage, Part
+from essp_common.cache.damage import Damage
+from essp_common.cache.port import Buffer, CacheUsage, Part, Summed
+from essp_common.cache.seal import Seal, Unsound
 from essp_common.errors import CacheFull, CacheMiss, ConfigError
 from essp_common.quantities import parse_bytes
+from essp_common.runtime import forks
+from essp_common.runtime.addresses import shown_address
 from essp_common.runtime.troubles import Troubles
 
 DEFAULT_BYTES = 2**30
@@ -25,6 +29,7 @@ DEFAULT_BYTES = 2**30
 @dataclass(slots=True)
 class _Entry:
     value: Buffer
+    seal: Seal
     size_bytes: int
     waiting: set[str]
     expires_s: float
@@ -40,6 +45,12 @@ class MemoryCache:
         self._used_bytes = 0
         self._full_count = 0
         self._lock = threading.Lock()
+        self._damage = Damage("the frame cache in memory", clock)
+        forks.follow(self)
+
+    def forked(self) -> None:
+        """A thread may have had the lock."""
+        self._lock = threading.Lock()
 
     @classmethod
     def from_url(cls, url: str) -> MemoryCache:
@@ -48,14 +59,17 @@ class MemoryCache:
         size = options.pop("bytes", [str(DEFAULT_BYTES)])[-1]
         try:
             limit_bytes = parse_bytes(size)
-        except ValueError as error:
-            raise ConfigError(f"cache URL {url!r}: {error}") from error
+        except ValueError:  # its words have what may be the end of a password
+            raise ConfigError(f"cache URL {shown_address(url)!r}: bytes is no size, as 256MiB is one") from None
         if options or not isinstance(limit_bytes, int) or limit_bytes <= 0:
-            raise ConfigError(f"cache URL {url!r}: the only option is a positive size, as in memory://?bytes=256MiB")
+            raise ConfigError(
+                f"cache URL {shown_address(url)!r}: the only option is a positive size, as in memory://?bytes=256MiB"
+            )
         return cls(limit_bytes)
 
-    def put(self, key: str, value: Buffer, consumers: Sequence[str], ttl_s: float) -> None:
+    def put(self, key: str, value: Buffer | Summed, consumers: Sequence[str], ttl_s: float) -> None:
         """Keep `value`, by reference."""
+        seal, value = Seal.of(key, value), value.value if isinstance(value, Summed) else value
         size_bytes = memoryview(value).nbytes
         if size_bytes > self._limit_bytes:
             raise ConfigError(
@@ -74,7 +88,7 @@ class MemoryCache:
                     f"the cache holds {self._used_bytes} of {self._limit_bytes} bytes: no room for {size_bytes}"
                 )
             self._drop(key)
-            self._entries[key] = _Entry(value, size_bytes, set(consumers), self._clock() + ttl_s)
+            self._entries[key] = _Entry(value, seal, size_bytes, set(consumers), self._clock() + ttl_s)
             self._used_bytes += size_bytes
 
     def get(self, key: str, parts: Sequence[Part] = ()) -> Buffer:
@@ -83,10 +97,18 @@ class MemoryCache:
             entry = self._alive(key)
         if entry is None:
             raise CacheMiss(f"{key} is not in the cache")
-        if not parts:
-            return entry.value
-        view = memoryview(entry.value).cast("B")
-        return b"".join(view[begin:end] for begin, end in parts)
+        try:
+            return _checked(key, entry, parts)
+        except Unsound as error:
+            with self._lock:
+                if self._entries.get(key) is entry:
+                    self._drop(key)
+            raise self._damage.found(key, error) from error
+
+    def holds(self, key: str) -> bool:
+        """Whether it is there."""
+        with self._lock:
+            return self._alive(key) is not None
 
     def ack(self, key: str, consumer: str) -> bool:
         """Take the consumer off the value's set; drop the value when it was the last."""
@@ -114,8 +136,8 @@ class MemoryCache:
             return sum(self._drop(key) for key in [k for k in self._entries if k.startswith(prefix)])
 
     def troubles(self) -> Troubles:
-        """None: it is this process's memory."""
-        return {}
+        """That it held damaged values."""
+        return self._damage.troubles()
 
     def close(self) -> None:
         """Drop everything: the cache lives no longer than its process."""
@@ -146,3 +168,15 @@ class MemoryCache:
         now = self._clock()
         for key in [k for k, entry in self._entries.items() if entry.expires_s <= now]:
             self._drop(key)
+
+
+def _checked(key: str, entry: _Entry, parts: Sequence[Part]) -> Buffer:
+    """The value, or parts of it. Raises `Unsound`."""
+    view = memoryview(entry.value).cast("B")
+    pieces = [view[begin:end] for begin, end in parts]
+    places = entry.seal.places(parts) if parts else None
+    if places is None:
+        entry.seal.check(key, view)
+    else:
+        entry.seal.check_pieces(key, places, pieces)
+    return b"".join(pieces) if parts else entry.value

@@ -4,6 +4,8 @@ Each value is stored with the set of consumers that will ack it; the last ack fr
 counter, so that a repeated ack is harmless. The time to live is a leak guard only. A cache never evicts:
 when it is full, `put` raises `CacheFull` and the producer waits.
 
+Each value says whose it is and proves it (`seal.py`): `get` gives the bytes that were stored under the key, or none.
+
 Adapters: `memory.py` (`memory://?bytes=256MiB`), `shm.py` (`shm://NAME?bytes=4GiB`), `redis.py` (`redis://host:port/db`,
 `redis+cluster://host:port`). All pass `tests/contract/cache_suite.py`.
 """
@@ -19,6 +21,18 @@ from essp_common.runtime.troubles import Troubles
 Buffer = bytes | bytearray | memoryview
 Part = tuple[int, int]
 """Bytes [begin, end) of a value; what lies beyond its end is left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Summed:
+    """A value with its checksums, made where its bytes were made: what happens to them from there on is noticed."""
+
+    value: Buffer
+    sums: bytes
+    """The checksum of each piece, 4 bytes, little-endian."""
+    head_bytes: int = 0
+    piece_bytes: int = 0
+    """Size of the first piece, and of each further one; 0: the value is one piece."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,19 +72,25 @@ def job_prefix(job: str) -> str:
 class FrameCache(Protocol):
     """Stores bytes until each of their consumers has acked. Thread-safe."""
 
-    def put(self, key: str, value: Buffer, consumers: Sequence[str], ttl_s: float) -> None:
+    def put(self, key: str, value: Buffer | Summed, consumers: Sequence[str], ttl_s: float) -> None:
         """Store `value` for these consumers. Storing a key again replaces it; without consumers nothing is kept.
 
+        The checksum of a bare buffer is made now; `Summed` brings those that were made with its bytes.
         The caller does not change `value` afterwards: a cache in memory keeps it without a copy.
         Raises `ConfigError` for a value that could never fit.
         Raises `CacheFull` when there is no room, `Unavailable` when the cache cannot be reached or refuses to serve.
         """
 
     def get(self, key: str, parts: Sequence[Part] = ()) -> Buffer:
-        """The bytes of `key`, not to be written to. Raises `CacheMiss`.
+        """The bytes of `key`, not to be written to. Raises `CacheMiss`, also for bytes that are not those that were
+        stored: they are counted, and removed.
 
-        `parts`: only these, one after another, which saves carrying the others.
+        `parts`: only these, one after another, which saves carrying the others. Where they are not pieces of a `Summed`
+        value, all of it is read to check it.
         """
+
+    def holds(self, key: str) -> bool:
+        """Whether there is a value of `key`. Its bytes are neither read nor checked."""
 
     def ack(self, key: str, consumer: str) -> bool:
         """This consumer is done with `key`. True when that freed it; False also for a key that is gone."""
@@ -88,7 +108,7 @@ class FrameCache(Protocol):
         """Drop every key that begins with `prefix`; how many there were."""
 
     def troubles(self) -> Troubles:
-        """What keeps this cache from working, as far as calls have shown; it is not asked for."""
+        """What keeps this cache from working, or damages what it holds, as far as calls have shown."""
 
     def close(self) -> None:
         """Release connections; the bytes stay, as far as the cache outlives the process."""

@@ -4,7 +4,10 @@ Each value is one string key, which begins with the names of the consumers that 
 stores it, one GET reads it, the last ack frees it in a script.
 
 Every write can be repeated with the same effect, so lost connections are retried here, for a moment; only
-`ack`'s answer may then be False for the call that freed the key. A server that evicts or has no memory limit is
+`ack`'s answer may then be False for the call that freed the key. Each answer is looked at before it is used
+(`redis_answers.py`), and each value proves whose it is (`seal.py`): what is not what was asked for closes its
+connection and is asked for once more over another one; a value that is not sound then either is removed, and a miss. A
+server that evicts or has no memory limit is
 refused at start-up: frames would vanish unread, or the kernel would kill it. Each `usage` looks again, since a server
 can be set otherwise while it runs; then `troubles` says so, and work goes on. It also says when whatever was asked has
 had no answer for long. An out-of-memory answer is `CacheFull`; no answer, a failover or a moving slot is
@@ -22,8 +25,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any, cast
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import Any
 from urllib.parse import urlsplit
 
 import redis
@@ -33,13 +37,18 @@ from redis.connection import Connection, ConnectionPool
 from redis.exceptions import OutOfMemoryError, RedisClusterException, RedisError
 from redis.retry import Retry
 
-from essp_common.cache.label import ACK, DIGITS, UNIT, label, label_bytes, unlabelled
-from essp_common.cache.port import Buffer, CacheUsage, Part
+from essp_common.cache import redis_answers as answers
+from essp_common.cache.damage import Damage
+from essp_common.cache.label import ACK, DIGITS, UNIT, label, label_bytes, opened, seal_in
+from essp_common.cache.port import Buffer, CacheUsage, Part, Summed
+from essp_common.cache.redis_answers import WrongAnswer, understood
 from essp_common.cache.redis_connections import DirectConnections
-from essp_common.cache.redis_refusals import refusal_of
-from essp_common.cache.redis_url import parted
+from essp_common.cache.redis_refusals import is_of_another_type, refusal_of, unknown
+from essp_common.cache.redis_url import TwoPasswords, parted
 from essp_common.cache.redis_wire import Labelled, PlainConnection, TlsConnection
-from essp_common.errors import CacheFull, CacheMiss, ConfigError, FlowUnavailable
+from essp_common.cache.seal import OfOtherRelease, Seal, Unsound
+from essp_common.errors import CacheFull, CacheMiss, ConfigError, EsspError, FlowUnavailable, PermanentError
+from essp_common.runtime.addresses import checked_address, shown_address
 from essp_common.runtime.certificates import advised
 from essp_common.runtime.failpoints import failpoint
 from essp_common.runtime.refusals import Refusals
@@ -52,6 +61,8 @@ _LARGEST_VALUE = 512 * 2**20
 _SCAN_COUNT = 1000
 
 _DENIED_RETRY_S = 1.0
+_UNKNOWN_S = 600.0
+"""For how long an answer that nobody knows is waited out before what asked fails with it."""
 _WRITES = "writes"
 """All calls that write, for a server that refuses them together."""
 
@@ -84,6 +95,7 @@ class RedisCache:
         self._silence = Silence(clock)
         self._silence_of_all = Silence(clock)
         """The silence of `usage`, which asks every node of a cluster."""
+        self._damage = Damage(where, clock)
         try:
             with self._errors("set up"):
                 clustered = isinstance(client, RedisCluster)
@@ -94,7 +106,10 @@ class RedisCache:
     @classmethod
     def from_url(cls, url: str) -> RedisCache:
         """Connect, and check that the server is set up as a cache that loses nothing."""
-        parts = urlsplit(url)
+        try:
+            parts = urlsplit(checked_address(url))
+        except ValueError as error:
+            raise ConfigError(f"cache URL {shown_address(url)!r}: {error}") from None
         where = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
         try:
             plain, login = parted(url)
@@ -107,12 +122,14 @@ class RedisCache:
                 raise ConfigError(f"{where}{refusal.words}") from error
             raise FlowUnavailable(f"{where}: {advised(str(error))}") from error
         except ValueError as error:
-            raise ConfigError(f"{where}: not a Redis URL ({error}); write redis://host:6379/0") from error
+            # Not the library's words: they quote options and what it took for a database.
+            both = f" ({error})" if isinstance(error, TwoPasswords) else ""
+            raise ConfigError(f"{where}: not a Redis URL{both}; write redis://host:6379/0") from None
         return cls(client, where)
 
-    def put(self, key: str, value: Buffer, consumers: Sequence[str], ttl_s: float) -> None:
+    def put(self, key: str, value: Buffer | Summed, consumers: Sequence[str], ttl_s: float) -> None:
         """Store the value with its label."""
-        view = memoryview(value).cast("B")
+        view = memoryview(value.value if isinstance(value, Summed) else value).cast("B")
         if view.nbytes > self._largest_bytes:
             raise ConfigError(
                 f"{key}: a value of {view.nbytes} bytes can never fit, {self._where} takes {self._largest_bytes}; "
@@ -121,64 +138,89 @@ class RedisCache:
         with self._errors("put"):
             if consumers:
                 client: Any = self._client
-                command = ("SET", key, Labelled(label(tuple(consumers)), view), "PX", max(1, int(ttl_s * 1000)))
-                self._direct.ask(key, command, lambda: client.execute_command(*command))
+                labelled = Labelled(label(Seal.of(key, value), tuple(consumers)), view)
+                command = ("SET", key, labelled, "PX", max(1, int(ttl_s * 1000)))
+                self._direct.ask(key, command, answers.stored, lambda: client.execute_command(*command))
             else:
-                self._client.unlink(key)
+                self._unlink(key)
         self._refusals.works(_WRITES)
         failpoint("redis.stored")
 
     def get(self, key: str, parts: Sequence[Part] = ()) -> Buffer:
         """The bytes of `key`, or parts of them."""
-        if parts:
-            return self._get_parts(key, parts)
-        with self._errors("get"):
-            value: Buffer | None = self._direct.ask(key, ("GET", key), lambda: self._client.get(key))
-        found = None if value is None else unlabelled(value)
-        if found is None:
+        try:
+            found = self._get_parts(key, parts) if parts else None
+            return self._get_whole(key, parts) if found is None else found
+        except Unsound as error:
+            with suppress(EsspError), self._errors("put"):  # otherwise each of its readers finds out
+                self._unlink(key)
+            raise self._damage.found(key, error) from error
+
+    def _get_whole(self, key: str, parts: Sequence[Part]) -> Buffer:
+        """Raises `Unsound`, if the value is that also over another connection."""
+        with self._errors("get", of_value=True):
+            value = self._direct.ask(key, ("GET", key), partial(_opened, key), lambda: self._client.get(key))
+        if value is None:
             raise CacheMiss(f"{key} is not in the cache")
-        return found
+        return b"".join(value[begin:end] for begin, end in parts) if parts else value
+
+    def _get_parts(self, key: str, parts: Sequence[Part]) -> Buffer | None:
+        """None: they cannot be checked alone, or something is wrong with them, and all of it has to be read.
+
+        Where parts lie depends on the length of the label: it is guessed, and asked for together with them. Their
+        checksums are in it, so that parts of another value, which is stored meanwhile, are not taken for theirs.
+        """
+        size = self._label_bytes  # other threads read other values
+        named, *found = self._ranges(key, parts, size)
+        if (told := label_bytes(named)) and told != size:
+            self._label_bytes = size = told
+            named, *found = self._ranges(key, parts, size)
+        if not named:
+            raise CacheMiss(f"{key} is not in the cache")
+        try:
+            seal = seal_in(named)
+            places = seal.places(parts)
+            if places is not None:
+                seal.check_pieces(key, places, found)
+        except Unsound:
+            return None
+        return None if places is None else b"".join(found)
+
+    def _ranges(self, key: str, parts: Sequence[Part], size: int) -> list[bytes]:
+        """A label of `size` bytes, and parts behind it: asked for together."""
+        places = [(0, size - 1), *((size + begin, size + end - 1) for begin, end in parts)]
+        with self._errors("get of parts", of_value=True):
+            client: Any = self._client
+            commands = [(key, ("GETRANGE", key, *place)) for place in places]
+            return self._direct.ask_all(commands, answers.text, lambda place: client.getrange(key, *places[place]))
+
+    def holds(self, key: str) -> bool:
+        """Whether there is anything where a label is due."""
+        command = ("GETRANGE", key, 0, DIGITS - 1)
+        client: Any = self._client
+        with suppress(Unsound), self._errors("look", of_value=True):
+            return bool(self._direct.ask(key, command, answers.text, lambda: client.execute_command(*command)))
+        return False
 
     def ack(self, key: str, consumer: str) -> bool:
         """Take the consumer off the label; free the key when it was the last."""
         with self._errors("ack"):
             command = ("EVALSHA", self._ack.sha, 1, key, consumer)
-            freed = bool(self._direct.ask(key, command, lambda: self._ack(keys=[key], args=[consumer])))
+            freed = self._direct.ask(key, command, answers.count, lambda: self._ack(keys=[key], args=[consumer]))
         self._refusals.works(_WRITES)
         failpoint("redis.acked")
-        return freed
+        return bool(freed)
 
     def ack_all(self, keys: Sequence[str], consumer: str) -> int:
         """Ack all keys, with one round trip to each server."""
         with self._errors("ack"):
             commands = [(key, ("EVALSHA", self._ack.sha, 1, key, consumer)) for key in keys]
-            freed = self._direct.ask_all(commands, lambda place: self._ack(keys=[keys[place]], args=[consumer]))
+            freed = self._direct.ask_all(
+                commands, answers.count, lambda place: self._ack(keys=[keys[place]], args=[consumer])
+            )
         self._refusals.works(_WRITES)
         failpoint("redis.acked")
         return sum(map(bool, freed))
-
-    def _get_parts(self, key: str, parts: Sequence[Part]) -> Buffer:
-        """Where parts lie depends on the length of the label: it is guessed, and asked for together with them.
-
-        Asked for twice, before and after them, in case that the value is stored again or freed in between.
-        """
-        size = self._label_bytes  # other threads read other values
-        begun, *found, ended = self._ranges(key, parts, size)
-        if (told := label_bytes(begun)) and told != size:
-            self._label_bytes = size = told
-            begun, *found, ended = self._ranges(key, parts, size)
-        if begun != ended or label_bytes(begun) != size:
-            raise CacheMiss(f"{key} is not in the cache")
-        return b"".join(found)
-
-    def _ranges(self, key: str, parts: Sequence[Part], size: int) -> list[bytes]:
-        """Digits of the label's length, parts behind a label of `size` bytes, the digits again: asked for together."""
-        length = (0, DIGITS - 1)
-        places = [length, *((size + begin, size + end - 1) for begin, end in parts), length]
-        with self._errors("get of parts"):
-            client: Any = self._client
-            commands = [(key, ("GETRANGE", key, *place)) for place in places]
-            return self._direct.ask_all(commands, lambda place: client.getrange(key, *places[place]))
 
     def usage(self) -> CacheUsage:
         """Summed over the primaries. `full_count` is since the servers started."""
@@ -186,17 +228,18 @@ class RedisCache:
         problems: list[str] = []
         with self._silence_of_all.call(), self._errors("usage"):
             for node in self._nodes():
-                info = node.info("memory", "errorstats")
+                info = _info(node, "memory", "errorstats")
                 problems += _unsafe(node, info)
-                keys += node.dbsize()
-                used_bytes += info["used_memory"]
+                with understood():
+                    keys += answers.count(node.dbsize())
+                    used_bytes += answers.count(info["used_memory"])
+                    full_count += answers.count(info.get("errorstat_OOM", {"count": 0})["count"])
                 limit_bytes += info["maxmemory"]
-                full_count += info.get("errorstat_OOM", {"count": 0})["count"]
         self._evicts = "; ".join(problems)
         return CacheUsage(keys, used_bytes, limit_bytes, full_count)
 
     def troubles(self) -> Troubles:
-        """It refuses writes, evicts, has no limit, or does not answer."""
+        """It refuses writes, evicts, has no limit, does not answer, or hands out damaged values."""
         if words := self._refusals.words:
             return {Kind.CACHE_REFUSES: words}
         if (waited_s := max(self._silence.lasts_s(), self._silence_of_all.lasts_s())) >= LASTS_S:
@@ -204,7 +247,8 @@ class RedisCache:
                 Kind.CACHE_SILENT: f"{self._where} has not answered for {waited_s:.0f} s; see that Redis runs and that "
                 f"the network lets it through; what it loses is made again (last: {self._said})"
             }
-        return {Kind.CACHE_EVICTS: f"Redis at {self._evicts}"} if self._evicts else {}
+        evicts = {Kind.CACHE_EVICTS: f"Redis at {self._evicts}"} if self._evicts else {}
+        return {**evicts, **self._damage.troubles()}
 
     def purge(self, prefix: str) -> int:
         """Walk the keys of every primary; what others store meanwhile may or may not be found."""
@@ -215,45 +259,57 @@ class RedisCache:
         for node in nodes:
             cursor = -1
             while cursor:
-                with self._errors("purge"):
-                    cursor, keys = node.scan(max(0, cursor), match=pattern, count=_SCAN_COUNT)
-                    dropped += _unlink(node, cast(list[bytes], keys))
+                with self._errors("purge"), understood():
+                    cursor, keys = answers.page(node.scan(max(0, cursor), match=pattern, count=_SCAN_COUNT))
+                    dropped += _unlink(node, keys)
         return dropped
 
     def close(self) -> None:
         """Release connections."""
         self._client.close()
 
+    def _unlink(self, key: str) -> None:
+        with understood():
+            answers.count(self._client.unlink(key))
+
     def _nodes(self) -> list[redis.Redis]:
         """A client of each server that holds keys; a cluster is asked which they are, since they change."""
         if isinstance(self._client, RedisCluster):
-            self._client.nodes_manager.initialize(disconnect_startup_nodes_pools=False)
+            with understood():
+                self._client.nodes_manager.initialize(disconnect_startup_nodes_pools=False)
             primaries = self._client.get_primaries()  # type: ignore[no-untyped-call]
             return [self._client.get_redis_connection(node) for node in primaries]
         return [self._client]
 
     @contextmanager
-    def _errors(self, call: str) -> Iterator[None]:
-        """redis-py's errors as ours."""
-        with self._silence.call(), self._mapped(call):
+    def _errors(self, call: str, of_value: bool = False) -> Iterator[None]:
+        """redis-py's errors as ours. `of_value`: the call reads a value, and one of another type is `Unsound`."""
+        with self._silence.call(), self._mapped(call, of_value):
             yield
         self._refusals.works(call)
 
     @contextmanager
-    def _mapped(self, call: str) -> Iterator[None]:
+    def _mapped(self, call: str, of_value: bool) -> Iterator[None]:
         try:
             yield
         except OutOfMemoryError as error:
             raise CacheFull(f"{self._where} has no room") from error
         except (RedisError, RedisClusterException) as error:
+            if of_value and is_of_another_type(error):
+                raise OfOtherRelease("another program keeps something else under this key") from error
             self._said = advised(str(error))
-            refusal = refusal_of(error)
+            if isinstance(error, WrongAnswer):
+                self._direct.drop()
+            refusal = unknown(str(error)) if isinstance(error, WrongAnswer) else refusal_of(error)
             if refusal is None:
                 raise FlowUnavailable(f"{self._where}: {self._said}") from error
             words = f"{self._where}{refusal.words}"
-            self._refusals.refused(_WRITES if refusal.writes else call, words, LASTS_S if refusal.passes else 0.0)
+            refused = _WRITES if refusal.writes else call
+            lasted_s = self._refusals.refused(refused, words, LASTS_S if refusal.passes else 0.0)
             if refusal.denied:
                 raise _Denied(words, _DENIED_RETRY_S) from error
+            if not refusal.known and lasted_s >= _UNKNOWN_S:
+                raise PermanentError(words) from error
             raise FlowUnavailable(words) from error
 
 
@@ -286,13 +342,28 @@ def _retry() -> Retry:
 
 def _checked_limit(node: redis.Redis, clustered: bool) -> int:
     """The server's memory limit. Raises `ConfigError`, with the command that mends it, where it could lose frames."""
-    info = node.info("memory", "cluster")
+    info = _info(node, "memory", "cluster")
     problems = _unsafe(node, info)
-    if info["cluster_enabled"] and not clustered:
+    if info.get("cluster_enabled") and not clustered:
         problems.append(f"{_address(node)}: it is a node of a cluster: use redis+cluster://")
     if problems:
         raise ConfigError("Redis at " + "; ".join(problems))
     return int(info["maxmemory"])
+
+
+def _info(node: redis.Redis, *sections: str) -> dict[str, Any]:
+    """INFO of these sections, one of which is `memory`."""
+    with understood():
+        found: Any = node.info(*sections)
+        info = answers.fields("used_memory", "maxmemory", "maxmemory_policy")(found)
+        answers.count(info["maxmemory"])
+        return info
+
+
+def _opened(key: str, answer: Any) -> memoryview | None:
+    """The value of a key in what GET answers; None: there is none. Raises `Unsound`."""
+    stored = answers.maybe(answer)
+    return None if stored is None else opened(key, stored)
 
 
 def _unsafe(node: redis.Redis, info: Mapping[str, Any]) -> list[str]:
@@ -320,4 +391,4 @@ def _unlink(node: redis.Redis, keys: Sequence[bytes]) -> int:
     pipeline = node.pipeline(transaction=False)
     for key in keys:
         pipeline.unlink(key)
-    return sum(pipeline.execute())
+    return sum(map(answers.count, pipeline.execute()))

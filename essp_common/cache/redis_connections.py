@@ -4,6 +4,10 @@ A pool with checks and events, retries and telemetry take as long as a command t
 a command is tried once without them. If that fails, the caller's `otherwise` repeats it through redis-py, with its
 retries, redirections and reconnects. The exception is a server of a cluster that does not answer in time: the command
 fails, and the other servers are asked who holds the slots, for the next command.
+
+Answers are those of the command before them, unless something between has put in or left out one. So a connection on
+which something came unasked is closed before it is used, and one whose answer cannot be the asked for one
+(`redis_answers.py`, or a value of another key) when that is seen. Then `otherwise` asks over another connection.
 """
 
 from __future__ import annotations
@@ -12,7 +16,8 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import redis
@@ -20,6 +25,12 @@ from redis.cluster import RedisCluster, get_node_name
 from redis.connection import Connection, ConnectionPool
 from redis.exceptions import OutOfMemoryError, RedisClusterException, RedisError, ResponseError
 from redis.exceptions import TimeoutError as NoAnswer
+
+from essp_common.cache.redis_answers import Check, WrongAnswer, understood
+from essp_common.cache.seal import Unsound
+from essp_common.runtime import forks
+
+T = TypeVar("T")
 
 _TOGETHER = 256
 """Commands that are sent before the first answer is read: few enough that neither side's socket fills up."""
@@ -37,25 +48,29 @@ class DirectConnections:
         self._idle: WeakKeyDictionary[ConnectionPool, deque[Connection]] = WeakKeyDictionary()
         """Idle connections to each server. Those to one that leaves the cluster go with the client's pool of it."""
         self._renewing = threading.Lock()
+        forks.follow(self)
 
-    def ask(self, key: str, command: tuple[object, ...], otherwise: Callable[[], Any]) -> Any:
+    def ask(self, key: str, command: tuple[object, ...], check: Check[T], otherwise: Callable[[], Any]) -> T:
         """The answer to `command` of the server that holds `key`; `otherwise` gives it where this way fails.
 
-        Raises `OutOfMemoryError`, which is an answer, and redis-py's `TimeoutError`: a server that did not answer in
-        time is not asked again, since that would take as long once more, and longer to connect.
+        `check` makes of the answer what is returned. Raises what it raises of both answers; `OutOfMemoryError`, which
+        is an answer; and redis-py's `TimeoutError`: a server that did not answer in time is not asked again, since that
+        would take as long once more, and longer to connect.
         """
         try:
             pool = self._pool(key)
-            return self._asked(pool, command)
+            return self._asked(pool, command, check)
         except OutOfMemoryError:
             raise
         except NoAnswer:
             self._renew(pool)
             raise
-        except (RedisError, RedisClusterException):
-            return otherwise()
+        except (RedisError, RedisClusterException, Unsound):
+            return self._checked(check, otherwise)
 
-    def ask_all(self, commands: Sequence[tuple[str, tuple[object, ...]]], otherwise: Callable[[int], Any]) -> list[Any]:
+    def ask_all(
+        self, commands: Sequence[tuple[str, tuple[object, ...]]], check: Check[T], otherwise: Callable[[int], Any]
+    ) -> list[T]:
         """The answers to (key, command) pairs, in their order. Up to 256 commands are sent before an answer is read.
 
         Commands have to be small, and so do the answers where there are many. `otherwise` is called with the place of
@@ -67,16 +82,41 @@ class DirectConnections:
             try:
                 pools.setdefault(self._pool(key), []).append(place)
             except RedisClusterException:
-                answers[place] = otherwise(place)
+                answers[place] = self._checked(check, partial(otherwise, place))
         for pool, places in pools.items():
             for begin in range(0, len(places), _TOGETHER):
                 some = places[begin : begin + _TOGETHER]
-                for place, answer in zip(some, self._asked_all(pool, [commands[p][1] for p in some]), strict=True):
+                found = self._asked_all(pool, [commands[place][1] for place in some], check)
+                for place, answer in zip(some, found, strict=True):
                     failed = isinstance(answer, RedisError | RedisClusterException)
-                    answers[place] = otherwise(place) if failed else answer
+                    answers[place] = self._checked(check, partial(otherwise, place)) if failed else answer
         return answers
 
-    def _asked_all(self, pool: ConnectionPool, commands: Sequence[tuple[object, ...]]) -> list[Any]:
+    def drop(self) -> None:
+        """Close all connections that nobody uses now: something is wrong with what comes by one of them."""
+        for pool, idle in list(self._idle.items()):
+            for _ in range(len(idle)):
+                with suppress(IndexError):  # another thread uses it
+                    connection: Any = idle.pop()
+                    connection.disconnect()
+                    idle.appendleft(connection)
+            pool.disconnect(inuse_connections=False)
+
+    def forked(self) -> None:
+        """The connections are the parent's. redis-py's pools see to theirs by themselves."""
+        self._idle = WeakKeyDictionary()
+        self._renewing = threading.Lock()
+
+    def _checked(self, check: Check[T], otherwise: Callable[[], Any]) -> T:
+        """The other way to an answer."""
+        try:
+            with understood():
+                return check(otherwise())
+        except (WrongAnswer, Unsound):
+            self.drop()
+            raise
+
+    def _asked_all(self, pool: ConnectionPool, commands: Sequence[tuple[object, ...]], check: Check[T]) -> list[Any]:
         """For each command its answer or its error."""
         answers: list[Any] = []
         try:
@@ -89,40 +129,58 @@ class DirectConnections:
         try:
             packed = [piece for command in commands for piece in connection.pack_command(*command)]
             connection.send_packed_command([b"".join(packed)])
-            while len(answers) < len(commands):
-                try:
-                    answers.append(connection.read_response())
-                except ResponseError as error:
-                    answers.append(error)
+            with understood():
+                while len(answers) < len(commands):
+                    try:
+                        answers.append(check(connection.read_response()))
+                    except ResponseError as error:
+                        answers.append(error)
+            if connection.has_more():
+                raise WrongAnswer(answers[-1], "no more than one answer to each command")
         except NoAnswer:
             self._renew(pool)
             raise
+        except WrongAnswer as error:  # and those before it may be those of other commands
+            connection.disconnect()
+            answers = [error] * len(commands)
         except (RedisError, RedisClusterException) as error:
             answers += [error] * (len(commands) - len(answers))
         except BaseException:
             connection.disconnect()
             raise
         finally:
-            self._idle[pool].append(connection)
+            self._idle_to(pool).append(connection)
         return answers
 
     def _taken(self, pool: ConnectionPool) -> Any:
+        """A connection on which nothing has come unasked."""
         try:
-            return self._idle.setdefault(pool, deque()).pop()
+            connection: Any = self._idle_to(pool).pop()
         except IndexError:
             return pool.get_connection()
+        if connection.has_unasked():
+            connection.disconnect()
+        return connection
 
-    def _asked(self, pool: ConnectionPool, command: tuple[object, ...]) -> Any:
+    def _asked(self, pool: ConnectionPool, command: tuple[object, ...], check: Check[T]) -> T:
         connection = self._taken(pool)
         try:
             connection.send_command(*command)
-            return connection.read_response()
-        except BaseException as error:
-            if not isinstance(error, RedisError):
-                connection.disconnect()  # an answer may be left in it
+            with understood():
+                answer = connection.read_response()
+            if connection.has_more():
+                raise WrongAnswer(answer, "one answer, and none after it,")
+            return check(answer)
+        except ResponseError:  # an answer, too
+            raise
+        except BaseException:
+            connection.disconnect()
             raise
         finally:
-            self._idle[pool].append(connection)
+            self._idle_to(pool).append(connection)
+
+    def _idle_to(self, pool: ConnectionPool) -> deque[Connection]:
+        return self._idle.setdefault(pool, deque())
 
     def _pool(self, key: str) -> ConnectionPool:
         """Raises `RedisClusterException` where no server of the cluster is known to hold the key's slot."""

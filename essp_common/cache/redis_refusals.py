@@ -2,7 +2,9 @@
 
 A refusal `passes` where it may be over by itself, as with a failover; a right, a password or a full disk comes back
 when somebody sees to it. Apart from answers of a cluster, which redis-py follows to where the slot is now, whatever
-Redis says other than that it has no room (`CacheFull`) is a refusal: the call waits, and people have to be told.
+Redis says other than that it has no room (`CacheFull`) is a refusal: the call waits, and people have to be told. What
+this module does not know is waited for only so long: nobody can say that it will pass. `WRONGTYPE` is no refusal: it is
+about one value.
 """
 
 from __future__ import annotations
@@ -34,6 +36,10 @@ _ACCESS = (
     "check user and password in the URL, and what the user may do: `essp setup --acls` shows what it has to; a new "
     "password is taken at once from the URL's password_file, from the URL itself at the next start"
 )
+_NO_REDIS = (
+    "ESSP knows no such answer: see that ESSP_CACHE names a Redis or Valkey of version 7 or later, and look at any "
+    "proxy before it"
+)
 _PROMOTE = "let ESSP_CACHE name the primary, or make it one: redis-cli REPLICAOF NO ONE"
 
 
@@ -46,6 +52,7 @@ class Refusal(NamedTuple):
     writes: bool = False
     """All writes are refused together, and no reads."""
     passes: bool = True
+    known: bool = True
 
 
 _KNOWN = {
@@ -78,7 +85,17 @@ def refusal_of(error: Exception) -> Refusal | None:
         if part in said:
             return refusal
     answered = isinstance(error, ResponseError) and not isinstance(error, _OF_CLUSTERS)
-    return Refusal(f": {advised(said)}") if answered else None
+    return unknown(said) if answered else None
+
+
+def unknown(said: str) -> Refusal:
+    """Of an answer that is not known here."""
+    return Refusal(f": {advised(said)}; {_NO_REDIS}", known=False)
+
+
+def is_of_another_type(error: Exception) -> bool:
+    """Whether the key holds something else than a string, which another program has put there."""
+    return isinstance(error, ResponseError) and "WRONGTYPE" in str(error)
 
 
 def _denial(error: Exception) -> Exception | None:

@@ -15,12 +15,16 @@ import numpy as np
 from redis._parsers import _HiredisParser
 from redis.connection import AbstractConnection, Connection, SSLConnection
 from redis.exceptions import ConnectionError as ConnectionLost
+from redis.exceptions import InvalidResponse
 from redis.exceptions import TimeoutError as NoAnswer
 
 from essp_common.cache.redis_refusals import DEMOTED
 
 _LARGE_BYTES = 1 << 15
+_LARGEST_BYTES = 1 << 29
+"""Redis' own limit of one string: what promises more is no answer of a Redis."""
 _BULK = ord("$")
+_END = b"\r\n"
 
 
 class Labelled(NamedTuple):
@@ -59,8 +63,11 @@ class Parser(_HiredisParser):
         if sock is None or reader is None or reader.has_data():
             return super().read_response(*args, **options)
         count = _received(sock, self._buffer)
-        end = self._buffer.find(b"\r\n", 0, count) if self._buffer[0] == _BULK else -1
-        size = int(self._buffer[1:end]) if end > 0 else 0
+        end = self._buffer.find(_END, 0, count) if self._buffer[0] == _BULK else -1
+        digits = self._buffer[1:end] if end > 0 else b""
+        size = int(digits) if digits.isdigit() else 0
+        if size > _LARGEST_BYTES:
+            raise InvalidResponse(f"an answer of {size} bytes")
         if size < _LARGE_BYTES:
             reader.feed(cast(Any, self._buffer), 0, count)
             return super().read_response(*args, **options)
@@ -70,6 +77,8 @@ class Parser(_HiredisParser):
         left = value[begun:]
         while left:
             left = left[_received(sock, left) :]
+        if value[-2:] != _END:
+            raise InvalidResponse(f"an answer that is longer than the {size} bytes that it promises")
         return value[:-2].toreadonly()
 
 
@@ -78,6 +87,18 @@ class _Following(AbstractConnection):
     connection that is there would go on with the old one for as long as that runs."""
 
     _leaves = False
+
+    def has_more(self) -> bool:
+        """Whether more has come with the last answer that was read."""
+        reader = self._parser._reader
+        return reader is not None and reader.has_data()
+
+    def has_unasked(self) -> bool:
+        """Whether something has come that nobody has asked for, or the end: the next answer would be another one's."""
+        return self.has_more() or self._is_readable()
+
+    def _is_readable(self) -> bool:
+        raise NotImplementedError
 
     def read_response(self, *arguments: Any, **options: Any) -> Any:
         """The next answer."""
@@ -110,6 +131,18 @@ class PlainConnection(_Following, Connection):
         connected.settimeout(None)
         return connected
 
+    def _is_readable(self) -> bool:
+        sock: Any = self._sock
+        if sock is None:
+            return False
+        try:
+            sock.recv_into(_PEEKED, 1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        except OSError:  # it is lost
+            return True
+        return True
+
     def send_packed_command(self, command: Any, check_health: bool = True) -> None:
         """As in redis-py, except that a timeout of the kernel's is raised as a timeout."""
         try:
@@ -126,7 +159,13 @@ class TlsConnection(_Following, SSLConnection):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options, **_WIRE)
 
+    def _is_readable(self) -> bool:
+        # What TLS itself sends, such as tickets of a session, is no answer; nobody between can put one in.
+        sock: Any = self._sock
+        return sock is not None and sock.pending() > 0
 
+
+_PEEKED = bytearray(1)
 _WIRE: dict[str, Any] = {"command_packer": Serializer(), "parser_class": Parser}
 
 

@@ -3,7 +3,8 @@
 Each value is a file: when the value expires, its label (`label.py`), its bytes. It comes and goes by a rename, so it is
 there whole or not at all, whoever is killed (`shm_folder.py`). Bytes are copied once, into the file: `get` maps large
 values. What was got stays valid when its key is freed, and takes memory for as long as somebody refers to it, as a copy
-would: its file stays locked, so that nothing is written over it (`shm_maps.py`).
+would: its file stays locked, so that nothing is written over it (`shm_maps.py`). Whoever takes a value checks its
+bytes against the seal in its label.
 """
 
 from __future__ import annotations
@@ -14,19 +15,22 @@ import os
 import re
 import struct
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 import numpy as np
 
-from essp_common.cache.label import DIGITS, label, label_bytes
-from essp_common.cache.port import Buffer, CacheUsage, Part
+from essp_common.cache.damage import Damage
+from essp_common.cache.label import DIGITS, label, label_bytes, seal_in
+from essp_common.cache.port import Buffer, CacheUsage, Part, Summed
+from essp_common.cache.seal import Seal, Unsound
 from essp_common.cache.shm_folder import Folder, State, held
 from essp_common.cache.shm_maps import Maps
 from essp_common.errors import CacheMiss, ConfigError
 from essp_common.quantities import parse_bytes
+from essp_common.runtime.addresses import shown_address
 from essp_common.runtime.troubles import Troubles
 
 PARENT = Path("/dev/shm")
@@ -66,13 +70,16 @@ class SharedMemoryCache:
     ) -> None:
         """`limit_bytes`: None takes that of who opened it first, or 1 GiB. Raises `ConfigError`."""
         if not _NAME.fullmatch(name):
-            raise ConfigError(f"cache shm://{name}: a name has up to 64 letters, digits, '-', '_' and '.'; shm://clips")
+            raise ConfigError(
+                f"cache {shown_address(f'shm://{name}')}: a name has up to 64 letters, digits, '-', '_' and '.'; shm://clips"
+            )
         if not parent.is_dir():
             raise ConfigError(f"cache shm://{name}: there is no {parent} on this machine; use redis://")
         self._url = f"shm://{name}"
         self._clock = clock
         self._folder = Folder(parent, name, limit_bytes)
         self._maps = Maps()
+        self._damage = Damage(self._url, clock)
 
     @classmethod
     def from_url(cls, url: str) -> SharedMemoryCache:
@@ -82,23 +89,25 @@ class SharedMemoryCache:
         size = options.pop("bytes", [""])[-1]
         try:
             asked = parse_bytes(size) if "bytes=" in parts.query else None
-        except ValueError as error:
-            raise ConfigError(f"cache URL {url!r}: {error}") from error
+        except ValueError:  # its words have what may be the end of a password
+            raise ConfigError(f"cache URL {shown_address(url)!r}: bytes is no size, as 256MiB is one") from None
         limit_bytes = asked if isinstance(asked, int) else None
         if options or limit_bytes != asked or (limit_bytes is not None and limit_bytes <= 0) or parts.path.strip("/"):
-            raise ConfigError(f"cache URL {url!r}: write a name and a positive size, as in shm://clips?bytes=4GiB")
+            raise ConfigError(
+                f"cache URL {shown_address(url)!r}: write a name and a positive size, as in shm://clips?bytes=4GiB"
+            )
         return cls(parts.netloc, limit_bytes)
 
-    def put(self, key: str, value: Buffer, consumers: Sequence[str], ttl_s: float) -> None:
+    def put(self, key: str, value: Buffer | Summed, consumers: Sequence[str], ttl_s: float) -> None:
         """Write the value, and give it its name when it is whole."""
         path = self._path(key)
         if not consumers:
             with self._folder.locked() as state:
                 self._folder.free(state, path)
             return
-        view = memoryview(value).cast("B")
+        view = memoryview(value.value if isinstance(value, Summed) else value).cast("B")
         expires_s = self._clock() + ttl_s
-        named = label(tuple(consumers))
+        named = label(Seal.of(key, value), tuple(consumers))
         size = _HEAD.size + len(named) + view.nbytes
         head = _HEAD.pack(_MAGIC, expires_s, size - _HEAD.size) + named
         if held(size) > self._folder.limit_bytes:
@@ -116,23 +125,52 @@ class SharedMemoryCache:
 
     def get(self, key: str, parts: Sequence[Part] = ()) -> Buffer:
         """The value where it lies, or a copy of parts of it."""
+        try:
+            with self._folder.problems():
+                return self._checked(key, parts)
+        except Unsound as error:
+            with self._folder.locked() as state:
+                self._folder.free(state, self._path(key))
+            raise self._damage.found(key, error) from error
+
+    def _checked(self, key: str, parts: Sequence[Part]) -> Buffer:
+        """Raises `Unsound`."""
+        file = _read_locked(self._path(key))
+        if file is None:
+            raise CacheMiss(f"{key} is not in the cache")
+        try:
+            stored = self._alive(file)
+            if stored is None:
+                raise CacheMiss(f"{key} is not in the cache")
+            if not stored.begin <= stored.end <= os.fstat(file).st_size:
+                raise Unsound("what precedes its bytes is damaged")
+            seal = seal_in(stored.label)
+            if parts and (places := seal.places(parts)) is not None:
+                found = _parts(file, stored, parts)
+                sizes = [end - begin for begin, end in parts]
+                seal.check_pieces(key, places, _cut(found, sizes))
+                return found
+            if stored.end < _MAPPED_BYTES:
+                value = memoryview(os.pread(file, stored.end - stored.begin, stored.begin))
+            else:
+                mapped, file = file, None
+                value = self._maps.view(mapped, stored.begin, stored.end)
+            seal.check(key, value)
+            return b"".join(value[begin:end] for begin, end in parts) if parts else value
+        finally:
+            if file is not None:
+                os.close(file)
+
+    def holds(self, key: str) -> bool:
+        """Whether there is a file that has not expired."""
         with self._folder.problems():
             file = _read_locked(self._path(key))
             if file is None:
-                raise CacheMiss(f"{key} is not in the cache")
+                return False
             try:
-                stored = self._alive(file)
-                if stored is None:
-                    raise CacheMiss(f"{key} is not in the cache")
-                if parts:
-                    return _parts(file, stored, parts)
-                if stored.end < _MAPPED_BYTES:
-                    return memoryview(os.pread(file, stored.end - stored.begin, stored.begin))
-                mapped, file = file, None
-                return self._maps.view(mapped, stored.begin, stored.end)
+                return self._alive(file) is not None
             finally:
-                if file is not None:
-                    os.close(file)
+                os.close(file)
 
     def ack(self, key: str, consumer: str) -> bool:
         """Take the consumer off the label; free the value when it was the last."""
@@ -158,8 +196,8 @@ class SharedMemoryCache:
             return sum(self._folder.free(state, self._folder.values + name) for name in names)
 
     def troubles(self) -> Troubles:
-        """None: it never evicts, and there is no server that may be silent."""
-        return {}
+        """That it held damaged values: it never evicts, and there is no server that may be silent."""
+        return self._damage.troubles()
 
     def close(self) -> None:
         """Leave. The bytes stay until the last process has."""
@@ -258,3 +296,11 @@ def _parts(file: int, stored: _Stored, parts: Sequence[Part]) -> memoryview:
             count = os.preadv(file, [left[: last - first]], first)
             left, first = left[count:], first + count
     return memoryview(found.data).toreadonly()
+
+
+def _cut(joined: memoryview, sizes: Sequence[int]) -> Iterator[memoryview]:
+    """Parts that were joined, each by itself."""
+    begin = 0
+    for size in sizes:
+        yield joined[begin : begin + size]
+        begin += size

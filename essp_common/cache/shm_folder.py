@@ -32,6 +32,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from essp_common.errors import CacheFull, ConfigError, EsspError, FlowUnavailable, TransientError
+from essp_common.runtime import forks
 
 DEFAULT_BYTES = 2**30
 
@@ -42,6 +43,9 @@ _CLASSES_PER_DOUBLING = 16
 _SMALLEST_SPARE_BYTES = 1 << 16
 _MOST_SPARES = 256
 _NEVER = float("inf")
+
+
+_OF_CACHE = frozenset({"state", "values", "writing", "spare", "users"})
 
 
 @dataclass(slots=True)
@@ -98,6 +102,7 @@ class Folder:
         self._token = secrets.token_hex(8)
         """Containers that share a /dev/shm number their processes each for itself, and a process may open it twice."""
         self._numbers = itertools.count()
+        forks.follow(self)
         for other in parent.glob(f"essp-{os.getuid()}-*"):
             _remove_if_unused(other)
         try:
@@ -106,6 +111,10 @@ class Folder:
         except EsspError:
             _remove_if_unused(self._root)
             raise
+
+    def forked(self) -> None:
+        """A thread may have had the lock. The lock on `users` is shared: the folder stays until both have closed it."""
+        self._joining = threading.Lock()
 
     def close(self) -> None:
         """Leave; the last one removes the folder."""
@@ -313,6 +322,8 @@ class Folder:
 
     def _make_empty(self) -> None:
         """Make the contents anew; nobody else uses them. The state file comes last: where it is, the rest is whole."""
+        if others := _strangers(self._root):
+            raise ConfigError(f"{self._root} has {others[0]} in it, which is not of a cache; name another cache")
         Path(self._state_path).unlink(missing_ok=True)
         for folder in (self.values, self._writing, self._spare):
             shutil.rmtree(folder, ignore_errors=True)
@@ -414,8 +425,13 @@ def _remove_if_unused(root: Path) -> None:
     with suppress(OSError):
         root.rmdir()  # nothing in it
     with suppress(OSError), _locked_alone(f"{root}/users") as alone:
-        if alone:
+        if alone and not _strangers(root):
             _remove(root)
+
+
+def _strangers(root: Path) -> list[str]:
+    """What is in a folder and not of a cache: then the rest may not be, either."""
+    return sorted(name for name in os.listdir(root) if name not in _OF_CACHE)
 
 
 def _remove(root: Path) -> None:

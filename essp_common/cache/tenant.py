@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from essp_common.cache.port import Buffer, CacheUsage, FrameCache, Part, of_tenant
+from essp_common.cache.port import Buffer, CacheUsage, FrameCache, Part, Summed, of_tenant
 from essp_common.runtime.troubles import Troubles
 
 
@@ -18,13 +18,17 @@ class TenantCache:
         self._cache = cache
         self._prefix = of_tenant(tenant, "")
 
-    def put(self, key: str, value: Buffer, consumers: Sequence[str], ttl_s: float) -> None:
+    def put(self, key: str, value: Buffer | Summed, consumers: Sequence[str], ttl_s: float) -> None:
         """Store under the tenant's key."""
         self._cache.put(self._prefix + key, value, consumers, ttl_s)
 
     def get(self, key: str, parts: Sequence[Part] = ()) -> Buffer:
         """Read the tenant's key."""
         return self._cache.get(self._prefix + key, parts)
+
+    def holds(self, key: str) -> bool:
+        """Whether the tenant's key is there."""
+        return self._cache.holds(self._prefix + key)
 
     def ack(self, key: str, consumer: str) -> bool:
         """Ack the tenant's key."""

@@ -38,7 +38,7 @@ class Decoded(NamedTuple):
 
 
 class Decoding:
-    """Decodes values of the cache, or the parts of one that hold the wanted frames. Thread-safe."""
+    """Decodes what the cache has handed out: a value, or the parts of one that hold the wanted frames. Thread-safe."""
 
     def __init__(self, wanted: int | None) -> None:
         """`wanted`: how many evenly spaced frames of each clip (None: all)."""
@@ -48,14 +48,14 @@ class Decoding:
         """Raises `BadFrames`, and `ConfigError` for clips that are too short."""
         described = codec.described(value)
         if self._wanted is None:
-            return Decoded(codec.decode(value, None, described), described.colour)
+            return Decoded(codec.decode(value, None, described, checked=True), described.colour)
         available = described.shape[0]
         if available < self._wanted:
             raise ConfigError(
                 f"the clips have {counted(available, 'frame')}, the stream needs {self._wanted}; raise clip.frames"
             )
         frames = evenly_spaced(available, self._wanted)
-        return Decoded(codec.decode(value, frames, described), described.colour)
+        return Decoded(codec.decode(value, frames, described, checked=True), described.colour)
 
 
 def in_flight(clip: ClipSpec, stream: StreamSpec, cache_url: str, fetches: int) -> tuple[int, Read]:

@@ -19,6 +19,7 @@ from essp_common.bus.port import Bus, Record
 from essp_common.bus.reading import batches
 from essp_common.messages.parsing import BadMessage, parsed, refuse
 from essp_common.pb.v1.messages_pb2 import Control, JobSnapshot
+from essp_common.runtime.threads import lasting
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +55,7 @@ class ControlFeed:
         self._dispatch = threading.RLock()  # one command at a time reaches the listeners, in order
         self._closing = threading.Event()
         self._subscription = bus.subscribe([topics.CONTROL], group=None)
-        self._thread = threading.Thread(target=self._follow, name="essp-control", daemon=True)
+        self._thread = lasting("essp-control", self._follow, self._closing)
         self._thread.start()
 
     def latest(self, job: str) -> Control | None:
@@ -137,13 +138,11 @@ class ControlFeed:
         with self._changed:
             self._changed.notify_all()
         self._thread.join()
+        self._subscription.close()
 
     def _follow(self) -> None:
-        try:
-            for records in batches(self._subscription, self._closing, "control", _POLL_RECORDS, _POLL_S):
-                self._accept(records)
-        finally:
-            self._subscription.close()
+        for records in batches(self._subscription, self._closing, "control", _POLL_RECORDS, _POLL_S):
+            self._accept(records)
 
     def _accept(self, records: Sequence[Record]) -> None:
         """All records of a poll count at once, so that a late process does not act on a command that was superseded."""

@@ -86,7 +86,6 @@ _TOGETHER, _TOGETHER_ELSEWHERE = 2, 4
 _LOOK_AHEAD = 256
 """How many clips are looked up when one is gone, or asked for when one is late: about as many as decoders make while
 one clip goes through all services."""
-_ANY_BYTE = ((0, 1),)
 _PATIENCE_S = 30.0
 """For how long a clip is waited for before it is asked for: longer than most clips are on their way. It is harmless to
 ask for one that is."""
@@ -365,8 +364,8 @@ class OrderedIntake:
         if not arrival.skipped:
             try:
                 value = self._fetching.value(arrival, self._upcoming)
-            except CacheMiss:
-                self._missed(arrival)
+            except CacheMiss as miss:
+                self._missed(arrival, miss)
                 return None
             except BadFrames as error:
                 self._cache.ack(arrival.key, self._options.consumer)
@@ -397,12 +396,13 @@ class OrderedIntake:
                 values.append(error)
         return values
 
-    def _missed(self, arrival: _Arrival) -> None:
+    def _missed(self, arrival: _Arrival, miss: CacheMiss) -> None:
         """The bytes of the next clip are gone: have them made again, and also those of clips behind it that are gone.
         New messages will replace the present ones."""
-        gone = [one for one in self._upcoming(_LOOK_AHEAD) if one is arrival or not self._is_there(one)]
+        gone = [one for one in self._upcoming(_LOOK_AHEAD) if one is arrival or not self._cache.holds(one.key)]
         for one in gone:
-            self._report_lost(one.clip, f"{one.key} is no longer in the cache", one.fence)
+            reason = str(miss) if one is arrival else f"{one.key} is not in the cache"
+            self._report_lost(one.clip, reason, one.fence)
         self._bus.flush()
         phase_index = self._buffer.next.phase_index
         for one in gone:
@@ -431,13 +431,6 @@ class OrderedIntake:
             self._report_lost(clip, "no message has come that it is there", 0, awaited=True)
         self._report_trained(list(self._released), again=True)
         self._bus.flush()
-
-    def _is_there(self, arrival: _Arrival) -> bool:
-        try:
-            self._cache.get(arrival.key, _ANY_BYTE)
-        except CacheMiss:
-            return False
-        return True
 
     def _make_again(self, clip: ClipRef, record: Record, reason: str, fence: int) -> None:
         self._report_lost(clip, reason, fence)

@@ -75,8 +75,20 @@ BUILD_INFO = Gauge("essp_build_info", "Always 1; the label says which version th
 BUILD_INFO.labels(distribution.version()).set(1)
 CONDITION = Gauge(
     "essp_condition",
-    "1: this keeps ESSP from working now (see docs/conditions.md); 0: it is over. By kind and whom it concerns.",
+    "1: this keeps ESSP from working now (see docs/conditions.md); 0: it is over. By kind and the pool it concerns; of "
+    "all trainings, whose names are those of jobs, `trainer`.",
     ["kind", "subject"],
+)
+UNEXPECTED = Counter(
+    "essp_unexpected_errors",
+    "Errors that nobody expected, each in the log with its traceback, by the thread or the part that goes on.",
+    ["where"],
+)
+CACHE_UNSOUND = Counter(
+    "essp_cache_unsound",
+    "Values of the frame cache that were made again in place of being used: damaged (checksum or key does not match), "
+    "foreign (of another release or program).",
+    ["kind"],
 )
 CACHE_BYTES = Gauge("essp_cache_bytes", "Bytes in the frame cache, by state (used, limit).", ["state"])
 

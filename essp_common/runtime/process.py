@@ -24,6 +24,7 @@ from essp_common.runtime import conditions, logs, tracing
 from essp_common.runtime.config import Settings
 from essp_common.runtime.metrics import MetricsServer
 from essp_common.runtime.service import Service
+from essp_common.runtime.threads import guarded, unexpected
 from essp_common.runtime.troubles import Troubles
 
 log = logging.getLogger(__name__)
@@ -51,7 +52,7 @@ def serve(service: Service, settings: Settings, troubles: Callable[[], Troubles]
             "ESSP_STORES (`essp servers up` prints them), or use `essp run`, which needs no other process"
         )
     if settings.supervised:
-        threading.Thread(target=_leave_with_parent, name="essp-supervised", daemon=True).start()
+        guarded("essp-supervised", _wait_for_parent, _leave).start()
     draining = threading.Event()
     present = conditions.Conditions(conditions.of(service.name, troubles))
     metrics = (
@@ -75,8 +76,12 @@ def serve(service: Service, settings: Settings, troubles: Callable[[], Troubles]
             metrics.close()
 
 
-def _leave_with_parent() -> None:
+def _wait_for_parent() -> None:
     os.read(0, 1)  # not through `sys.stdin`: the interpreter could not end while this thread holds its lock
+    _leave()
+
+
+def _leave() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
@@ -95,14 +100,17 @@ def drained_by_signals(
     def drain() -> None:
         log.info("leaves within %g s, when what is in hand is done; a second signal ends it at once", drain_s)
         for service in services:
-            service.drain()
+            try:
+                service.drain()
+            except Exception as error:  # noqa: BLE001  the others are to leave all the same
+                unexpected("essp-drain", error)
 
     def on_signal() -> None:
         if seen.is_set():
             os._exit(EXIT_INTERRUPTED)
         seen.set()
         timer.start()
-        threading.Thread(target=drain, name="essp-drain", daemon=True).start()  # may take its time
+        guarded("essp-drain", drain).start()  # may take its time
 
     try:
         with _heard(on_signal):
@@ -124,9 +132,12 @@ def _heard(on_signal: Callable[[], None]) -> Iterator[None]:
     def listen() -> None:
         while number := os.read(heard, 1)[0]:
             if number in _DRAINING:
-                on_signal()
+                try:
+                    on_signal()
+                except Exception as error:  # noqa: BLE001  the second signal is heard, too, and ends the process
+                    unexpected("essp-signals", error)
 
-    listener = threading.Thread(target=listen, name="essp-signals", daemon=True)
+    listener = guarded("essp-signals", listen)
     listener.start()
     told_before = signal.set_wakeup_fd(told)
     # Without a handler of Python's the interpreter would write nothing.
@@ -158,7 +169,8 @@ def _forked() -> None:
         _undone_in_forks.pop()()
 
 
-os.register_at_fork(after_in_child=_forked)
+if hasattr(os, "register_at_fork"):  # not on Windows, which has no forks either
+    os.register_at_fork(after_in_child=_forked)
 
 
 def run_all(services: Sequence[Service]) -> None:

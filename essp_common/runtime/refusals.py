@@ -10,6 +10,8 @@ import threading
 from collections.abc import Callable
 from typing import NamedTuple
 
+from essp_common.runtime import forks
+
 _FORGOTTEN_S = 30.0
 
 
@@ -29,14 +31,21 @@ class Refusals:
         self._clock = clock
         self._lock = threading.Lock()
         self._refused: dict[str, _Refused] = {}
+        forks.follow(self)
 
-    def refused(self, call: str, words: str, lasts_s: float = 0.0) -> None:
-        """The server has refused this call. `lasts_s`: what is over within so long is nothing to tell of."""
+    def forked(self) -> None:
+        """A thread may have had the lock."""
+        self._lock = threading.Lock()
+
+    def refused(self, call: str, words: str, lasts_s: float = 0.0) -> float:
+        """The server has refused this call; for how many seconds it has done so. `lasts_s`: what is over within so long
+        is nothing to tell of."""
         with self._lock:
             now_s = self._clock()
             before = self._refused.get(call)
             since_s = before.since_s if before and now_s - before.last_s < _FORGOTTEN_S else now_s
             self._refused[call] = _Refused(words, since_s + lasts_s, since_s, now_s)
+            return now_s - since_s
 
     def works(self, call: str) -> None:
         """The server has done this call."""

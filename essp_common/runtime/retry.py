@@ -10,7 +10,8 @@ caller that cannot continue without an answer repeats the call. There are two fo
         with outage:
             ...                     a TransientError in here is logged, waited for, and the block is left
 
-Other errors pass through both. What is repeated has to be idempotent.
+Other errors of ESSP's pass through both. What is repeated has to be idempotent; so `retry_transient` also repeats what
+ended of an error that nobody expected, twice: one of them must not fail a job.
 """
 
 from __future__ import annotations
@@ -21,13 +22,15 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TypeVar
 
-from essp_common.errors import TransientError
+from essp_common.errors import EsspError, TransientError
+from essp_common.runtime import threads
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 _MOST_DOUBLINGS = 20
+_UNEXPECTED_TRIES, _UNEXPECTED_WAIT_S = 3, 0.5
 
 
 class Outage:
@@ -66,13 +69,24 @@ def retry_transient(
 ) -> T:
     """What `call` returns, once bus, cache and store answer.
 
-    Raises the last `TransientError` if `leaving()`: the work at hand is delivered again to another process.
+    Raises the last `TransientError` if `leaving()`: the work at hand is delivered again to another process. Raises the
+    third of errors in a row that nobody expected.
     """
+    unexpected = 0
     while True:
         try:
             return call()
         except TransientError as error:
             if leaving():
                 raise
+            unexpected = 0
             log.warning("%s; trying again", error)
             wait(error.retry_after_s)
+        except EsspError:
+            raise
+        except Exception as error:
+            unexpected += 1
+            if unexpected == _UNEXPECTED_TRIES or leaving():
+                raise
+            threads.unexpected("retry", error)
+            wait(_UNEXPECTED_WAIT_S)

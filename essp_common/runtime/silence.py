@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from essp_common.errors import Unavailable
+from essp_common.runtime import forks
 
 _FORGOTTEN_S = 60.0
 """A call that was given up counts for so long when no other follows: nobody knows whether the server answers now."""
@@ -28,6 +29,13 @@ class Silence:
         self._vain: tuple[float, float] | None = None
         """When the first of the calls in vain began, and when the last one ended; None: the last one was answered."""
 
+        forks.follow(self)
+
+    def forked(self) -> None:
+        """A thread may have had the lock, and no call of the parent's is under way here."""
+        self._lock = threading.Lock()
+        self._under_way = {}
+
     @contextmanager
     def call(self) -> Iterator[None]:
         """A call. `Unavailable` says that there was no answer; every other error is one."""
@@ -42,7 +50,7 @@ class Silence:
             raise
         finally:
             with self._lock:
-                del self._under_way[token]
+                self._under_way.pop(token, None)
                 if answered:
                     self._vain = None
                 else:

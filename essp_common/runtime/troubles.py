@@ -24,6 +24,7 @@ class Kind(StrEnum):
     CACHE_SILENT = "cache-silent"
     CACHE_REFUSES = "cache-refuses"
     CACHE_EVICTS = "cache-evicts"
+    CACHE_DAMAGED = "cache-damaged"
     STORAGE_FULL = "storage-full"
     STORAGE_SILENT = "storage-silent"
     STATE_DAMAGED = "state-damaged"
@@ -44,6 +45,8 @@ MEANINGS: Mapping[Kind, str] = {
     Kind.CACHE_REFUSES: "the frame cache refuses what it is asked for; the line says why, and what sets it right",
     Kind.CACHE_EVICTS: "the frame cache may drop clips that nobody has read; set maxmemory, and maxmemory-policy "
     "noeviction",
+    Kind.CACHE_DAMAGED: "the frame cache hands out values that are not what was stored; they are made again, and the "
+    "machine's memory, the network or a proxy is to be looked at",
     Kind.STORAGE_FULL: "no room is left where results are written; free some, and what failed is tried again",
     Kind.STORAGE_SILENT: "where results are written does not answer; see that it runs and that the network lets it "
     "through",

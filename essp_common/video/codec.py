@@ -10,16 +10,16 @@ these frames.
 Layout, little-endian:
 
     64 bytes       header: magic, version, codec, dimensions, colour, parts, payload bytes, dtype, shape, CRC-32
-    8 bytes/part   size and CRC-32 of the part (none for raw), covered by the header's CRC-32
+    table          compressed: 8 bytes a part, its size and checksum, covered by the header's CRC-32
+                   raw: 4 bytes a frame, its checksum, and zeros up to a multiple of 64 bytes
     payload        the raw array in C order, or the parts one after another
 
 Bytes of any other form raise `BadFrames`. Header, table and length are always checked, before memory is allocated; a
-compressed part is checked when it is read.
+frame, raw or compressed, is checked against its checksum (`essp_common/cache/seal.py`) when it is read. What the cache
+has handed out is checked already: `summed` gives it the checksums of raw frames for its own, and `decode` does not
+check those a second time where it is told so.
 
-The payload of raw has no checksum. It would cost each reader about 0.25 ms per MB, while the length is known, a flipped
-bit changes one sample, and TCP has its own checksum.
-
-The 64 bytes of header can move a raw value of exactly a power of two (such as 16 frames of 256x256) into the next
+Header and table can move a raw value of exactly a power of two (such as 16 frames of 256x256) into the next
 allocation class of Redis, which takes up to a fifth more memory. 15 or 17 frames avoid this.
 """
 
@@ -37,7 +37,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from essp_common.cache.port import Buffer, Part
+from essp_common.cache.port import Buffer, Part, Summed
+from essp_common.cache.seal import SUM_BYTES, checksum, packed
 from essp_common.colour import COLOURS, Colour
 from essp_common.errors import BadFrames, ConfigError
 from essp_common.pb.v1.messages_pb2 import FrameCodec
@@ -47,13 +48,15 @@ MAX_BYTES = 2**32
 """Largest size of an array. A header with more is damaged or malicious: real clips are far smaller."""
 
 _MAGIC = b"ESSP"
-_VERSION = 1
+_VERSION = 2
 _HEAD = struct.Struct("<4sBBBBIQ8s8I")
 _CRC = struct.Struct("<I")
 _HEAD_BYTES = _HEAD.size + _CRC.size
 _PARTS = slice(8, 12)
 """Where a header says how many parts there are."""
 _PART = struct.Struct("<II")
+_ALIGNED = 64
+"""Raw frames begin at a multiple of so many bytes of a value."""
 _MIN_DIMENSIONS = 2
 _MAX_DIMENSIONS = 8
 _CODECS = ("raw", *COMPRESSORS)
@@ -68,7 +71,7 @@ class FrameHeader:
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     parts: tuple[tuple[int, int], ...]
-    """Size and CRC-32 of each compressed part; empty for raw."""
+    """Size and checksum of each compressed part; empty for raw."""
     colour: Colour | None = None
     """What the numbers mean where frames are kept as YUV 4:2:0 or luma (`essp_common/colour.py`)."""
 
@@ -80,7 +83,14 @@ class FrameHeader:
     @property
     def payload_start(self) -> int:
         """Byte of the value at which the payload begins."""
+        if self.codec == "raw":
+            return _raw_start(self.shape[0])
         return _HEAD_BYTES + _PART.size * len(self.parts)
+
+    @property
+    def frame_bytes(self) -> int:
+        """Size of a decoded frame in bytes."""
+        return math.prod(self.shape[1:]) * self.dtype.itemsize
 
 
 def encode(array: NDArray[Any], codec: FrameCodec, colour: Colour | None = None) -> Buffer:
@@ -91,12 +101,11 @@ def encode(array: NDArray[Any], codec: FrameCodec, colour: Colour | None = None)
     if codec.name in ("", "raw"):
         value, frames = frame_buffer(array.shape, array.dtype)
         frames[...] = array
-        if colour is not None:
-            set_colour(value, colour)
+        complete(value, colour)
         return value
     dtype = _storable(array.shape, array.dtype)
     parts = _compressor(codec.name).compress(array, dtype, codec)
-    table = [(len(part), zlib.crc32(part)) for part in parts]
+    table = [(len(part), checksum(part)) for part in parts]
     return b"".join([_pack_header(codec.name, array.shape, dtype, table, colour), *parts])
 
 
@@ -105,26 +114,55 @@ def frame_buffer(
 ) -> tuple[memoryview, NDArray[Any]]:
     """A raw value to be filled in place: the whole value for the cache, and the array inside it.
 
-    This saves a copy of the clip: a decoder writes directly into the stored value. Do not write to the array once the
-    value is in the cache. `into`: memory to use, such as shared memory, of at least `raw_bytes`; its content stays.
-    Without it, memory is allocated and zeroed.
+    This saves a copy of the clip: a decoder writes directly into the stored value. `complete` it once the frames are
+    there, and do not write to them afterwards. `into`: memory to use, such as shared memory, of at least `raw_bytes`;
+    its content stays. Without it, memory is allocated and zeroed.
     """
     stored = _storable(shape, np.dtype(dtype))
-    size = _HEAD_BYTES + math.prod(shape) * stored.itemsize
+    size = raw_bytes(shape, stored)
     value = memoryview(bytearray(size)) if into is None else into[:size]
     value[:_HEAD_BYTES] = _pack_header("raw", shape, stored, [])
-    return value, np.ndarray(tuple(shape), stored, buffer=value, offset=_HEAD_BYTES)
+    return value, np.ndarray(tuple(shape), stored, buffer=value, offset=_raw_start(shape[0]))
 
 
-def set_colour(value: memoryview, colour: Colour) -> None:
-    """Write into a raw value what its numbers mean, which is not known before its first frame is decoded."""
+def complete(value: memoryview, colour: Colour | None = None) -> None:
+    """Write into a raw value what is not known before its frames are there: their checksums, and what their numbers
+    mean where that is not RGB. A value that was not completed raises `BadFrames` when it is read."""
     found = header(value)
-    value[:_HEAD_BYTES] = _pack_header("raw", found.shape, found.dtype, [], colour)
+    if colour is not None:
+        value[:_HEAD_BYTES] = _pack_header("raw", found.shape, found.dtype, [], colour)
+    table = packed([checksum(frame) for frame in _raw_frames(value, found)])
+    value[_HEAD_BYTES : found.payload_start] = table.ljust(found.payload_start - _HEAD_BYTES, b"\0")
+
+
+def summed(value: Buffer) -> Summed:
+    """A value with what the cache checks it against: of a raw one each frame alone, so that frames can be read alone.
+
+    The checksums of raw frames are those that were made with the frames, and are not made anew.
+    """
+    view = memoryview(value).cast("B")
+    found = header(view)
+    start = found.payload_start
+    if found.codec != "raw" or not found.frame_bytes or not found.shape[0]:
+        return Summed(value, packed([checksum(view)]))
+    table = bytes(view[_HEAD_BYTES : _HEAD_BYTES + SUM_BYTES * found.shape[0]])
+    return Summed(value, packed([checksum(view[:start])]) + table, start, found.frame_bytes)
 
 
 def raw_bytes(shape: Sequence[int], dtype: DTypeLike) -> int:
     """Size of a raw value of such frames. Raises `ConfigError` for arrays that no codec holds."""
-    return _HEAD_BYTES + math.prod(shape) * _storable(shape, np.dtype(dtype)).itemsize
+    return _raw_start(shape[0]) + math.prod(shape) * _storable(shape, np.dtype(dtype)).itemsize
+
+
+def _raw_start(frames: int) -> int:
+    """Where the frames of a raw value begin."""
+    return -(-(_HEAD_BYTES + SUM_BYTES * frames) // _ALIGNED) * _ALIGNED
+
+
+def _raw_frames(value: memoryview, found: FrameHeader) -> list[memoryview]:
+    """The bytes of each frame of a raw value."""
+    size, start = found.frame_bytes, found.payload_start
+    return [value[start + frame * size : start + (frame + 1) * size] for frame in range(found.shape[0])]
 
 
 def max_encoded_bytes(shape: Sequence[int], dtype: DTypeLike, codec: str) -> int:
@@ -150,15 +188,16 @@ def header(buffer: Buffer) -> FrameHeader:
 
 
 def raw_parts(size_bytes: int, count: int, frames: Sequence[int]) -> list[Part]:
-    """The parts of a raw value of `size_bytes` and `count` frames that hold its header and these `frames`.
+    """The parts of a raw value of `size_bytes` and `count` frames that hold header and table, and these `frames`.
 
     `decode` takes them joined, with the same `frames`.
     """
-    frame_bytes, rest = divmod(size_bytes - _HEAD_BYTES, count)
+    start = _raw_start(count)
+    frame_bytes, rest = divmod(size_bytes - start, count)
     if rest or frame_bytes < 0:
         raise BadFrames(f"{size_bytes} bytes are no raw value of {count} frames")
-    begins = [_HEAD_BYTES + frame * frame_bytes for frame in _existing(frames, count)]
-    return [(0, _HEAD_BYTES), *((begin, begin + frame_bytes) for begin in begins)]
+    begins = [start + frame * frame_bytes for frame in _existing(frames, count)]
+    return [(0, start), *((begin, begin + frame_bytes) for begin in begins)]
 
 
 def described(buffer: Buffer) -> FrameHeader:
@@ -167,25 +206,33 @@ def described(buffer: Buffer) -> FrameHeader:
 
 
 def decode(
-    buffer: Buffer, frames: Sequence[int] | None = None, described_by: FrameHeader | None = None
+    buffer: Buffer,
+    frames: Sequence[int] | None = None,
+    described_by: FrameHeader | None = None,
+    checked: bool = False,
 ) -> NDArray[Any]:
     """The array in a value, or only the frames with the indices `frames`, in that order.
 
     Raw: a read-only view over `buffer`; a copy only if `frames` are not evenly spaced. Other codecs: a new array, for
     which only the chosen frames are read. `buffer` may also be the parts of a raw value that hold just these frames
-    (`raw_parts`). `described_by`: its header, where that was read before. Raises `BadFrames` for damage and
-    `IndexError` for an index out of range.
+    (`raw_parts`). `described_by`: its header, where that was read before. `checked`: the cache has checked these bytes
+    (`FrameCache.get`), so that raw frames are not checked again. Raises `BadFrames` for damage and `IndexError` for an
+    index out of range.
     """
     view = memoryview(buffer).cast("B")
     found = _unpack_header(view) if described_by is None else described_by
     if frames is not None and found.codec == "raw" and found.shape[0]:
         held = (len(_existing(frames, found.shape[0])), *found.shape[1:])
-        if len(frames) < found.shape[0] and len(view) == raw_bytes(held, found.dtype):
+        if len(frames) < found.shape[0] and len(view) == found.payload_start + len(frames) * found.frame_bytes:
+            if not checked:
+                _check_raw(view, found, frames, range(len(frames)))
             return np.ndarray(held, found.dtype, buffer=view[found.payload_start :].toreadonly())
     _check_length(view, found)
     payload = view[found.payload_start :]
     chosen = range(found.shape[0]) if frames is None else _existing(frames, found.shape[0])
     if found.codec == "raw":
+        if not checked:
+            _check_raw(view, found, chosen, chosen)
         array: NDArray[Any] = np.ndarray(found.shape, found.dtype, buffer=payload.toreadonly())
         if frames is None:
             return array
@@ -328,7 +375,22 @@ def _checked_parts(found: FrameHeader, payload: memoryview, chosen: Iterable[int
     for frame in chosen:
         for index in range(frame * a_frame, (frame + 1) * a_frame):
             part = payload[starts[index] : starts[index + 1]]
-            if zlib.crc32(part) != found.parts[index][1]:
-                raise BadFrames(f"frame {frame} is damaged: its checksum does not match")
+            if checksum(part) != found.parts[index][1]:
+                raise _damaged(frame)
             parts.append(part)
     return parts
+
+
+def _check_raw(view: memoryview, found: FrameHeader, frames: Sequence[int], places: Sequence[int]) -> None:
+    """Raises `BadFrames` where one of these frames, at its place among those that are here, is damaged."""
+    sums = struct.unpack_from(f"<{found.shape[0]}I", view, _HEAD_BYTES)
+    size, start = found.frame_bytes, found.payload_start
+    if any(view[_HEAD_BYTES + SUM_BYTES * len(sums) : start]):
+        raise BadFrames("the table of the frames is damaged: zeros have to follow it")
+    for frame, place in zip(frames, places, strict=True):
+        if checksum(view[start + place * size : start + (place + 1) * size]) != sums[frame]:
+            raise _damaged(frame)
+
+
+def _damaged(frame: int) -> BadFrames:
+    return BadFrames(f"frame {frame} is damaged: its checksum does not match")

@@ -16,8 +16,8 @@ A worker dies with all the records it has in hand, and counting would blame all 
 count are therefore processed one at a time: a crash adds to the count of one record only. Those that wait for their
 turn go back to the group when the worker drains: the one before them may hang.
 
-If the cache is full or away, the count stays as it is, because the work may free room. Counts that no worker removes
-expire after `TTL_S`.
+If the cache is full, away or broken, the count stays as it is, because the work may free room. Counts that no worker
+removes expire after `TTL_S`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from dataclasses import dataclass, replace
 
 from essp_common.bus.port import Record
 from essp_common.cache.port import FrameCache
-from essp_common.errors import CacheMiss, TransientError
+from essp_common.errors import CacheMiss
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +93,7 @@ class CrashCounts:
         for key, (record, place) in list(self._in_hand.items()):
             try:
                 count = self._read(key, record)
-            except TransientError:  # nor does it answer for the others now; the next time is soon
+            except Exception:  # noqa: BLE001  nor does it answer for the others now; the next time is soon
                 return
             if count.begun > place and self._in_hand.pop(key, None) is not None:
                 self._write(key, record, replace(count, alive=count.alive + 1))
@@ -116,7 +116,7 @@ class CrashCounts:
         """`_read`, where the work goes on without an answer."""
         try:
             return self._read(key, record)
-        except TransientError as error:
+        except Exception as error:  # noqa: BLE001  counting is not to stop what is counted
             log.warning("crashes on %s are not known: %s", key, error)
             return _Count()
 
@@ -133,13 +133,13 @@ class CrashCounts:
     def _write(self, key: str, record: Record, count: _Count) -> None:
         try:
             self._cache.put(key, b"%d %d %b" % (count.begun, count.alive, _digest(record)), [_READER], TTL_S)
-        except TransientError as error:
+        except Exception as error:  # noqa: BLE001  counting is not to stop what is counted
             log.warning("crashes on %s are not counted: %s", key, error)
 
     def _forget(self, key: str) -> None:
         try:
             self._cache.ack(key, _READER)
-        except TransientError as error:
+        except Exception as error:  # noqa: BLE001  counting is not to stop what is counted
             log.warning("crashes on %s stay counted for %g s: %s", key, TTL_S, error)
 
 

@@ -18,6 +18,7 @@ from essp_common.bus.port import Bus
 from essp_common.errors import TransientError
 from essp_common.failures import shortened
 from essp_common.pb.v1.messages_pb2 import Heartbeat, Progress
+from essp_common.runtime.threads import lasting
 from essp_common.runtime.troubles import Troubles
 
 log = logging.getLogger(__name__)
@@ -86,7 +87,7 @@ class Heart:
         self._troubles = troubles
         self._interval_s = interval_s
         self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._beat, name="essp-heart", daemon=True)
+        self._thread = lasting("essp-heart", self._beat, self._stopped)
 
     def __enter__(self) -> None:
         self._thread.start()

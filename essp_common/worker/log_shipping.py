@@ -18,6 +18,7 @@ from essp_common.errors import EsspError
 from essp_common.failures import shortened
 from essp_common.pb.v1.messages_pb2 import LogLine, LogLines, Progress
 from essp_common.runtime import logs
+from essp_common.runtime.threads import lasting
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +47,7 @@ class LogShipper:
         self._lock = threading.Lock()
         self._stopped = threading.Event()
         self._following = ExitStack()
-        self._thread = threading.Thread(target=self._ship, name="essp-log-shipping", daemon=True)
+        self._thread = lasting("essp-log-shipping", self._ship, self._stopped)
 
     def __enter__(self) -> None:
         self._following.enter_context(logs.followed(self._hold))

@@ -41,7 +41,7 @@ from essp_common.errors import (
     TransientError,
     Unavailable,
 )
-from essp_common.runtime import metrics
+from essp_common.runtime import metrics, threads
 from essp_common.runtime.failpoints import failpoint
 from essp_common.runtime.logs import bound
 from essp_common.runtime.retry import Outage
@@ -178,7 +178,7 @@ class Worker:
             if self._reports.due:
                 self._report()
             if time.monotonic() >= take_back_s:
-                self._crash_counts.take_back()
+                self._take_back()
                 take_back_s = time.monotonic() + _TAKE_BACK_S
             room = self._wait_for_room()
             if bool(room) == paused:
@@ -192,6 +192,12 @@ class Worker:
             with self._changed:
                 self._ready.extend(records)
                 self._changed.notify_all()
+
+    def _take_back(self) -> None:
+        try:
+            self._crash_counts.take_back()
+        except Exception as error:  # noqa: BLE001  it only counts
+            threads.unexpected("crash-counts", error)
 
     def _stuck(self) -> list[str]:
         """Lanes that hang."""
@@ -214,6 +220,8 @@ class Worker:
             self._subscription.poll(1, 0.0)
         except EsspError as error:
             log.warning("%s: while draining: %s", self.name, error)
+        except Exception as error:  # noqa: BLE001  what is in hand is finished all the same
+            threads.unexpected(f"{self.name}-draining", error)
 
     # --- the lanes ---
 
@@ -260,6 +268,10 @@ class Worker:
             self._reports.flush()
         except TransientError as error:
             log.warning("%s: finished work cannot be reported: %s; trying again", self.name, error)
+        except EsspError:  # nobody would hear of what this worker makes: it leaves, and says why
+            raise
+        except Exception as error:  # noqa: BLE001  what could not be done is kept, and done again
+            threads.unexpected(f"{self.name}-reports", error)
 
     def _process(self, stage: Stage, record: Record) -> None:
         """Bring one record to an end: done once it is reported, rejected, or returned to the group."""

@@ -76,6 +76,8 @@ def _listen(parent: Connection, requests: SimpleQueue[bytes]) -> None:
             requests.put(parent.recv_bytes())
     except (EOFError, OSError):
         os._exit(0)
+    finally:
+        os._exit(1)  # of what nobody expected: the parent then sees that this process is gone
 
 
 if __name__ == "__main__":

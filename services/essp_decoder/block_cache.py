@@ -21,6 +21,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 
 from essp_common.runtime import metrics
+from essp_common.runtime.threads import guarded
 from essp_decoder.block_protocol import MOST_MESSAGE_BYTES, Blocks, answer, parsed
 
 log = logging.getLogger(__name__)
@@ -82,7 +83,7 @@ class BlockServer:
         """Owns the connection."""
         self._cache = cache
         self._connection = connection
-        self._thread = threading.Thread(target=self._serve, name="essp-video-cache", daemon=True)
+        self._thread = guarded("essp-video-cache", self._serve)
         self._thread.start()
 
     def join(self) -> None:

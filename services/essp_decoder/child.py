@@ -33,7 +33,7 @@ from essp_common.objects.port import StoreRefuses
 from essp_common.pb.v1.messages_pb2 import DecodeSeed, Video
 from essp_common.runtime.failpoints import failpoint
 from essp_common.runtime.shared_slots import Slot
-from essp_common.video.codec import encode, frame_buffer, raw_bytes, set_colour
+from essp_common.video.codec import complete, encode, frame_buffer, raw_bytes
 from essp_common.video.container import Limits
 from essp_common.video.selection import Tally
 from essp_common.wiring import Stores
@@ -102,8 +102,7 @@ class Child:
                 clips.append(_failure(error))
             elif raw:
                 size = raw_bytes(array.shape, array.dtype)
-                if colour is not None:
-                    set_colour(self._memory[slot.start : slot.start + size], colour)
+                complete(self._memory[slot.start : slot.start + size], colour)
                 clips.append(size)
             else:
                 clips.append(self._store(encode(array, unit.recipe.codec, colour), slot))

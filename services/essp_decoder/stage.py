@@ -23,6 +23,7 @@ from essp_common.messages.recipe import clip_consumers
 from essp_common.pb.v1.messages_pb2 import DECODER, ClipReady, ClipRef, DecodeSeed, Failed, Progress, Seed
 from essp_common.runtime import ids, metrics, tracing
 from essp_common.runtime.failpoints import failpoint
+from essp_common.video import codec
 from essp_common.worker.dead_letters import publish_dead_letter
 from essp_common.worker.reports import Reports
 from essp_decoder.protocol import of_one_seed
@@ -119,7 +120,7 @@ class DecodeStage:
     def _deliver(self, held: _Held, unit: DecodeSeed, seed: Seed, value: Buffer) -> None:
         clip = _clip(unit, seed)
         key = clip_key(clip.job, clip.purpose, clip.epoch, clip.index, clip.attempt)
-        self._cache.put(key, value, held.consumers, unit.recipe.ttl_s)
+        self._cache.put(key, codec.summed(value), held.consumers, unit.recipe.ttl_s)
         failpoint("decoder.stored")
         tracing.span("decode", clip, held.seconds, bytes=len(value))
         held.ready.clip.CopyFrom(clip)

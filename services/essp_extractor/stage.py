@@ -192,7 +192,7 @@ class ExtractStage:
 
     def _read(self, ready: ClipReady) -> Snippets:
         value = self._cache.get(ready.key)
-        clip: NDArray[np.uint8] = codec.decode(value)
+        clip: NDArray[np.uint8] = codec.decode(value, checked=True)
         failpoint("extractor.read")
         snippets, colour = ready.recipe.snippets or 1, codec.header(value).colour
         if len(clip) % snippets:
@@ -224,7 +224,7 @@ class ExtractStage:
     def _publish(self, ready: ClipReady, stream: StreamRequest, value: Buffer, seconds: float) -> None:
         started = time.monotonic()
         key = stream_key(ready.key, stream.stream)
-        self._cache.put(key, value, list(stream.consumers), ready.recipe.ttl_s)
+        self._cache.put(key, codec.summed(value), list(stream.consumers), ready.recipe.ttl_s)
         failpoint("extractor.stored")
         seconds += time.monotonic() - started
         tracing.span(f"extract {stream.stream}", ready.clip, seconds, feature=stream.feature, bytes=len(value))

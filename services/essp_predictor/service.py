@@ -28,6 +28,7 @@ from essp_common.messages.parsing import BadMessage, parsed, refuse
 from essp_common.pb.v1.messages_pb2 import PREDICTOR, ClipRef, Control, Failed, Finished, Progress
 from essp_common.runtime import ids
 from essp_common.runtime.retry import Outage
+from essp_common.runtime.threads import guarded
 from essp_common.wiring import Adapters
 from essp_predictor.config import PredictorSettings
 from essp_predictor.job import Answers, PredictionJob
@@ -100,12 +101,8 @@ class Predictor:
                 before.record = record
             return
         in_hand = _InHand(run_of(command), record)
-        in_hand.thread = threading.Thread(
-            target=self._work,
-            args=(command, in_hand, subscription, None if before is None else before.thread),
-            name=f"essp-job-{command.job}",
-            daemon=True,
-        )
+        work = partial(self._work, command, in_hand, subscription, None if before is None else before.thread)
+        in_hand.thread = guarded("essp-job", work, self.drain, of=command.job)  # another process has its command then
         self._jobs[command.job] = in_hand
         in_hand.thread.start()
 

@@ -20,6 +20,7 @@ import yaml
 from pydantic import BaseModel
 
 import essp
+from essp_common import distribution
 from essp_common.job.spec import JobSpec
 from tests.architecture.test_documents import DOCUMENTS, ROOT, code_of, offences, text_of, without_generated
 from tools.chart_reference import SCHEMA
@@ -36,9 +37,9 @@ def metrics() -> set[str]:
     """The names that code gives to metrics; and those of files and folders, which look alike."""
     files = [path for folder in ("essp*", "services", "charts") for path in ROOT.glob(f"{folder}/**/*")]
     code = [path.read_text(encoding="utf-8") for path in files if path.suffix == ".py"]
-    return set(re.findall(r'"(essp_[a-z0-9_]+)"', "".join(code))) | {
-        part for path in files for part in path.relative_to(ROOT).with_suffix("").parts
-    }
+    names = {part for path in files for part in path.relative_to(ROOT).with_suffix("").parts}
+    archive = distribution.NAME.replace("-", "_")  # as in essp_video-1.2.3.tar.gz
+    return set(re.findall(r'"(essp_[a-z0-9_]+)"', "".join(code))) | names | {archive}
 
 
 def unknown_metrics(text: str) -> Iterator[str]:

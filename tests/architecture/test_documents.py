@@ -15,7 +15,7 @@ from typer.core import TyperGroup
 from essp.cli.main import app
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ("docs", "charts", "docker", "essp", "essp_common", "services", "tests", "tools")
+FOLDERS = (".github", "docs", "charts", "docker", "essp", "essp_common", "services", "tests", "tools")
 DOCUMENTS = sorted(
     [*ROOT.glob("*.md"), ROOT / "benchmarks" / "README.md", *(p for f in FOLDERS for p in (ROOT / f).rglob("*.md"))]
 )
@@ -252,7 +252,11 @@ def test_the_site_lists_each_page_once() -> None:
     trees = re.findall(r"^```\{toctree\}\n(.*?)^```", index, flags=re.MULTILINE | re.DOTALL)
     entries = [line for tree in trees for line in tree.splitlines() if line and not line.startswith(":")]
     listed = [re.sub(r".*<(.*)>", r"\1", entry) for entry in entries]
-    numbered, own, elsewhere = ROOT / "docs" / "decisions", ROOT / "docs" / "site", (ROOT / "tests", ROOT / "tools")
+    numbered, own, elsewhere = (
+        ROOT / "docs" / "decisions",
+        ROOT / "docs" / "site",
+        [ROOT / f for f in (".github", "tests", "tools")],
+    )
     pages = [
         f"/{path.relative_to(ROOT).with_suffix('')}"
         for path in (*DOCUMENTS, *(ROOT / "docs").rglob("*.ipynb"))

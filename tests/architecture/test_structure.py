@@ -15,6 +15,7 @@ import yaml
 from setuptools import find_packages
 
 from essp_common import topics
+from essp_common.distribution import EXTRAS
 from essp_common.job.spec import JobSpec
 from tools import chart_reference, cli_reference, job_reference, messages, rest_reference
 from tools.written import drifted
@@ -121,15 +122,63 @@ def test_every_installed_import_name_begins_with_essp() -> None:
     assert all(name.startswith("essp") for name in rooms)
 
 
+BROUGHT = {"anyio": "fastapi", "h11": "uvicorn", "pydantic_core": "pydantic", "urllib3": "kubernetes"}
+"""Libraries that come with a dependency and have no line of their own -> that dependency."""
+CORE = {"google": "protobuf", "yaml": "pyyaml"}
+"""Import names of required libraries that are called otherwise on the index."""
+
+
+def test_each_library_that_is_imported_is_declared() -> None:
+    """The environment of developers has them all. A stranger has those that `pyproject.toml` names."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    required = {re.split(r"[>=\[]", line)[0].replace("-", "_") for line in project["dependencies"]}
+    line = re.compile(r"^\s*(?:from (\w+)[\w.]* import |import (\w+)[\w.]*(?: as \w+)?$)", re.MULTILINE)
+    imported = {a or b for path in SOURCES for a, b in line.findall(path.read_text(encoding="utf-8"))}
+    others = {name for name in imported if not name.startswith("essp")} - sys.stdlib_module_names - {"_typeshed"}
+    declared = {*required, *EXTRAS, *BROUGHT}
+    assert {name for name in others if CORE.get(name, name) not in declared} == set()
+
+
 def test_the_oldest_protobuf_that_may_be_installed_loads_the_generated_code() -> None:
     """It refuses code of a generator that is newer than itself."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     (oldest,) = [re.findall(r"[0-9.]+", line)[0] for line in project["project"]["dependencies"] if "protobuf" in line]
     generated = (ROOT / "essp_common/pb/v1/messages_pb2.py").read_text(encoding="utf-8")
-    assert f"# Protobuf Python Version: {oldest}\n" in generated
+    assert re.search(rf"# Protobuf Python Version: {oldest}(\.0)?\n", generated)
 
 
 def test_one_module_reads_and_writes_parquet() -> None:
     """The one that keeps pyarrow's threads away from what Python holds."""
     users = {path.relative_to(ROOT).as_posix() for path in SOURCES if "pyarrow.parquet" in path.read_text("utf-8")}
     assert users == {"essp_common/objects/tables.py"}
+
+
+OWN_THREADS = {
+    "essp/api/streaming.py": "the error of a unit is raised by who waits for it",
+    "essp/bench/pipeline.py": "raised by who takes the next batch",
+    "essp/bench/trace.py": "a measurement",
+    "essp/cli/doctor.py": "a finding is the answer to each error",
+    "essp/embedded/composition.py": "raised by who waits for the job",
+    "essp/records/feeder.py": "raised by who takes the next records",
+    "essp/records/pieces.py": "raised by who takes the next piece",
+    "essp/servers/guard.py": "ends with its parent, whatever happens",
+    "essp_common/bus/kafka_subscription.py": "raised by the next poll",
+    "essp_common/runtime/metrics.py": "each request has a guard of the standard library's",
+    "essp_common/runtime/process.py": "the first error ends all services, and is raised",
+    "essp_common/runtime/unbroken.py": "raised by who waits",
+    "essp_common/worker/loop.py": "raised by the worker",
+    "services/essp_aggregator/search_child.py": "ends the process",
+    "services/essp_trainer/checkpoints/packing_child.py": "ends the process",
+    "services/essp_trainer/data/device_feed.py": "raised by who takes the next batch",
+    "services/essp_trainer/data/prefetch.py": "raised by who takes the next batch",
+    "services/essp_trainer/data/releases.py": "raised by the next release",
+    "services/essp_trainer/model/fit_child.py": "ends the process",
+}
+"""Who starts threads past `essp_common/runtime/threads.py`, and why their errors do not pass unseen."""
+
+
+def test_no_thread_can_end_unseen() -> None:
+    """A new one is `lasting` or `guarded`, or somebody raises its error, and says so here."""
+    started = re.compile(r"\b(?:threading\.)?Thread\(target=")
+    found = {str(path.relative_to(ROOT)) for path in SOURCES if started.search(path.read_text())}
+    assert found - {"essp_common/runtime/threads.py"} == OWN_THREADS.keys()

@@ -11,14 +11,20 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 
-from essp_common.cache.port import FrameCache, clip_key, job_prefix, stream_key
+from essp_common.cache.port import FrameCache, Summed, clip_key, job_prefix, stream_key
 from essp_common.errors import CacheFull, CacheMiss, ConfigError
+from essp_common.pb.v1.messages_pb2 import FrameCodec
+from essp_common.runtime import metrics
+from essp_common.runtime.troubles import Kind
+from essp_common.video import codec
 
 TTL_S = 600.0
 KEY = clip_key("job-a", 1, 0, 7, 0)
 MIB = 2**20
+RAW = FrameCodec(name="raw")
 
 
 class CacheContract:
@@ -35,7 +41,52 @@ class CacheContract:
             cache.put(KEY, value, ["trainer.a"], TTL_S)
             assert bytes(cache.get(KEY)) == bytes(value)
 
+    def test_pieces_of_a_value_are_read_alone(self, cache: FrameCache) -> None:
+        """As the frames of a raw clip: header and table, then frames of one size."""
+        value = codec.encode(np.random.default_rng(0).integers(0, 256, (5, 90, 70, 3), np.uint8), RAW)
+        cache.put(KEY, codec.summed(value), ["trainer.a"], TTL_S)
+        assert bytes(cache.get(KEY)) == bytes(value)
+        for frames in ([0], [4, 1, 1], [0, 1, 2, 3, 4]):
+            parts = codec.raw_parts(len(value), 5, frames)
+            assert bytes(cache.get(KEY, parts)) == b"".join(value[begin:end] for begin, end in parts)
+        beyond = len(value) + len(value) // 5
+        assert bytes(cache.get(KEY, [(0, 128), (len(value), beyond)])) == bytes(value[:128])
+
+    @pytest.mark.parametrize("frames", [None, [0], [1]])
+    def test_value_that_is_not_what_was_stored_is_a_miss(self, cache: FrameCache, frames: list[int] | None) -> None:
+        """Its bytes changed between their making and the reader: it is told, removed, and can be stored again."""
+        value = bytearray(codec.encode(np.zeros((3, 90, 70, 3), np.uint8), RAW))
+        made = codec.summed(value)
+        value[codec.header(value).payload_start + 90 * 70 * 3 + 7] ^= 16
+        cache.put(KEY, made, ["trainer.a"], TTL_S)
+        parts = [] if frames is None else codec.raw_parts(len(value), 3, frames)
+        if frames == [0]:
+            assert len(cache.get(KEY, parts)) == 128 + 90 * 70 * 3
+            return
+        unsound = metrics.CACHE_UNSOUND.labels("damaged")._value
+        before = unsound.get()
+        with pytest.raises(CacheMiss, match="checksum does not match"):
+            cache.get(KEY, parts)
+        assert unsound.get() == before + 1
+        assert not cache.holds(KEY)
+        value[codec.header(value).payload_start + 90 * 70 * 3 + 7] ^= 16
+        cache.put(KEY, made, ["trainer.a"], TTL_S)
+        assert bytes(cache.get(KEY, parts)) == b"".join(value[begin:end] for begin, end in parts or [(0, len(value))])
+
+    def test_people_are_told_where_many_values_are_damaged(self, cache: FrameCache) -> None:
+        for _ in range(3):
+            assert Kind.CACHE_DAMAGED not in cache.troubles()
+            cache.put(KEY, Summed(b"frames", b"ABCD"), ["trainer.a"], TTL_S)
+            with pytest.raises(CacheMiss, match="checksum does not match"):
+                cache.get(KEY)
+        assert "not what was stored" in cache.troubles()[Kind.CACHE_DAMAGED]
+
     def test_missing_key_is_a_miss(self, cache: FrameCache) -> None:
+        assert cache.holds(KEY) is False
+        cache.put(KEY, b"", ["trainer.a"], TTL_S)
+        assert cache.holds(KEY) is True
+        cache.ack(KEY, "trainer.a")
+        assert cache.holds(KEY) is False
         with pytest.raises(CacheMiss, match="job-a"):
             cache.get(KEY)
         assert cache.ack(KEY, "trainer.a") is False

@@ -206,7 +206,7 @@ CALLS: dict[str, Callable[[FrameCache], object]] = {
     ("takes", "gives_back", "refused", "clustered"),
     [
         pytest.param("-set", "+set", {"put"}, False, id="set"),
-        pytest.param("-get", "+get", {"get"}, False, id="get"),
+        pytest.param("-get", "+get", {"get", "get of parts"}, False, id="get"),
         pytest.param("-getrange", "+getrange", {"get of parts", "ack", "ack_all"}, False, id="a command of the script"),
         pytest.param("-evalsha", "+evalsha", {"ack", "ack_all"}, False, id="evalsha"),
         pytest.param("-info", "+info", {"usage"}, False, id="info"),

@@ -22,7 +22,6 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 import essp
-import essp_common.learning.torchvision_compat  # noqa: F401  frameworks load torchvision
 from essp.api import loader as loader_module
 from tests.flow.conftest import EXAMPLES, RunExample
 from tests.harness.loops import loader

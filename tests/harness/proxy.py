@@ -6,6 +6,9 @@
     lose_requests    the next n pieces from the client vanish, each with its connection: it was never asked for
     lose_responses   the same, from the server: it was done, and nobody was told
     ignore           requests of one kind (of Kafka's protocol) vanish, and all others are answered, until `heal`
+    alter            the next n pieces from the server (None: all until `heal`) become what a function makes of them:
+                     `instead`, `before` and `twice` make answers that nobody has asked for
+    spoil            each answer of Kafka's protocol is replaced by what a function makes of it, until `heal`
 
 `faults` counts what really happened, since a fault that did not happen proves nothing. A Kafka client is told by the
 broker where the broker is: with `rewrite` the proxy puts its own port into the answers, so that each client can have a
@@ -18,6 +21,7 @@ import socket
 import struct
 import threading
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
 from typing import Literal, Self
@@ -26,6 +30,22 @@ _PIECE = 1 << 16
 _HOST = "127.0.0.1"
 
 Direction = Literal["request", "response"]
+Change = Callable[[bytes], bytes]
+
+
+def instead(answer: bytes) -> Change:
+    """This, and not what the server says."""
+    return lambda _: answer
+
+
+def before(answer: bytes) -> Change:
+    """This, and then what the server says."""
+    return lambda piece: answer + piece
+
+
+def twice(piece: bytes) -> bytes:
+    """What the server says, and once more."""
+    return piece + piece
 
 
 class Proxy:
@@ -42,6 +62,9 @@ class Proxy:
         self._delay_s = 0.0
         self._losses: Counter[Direction] = Counter()
         self._ignored: int | None = None
+        self._change: Change = bytes
+        self._altered: int | None = 0
+        self._spoil: Callable[[bytes], bytes] | None = None
         self._links: set[_Link] = set()
         self._closed = False
         self._listener = socket.create_server((_HOST, 0), backlog=128)
@@ -78,10 +101,22 @@ class Proxy:
         with self._changed:
             self._ignored = request
 
+    def alter(self, change: Change, count: int | None = 1) -> None:
+        """Pass on what `change` makes of the next `count` pieces from the server, or of all until `heal`."""
+        with self._changed:
+            self._change, self._altered = change, count
+
+    def spoil(self, spoil: Callable[[bytes], bytes]) -> None:
+        """Send what this makes of each answer (its size, its number, and what it says), until `heal`; an empty one ends
+        the connection. Of a proxy with `rewrite`."""
+        with self._changed:
+            self._spoil = spoil
+
     def heal(self) -> None:
         """Pass everything again; what was held goes on."""
         with self._changed:
-            self._ignored = None
+            self._altered = 0
+            self._ignored = self._spoil = None
             self._losses.clear()
             self._delay_s = 0.0
         self._set("pass")
@@ -142,6 +177,27 @@ class Proxy:
                 kept += piece[start:end]
             start = end
         return kept + piece[start:]
+
+    def altered(self, piece: bytes) -> bytes:
+        """What goes on in place of a piece from the server."""
+        with self._changed:
+            if self._altered == 0:
+                return piece
+            if self._altered is not None:
+                self._altered -= 1
+            self._count("altered")
+            return self._change(piece)
+
+    def spoilt(self, answer: bytes) -> bytes:
+        """What is sent in place of a whole answer. Raises `OSError` where the connection is to end."""
+        with self._changed:
+            if self._spoil is None:
+                return answer
+            self._count("spoilt")
+            made = self._spoil(answer)
+        if not made:
+            raise ConnectionAbortedError("the end of a connection in place of an answer")
+        return made
 
     def ended(self, link: _Link) -> None:
         """A connection is over."""
@@ -237,6 +293,8 @@ class _Link:
                     piece = self._proxy.heeded(piece)
                 if direction == "response" and self._found:
                     piece, pending = self._rewritten(pending + piece)
+                if direction == "response":
+                    piece = self._proxy.altered(piece)
                 target.sendall(piece)
         except OSError:
             pass  # the other direction has ended it, or one of the two is gone
@@ -246,10 +304,11 @@ class _Link:
 
     def _rewritten(self, data: bytes) -> tuple[bytes, bytes]:
         """The answers that are whole, with the port replaced, and the rest. Each begins with its length."""
-        end = 0
+        end, whole = 0, b""
         while len(data) >= end + 4 and len(data) >= (after := end + 4 + struct.unpack_from(">i", data, end)[0]):
+            whole += self._proxy.spoilt(data[end:after].replace(self._found, self._replaced))
             end = after
-        return data[:end].replace(self._found, self._replaced), data[end:]
+        return whole, data[end:]
 
     def _finish(self) -> None:
         with self._lock:

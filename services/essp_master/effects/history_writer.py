@@ -19,6 +19,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from essp_common.artifacts.history import History
 from essp_common.bus.port import Record, Subscription
@@ -26,6 +27,7 @@ from essp_common.errors import EsspError, Fenced, PermanentError
 from essp_common.pb.v1.messages_pb2 import HistorySegment, Purpose
 from essp_common.runtime.failpoints import failpoint
 from essp_common.runtime.retry import Outage
+from essp_common.runtime.threads import guarded
 from essp_master.config import MasterSettings
 from essp_master.job.job import Job
 from essp_master.job.lost_history import contents
@@ -122,6 +124,10 @@ class HistoryWriter:
             return False
         return not job.recorder.pending or job.fenced or job.unrecorded or job.handed_on
 
+    def forget(self, job: str) -> None:
+        """Nothing more is written of a job."""
+        self._written_s.pop(job, None)
+
     def wait(self, timeout_s: float) -> None:
         """Wait for the batch under way, for so long at most."""
         if (thread := self._thread) is not None:
@@ -150,7 +156,7 @@ class HistoryWriter:
         took_s = time.perf_counter() - began
         self._due_s = self._clock() + max(self._settings.history_s, took_s / _SHARE)
         self._pages = pages
-        self._thread = threading.Thread(target=self._write, args=(pages, handled), name="essp-history", daemon=True)
+        self._thread = guarded("essp-history", partial(self._write, pages, handled))
         self._thread.start()
 
     def finish(self) -> None:

@@ -96,7 +96,7 @@ class Previews:
         if layout.values == "descriptor":  # all of them are one picture
             frames, looked_at = list(range(found.shape[0])), found.shape[0]
         _refuse_more(found.nbytes // found.shape[0] * len(frames))
-        array: NDArray[Any] = codec.decode(value, frames)
+        array: NDArray[Any] = codec.decode(value, frames, found, checked=True)
         drawn = drawing(colour.pictures(array, found.colour), layout)
         count = len(drawn.pictures) * looked_at // len(frames)
         return drawn._replace(pictures=[drawn.pictures[k] for k in _chosen(len(drawn.pictures), None)[0]]), count

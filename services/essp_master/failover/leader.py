@@ -25,6 +25,8 @@ from kubernetes.leaderelection.leaderelection import LeaderElection
 from kubernetes.leaderelection.resourcelock.leaselock import LeaseLock
 from urllib3.exceptions import HTTPError
 
+from essp_common.runtime.threads import guarded
+
 log = logging.getLogger(__name__)
 
 LEASE_S = 15
@@ -42,7 +44,8 @@ class _Lock(LeaseLock):
         super().__init__(name, namespace, identity)
         self.api_instance: Any = client.CoordinationV1Api(api)
         for method in ("read_namespaced_lease", "create_namespaced_lease", "replace_namespaced_lease"):
-            limited = partial(getattr(self.api_instance, method), _request_timeout=timeout_s)
+            writes = {} if method.startswith("read") else {"field_manager": "essp-master"}
+            limited = partial(getattr(self.api_instance, method), _request_timeout=timeout_s, **writes)
             setattr(self.api_instance, method, limited)
         self.held_by = ""
         """Who led when last looked."""
@@ -129,7 +132,7 @@ class Election:
         self._times_s = times_s
         self._won = threading.Event()
         self._closed = threading.Event()
-        self._thread = threading.Thread(target=lambda: self.candidacy().run(), name="essp-election", daemon=True)
+        self._thread = guarded("essp-election", lambda: self.candidacy().run(), self._on_lost)
 
     def start(self) -> None:
         """Take part."""
@@ -197,5 +200,5 @@ class Election:
     def _on_lost(self) -> None:
         if self._closed.is_set():
             return
-        log.error("the lease could not be renewed within %d s: this master does not lead any more", self._times_s[1])
+        log.error("the lease was not renewed within %d s: this master does not lead any more", self._times_s[1])
         self._lost()

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import logging
 import threading
+from functools import partial
 
 from essp_common.errors import Fenced, TransientError
 from essp_common.failures import reason_of
 from essp_common.job.changes import gains
 from essp_common.job.status import JobState
 from essp_common.runtime import ids
+from essp_common.runtime.threads import guarded
 from essp_master.job.job import Job
 from essp_master.job.preflight import Preflight
 from essp_master.job.start_run import Origin
@@ -65,12 +67,8 @@ class Renewals:
                     continue
                 job.handed_on = True
                 runner.jobs.hold(job.name)
-                thread = threading.Thread(
-                    target=self._renew,
-                    name="essp-renew",
-                    daemon=True,
-                    args=[job, job.extension.goal, Origin.of_run(job)],
-                )
+                renew = partial(self._renew, job, job.extension.goal, Origin.of_run(job))
+                thread = guarded("essp-renew", renew)
                 self._threads[job.name] = thread
                 thread.start()
 

@@ -22,6 +22,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 from essp_common.job.spec import JobSpec
 from essp_common.job.status import JobState
 from essp_common.pb.v1.messages_pb2 import TEST, TRAIN, VALIDATION, PhaseReport, Progress, StepReport
+from essp_common.runtime.threads import guarded
 
 log = logging.getLogger(__name__)
 
@@ -135,7 +136,7 @@ class _Sender:
         self._items: queue.SimpleQueue[Item] = queue.SimpleQueue()
         self._closing = threading.Event()
         self._left_out = 0
-        self._thread = threading.Thread(target=self._run, name=f"essp-{tracker.name}", daemon=True)
+        self._thread = guarded("essp-tracker", self._run, of=tracker.name)
         self._thread.start()
 
     def offer(self, item: Item) -> None:

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable
 
 from essp_common.errors import EsspError, Fenced
+from essp_common.runtime.threads import lasting
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +29,7 @@ class OwnerWatch:
         self._check = check
         self._interval_s = interval_s
         self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="essp-owner", daemon=True)
+        self._thread = lasting("essp-owner", self._run, self._closed)
         self._thread.start()
 
     def close(self) -> None:

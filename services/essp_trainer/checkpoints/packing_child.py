@@ -82,9 +82,13 @@ def main() -> None:
 
 
 def _listen(requests: SimpleQueue[dict[str, Any]]) -> None:
-    for line in sys.stdin.buffer:
-        requests.put(json.loads(line))
-    os._exit(0)
+    status = 1
+    try:
+        for line in sys.stdin.buffer:
+            requests.put(json.loads(line))
+        status = 0
+    finally:
+        os._exit(status)  # also of what nobody expected: the parent then sees that this process is gone
 
 
 def _write(output: int, data: bytes) -> None:

@@ -65,6 +65,8 @@ def _listen(parent: Connection, permits: SimpleQueue[bool]) -> None:
             permits.put(parent.recv())
     except (EOFError, OSError):
         os._exit(0)
+    finally:
+        os._exit(1)  # of what nobody expected: the parent then sees that this process is gone
 
 
 if __name__ == "__main__":

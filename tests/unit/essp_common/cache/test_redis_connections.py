@@ -22,6 +22,12 @@ class Answering(Connection):
     def can_read(self, timeout: float | None = 0) -> bool:
         return False
 
+    def has_more(self) -> bool:
+        return False
+
+    def has_unasked(self) -> bool:
+        return False
+
     def send_command(self, *args: Any, **kwargs: Any) -> None:
         """It arrives."""
 
@@ -58,8 +64,8 @@ def test_connections_to_a_server_that_left_the_cluster_are_closed() -> None:
     OPEN.clear()
     cluster = Cluster("first")
     direct = DirectConnections(cluster)
-    assert direct.ask("key", ("GET", "key"), lambda: "otherwise") == "first"
+    assert direct.ask("key", ("GET", "key"), str, lambda: "otherwise") == "first"
     assert {"first"} == OPEN
     cluster.leads_to("second")
-    assert direct.ask("key", ("GET", "key"), lambda: "otherwise") == "second"
+    assert direct.ask("key", ("GET", "key"), str, lambda: "otherwise") == "second"
     assert {"second"} == OPEN

@@ -34,6 +34,21 @@ def test_the_last_error_is_raised_once_the_caller_leaves() -> None:
     assert waits == [0.5, 0.5]
 
 
+def test_one_error_that_nobody_expected_is_no_end() -> None:
+    outcomes: list[Exception | str] = [KeyError("a"), KeyError("b"), "answer"]
+
+    def call() -> str:
+        outcome = outcomes.pop(0)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    assert retry_transient(call, lambda: False, lambda _: None) == "answer"
+    outcomes += [KeyError("c"), KeyError("d"), KeyError("e"), "late"]
+    with pytest.raises(KeyError, match="e"):
+        retry_transient(call, lambda: False, lambda _: None)
+
+
 def test_a_block_is_left_after_a_wait() -> None:
     waits: list[float] = []
     answers: list[str] = []

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
+from essp_common.cache.seal import checksum
 from essp_common.colour import Colour
 from essp_common.errors import BadFrames, ConfigError
 from essp_common.job.clip_spec import CodecSpec
@@ -138,17 +139,23 @@ def test_header_describes_the_array() -> None:
 def test_raw_is_read_without_a_copy() -> None:
     value, frames = codec.frame_buffer((4, 2, 2, 3), np.uint8)
     frames[...] = 7
+    codec.complete(value)
     for array in (codec.decode(value), codec.decode(value, [0, 2]), codec.decode(value, range(1, 4))):
         assert np.shares_memory(array, frames)
         assert not array.flags.writeable
     frames[2] = 9
-    assert codec.decode(value, [2]).max() == 9
+    with pytest.raises(BadFrames, match="frame 2 is damaged"):
+        codec.decode(value, [2])
+    assert codec.decode(value, [2], checked=True).max() == 9
 
 
 def test_filled_buffer_equals_the_encoded_array() -> None:
     clip = smooth_clip()
     value, frames = codec.frame_buffer(clip.shape, clip.dtype)
     frames[...] = clip
+    with pytest.raises(BadFrames, match="damaged"):
+        codec.decode(value)
+    codec.complete(value)
     assert bytes(value) == bytes(codec.encode(clip, RAW))
 
 
@@ -228,13 +235,25 @@ def test_only_frames_of_yuv_and_of_luma_have_a_videos_own_colours(
 @settings(max_examples=60)
 @given(data=st.data())
 def test_flipped_bit_is_found(kind: FrameCodec, data: st.DataObject) -> None:
-    """Anywhere in a compressed value; of a raw one in the header, while its samples carry no checksum."""
     value = bytearray(codec.encode(smooth_clip(frames=2), kind))
-    end = len(value) if kind.name != "raw" else codec.header(value).payload_start
-    position = data.draw(st.integers(0, end * 8 - 1))
+    position = data.draw(st.integers(0, len(value) * 8 - 1))
     value[position // 8] ^= 1 << position % 8
     with pytest.raises(BadFrames):
         codec.decode(value)
+
+
+@pytest.mark.parametrize("frames", [[0], [3, 1], [4, 4]])
+def test_parts_of_a_raw_value_are_checked(frames: list[int]) -> None:
+    value = memoryview(codec.encode(smooth_clip(), RAW))
+    parts = codec.raw_parts(len(value), 5, frames)
+    joined = bytearray(b"".join(value[begin:end] for begin, end in parts))
+    np.testing.assert_array_equal(codec.decode(joined, frames), codec.decode(value)[frames])
+    joined[-1] ^= 1
+    with pytest.raises(BadFrames, match=f"frame {frames[-1]} is damaged"):
+        codec.decode(joined, frames)
+    if frames != frames[::-1]:
+        with pytest.raises(BadFrames, match="damaged"):
+            codec.decode(joined, frames[::-1])
 
 
 @ALL
@@ -250,7 +269,7 @@ def test_value_of_the_wrong_length_is_found(kind: FrameCodec, data: st.DataObjec
 @given(data=st.binary(max_size=300), magic=st.booleans())
 def test_foreign_bytes_are_told_as_such(data: bytes, magic: bool) -> None:
     with pytest.raises(BadFrames):
-        codec.decode(b"ESSP\x01" + data if magic else data)
+        codec.decode(b"ESSP\x02" + data if magic else data)
 
 
 @ALL
@@ -265,8 +284,8 @@ def forge(kind: int, shape: tuple[int, ...], dtype: bytes, parts: list[bytes], p
     """A value with a valid checksum that says what an attacker likes."""
     sizes = sum(map(len, parts)) if payload is None else payload
     padded = (*shape, *[0] * (8 - len(shape)))
-    head = struct.pack("<4sBBBxIQ8s8I", b"ESSP", 1, kind, len(shape), len(parts), sizes, dtype, *padded)
-    table = b"".join(struct.pack("<II", len(part), zlib.crc32(part)) for part in parts)
+    head = struct.pack("<4sBBBxIQ8s8I", b"ESSP", 2, kind, len(shape), len(parts), sizes, dtype, *padded)
+    table = b"".join(struct.pack("<II", len(part), checksum(part)) for part in parts)
     return b"".join([head, struct.pack("<I", zlib.crc32(table, zlib.crc32(head))), table, *parts])
 
 
@@ -297,7 +316,7 @@ def test_forgery_of_a_sound_value_is_sound() -> None:
         (forge(0, (1, 1), b"|O8", [], 8), "unknown kind"),
         (forge(7, (1, 1), b"|u1", [], 1), "unknown kind"),
         (forge(0, (1,), b"|u1", [], 1), "unknown kind"),
-        (b"ESSP\x02" + bytes(80), "version 2"),
+        (b"ESSP\x01" + bytes(80), "version 1"),
         (b"", "0 bytes"),
     ],
 )  # fmt: skip

@@ -108,8 +108,10 @@ class Sample:
         self.frames: list[NDArray[np.uint8]] = []
         with av.open(self.path) as container:
             for frame in container.decode(video=0):
-                picture = frame.to_ndarray(format="rgb24")
-                self.frames.append(np.rot90(picture, round(frame.rotation / 90)))
+                turns = round(frame.rotation / 90)
+                if frame.interlaced_frame:  # scaled whole, as ffmpeg does, not field by field: a copy has no flag
+                    frame = av.VideoFrame.from_ndarray(frame.to_ndarray(), format=frame.format.name)
+                self.frames.append(np.rot90(frame.to_ndarray(format="rgb24"), turns))
 
     def seed(self, first: int, count: int = 11, stride: int = 1, last: int | None = None) -> Seed:
         last = len(self.frames) - 1 if last is None else last

@@ -499,3 +499,37 @@ def test_bus_that_is_away_for_a_while_is_polled_again(bus: MemoryBus, monkeypatc
     worker.drain()
     thread.join(LONGEST_S)
     assert not thread.is_alive()
+
+
+class Broken(MemoryCache):
+    """Fails at everything, with errors that nobody expects."""
+
+    def get(self, key: str, parts: object = ()) -> Buffer:
+        raise TypeError("a bytes-like object is required, not 'int'")
+
+    def put(self, key: str, value: object, consumers: object, ttl_s: float) -> None:
+        raise AttributeError("'list' object has no attribute 'decode'")
+
+    def ack(self, key: str, consumer: str) -> bool:
+        raise ValueError("not enough values to unpack")
+
+
+def test_a_worker_stays_whatever_its_cache_and_its_reports_do(bus: MemoryBus, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "_TAKE_BACK_S", 0.0)
+    monkeypatch.setattr(CrashCounts, "take_back", lambda self: 1 / 0)
+    effects: list[Exception | None] = [KeyError("unexpected"), TypeError("again"), None]
+
+    def effect() -> None:
+        if effects and (error := effects.pop(0)) is not None:
+            raise error
+
+    stage = Script()
+    running = Running(bus, stage, Broken())
+    stage.on_handle = lambda record: running.reports.then(effect)
+    for value in (b"a", b"b", b"c", b"d"):
+        bus.publish("t", b"", value)
+    stage.wait(lambda: len(stage.handled) == 4)
+    until(lambda: not effects)
+    running.stop()
+    assert running.error is None
+    assert running.returned() == []

@@ -1,0 +1,64 @@
+"""Tells of values of a frame cache that are not what was stored under their keys, and are therefore not used.
+
+Each is counted. The first is a line in the log, since one flipped bit in months is nobody's work; of several within ten
+minutes people are told, since something is broken (`Kind.CACHE_DAMAGED`).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from essp_common.cache.seal import OfOtherRelease, Unsound
+from essp_common.errors import CacheMiss
+from essp_common.runtime import forks, metrics
+from essp_common.runtime.troubles import Kind, Troubles
+
+log = logging.getLogger(__name__)
+
+_MANY = 3
+_WITHIN_S = 600.0
+
+
+class Damage:
+    """What one cache has handed out damaged lately. Thread-safe."""
+
+    def __init__(self, where: str, clock: Callable[[], float]) -> None:
+        """`where` names the cache in messages."""
+        self._where = where
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._seen: deque[float] = deque(maxlen=_MANY)
+        self._last = ""
+        forks.follow(self)
+
+    def forked(self) -> None:
+        """A thread may have had the lock."""
+        self._lock = threading.Lock()
+
+    def found(self, key: str, error: Unsound) -> CacheMiss:
+        """What to raise for such a value."""
+        words = f"{key}: {error}"
+        other_release = isinstance(error, OfOtherRelease)
+        metrics.CACHE_UNSOUND.labels("foreign" if other_release else "damaged").inc()
+        if not other_release:
+            with self._lock:
+                now_s = self._clock()
+                first = not self._seen or now_s - self._seen[-1] >= _WITHIN_S
+                self._seen.append(now_s)
+                self._last = words
+            if first:
+                log.warning("%s: %s; it is made again", self._where, words)
+        return CacheMiss(words)
+
+    def troubles(self) -> Troubles:
+        """That there were many."""
+        with self._lock:
+            if len(self._seen) < _MANY or self._clock() - self._seen[0] >= _WITHIN_S:
+                return {}
+            return {
+                Kind.CACHE_DAMAGED: f"{self._where} hands out values that are not what was stored, and they are made "
+                f"again; look at its memory, the network and any proxy before it (last: {self._last})"
+            }
