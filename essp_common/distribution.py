@@ -51,6 +51,8 @@ EXTRAS = {
     "uvicorn": "master",
 }
 """Import name of a library -> the extra that installs it."""
+OF_LINUX = frozenset({"fcntl", "grp", "pwd", "resource", "termios"})
+"""Modules of Python that Windows has not, by which what needs Linux is found there."""
 
 
 def version() -> str:
@@ -74,6 +76,8 @@ def remedy(error: ModuleNotFoundError) -> str:
 def missing(what: str, error: ModuleNotFoundError) -> ConfigError | None:
     """What to tell the user about a library that `what` needs; None for a module that no extra brings."""
     library = (error.name or "").partition(".")[0]
+    if library in OF_LINUX:
+        return ConfigError(f"{what} needs Linux (this Python has no {library!r}); on Windows use WSL 2, or a container")
     if library not in EXTRAS:
         return None
     return ConfigError(f"{what} needs the package {library!r}; run: {install(EXTRAS[library])}")

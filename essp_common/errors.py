@@ -10,6 +10,7 @@
     │   ├── BadVideo        damaged, truncated, empty, not a video, over a limit (`kind` says which)
     │   ├── BadFrames       bytes in the cache that are not what their header says
     │   ├── NotFound        no such object or job
+    │   ├── Forbidden       it is another team's
     │   └── Conflict        the state does not allow it, or another process was first
     │       ├── Fenced      another process has taken over: this one has to leave
     │       └── PreconditionFailed  what was to be changed is not as the caller saw it
@@ -127,6 +128,10 @@ class NotFound(PermanentError):
     """
 
     kind = "vanished"
+
+
+class Forbidden(PermanentError):
+    """It is there, and not for who asks: it is another team's."""
 
 
 class Conflict(PermanentError):

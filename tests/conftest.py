@@ -28,6 +28,8 @@ from essp.servers.servers import KafkaServer, RedisServer, S3Server
 from tests.harness.fast_lane import FastLane
 from tests.harness.leaks import LeakCheck
 from tests.harness.reports import EveryFailureReported
+from tests.harness.skips import SkipsRefused
+from tests.lanes import FAST, LANES, Lane
 
 BUCKET = "essp-tests"
 
@@ -50,19 +52,23 @@ settings.load_profile("essp")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--fast", action="store_true", help="only tests that start no server and no process")
-    parser.addoption("--gpu", action="store_true", help="only the tests of tests/gpu, on the first GPU of this machine")
+    parser.addoption("--lane", choices=(FAST, *LANES), help="only the tests of this lane (tests/lanes.py says which)")
+    parser.addoption("--refuse-skips", action="store_true", help="a test that is skipped fails")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     _leave_running()
     _hear_interrupts()
-    if not config.getoption("--gpu"):
+    lane = config.getoption("--lane")
+    if lane != "gpu":
         # Results of CPUs are the same everywhere; a training would find the GPU by itself.
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     config.pluginmanager.register(LeakCheck())
     config.pluginmanager.register(EveryFailureReported())
-    if config.getoption("--fast"):
+    config.pluginmanager.register(Lane(lane))
+    if config.getoption("--refuse-skips"):
+        config.pluginmanager.register(SkipsRefused())
+    if lane == FAST:
         config.pluginmanager.register(FastLane())
 
 
@@ -79,14 +85,6 @@ def _hear_interrupts() -> None:
     children."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Either the tests of a GPU are run, or all others."""
-    below = collection_path.relative_to(config.rootpath).parts[:2]
-    if len(below) < 2 or below[0] != "tests" or not (config.rootpath / "tests" / below[1]).is_dir():
-        return None
-    return True if (below[1] == "gpu") != config.getoption("--gpu") else None
 
 
 @pytest.hookimpl(wrapper=True)
@@ -171,7 +169,11 @@ def redis_cluster_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]
 
 @pytest.fixture(scope="session")
 def kafka_url(server_logs: Path) -> Iterator[str]:
-    """`kafka://...` of the session; topics and groups are to be named after `unique`."""
+    """`kafka://...` of the session; topics and groups are to be named after `unique`. ESSP_TEST_KAFKA names a broker of
+    one's own, on this machine, such as Apache Kafka with `group.min.session.timeout.ms=500`."""
+    if own := os.environ.get("ESSP_TEST_KAFKA"):
+        yield f"{own}?session_timeout_ms=2000"
+        return
     with KafkaServer(server_logs, session_timeout_ms=2000) as server:
         yield server.url
 

@@ -6,12 +6,11 @@ accelerate launch accelerate_loop.py catalog.parquet
 import argparse
 from pathlib import Path
 
+import essp
 import torch
 from accelerate import Accelerator
 from torch.nn import functional
 from torchvision.models.video import mc3_18
-
-import essp
 
 
 def main() -> None:

@@ -8,9 +8,8 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import numpy as np
-
 import essp
+import numpy as np
 
 
 def main() -> None:

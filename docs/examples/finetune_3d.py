@@ -9,12 +9,11 @@ import argparse
 import os
 from pathlib import Path
 
+import essp
 import torch
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 from torchvision.models.video import mc3_18
-
-import essp
 
 MEAN, STD = (0.432, 0.395, 0.376), (0.228, 0.221, 0.217)
 

@@ -6,11 +6,10 @@ python flow.py catalog.parquet
 import argparse
 from pathlib import Path
 
+import essp
 import torch
 from torch import nn
 from torchvision.models import resnet18
-
-import essp
 
 LENGTH = 10  # flow fields that are stacked: 2 * LENGTH channels, dx and dy of each
 

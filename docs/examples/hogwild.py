@@ -6,10 +6,9 @@ python hogwild.py data/images
 
 import argparse
 
+import essp
 import torch
 from torch import multiprocessing, nn
-
-import essp
 
 
 def network(classes: int) -> nn.Module:

@@ -7,11 +7,10 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+import essp
 import torch
 from transformers import AutoModelForVideoClassification, Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_utils import get_last_checkpoint
-
-import essp
 
 
 def inputs(batch: essp.Batch) -> dict[str, torch.Tensor]:

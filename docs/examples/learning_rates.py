@@ -7,11 +7,10 @@ Every probe sees the same clips in the same order, so they differ in nothing but
 
 import argparse
 
+import essp
 import torch
 from torch import nn
 from torchvision.models import mobilenet_v3_small
-
-import essp
 
 RATES = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005)
 

@@ -5,13 +5,12 @@ python lightning_module.py catalog.parquet --resume lightning/last.ckpt
 
 import argparse
 
+import essp
 import lightning
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch.nn import functional
 from torchvision.models.video import mc3_18
-
-import essp
 
 
 class Clips(lightning.LightningDataModule):

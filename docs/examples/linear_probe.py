@@ -5,11 +5,10 @@ python linear_probe.py catalog.parquet
 
 import argparse
 
+import essp
 import torch
 from torch import nn
 from torchvision.models import mobilenet_v3_small
-
-import essp
 
 
 def described(loader: essp.Loader, backbone: nn.Module, device: str) -> tuple[torch.Tensor, torch.Tensor]:

@@ -9,10 +9,9 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+import essp
 import torch
 from torch import nn
-
-import essp
 
 
 class Policy(nn.Module):

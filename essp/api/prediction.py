@@ -32,6 +32,7 @@ from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.file import write_catalog
 from essp_common.catalog.rows import VideoRow
 from essp_common.catalog.timing import Timing
+from essp_common.distribution import needs_extra, require
 from essp_common.errors import ConfigError, EsspError, NotFound, PermanentError
 from essp_common.job.spec import JobSpec
 from essp_common.job.status import JobState, JobStatus
@@ -143,6 +144,7 @@ class Look:
 AS_IN_TRAINING = Look()
 
 
+@needs_extra("essp.predict")
 def predict(
     videos: str | Path | Sequence[str | Path],
     model: str | Path,
@@ -172,6 +174,7 @@ def predict(
     start; give it many videos at once. Raises `NotFound` if the model does not exist, and `EsspError` if the job fails
     as a whole. Ctrl-C ends it in order.
     """
+    require("essp.predict", "torch")
     given = [path_of("videos", video) for video in several("videos", videos, str, Path)]
     look = Look(segments, every_s, highlight, floor)
     answers = classify(given, uri_of("model", model), Settings(), _unwatched, look)

@@ -19,12 +19,13 @@ from typing import Any
 from essp.catalog.background import background_rows
 from essp.catalog.entry import Entry, Segment
 from essp.catalog.journal import Journal
-from essp.catalog.probing import Outcome, ProbeOptions, Prober, gave_up_after_s
+from essp.catalog.probing import PROBE, SALVAGE, Outcome, ProbeOptions, Prober, gave_up_after_s
 from essp.catalog.progress import Tally, Tell
 from essp.catalog.sources import Kind, Listing, read_source
 from essp.folders import check_file
 from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.file import NotACatalog, read_catalog, row_problems, write_catalog
+from essp_common.catalog.notes import SALVAGED, lines
 from essp_common.catalog.rows import VideoRow
 from essp_common.catalog.targets import Span, Targets, pack, unpack
 from essp_common.catalog.timing import Timing
@@ -34,6 +35,8 @@ from essp_common.wiring import Stores
 
 _LASTING = ("damaged", "truncated", "empty", "not_video", "limit", "encrypted", "format")
 """Kinds of errors that reading the same bytes again would give again; others are tried anew by the next build."""
+_SALVAGEABLE, _HOPELESS = ("truncated", "damaged"), "not one frame of it can be used"
+"""`SALVAGEABLE` and `HOPELESS` of `essp_common.video.probe`, which loads FFmpeg."""
 _TOLERANCE_S = 1e-4
 """How far the frames of an episode may be from their timestamps: that of LeRobot."""
 _NO_END = "; without an end, it is that of the file"
@@ -57,6 +60,8 @@ class BuildOptions:
     """One row a file, with its labelled stretches as targets, where the source lists stretches of files."""
     background: str | None = None
     """The class of rows that are made of what the labelled segments of a file leave out; None: none are made."""
+    salvage: bool = False
+    """Use the frames before the damage of files that were cut off or are damaged."""
     probe: ProbeOptions = field(default_factory=ProbeOptions)
 
 
@@ -99,13 +104,15 @@ def build(
     store, key = stores.resolve(out)
     check_file("--out", store, key, "catalog.parquet", ".part-000000")  # a part of the journal without content
     journal = Journal(store, key)
-    known = _known(options.probe.timeout_s, _previous(store, key), journal)
+    if options.salvage and options.probe.probe == PROBE:
+        options = replace(options, probe=replace(options.probe, probe=SALVAGE))
+    known = _known(options, _previous(store, key), journal)
     before = len(known)
 
     def frame_counts(entries: Sequence[Entry]) -> list[int]:
         files = [VideoRow(entry.uri, entry.uri, "", "", entry.size_bytes, entry.etag) for entry in entries]
         new = {file.uri: file for file in files if _version(file) not in known}
-        known.update(_known(options.probe.timeout_s, _read(new, roots, options.probe, journal)))
+        known.update(_known(options, _read(new, roots, options.probe, journal)))
         return [known.get(_version(file), file).frame_count for file in files]
 
     listing = read_source(
@@ -175,14 +182,19 @@ def _previous(store: ObjectStore, key: str) -> Sequence[VideoRow]:
         return ()
 
 
-def _known(timeout_s: float, *sources: Iterable[VideoRow]) -> dict[tuple[str, int, str], VideoRow]:
+def _known(options: BuildOptions, *sources: Iterable[VideoRow]) -> dict[tuple[str, int, str], VideoRow]:
     """The files whose facts, or lasting error, are known already. One that took too long counts until it may take
-    longer than it did."""
+    longer than it did; one that was salvaged, or could be, where that is wanted as it was."""
     known = {}
     for rows in sources:
         for row in rows:
             kind = (row.error or "").partition(":")[0]
-            if row.frame_count or kind in _LASTING or gave_up_after_s(row.error) >= timeout_s:
+            if row.frame_count:
+                lasts = options.salvage or SALVAGED not in dict(lines(row.notes))
+            else:
+                hopeless = not options.salvage or kind not in _SALVAGEABLE or _HOPELESS in (row.error or "")
+                lasts = kind in _LASTING and hopeless
+            if lasts or gave_up_after_s(row.error) >= options.probe.timeout_s:
                 known[_version(row)] = row
     return known
 

@@ -36,6 +36,8 @@ class Parts(ABC, Generic[T]):
         self._clock = clock
         keys = (info.key for info in store.list(self._prefix))
         self._parts = [key for key in keys if _NUMBER.fullmatch(key.removeprefix(self._prefix))]
+        self._own: set[str] = set()
+        """Those that were written or read here. Others may have files of such names, too."""
         self._rows: list[T] = []
         self._saved = clock()
 
@@ -43,9 +45,11 @@ class Parts(ABC, Generic[T]):
         """What is stored. A part of another version or a damaged one is as good as none."""
         for part in tuple(self._parts):
             try:
-                yield from self._read(self._store, part)
+                rows = self._read(self._store, part)
             except (ConfigError, PermanentError):
                 continue
+            self._own.add(part)
+            yield from rows
 
     def add(self, row: T) -> None:
         """Remember a file; saves now and then."""
@@ -60,13 +64,18 @@ class Parts(ABC, Generic[T]):
             part = f"{self._prefix}{last + 1:06d}"
             self._write(self._store, part, tuple(self._rows))
             self._parts.append(part)
+            self._own.add(part)
             self._rows.clear()
         self._saved = self._clock()
 
     def clear(self) -> None:
-        """Remove the journal: the output holds everything."""
-        for part in self._parts:
+        """Remove the journal: the output holds everything. What cannot be read as a part of it stays."""
+        if self._own != set(self._parts):
+            for _ in self:
+                pass
+        for part in self._own:
             self._store.delete(part)
+        self._own.clear()
         self._parts.clear()
         self._rows.clear()
 

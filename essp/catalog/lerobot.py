@@ -38,6 +38,9 @@ _EPISODES_OF_SPLIT = re.compile(r"([0-9]{1,9}):([0-9]{1,9})")
 _VERSION = "v3."
 _TIME = "/from_timestamp"
 _NO_NUMBERS = frozenset({"video", "image", "string", "language", "audio"})
+_DEPTH = (
+    f"a depth camera (is_depth_map in {_INFO}), whose distances have more bits than clips; they are not read as colours"
+)
 _NEEDED = ("episode_index", "length", "dataset_from_index", "dataset_to_index", "data/chunk_index", "data/file_index")
 
 
@@ -55,6 +58,18 @@ class Info(BaseModel):
     def cameras(self) -> list[str]:
         """The features that are videos, by name."""
         return sorted(name for name, feature in self.features.items() if feature.get("dtype") == "video")
+
+    @property
+    def depth_cameras(self) -> list[str]:
+        """Those whose videos are distances and not colours, by name."""
+        return [name for name in self.cameras if _is_depth(self.features[name])]
+
+
+def _is_depth(feature: Mapping[str, Any]) -> bool:
+    """`is_depth_map` lies in `info`, or in the feature itself, as `video.is_depth_map` in some releases."""
+    info = feature.get("info")
+    said = {**feature, **(info if isinstance(info, dict) else {})}
+    return any(bool(value) for name, value in said.items() if name.rpartition(".")[2] == "is_depth_map")
 
 
 def is_lerobot(found: Found) -> str:
@@ -80,6 +95,10 @@ def lerobot(found: Found) -> Iterator[Entry]:
     if found.camera and found.camera not in cameras:
         raise ConfigError(f"--camera {found.camera}: there is none; cameras: {', '.join(cameras) or 'none'}")
     cameras = [found.camera] if found.camera else cameras
+    depth = [camera for camera in cameras if camera in info.depth_cameras]
+    if found.camera and depth:
+        others = ", ".join(camera for camera in info.cameras if camera not in info.depth_cameras)
+        raise ConfigError(f"--camera {found.camera}: {_DEPTH}; cameras of colour: {others or 'none'}")
     episodes = _episodes(found, cameras)
     splits = _splits(info)
     files = {item.key: item for item in found.videos}
@@ -93,6 +112,10 @@ def lerobot(found: Found) -> Iterator[Entry]:
             key = _place(found, "video_path", info.video_path, episode, f"videos/{camera}/", video_key=camera)
             entry_id = name if found.camera else f"{name}/{camera}"
             item = files.get(key)
+            if camera in depth:
+                what = f"depth: {camera} is {_DEPTH}"
+                yield Entry(entry_id, found.store.uri(key), tasks[0] if tasks else "", split, error=what)
+                continue
             if item is None:
                 yield Entry(entry_id, found.store.uri(key), tasks[0] if tasks else "", split, error="vanished: no file")
                 continue

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from essp_common.catalog.catalog import Catalog
+from essp_common.catalog.notes import lines
 from essp_common.catalog.rows import Rows
 from essp_common.catalog.timing import Timing
 from essp_common.planning.splits import straddling
@@ -19,7 +20,7 @@ from essp_common.planning.splits import straddling
 COLUMNS = (
     *("id", "uri", "class_name", "split", "size_bytes", "container", "codec", "pixel_format", "width", "height"),
     *("fps", "duration_s", "start_s", "timestamps", "time_base"),
-    *("frame_count", "first_frame", "last_frame", "seekable", "keyframe_frame", "group", "error"),
+    *("frame_count", "first_frame", "last_frame", "seekable", "keyframe_frame", "group", "notes", "error"),
 )
 """The columns that a summary needs."""
 
@@ -50,7 +51,7 @@ class GopLengths:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Videos that cannot be used for one kind of reason."""
+    """Videos that cannot be used for one kind of reason, or are used although there is something to know of them."""
 
     kind: str
     videos: int
@@ -83,6 +84,8 @@ class Summary:
     """Groups that have videos in several splits -> those splits."""
     variable_rate: int
     """Videos whose frame rate varies."""
+    notes: tuple[Problem, ...]
+    """What people should know of files that can be used, such as interlaced ones; each file counts once."""
     problems: tuple[Problem, ...]
 
 
@@ -105,6 +108,7 @@ def summarize(catalog: Catalog, examples: int = 3) -> Summary:
         groups={name: rows.groups for name, rows in splits.items() if rows.groups},
         straddling=straddling(splits.items()),
         variable_rate=int(varies.sum()),
+        notes=_notes(_files(usable), examples),
         problems=_problems(catalog.rows.where(~catalog.rows.usable), examples),
     )
 
@@ -200,11 +204,24 @@ def _span(low: int, high: int) -> str:
     return str(high) if low == high else f"{low}-{high}"
 
 
+def _notes(rows: Rows, examples: int) -> tuple[Problem, ...]:
+    found: defaultdict[str, list[str]] = defaultdict(list)
+    codes, words = rows.words("notes")
+    for row, code in enumerate(codes.tolist()):
+        for kind, what in lines(words.value(code)):
+            found[kind].append(f"{rows.text('id', row)}: {what}")
+    return _ranked_problems(found, examples)
+
+
 def _problems(rows: Rows, examples: int) -> tuple[Problem, ...]:
     found: defaultdict[str, list[str]] = defaultdict(list)
     codes, words = rows.words("error")
     for row, code in enumerate(codes.tolist()):
         kind, _, reason = words.value(code).partition(": ")
         found[kind].append(f"{rows.text('id', row)}: {reason or kind}")
+    return _ranked_problems(found, examples)
+
+
+def _ranked_problems(found: Mapping[str, Sequence[str]], examples: int) -> tuple[Problem, ...]:
     ranked = sorted(found.items(), key=lambda item: (-len(item[1]), item[0]))
-    return tuple(Problem(kind, len(lines), tuple(lines[:examples])) for kind, lines in ranked)
+    return tuple(Problem(kind, len(told), tuple(told[:examples])) for kind, told in ranked)

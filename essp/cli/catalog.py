@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Annotated
 
@@ -16,7 +16,7 @@ from rich.text import Text
 from essp.catalog.build import BuildOptions, Built, build
 from essp.catalog.probing import ProbeOptions
 from essp.catalog.sources import Kind, others
-from essp.catalog.summary import COLUMNS, Amount, Summary, summarize
+from essp.catalog.summary import COLUMNS, Amount, Problem, Summary, summarize
 from essp.cli.catalog_check import check_command
 from essp.cli.console import open_console
 from essp.cli.reading_progress import reading_progress
@@ -61,6 +61,13 @@ def build_command(
             help="Also a row, of a class of this name, for each stretch of a file that its labelled segments leave out."
         ),
     ] = None,
+    salvage: Annotated[
+        bool,
+        typer.Option(
+            "--salvage",
+            help="Of files that were cut off or are damaged, use the frames before that; default: they are errors.",
+        ),
+    ] = False,
     workers: Annotated[int, typer.Option(help="Files read at a time (0: one a core).", min=0)] = 0,
     timeout_s: Annotated[
         float, typer.Option(help="Seconds of processor time that one file may take.", min=0.1)
@@ -77,7 +84,7 @@ def build_command(
     changed; after an interruption it goes on where it stopped.
     """
     options = BuildOptions(
-        kind, split, group_column, camera, whole, background, ProbeOptions(workers or cpu_count(), timeout_s)
+        kind, split, group_column, camera, whole, background, salvage, ProbeOptions(workers or cpu_count(), timeout_s)
     )
     console = open_console(stderr=True)
 
@@ -98,6 +105,13 @@ def build_command(
         console.print(_closing(built, as_uri(out)), highlight=False, soft_wrap=True)
     for note in built.notes:
         console.print(f"note: {note}", highlight=False, soft_wrap=True)
+    broken = sum(problem.videos for problem in summary.problems if problem.kind in ("truncated", "damaged"))
+    if broken and not salvage:
+        console.print(
+            f"note: {counted(broken, 'video')} cut off or damaged; --salvage uses the frames before that",
+            highlight=False,
+            soft_wrap=True,
+        )
     if not summary.usable.videos:
         console.print("none of the videos can be used: `essp catalog show --problems` lists why", soft_wrap=True)
         raise typer.Exit(1)
@@ -142,8 +156,9 @@ def _show(console: Console, summary: Summary) -> None:
         console.print(f"{left} of {summary.rows} videos cannot be used", highlight=False)
     if summary.usable.videos:
         _show_usable(console, summary)
-    if summary.problems:
-        console.print(_problems(summary))
+    for title, problems in (("note", summary.notes), ("problem", summary.problems)):
+        if problems:
+            console.print(_problems(title, problems))
 
 
 def _show_usable(console: Console, summary: Summary) -> None:
@@ -210,10 +225,10 @@ def _counts(title: str, counts: dict[str, int], unit: str = "videos") -> Table:
     return table
 
 
-def _problems(summary: Summary) -> Table:
-    table = _table("problem", "videos")
+def _problems(title: str, problems: Sequence[Problem]) -> Table:
+    table = _table(title, "videos")
     table.add_column("for example", overflow="fold")
-    for problem in summary.problems:
+    for problem in problems:
         table.add_row(problem.kind, f"{problem.videos}", "\n".join(problem.examples))
     return table
 

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from essp_common.artifacts.removal import OfAnotherJob
 from essp_common.errors import ConfigError
 
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
@@ -25,3 +26,10 @@ def confirm(question: str) -> None:
         raise ConfigError("cannot ask for confirmation without a terminal; add --yes") from error
     if not agreed:
         raise typer.Abort
+
+
+def ask_for(other: OfAnotherJob, yes: bool) -> None:
+    """Ask whether the output of another job may go. Raises as `confirm` does."""
+    if not yes:
+        typer.echo(str(other).partition("; choose")[0], err=True)
+        confirm(f"Remove the output of job {other.job}?")

@@ -18,9 +18,11 @@ import typer
 
 from essp.catalog.build import BuildOptions, build
 from essp.demo.dataset import make_dataset
-from essp.demo.job import job_text, prediction_text
+from essp.demo.job import MARKS, job_text, prediction_text
 from essp.folders import folder_for, store_for, written
 from essp.uris import as_uri, shown
+from essp_common.catalog.file import read_catalog
+from essp_common.errors import ConfigError, NotFound
 from essp_common.job.spec import parse_spec
 from essp_common.runtime.config import Settings
 from essp_common.runtime.temporary import TemporaryFolder
@@ -42,6 +44,10 @@ def main(
     jobs = folder_for("--out", out)
     stores = Settings().stores
     store = store_for("URI", f"{root}/videos", Stores(stores))
+    for name in texts:
+        _check_job(jobs / f"{name}.yaml")
+    _check_catalog(f"{root}/catalog.parquet", f"{root}/videos", Stores(stores))
+    _check_catalog(f"{root}/unseen.parquet", f"{root}/videos/test", Stores(stores))
     with TemporaryFolder("demo") as folder:
         made = make_dataset(f"{folder}/videos", videos_per_class)  # whoever makes them locks their folder
         files = sorted(path for path in made.glob("*/*/*") if path.is_file())
@@ -55,3 +61,26 @@ def main(
         with written(path):
             path.write_text(text, encoding="utf-8")
         typer.echo(f"essp job start {shown(as_uri(str(path)))} --wait")
+
+
+def _check_job(path: Path) -> None:
+    """Raises `ConfigError` for a file that another program or a person has written."""
+    try:
+        text = path.read_text("utf-8", "replace") if path.exists() else MARKS[0]
+    except OSError:  # said when it is written
+        return
+    if not text.startswith(MARKS):
+        raise ConfigError(f"{path} is there already, and not from this command; name another folder with --out")
+
+
+def _check_catalog(uri: str, source: str, stores: Stores) -> None:
+    """Raises `ConfigError` for what is no catalog of the demonstration's videos."""
+    store, key = stores.resolve(uri)
+    try:
+        found = read_catalog(store, key, ()).source
+    except NotFound:
+        return
+    except ConfigError:
+        found = ""
+    if found != source:
+        raise ConfigError(f"{uri} is there already, and not from this command; name another URI")

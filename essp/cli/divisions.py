@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from essp.cli.console import open_console
+from essp.cli.fresh import preflight_asking
 from essp.divisions.figures import Outcomes, has_ended, outcomes
 from essp.divisions.jobs import Division, of_folds, of_splits
 from essp.divisions.page import write_page
@@ -22,7 +23,7 @@ from essp_common.job.status import JobState, JobStatus
 from essp_common.quantities import percent
 from essp_common.runtime.process import EXIT_INTERRUPTED
 from essp_common.wiring import Stores
-from essp_master.job.preflight import Preflight, preflight
+from essp_master.job.preflight import Preflight
 from essp_master.registrations import Declared
 
 Splits = Annotated[
@@ -52,12 +53,14 @@ def option_of(splits: str | None, folds: str | None) -> str:
     return f" --folds {folds}" if splits is None else f" --splits {splits}"
 
 
-def checked(divisions: Sequence[Division], stores: Stores, fresh: bool, declared: Declared) -> list[Preflight]:
-    """What is known of each job before any begins. Raises as `preflight`, naming the division."""
+def checked(
+    divisions: Sequence[Division], stores: Stores, fresh: bool, yes: bool, declared: Declared
+) -> list[Preflight]:
+    """What is known of each job before any begins. Raises as `preflight_asking`, naming the division."""
     found = []
     for division in divisions:
         try:
-            found.append(preflight(division.spec, stores, fresh, declared))
+            found.append(preflight_asking(division.spec, stores, fresh, yes, declared))
         except ConfigError as error:
             raise ConfigError(f"{division.name}: {error}") from error
     return found

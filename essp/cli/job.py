@@ -19,7 +19,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from essp.cli.confirmation import Yes, confirm
+from essp.cli.confirmation import Yes, ask_for, confirm
 from essp.cli.console import open_console
 from essp.cli.dashboard import dashboard, duration, results
 from essp.cli.job_file import Epochs, load_job
@@ -38,11 +38,12 @@ from essp.cli.rest import (
     unreachable,
 )
 from essp.job_file import placed_part, read_part
+from essp_common.artifacts.removal import OfAnotherJob
 from essp_common.errors import ConfigError, Unavailable
 from essp_common.field_paths import PATH, joined, parts_of
 from essp_common.job.documents import read_yaml
 from essp_common.job.status import JobState, JobStatus, JobSummary
-from essp_common.quantities import percent
+from essp_common.quantities import counted, percent, size
 
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, help="Start, watch, change, pause, resume and stop jobs over REST."
@@ -61,7 +62,15 @@ Name = Annotated[str, typer.Argument(help="The job.")]
 @app.command()
 def start(
     file: Annotated[Path, typer.Argument(help="The job file (YAML or JSON).")],
-    fresh: Annotated[bool, typer.Option("--fresh", help="Remove what an earlier run of the job left.")] = False,
+    fresh: Annotated[
+        bool,
+        typer.Option(
+            "--fresh", help="Begin again: remove what a job has left in the output, and nothing but what ESSP wrote."
+        ),
+    ] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="With --fresh: do not ask whether the output of another job may go.")
+    ] = False,
     epochs: Epochs = None,
     wait_for_it: Annotated[bool, typer.Option("--wait", help="Wait until it has ended.")] = False,
     server: Server = SERVER,
@@ -71,12 +80,11 @@ def start(
     """Start a job; one that has ended goes on from its checkpoints."""
     spec = load_job(file, epochs)
     with connect(server, token) as client:
+        body, params = spec.model_dump_json(), {"fresh": "true" if fresh else "false"}
+        if fresh:
+            params |= _agreed(client, body, params, yes)
         headers = {"Idempotency-Key": uuid.uuid4().hex}  # a lost answer is asked for again, nothing starts twice
-        answer = _retried(
-            lambda: ask(
-                client, "POST", "/v1/jobs", params={"fresh": fresh}, content=spec.model_dump_json(), headers=headers
-            )
-        )
+        answer = _retried(lambda: ask(client, "POST", "/v1/jobs", params=params, content=body, headers=headers))
         begun = JobStatus.model_validate(answer)
         if not wait_for_it:
             _print(begun, as_json)
@@ -84,6 +92,23 @@ def start(
         if not begun.state.ended:
             typer.echo(f"job {begun.name} is {begun.state}; waiting until it has ended", err=True)
         _wait(client, spec.name, None, as_json, heard=True)
+
+
+def _agreed(client: httpx.Client, body: str, params: dict[str, str], yes: bool) -> dict[str, str]:
+    """Say what a start with these parameters removes, or ask, if it is the output of another job; what to add to them
+    then."""
+    agreed: dict[str, str] = {}
+    try:
+        found = ask(client, "POST", "/v1/jobs:validate", params=params, content=body)
+    except OfAnotherJob as error:
+        ask_for(error, yes)
+        agreed = {"replaces": error.job}
+        found = ask(client, "POST", "/v1/jobs:validate", params=params | agreed, content=body)
+    if removes := found.get("removes"):
+        what = f"{counted(removes['objects'], 'object')}, {size(removes['bytes'])}"
+        kept = f"; {counted(len(removes['kept']), 'file')} of yours between them stay" if removes["kept"] else ""
+        typer.echo(f"--fresh removes job {removes['job']} in its output: {what}{kept}", err=True)
+    return agreed
 
 
 @app.command("ls")

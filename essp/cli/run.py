@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from essp.cli.divisions import Folds, Splits, checked, command_again, divisions_of, option_of, run_all
 from essp.cli.doctor import failing, not_ready
+from essp.cli.fresh import preflight_asking, tell
 from essp.cli.interrupt import interruptible
 from essp.cli.job_file import Epochs, load_job
 from essp.cli.view import View, open_view
@@ -18,28 +21,48 @@ from essp.embedded.claim import Claim
 from essp.embedded.composition import Embedded, EmbeddedOptions
 from essp.embedded.devices import check_devices
 from essp_common.distribution import require
+from essp_common.errors import ConfigError
 from essp_common.job.spec import JobSpec
 from essp_common.job.status import JobState, JobStatus
 from essp_common.runtime.config import Settings
 from essp_common.runtime.process import EXIT_INTERRUPTED, set_up_logging
 from essp_common.wiring import Stores
+from essp_master.config import MasterSettings
+from essp_master.job.output import ANYBODY, Asked
 from essp_master.job.preflight import preflight
 from essp_master.registrations import Declared
 
+if TYPE_CHECKING:
+    from essp.embedded.local_api import LocalApi
+
+LOCALHOST = "127.0.0.1"
 _LOOK_S = 0.25
 
 
 def main(
     job: Annotated[Path, typer.Argument(help="The job file (YAML or JSON); `essp init` writes one.")],
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Forget what an earlier run of this job left, and begin again.")
+        bool,
+        typer.Option(
+            "--fresh", help="Begin again: remove what a job has left in the output, and nothing but what ESSP wrote."
+        ),
+    ] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="With --fresh: do not ask whether the output of another job may go.")
     ] = False,
     epochs: Epochs = None,
     splits: Splits = None,
     folds: Folds = None,
     serve: Annotated[
-        int, typer.Option(help="Also serve the REST API on this port of localhost (0: do not).", min=0, max=65535)
+        int,
+        typer.Option(
+            help="Also serve the page and the REST API on this port, and print their address with its token "
+            "(0: do not).",
+            min=0,
+            max=65535,
+        ),
     ] = 0,
+    host: Annotated[str, typer.Option(help="Where --serve listens; `::`: on all addresses.")] = LOCALHOST,
     as_json: Annotated[bool, typer.Option("--json", help="Print events and status as JSON lines.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the services' logs.")] = False,
 ) -> None:
@@ -48,35 +71,55 @@ def main(
     With --splits or --folds it is one job for each division of the data set, below the job's output, one after the
     other; then the figures of each, their mean and standard deviation, also as a page (divisions.html).
     """
-    if serve:  # said now, not when all the rest of the job has been loaded
-        for library in ("fastapi", "uvicorn"):
-            require("essp run --serve", library)
-    settings, options = Settings(), EmbeddedOptions(fresh=fresh, serve=serve)
-    spec, stores = load_job(job, epochs), Stores(settings.stores)
-    if divisions := divisions_of(spec, splits, folds, stores):
-        again = command_again(job, option_of(splits, folds), epochs)
-        run_all(
-            spec,
-            divisions,
-            checked(divisions, stores, fresh, Declared(code=settings.code)),
-            stores,
-            fresh,
-            as_json,
-            again,
-            lambda of: run_watched(of, open_view(as_json), options, verbose),
-        )
+    spec, settings = load_job(job, epochs), Settings()
+    stores = Stores(settings.stores)
+    with _served(serve, host) as api:
+        options = EmbeddedOptions(fresh=fresh, api=api)
+        if divisions := divisions_of(spec, splits, folds, stores):
+            again = command_again(job, option_of(splits, folds), epochs)
+            run_all(
+                spec,
+                divisions,
+                checked(divisions, stores, fresh, yes, Declared(code=settings.code)),
+                stores,
+                fresh,
+                as_json,
+                again,
+                lambda of: run_watched(of, open_view(as_json), options, verbose, yes=True),  # it was asked above
+            )
+            return
+        status = run_watched(spec, open_view(as_json), options, verbose, yes)
+        if not status.state.ended:
+            more = "" if epochs is None else f" --epochs {epochs}"
+            typer.echo(f"to go on: essp run {job}{more}", err=True)
+            raise typer.Exit(EXIT_INTERRUPTED)
+        if status.state != JobState.COMPLETED:
+            raise typer.Exit(1)
+
+
+@contextmanager
+def _served(port: int, host: str) -> Iterator[LocalApi | None]:
+    """The page, for as long as the block lasts; None without a port."""
+    if not port:
+        if host != LOCALHOST:
+            raise ConfigError("--host says where --serve listens; give --serve PORT, too")
+        yield None
         return
-    status = run_watched(spec, open_view(as_json), options, verbose)
-    if not status.state.ended:
-        more = "" if epochs is None else f" --epochs {epochs}"
-        typer.echo(f"to go on: essp run {job}{more}", err=True)
-        raise typer.Exit(EXIT_INTERRUPTED)
-    if status.state != JobState.COMPLETED:
-        raise typer.Exit(1)
+    for library in ("fastapi", "uvicorn"):
+        require("essp run --serve", library)
+    from essp.embedded.local_api import LocalApi
+
+    with LocalApi(MasterSettings(), host, port) as api:
+        typer.echo(f"page    {api.address}\n        it ends with this run, and the report stays", err=True)
+        yield api
 
 
-def run_watched(spec: JobSpec, view: View, options: EmbeddedOptions, verbose: bool = False) -> JobStatus:
+def run_watched(
+    spec: JobSpec, view: View, options: EmbeddedOptions, verbose: bool = False, yes: bool = False
+) -> JobStatus:
     """Run a job to its end, or until Ctrl-C, which saves; then the report. The status it was left in.
+
+    `yes`: do not ask whether the output of another job may be removed, where the job begins anew.
 
     Raises `ConfigError` for a job that cannot run, as `essp validate` does; `Unavailable` where the settings name
     servers that are not ready; `Conflict` while another process runs a job in that output.
@@ -84,7 +127,7 @@ def run_watched(spec: JobSpec, view: View, options: EmbeddedOptions, verbose: bo
     settings = Settings()
     set_up_logging(settings if verbose else settings.model_copy(update={"log_level": "ERROR"}))
     stores = Stores(settings.stores)
-    found = preflight(spec, stores, options.fresh, Declared(code=settings.code))
+    found = preflight_asking(spec, stores, options.fresh, yes, Declared(code=settings.code))
     check_devices(spec)
     if problems := failing(settings):
         raise not_ready(problems)
@@ -93,9 +136,11 @@ def run_watched(spec: JobSpec, view: View, options: EmbeddedOptions, verbose: bo
         but = f"; {stopped} stopped early, and would want a larger stop.patience, too" if stopped else ""
         more = f"more epochs train them on, as in --epochs {2 * spec.epochs}"
         typer.echo(f"all trainers are done; {more}{but}", err=True)
+    tell(found)
     with Claim(spec.output, stores, partial(typer.echo, err=True)) as claim:
         if claim.waited:  # another process may have trained on meanwhile
-            found = preflight(spec, stores, options.fresh, Declared(code=settings.code))
+            asked = ANYBODY if found.removes is None else Asked(replaces=found.removes.job)
+            found = preflight(spec, stores, options.fresh, Declared(code=settings.code), asked=asked)
         status = _watched(found.spec, view, settings, replace(options, checked=found), claim)
         if status.state == JobState.COMPLETED and spec.predictor is None:
             # Drawing takes a few seconds and another library; only now is it known to be wanted.

@@ -14,10 +14,12 @@ from essp.cli.console import open_console
 from essp.cli.divisions import Folds, Splits, checked, divisions_of
 from essp.cli.doctor import failing as servers_failing
 from essp.cli.doctor import not_ready
+from essp.cli.fresh import preflight_asking, tell
 from essp.cli.job_file import Epochs, load_job
 from essp.embedded.composition import embedded_settings
 from essp.embedded.devices import check_devices
 from essp.uris import shown
+from essp_common.artifacts.removal import Removal
 from essp_common.job.spec import JobSpec
 from essp_common.job.status import phase_title
 from essp_common.pb.v1.messages_pb2 import Purpose
@@ -25,7 +27,7 @@ from essp_common.planning.decode_cost import decode_cost
 from essp_common.quantities import counted, size
 from essp_common.runtime.config import Settings
 from essp_common.wiring import Stores, open_cache
-from essp_master.job.preflight import Preflight, preflight
+from essp_master.job.preflight import Preflight
 from essp_master.registrations import Declared
 
 _SHARED = 1.05
@@ -34,7 +36,9 @@ _SHARED = 1.05
 
 def main(
     job: Annotated[Path, typer.Argument(help="The job file.")],
-    fresh: Annotated[bool, typer.Option("--fresh", help="Check it as `essp run --fresh` would.")] = False,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Check it as `essp run --fresh` would, and say what that removes.")
+    ] = False,
     epochs: Epochs = None,
     splits: Splits = None,
     folds: Folds = None,
@@ -49,7 +53,10 @@ def main(
     spec, stores = load_job(job, epochs), Stores(settings.stores)
     divisions = divisions_of(spec, splits, folds, stores)
     declared = Declared(code=settings.code)
-    found = checked(divisions, stores, fresh, declared) if divisions else [preflight(spec, stores, fresh, declared)]
+    if divisions:
+        found = checked(divisions, stores, fresh, True, declared)
+    else:
+        found = [preflight_asking(spec, stores, fresh, True, declared)]
     if settings.bus.startswith("memory:"):  # else the trainers may be on other machines
         check_devices(spec)
     failing = servers_failing(settings)
@@ -63,6 +70,8 @@ def main(
         _print_divisions(facts)
     else:
         _print(_facts(found[0]))
+    for one in found:
+        tell(one)
     for warning in warnings:
         typer.echo(f"warning: {warning}", err=True)
     if failing:
@@ -102,7 +111,20 @@ def _facts(found: Preflight) -> dict[str, Any]:
         "clips_within_budget": found.spec.limits.budget // largest,
         "decoding": _decoding(found),
         "sweeps": found.spec.sweeps,
+        **({"removes": _removed(found.removes)} if found.fresh else {}),
         "resumes_at": {trainer: _resumes_at(found, trainer) for trainer in found.spec.trainers},
+    }
+
+
+def _removed(removal: Removal | None) -> dict[str, Any] | None:
+    """What `essp run --fresh` removes; None: nothing is there."""
+    if removal is None:
+        return None
+    return {
+        "job": removal.job,
+        "objects": len(removal.keys),
+        "bytes": removal.bytes,
+        "kept": list(removal.kept),
     }
 
 

@@ -91,5 +91,6 @@ class OutputEntryStore:
         self._output.put(f"{layout.DEADLETTERS}{identity}.json", json.dumps(document, indent=2).encode())
 
     def purge(self, ids: Collection[str]) -> None:
-        for identity in ids:
-            self._output.delete(f"{layout.DEADLETTERS}{identity}.json")
+        for key in (f"{layout.DEADLETTERS}{identity}.json" for identity in ids):
+            if layout.is_own(key):
+                self._output.delete(key)

@@ -15,11 +15,10 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
@@ -111,7 +110,20 @@ def _complete(root: Path, videos: list[_Video], seed: int, report: Callable[[int
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
-    shutil.rmtree(root / _PARTIAL)
+    _remove_partial(root, videos)
+
+
+def _remove_partial(root: Path, videos: Iterable[_Video]) -> None:
+    """Remove what was begun, also by a call that was interrupted, and its folder, if nothing else is in it."""
+    for video in videos:
+        _partial(root, video).unlink(missing_ok=True)
+    with suppress(OSError):
+        (root / _PARTIAL).rmdir()
+
+
+def _partial(root: Path, video: _Video) -> Path:
+    """Where a video is written before it has its name."""
+    return root / _PARTIAL / f"{video.texture}-{video.motion}-{video.path.name}"
 
 
 @contextmanager
@@ -178,7 +190,7 @@ def _claim(root: Path, manifest: dict[str, int]) -> None:
 def _make(root: Path, videos: list[_Video], seed: int) -> int:
     for video in videos:
         video.path.parent.mkdir(parents=True, exist_ok=True)
-        partial = root / _PARTIAL / f"{video.texture}-{video.motion}-{video.path.name}"
+        partial = _partial(root, video)
         partial.parent.mkdir(exist_ok=True)
         _write(partial, video, seed)
         partial.replace(video.path)

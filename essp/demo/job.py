@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+MARKS = ("# The demonstration's job: ", "# Classifies the videos that no training has seen, ")
+"""How the two files begin."""
 TEMPLATE = """\
 # The demonstration's job: two streams, each of which sees only half of what tells the classes apart.
 name: demo
@@ -50,24 +52,17 @@ limits:
 
 
 PREDICTION = """\
-# Classifies the videos that no training has seen, with the model that the demonstration's job made.
+# Classifies the videos that no training has seen, with the model that the demonstration's job made. Clip and streams
+# are those of the model, which leaves out a stream that the fusion found to be of no use.
 name: demo-predict
 output: {output}
 
 data:
   catalog: {catalog}
 
-clip:
-  frames: 6
-  resize: {{mode: crop, height: 128, width: 128}}
-
 sampling:
   kind: uniform
   clips_per_video: 2
-
-streams:
-  rgb: {{feature: rgb}}
-  flow: {{feature: flow, params: {{method: dis, length: 5}}}}
 
 predictor:
   model: {model}

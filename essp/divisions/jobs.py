@@ -21,7 +21,8 @@ from dataclasses import dataclass
 
 from pydantic import ValidationError
 
-from essp_common.artifacts.trained import folder_of, job_at
+from essp_common.artifacts.removal import job_at
+from essp_common.artifacts.trained import folder_of
 from essp_common.catalog.file import read_catalog
 from essp_common.errors import ConfigError, NotFound
 from essp_common.job.data_spec import DataSpec

@@ -1,4 +1,4 @@
-"""Checks this machine: versions, CPUs, temporary and shared memory, and the GPU if torch is installed."""
+"""Checks this machine: versions, CPUs, temporary and shared memory; if torch is installed, GPU and torchvision."""
 
 from __future__ import annotations
 
@@ -33,13 +33,15 @@ _SHM = Path("/dev/shm")
 
 
 def examine() -> Iterator[Finding]:
-    """Check this machine. Loads torch if it is installed."""
+    """Check this machine. Loads torch and torchvision if they are installed."""
     yield ok(CHECK, f"Python {platform.python_version()}, {cpu_count()} CPUs; {', '.join(_versions())}")
     yield _tmp()
     if _SHM.is_dir():
         yield _shm()
     if find_spec("torch") is not None:
         yield from _gpu()
+        if find_spec("torchvision") is not None:
+            yield _torchvision()
 
 
 def _versions() -> Iterator[str]:
@@ -97,3 +99,21 @@ def _gpu() -> Iterator[Finding]:
         )
     else:
         yield ok(CHECK, "no GPU: trainers run on CPUs")
+
+
+def _torchvision() -> Finding:
+    import torch
+
+    from essp_common.learning import torchvision_import
+
+    beside = f"beside torch {torch.__version__}"
+    try:
+        from essp_common.learning.torchvision_compat import torchvision
+    except (ImportError, OSError, RuntimeError, AttributeError) as error:  # as two that do not fit together raise
+        why = (str(error).splitlines() or [type(error).__name__])[0]
+        remedy = "install both from one index in one command: pip install --force-reinstall torch torchvision"
+        return fail(CHECK, f"torchvision cannot be imported {beside}: {why}", remedy)
+    found = f"torchvision {torchvision.__version__} can be imported {beside}"
+    if torchvision_import.declared():
+        found += "; its compiled operators (nms, roi_align) do not load there, and ESSP needs none of them"
+    return ok(CHECK, found)

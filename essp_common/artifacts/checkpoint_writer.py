@@ -40,6 +40,7 @@ from essp_common.artifacts.checkpoint import (
 from essp_common.artifacts.checkpoint_files import BadCheckpoint, Data
 from essp_common.artifacts.manifest import Manifest
 from essp_common.artifacts.ownership import CheckpointName, Entry, LatestLog, Ownership
+from essp_common.artifacts.removal import lies_within
 from essp_common.artifacts.sealed import sealed
 from essp_common.errors import EsspError, Fenced, PermanentError
 from essp_common.objects.port import ObjectStore
@@ -259,10 +260,12 @@ def _bases(store: ObjectStore, newest: Manifest, name: CheckpointName) -> set[Ch
 
 
 def remove(store: ObjectStore, prefix: str) -> None:
-    """Remove a checkpoint, its manifest first, so that it never looks whole while it is being removed.
+    """Remove a checkpoint, its manifest first, so that it never looks whole while it is being removed. What others have
+    put beside its objects stays.
 
     `prefix`: where its objects lie.
     """
-    store.delete(prefix + layout.CHECKPOINT_MANIFEST)
-    for info in list(store.list(prefix)):
-        store.delete(info.key)
+    manifest = prefix + layout.CHECKPOINT_MANIFEST
+    for key in (manifest, *[info.key for info in store.list(prefix) if info.key != manifest]):
+        if layout.is_own(key) and lies_within(store, key):
+            store.delete(key)

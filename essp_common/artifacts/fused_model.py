@@ -25,6 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from essp_common.artifacts import layout
 from essp_common.artifacts.figures import Figures
 from essp_common.artifacts.manifest import ModelDescription
+from essp_common.artifacts.removal import lies_within
 from essp_common.artifacts.scores import Rule
 from essp_common.artifacts.sealed import sealed, unsealed
 from essp_common.errors import NotFound, PermanentError
@@ -197,8 +198,9 @@ def write_model(output: ObjectStore, model: FusedModel) -> None:
     except PermanentError:  # there is none, or it is damaged
         before = frozenset()
     output.put(layout.MODEL_MANIFEST, sealed(model))
-    for file in before - model.files:
-        output.delete(f"{layout.MODEL}/{file}")
+    for key in (f"{layout.MODEL}/{file}" for file in before - model.files):
+        if layout.is_own(key) and lies_within(output, key):
+            output.delete(key)
 
 
 def write_state(output: ObjectStore, state: Mapping[str, NDArray[Any]]) -> StateFile:

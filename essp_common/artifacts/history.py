@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 _LEVEL = 3
 _MOST_BYTES = 2**30
 """Of one segment, unpacked; one that claims more is not ours."""
-_NUMBER = re.compile("[0-9]{1,19}")
+_SEGMENT = re.compile(re.escape(layout.HISTORY) + "(?:chapters/([0-9]{10})-)?([0-9]{10})")
 _CHAPTERS = layout.HISTORY + "chapters/"
 _REMEDY = "restore it from a backup"
 _READS = 5
@@ -132,7 +132,7 @@ class History:
 
     def stored(self) -> list[Stored]:
         """The objects to read, in order: chapters, and the segments that are in none."""
-        found = [self._parsed(info.key) for info in self._store.list(layout.HISTORY)]
+        found = list(filter(None, (_parsed(info.key) for info in self._store.list(layout.HISTORY))))
         # Of a master that slept while it joined, there is a chapter within one of the next master's: the longest first.
         chapters = sorted((one for one in found if one.joined), key=lambda one: (one.first, -one.last))
         joined = max((one.last for one in chapters), default=0)
@@ -154,7 +154,8 @@ class History:
         )
         self._store.put(layout.chapter(chapter.first, chapter.last), pack(chapter))
         for info in list(self._store.list(layout.HISTORY)):
-            if (found := self._parsed(info.key)).last <= chapter.last and not found.joined:
+            found = _parsed(info.key)
+            if found is not None and found.last <= chapter.last and not found.joined:
                 self._store.delete(info.key)
         return len(stored)
 
@@ -176,19 +177,18 @@ class History:
                 f"{error}); {_REMEDY}, or start the job again: it resumes from its last checkpoint"
             ) from error
 
-    def _parsed(self, key: str) -> Stored:
-        name = key.rpartition("/")[2]
-        first, _, last = name.partition("-")
-        if not _NUMBER.fullmatch(first) or not _NUMBER.fullmatch(last or first):
-            raise BadHistory(f"{self._store.uri(key)} is no part of a history; move it elsewhere")
-        return Stored(int(first), int(last or first), key)
-
     def _read(self, stored: Stored) -> HistorySegment:
         uri = self._store.uri(stored.key)
         segment = unpack(self._store.get(stored.key), uri)
         if (segment.first, segment.last) != (stored.first, stored.last):
             raise BadHistory(f"{uri} holds segments {segment.first} to {segment.last}; {_REMEDY}")
         return segment
+
+
+def _parsed(key: str) -> Stored | None:
+    """None: it is nothing of ours."""
+    found = _SEGMENT.fullmatch(key)
+    return None if found is None else Stored(int(found[1] or found[2]), int(found[2]), key)
 
 
 def pack(segment: HistorySegment) -> bytes:

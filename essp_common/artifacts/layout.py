@@ -1,33 +1,97 @@
-"""Where a job keeps what it makes, below its `output` URI.
+"""Where a job keeps what it makes, below its `output` URI: `TABLE` has all of it.
 
-spec.json                                        the job, exactly as it ran
-catalog.parquet                                  (predict jobs) the videos asked about
-trainers/<trainer>/checkpoints/<step>-<incarnation>/...   weights and state, then manifest.json
-trainers/<trainer>/latest/<number>               the newest: which process trains, and its latest checkpoint
-trainers/<trainer>/scores/<purpose>-<epoch>.parquet   per-clip scores of an evaluation phase
-trainers/<trainer>/history.json                  the metrics of every phase
-model/manifest.json                              the fused model: classes, streams, members, evidence; written last
-model/<trainer>-<digest>.safetensors             the weights of one member: `model/` can be copied and used alone
-fused/<split>.parquet                            (strategies that learn from features) fused scores by video
-model/aggregation-<digest>.tensors               (strategies that learn) what the strategy of the fused model learned
-predictor/...                                    (predict jobs) what is scored so far (see partial_scores.py)
-consumers/<name>.json                            (jobs with consumers) where a loop of the user's own begins
-predictions.parquet                              (predict jobs)
-segments.parquet                                 (predict jobs that ask for it) where in each video
-history/<number>                                 what became of its clips, a few seconds each (see history.py)
-history/chapters/<first>-<last>                  older ones, joined
-fences/<number>                                  the newest: who may speak for the job
-snapshots/<fence>                                (jobs with very many classes or phases) what is too large for a message
-locks/<number>                                   (jobs in one process) the process that runs it
-report/                                          report.html and its pictures
-deadletters/<time>-<number>.json                 (jobs in one process) what could not be processed
+The table is also what proves that an object may be removed: `is_own` knows the keys that ESSP writes, whole, so that a
+`model/net.py` beside `model/manifest.json` is somebody else's (`removal.py`).
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
+from typing import Literal, NamedTuple, get_args
+
+Kind = Literal["any", "training", "prediction"]
+"""Of a job: which of them write something."""
+
+
+class Line(NamedTuple):
+    """A line of the table."""
+
+    key: str
+    """What stands in `<>` varies, as `_VARIES` says."""
+    meaning: str
+    of: Kind = "any"
+
+
+TABLE = (
+    Line("spec.json", "the job, exactly as it ran"),
+    Line("owner.json", "(jobs of a team) whose output it is"),
+    Line("trainers/<trainer>/checkpoints/<step>-<number>/<file>", "weights and state, then manifest.json", "training"),
+    Line("trainers/<trainer>/latest/<number>", "the newest: who trains, and the latest checkpoint", "training"),
+    Line("trainers/<trainer>/scores/<purpose>-<epoch>.parquet", "per-clip scores of an evaluation phase", "training"),
+    Line("trainers/<trainer>/history.json", "the metrics of every phase", "training"),
+    Line("model/manifest.json", "the fused model: classes, streams, members, evidence; written last", "training"),
+    Line("model/<trainer>-<digest>.safetensors", "the weights of one member: `model/` can be used alone", "training"),
+    Line("model/aggregation-<digest>.tensors", "what the strategy of the fused model learned, if it does", "training"),
+    Line("fused/<split>.parquet", "(strategies that learn from features) fused scores by video", "training"),
+    Line("report/report.html", "the report", "training"),
+    Line("report/run-<runs>.html", "the report as it was after so many runs of the job", "training"),
+    Line("report/<picture>.png", "its pictures", "training"),
+    Line("catalog.parquet", "the videos asked about", "prediction"),
+    Line("predictor/<digest>/<stream>/<number>/<trainer>.parquet", "scores so far (partial_scores.py)", "prediction"),
+    Line("predictor/<digest>/<stream>/<number>/done.json", "where each of those clips is", "prediction"),
+    Line("predictor/runs/<fence>", "what a run of the job scores with", "prediction"),
+    Line("predictions.parquet", "the answers", "prediction"),
+    Line("segments.parquet", "(jobs that ask for it) where in each video", "prediction"),
+    Line("history/<number>", "what became of its clips, a few seconds each (history.py)"),
+    Line("history/chapters/<number>-<number>", "older ones, joined"),
+    Line("fences/<number>", "the newest: who may speak for the job"),
+    Line("snapshots/<number>", "(jobs with very many classes or phases) what is too large for a message, by its fence"),
+    Line("locks/<number>", "(jobs in one process) the process that runs it"),
+    Line("deadletters/<time>-<offset>.json", "(jobs in one process) what could not be processed"),
+)
+
+_NAME = "[a-z0-9](?:[-a-z0-9_]{0,61}[a-z0-9])?"
+_VARIES = {
+    "trainer": _NAME,
+    "stream": _NAME,
+    "step": "[0-9]{10,18}",
+    "number": "[0-9]{10}",
+    "file": r"manifest\.json|(?:model|trained|optimizer)\.(?:safe)?tensors",  # .safetensors: of earlier versions
+    "purpose": "train|validation|test|predict|embed",
+    "epoch": "[0-9]{4}",
+    "digest": "[0-9a-f]{16}",
+    "split": "validation|test",
+    "fence": "[1-9][0-9]{0,18}",
+    "runs": "[1-9][0-9]{0,8}",
+    "picture": "loss|accuracy|sweeps|confusion|samples|curves",  # curves: of earlier versions
+    "time": "[0-9]{13}",
+    "offset": "[0-9]{1,19}",
+}
+
+
+def _pattern(key: str) -> str:
+    """The keys that a line of the table stands for."""
+    parts = re.split("<([a-z]+)>", key)
+    return "".join(f"(?:{_VARIES[part]})" if place % 2 else re.escape(part) for place, part in enumerate(parts))
+
+
+_OWN = {of: re.compile("|".join(_pattern(line.key) for line in TABLE if line.of == of)) for of in get_args(Kind)}
+FOLDERS = tuple(sorted({line.key.partition("/")[0] + "/" for line in TABLE if "/" in line.key}))
+"""The folders of an output, each with its `/`."""
+FILES = tuple(line.key for line in TABLE if "/" not in line.key)
+"""The files beside them."""
+
+
+def is_own(key: str, kinds: Collection[Kind] = get_args(Kind)) -> bool:
+    """Whether jobs of these kinds write such a key in their output. What lies there may be anybody's all the same: ask
+    first whose the output is (`removal.py`)."""
+    return any(_OWN[kind].fullmatch(key) for kind in kinds)
+
 
 SPEC = "spec.json"
+OWNER = "owner.json"
+CATALOG = "catalog.parquet"
 MODEL_MANIFEST = "model/manifest.json"
 MODEL = "model"
 """The folder of the fused model."""
@@ -46,7 +110,16 @@ SNAPSHOTS = "snapshots/"
 CHECKPOINT_MANIFEST = "manifest.json"
 """Within the folder of a checkpoint; written last."""
 
+_WEIGHTS = re.compile(r"model/(.+)-[0-9a-f]{16}\.safetensors")
 _CHECKPOINT = re.compile(r"trainers/[^/]+/checkpoints/([0-9]{10,18})-([0-9]{10})/(.+)")
+
+
+def trainer_of(key: str) -> str | None:
+    """The trainer whose object one of these keys is; None: it is that of none."""
+    if key.startswith(TRAINERS):
+        return key.split("/")[1]
+    found = _WEIGHTS.fullmatch(key)
+    return None if found is None else found[1]
 
 
 def checkpoints(trainer: str) -> str:

@@ -23,6 +23,7 @@ from pydantic import BaseModel, ValidationError
 
 from essp_common.artifacts import layout, scores
 from essp_common.artifacts.fused_model import FusedModel
+from essp_common.artifacts.removal import lies_within
 from essp_common.artifacts.scores import ScoreTable
 from essp_common.errors import Conflict, PermanentError
 from essp_common.job.spec import JobSpec
@@ -131,7 +132,7 @@ def remove(output: ObjectStore, still: Callable[[], bool] = lambda: True) -> Non
     `still`: whether it is. Objects go one by one; if the job is started again meanwhile, what its next run saves has
     the same names, and is not to be removed.
     """
-    keys = [info.key for info in output.list(layout.PARTS)]
+    keys = [info.key for info in output.list(layout.PARTS) if layout.is_own(info.key) and lies_within(output, info.key)]
     for key in sorted(keys, key=lambda key: not key.endswith(_DONE)):  # else there were parts without their tables
         if not still():
             return

@@ -28,7 +28,6 @@ import fcntl
 import hashlib
 import logging
 import os
-import shutil
 import threading
 from collections.abc import Callable, Collection
 from contextlib import suppress
@@ -44,6 +43,7 @@ from essp_common.objects.bounded import BoundedDirectory
 from essp_common.objects.port import ObjectStore
 from essp_common.objects.uris import place_of
 from essp_common.quantities import parse_bytes
+from essp_common.runtime.addresses import shown_address
 from essp_common.runtime.failpoints import failpoint
 
 _log = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ def parse_burst(url: str) -> Burst:
         limit_bytes = 0
     if not isinstance(limit_bytes, int) or limit_bytes < 1 or options or place.scheme != "file":
         raise ConfigError(
-            f"burst buffer {url!r}: write a folder of this machine and a size, as in file:///nvme/essp?bytes=20GiB"
+            f"burst buffer {shown_address(url)!r}: write a folder of this machine and a size, as in file:///nvme/essp?bytes=20GiB"
         )
     return Burst(f"/{'/'.join(place.parts)}", limit_bytes)
 
@@ -132,8 +132,11 @@ class Staging:
         self._fast.put(_OWNER, process.encode())
 
     def clear(self) -> None:
-        """Remove all that lies here, with what killed writers have left, as far as the disk lets it."""
-        shutil.rmtree(os.path.join(self._root, layout.TRAINERS), ignore_errors=True)
+        """Remove all that was staged here, with what killed writers have left, as far as the disk lets it."""
+        with suppress(EsspError):
+            for step, incarnation in {name for name, _ in checkpoint.objects_of(self._fast, self._trainer)}:
+                checkpoint_writer.remove(self._fast, layout.checkpoint(self._trainer, step, incarnation))
+        self._fast.remove_unfinished()
 
     def stage(self, manifest: Manifest, data: Data) -> Manifest:
         """Write a checkpoint here; returns it with its files. Raises `StorageFull` where it has no room, and what the

@@ -12,8 +12,9 @@ from typing import NamedTuple
 
 from essp_common.artifacts import checkpoint, layout
 from essp_common.artifacts.manifest import MODEL_FILE, Manifest, Origin
-from essp_common.errors import ConfigError, NotFound
-from essp_common.job.spec import JobSpec, stored_spec
+from essp_common.artifacts.removal import job_at
+from essp_common.errors import ConfigError
+from essp_common.job.spec import JobSpec
 from essp_common.objects.port import ObjectStore
 from essp_common.validation import suggested
 from essp_common.wiring import Stores
@@ -50,14 +51,6 @@ def folder_of(uri: str) -> tuple[str, str] | None:
     """The URI of an output and the trainer, of the folder of a trainer; None: it is the URI of something else."""
     output, _, trainer = uri.rpartition(f"/{layout.TRAINERS}")
     return None if not output or "/" in trainer else (output, trainer)
-
-
-def job_at(output: ObjectStore) -> JobSpec | None:
-    """The job whose output this is; None: it is that of none."""
-    try:
-        return stored_spec(output.get(layout.SPEC).decode("utf-8", "replace"), output.uri(layout.SPEC))
-    except NotFound:
-        return None
 
 
 def _end_of(output: ObjectStore, spec: JobSpec, trainer: str) -> Trained:

@@ -18,8 +18,10 @@ from kafka.net.inet import KafkaNetSocket
 from kafka.structs import MemberState
 
 from essp_common.bus.port import MessageTooLarge
-from essp_common.errors import ConfigError, FlowUnavailable, NotFound
+from essp_common.errors import ConfigError, EsspError, FlowUnavailable, NotFound, PermanentError
 from essp_common.runtime.certificates import refusal
+
+log = logging.getLogger(__name__)
 
 _MISCONFIGURED = (kafka_errors.UnsupportedVersionError, kafka_errors.KafkaConfigurationError)
 _REFUSED_LOGINS = (kafka_errors.SaslAuthenticationFailedError, kafka_errors.UnsupportedSaslMechanismError)
@@ -68,6 +70,15 @@ class Undelivered(FlowUnavailable):
     """Messages that were published before are lost for good."""
 
 
+class Unexpected(FlowUnavailable):
+    """kafka-python has raised what it promises nowhere: an answer was none of Kafka's, or it has a defect. The client
+    that it comes from may be in any state, and is not used again."""
+
+
+class NoPartition(PermanentError, ValueError):
+    """The topic has no partition of this number."""
+
+
 class Denied(FlowUnavailable):
     """A password or a right is missing."""
 
@@ -85,9 +96,11 @@ def denial(call: str, error: BaseException) -> Denied | None:
 
 @contextmanager
 def mapped(action: str) -> Iterator[None]:
-    """kafka-python's errors as ESSP's."""
+    """kafka-python's errors as ESSP's, whatever they are."""
     try:
         yield
+    except EsspError:
+        raise
     except TOO_LARGE as error:
         raise MessageTooLarge(f"{action}: {error}") from error
     except _MISCONFIGURED as error:
@@ -95,6 +108,9 @@ def mapped(action: str) -> Iterator[None]:
     except (kafka_errors.KafkaError, OSError) as error:
         denied = denial(action, error)
         raise denied or FlowUnavailable(f"{action}: {type(error).__name__}: {error}") from error
+    except Exception as error:
+        log.exception("%s: unexpected error of the Kafka client", action)
+        raise Unexpected(f"{action}: {type(error).__name__}: {error}") from error
 
 
 def connected(make: Callable[..., Any], on_login: OnLogin | None = None, **settings: Any) -> Any:
@@ -145,6 +161,27 @@ class _Connecting(KafkaNetSocket):  # type: ignore[misc]
             raise
 
 
+def _before_the_end(
+    receive: Callable[[], tuple[bytes, BaseException | None]],
+) -> tuple[bytes, BaseException | None]:
+    """What a connection has brought; that it has ended is found by the next read. kafka-python throws away what comes
+    with the end, such as the answer to a login that is refused."""
+    received, end = receive()
+    return received, None if received else end
+
+
+def _understood(receive: Callable[[bytes], None], received: bytes) -> None:
+    """Take what a connection has brought. Whatever cannot be read ends the connection, as kafka-python does it for some
+    of what no broker says; of the rest its reader would die, and the connection be waited for in vain."""
+    try:
+        receive(received)
+    except kafka_errors.KafkaProtocolError:
+        raise
+    except Exception as error:
+        what = f"{type(error).__name__}: {error}"
+        raise kafka_errors.KafkaProtocolError(f"an answer that is not Kafka's ({what})") from error
+
+
 class _NetClient(KafkaNetClient):  # type: ignore[misc]
     """Closes every socket, and tells of logins. kafka-python's leaves those sockets open that have more to send, and
     only logs that a login was refused, and tries again at once."""
@@ -157,6 +194,14 @@ class _NetClient(KafkaNetClient):  # type: ignore[misc]
         self._password: Callable[[], str] | None = config.get("sasl_plain_password")
         manager = self._manager
         connect = manager.get_connection
+        build = manager._build_transport
+
+        async def build_transport(*arguments: Any, **options: Any) -> Any:
+            transport = await build(*arguments, **options)
+            transport._sock_recv = partial(_before_the_end, transport._sock_recv)
+            return transport
+
+        manager._build_transport = build_transport
 
         def get_connection(node: Any, *arguments: Any, reset_backoff_on_connect: bool = True, **options: Any) -> Any:
             known = manager._conns.get(node)
@@ -165,6 +210,7 @@ class _NetClient(KafkaNetClient):  # type: ignore[misc]
             # kafka-python would also set its wait back where the login is refused.
             connection = connect(node, *arguments, reset_backoff_on_connect=False, **options)
             if connection is not known:
+                connection.data_received = partial(_understood, connection.data_received)
                 connection.init_future.add_both(partial(self._began, node, reset_backoff_on_connect))
             return connection
 
@@ -183,7 +229,7 @@ class _NetClient(KafkaNetClient):  # type: ignore[misc]
     def _began(self, node: Any, resets: bool, outcome: object) -> None:
         """A connection is there, or an error says why it is not."""
         if isinstance(outcome, _REFUSED_LOGINS):
-            self.refused = outcome
+            self.refused = self._explained(outcome)
             self._manager.update_backoff(node)
         elif isinstance(outcome, BaseException):
             return
@@ -193,6 +239,15 @@ class _NetClient(KafkaNetClient):  # type: ignore[misc]
                 self._manager.reset_backoff(node)
         if self._on_login is not None:
             self._on_login(self.refused)
+
+    def _explained(self, refused: BaseException) -> BaseException:
+        if not isinstance(refused, kafka_errors.UnsupportedSaslMechanismError):
+            return refused
+        mechanism = self._manager.config["sasl_mechanism"]
+        explained: BaseException = kafka_errors.UnsupportedSaslMechanismError(
+            f"the broker does not take sasl={mechanism} of the bus URL; write one that it is set up for"
+        )
+        return explained
 
     def close(self, node_id: Any = None) -> None:
         if node_id is not None or self._net._closed:

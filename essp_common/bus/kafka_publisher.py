@@ -1,21 +1,27 @@
 """Publishing to Kafka: one idempotent producer at a time, and an account of what it could not deliver.
 
-A producer that has lost a message is replaced by a new one. kafka-python gives up the producer's number when a message
-that had been sent runs out of time, asks for no other, and would never publish again; after other losses it may be in
-a state that it does not leave either. What the old one still holds is lost with it and counted, so that whoever needs
-it publishes it again. Of what was under way the broker may still store some: every message may come twice anyway.
+A producer that has not delivered a message is replaced by a new one, whatever the reason. kafka-python gives up the
+producer's number when a message that had been sent runs out of time, asks for no other, and would never publish again;
+after a message that the broker refuses for good (too large, a right that is missing, a number that the broker does not
+know) it is in a state that it does not leave either, and fails all that comes later with the same error. So only the
+first failure of a producer says something of its message. What the old one still holds is lost with it and counted, so
+that whoever needs it publishes it again. Of what was under way the broker may still store some: every message may come
+twice anyway.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 
-from kafka import KafkaProducer
+from kafka import KafkaAdminClient, KafkaProducer
 from kafka import errors as kafka_errors
+from kafka.admin import ConfigResource, ConfigResourceType
 
-from essp_common.bus.kafka_clients import TOO_LARGE, Undelivered, connected, denial
+from essp_common.bus.kafka_clients import TOO_LARGE, NoPartition, Undelivered, connected, denial
 from essp_common.bus.kafka_options import KafkaOptions
 from essp_common.bus.kafka_rights import Rights
 from essp_common.bus.liveness import Acknowledgements
@@ -24,6 +30,16 @@ from essp_common.errors import FlowUnavailable
 
 _BATCH_BYTES = 64 * 1024
 _DELIVERY_TIMEOUT_MS = 60_000
+_LIMIT = "max.message.bytes"
+
+
+@dataclass(frozen=True, slots=True)
+class _Refused:
+    """A message that will be refused each time."""
+
+    topic: str
+    size: int
+    error: BaseException
 
 
 class KafkaPublisher:
@@ -37,26 +53,31 @@ class KafkaPublisher:
         self._replacing = threading.Lock()
         self._producer: KafkaProducer | None = self._opened()
         self._worn: KafkaProducer | None = None
-        """The producer that has lost a message."""
+        """The producer that has failed to deliver a message."""
         self.acknowledgements = Acknowledgements()
         self._failures = 0
         self._last_failure: BaseException | None = None
         self._why = ""
         """What the last failure was, for people."""
         self._seen = threading.local()
-        """How many failures were reported to the calling thread."""
+        """Of the calling thread: how many failures were reported to it (`failures`), and its messages that the broker
+        has refused (`refused`)."""
 
     def publish(self, topic: str, key: bytes, value: bytes, partition: int | None) -> None:
         """Have a message sent."""
         if not hasattr(self._seen, "failures"):
             self._seen.failures, self._seen.refused = self._failures, []
         producer = self._sound()
-        failed = partial(self._failed, producer, topic, self._seen.refused)
+        size = len(key) + len(value)
+        failed = partial(self._failed, producer, topic, size, self._seen.refused)
         self.acknowledgements.published()
         try:
             sent = producer.send(topic, value, key, partition=partition)
         except BaseException as error:
             self.acknowledgements.given_up()
+            if isinstance(error, ValueError) and partition not in {None, *producer.partitions_for(topic)}:
+                raise NoPartition(f"publish to {topic}: {error}") from error
+            self._note(producer, error)
             if producer is not self._producer:
                 raise FlowUnavailable(
                     f"publish to {topic}: the producer was replaced just now; publish again"
@@ -65,8 +86,14 @@ class KafkaPublisher:
         sent.add_callback(self._delivered, topic).add_errback(failed)
 
     def flush(self, timeout_s: float) -> None:
-        """Wait until everything is delivered. Raises `Undelivered` once in each thread for what is lost."""
-        self._sound().flush(timeout_s)
+        """Wait until everything is delivered. Raises `MessageTooLarge` for a message of this thread that the broker
+        refuses, and `Undelivered` once in each thread for what is lost."""
+        producer = self._sound()
+        try:
+            _flush(producer, timeout_s)
+        except Exception as error:
+            self._note(producer, error)
+            raise
         self._report()
 
     def close(self) -> None:
@@ -80,27 +107,43 @@ class KafkaPublisher:
         if producer is None:
             return self._report()
         try:
-            producer.flush(self._close_timeout_s)
+            _flush(producer, self._close_timeout_s)
             self._report()
         finally:
             _end(producer)
 
     def _report(self) -> None:
+        if refused := getattr(self._seen, "refused", None):
+            first: _Refused = refused[0]
+            refused.clear()
+            raise MessageTooLarge(
+                f"a message to {first.topic} has {first.size} bytes, more than the broker takes"
+                f"{self._limit_of(first.topic)}; raise {_LIMIT} of the topic"
+            ) from first.error
         reported = getattr(self._seen, "failures", 0)
         self._seen.failures = failures = self._failures
-        if refused := getattr(self._seen, "refused", None):
-            topic, error = refused[0]
-            refused.clear()
-            raise MessageTooLarge(f"a message to {topic} is larger than the broker takes: {error}") from error
         if failures > reported:
             raise Undelivered(
                 f"{failures - reported} messages were not delivered ({self._why}); publish them again"
             ) from self._last_failure
 
+    def _limit_of(self, topic: str) -> str:
+        """The largest message of a topic, in words; empty where the broker does not say."""
+        try:
+            admin = connected(KafkaAdminClient, self._rights.login, **self._options.client())
+            try:
+                asked = ConfigResource(ConfigResourceType.TOPIC, topic, [_LIMIT])
+                found = admin.describe_configs([asked], config_filter="all")
+            finally:
+                admin.close()
+            return f" ({_LIMIT} is {found['topic'][topic][_LIMIT]['value']})"
+        except Exception:  # noqa: BLE001  an addition for people, which needs a right of its own
+            return ""
+
     # --- the producer ---
 
     def _sound(self) -> KafkaProducer:
-        """The producer; a new one in place of one that has lost a message. Raises what kafka-python does."""
+        """The producer; a new one in place of one that has failed. Raises what kafka-python does."""
         producer = self._producer
         if producer is not None and producer is not self._worn:
             return producer
@@ -111,6 +154,11 @@ class KafkaPublisher:
             if self._producer is None:
                 self._producer = self._opened()
             return self._producer
+
+    def _note(self, producer: KafkaProducer, error: BaseException) -> None:
+        """A producer that raises what kafka-python promises nowhere may be in any state."""
+        if not isinstance(error, (kafka_errors.KafkaError, OSError)):
+            self._worn = producer
 
     def _opened(self) -> KafkaProducer:
         return connected(
@@ -134,11 +182,12 @@ class KafkaPublisher:
         self._rights.granted(publishing(topic))
 
     def _failed(
-        self, producer: KafkaProducer, topic: str, refused: list[tuple[str, BaseException]], error: BaseException
+        self, producer: KafkaProducer, topic: str, size: int, refused: list[_Refused], error: BaseException
     ) -> None:
         """`refused`: of the thread that published, which alone learns of a message that will be refused each time."""
-        if isinstance(error, TOO_LARGE):
-            refused.append((topic, error))
+        first, self._worn = producer is not self._worn and producer is self._producer, producer
+        if first and isinstance(error, TOO_LARGE):
+            refused.append(_Refused(topic, size, error))
             self.acknowledgements.answered()
             return
         self.acknowledgements.given_up()
@@ -147,7 +196,6 @@ class KafkaPublisher:
         self._why = str(denied or error)
         self._last_failure = error
         self._failures += 1
-        self._worn = producer
 
 
 def publishing(topic: str) -> str:
@@ -155,10 +203,25 @@ def publishing(topic: str) -> str:
     return f"publish to {topic}"
 
 
+def _flush(producer: KafkaProducer, timeout_s: float) -> None:
+    """Wait until all that a producer was given has come to an end. Raises `KafkaTimeoutError`.
+
+    A batch that the broker finds too large is sent again in parts, of which kafka-python's flush knows nothing.
+    """
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            producer.flush(max(0.0, deadline - time.monotonic()))
+            return
+        except kafka_errors.UnknownError:
+            if time.monotonic() >= deadline:
+                raise
+
+
 def _end(producer: KafkaProducer) -> None:
-    """Close a producer without waiting for what it holds. On a busy machine, or where it could not flush, kafka-python
-    leaves its thread behind."""
+    """Close a producer without waiting for what it holds, however it is. On a busy machine, or where it could not
+    flush, kafka-python leaves its thread behind."""
     producer._sender.force_close()
     producer._sender.join()
-    with suppress(kafka_errors.KafkaTimeoutError):
+    with suppress(Exception):
         producer.close(timeout=0)

@@ -11,8 +11,10 @@ what was published before has been flushed. Where that failed for good, the cons
 that the work whose messages were lost is done again. The share of a group is dealt cooperatively: a rebalance takes
 only the partitions that move. A subscriber that does not poll for `ABANDONED_S` loses its share soon after.
 
-A defect (an error that is neither Kafka's nor the system's) ends the thread, for what it had read may be lost. From
-then on each `poll` raises it, so that the process ends and another one reads from the last commit.
+After an error that is neither Kafka's nor the system's (an answer that no broker gives, a defect of kafka-python) what
+the consumer had read may be lost, so another one takes its place and reads from the last commit. Where that does not
+help `DEFECTS` times in a row, the thread ends. From then on each `poll` raises the error, so that the process ends and
+another one reads on.
 """
 
 from __future__ import annotations
@@ -27,13 +29,13 @@ from dataclasses import replace
 from typing import Any
 
 from kafka import ConsumerRebalanceListener, KafkaConsumer, OffsetAndMetadata, TopicPartition
-from kafka import errors as kafka_errors
 from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 from kafka.structs import MemberState
 
 from essp_common.bus.kafka_clients import (
     OnLogin,
     Undelivered,
+    Unexpected,
     connected,
     denial,
     has_to_join,
@@ -46,7 +48,7 @@ from essp_common.bus.liveness import Membership
 from essp_common.bus.port import SUSPECTS, Record
 from essp_common.bus.read_ahead import ReadAhead
 from essp_common.bus.watermark import Watermark
-from essp_common.errors import EsspError, TransientError, Unavailable
+from essp_common.errors import EsspError, TransientError
 from essp_common.runtime.failpoints import failpoint
 from essp_common.runtime.troubles import Troubles
 
@@ -54,6 +56,7 @@ log = logging.getLogger(__name__)
 
 COMMIT_INTERVAL_S = 0.5
 ABANDONED_S = 240.0
+DEFECTS = 5
 _MAX_POLL_INTERVAL_MS = 60_000
 _POLL_MS = 250
 """How long one poll waits for messages. Each poll costs CPU, and closing waits for the poll under way."""
@@ -85,6 +88,8 @@ class KafkaSubscription:
     ) -> None:
         """`client`: settings of the consumer. `flush` makes durable what was published. `rights`: told of what the
         broker lets it do."""
+        self._client = client
+        self._topics, self._numbers = topics, partitions
         self._rights = rights
         self._start = ANYTHING if group is None else _MEMBERSHIP
         self._committing = f"commit of group {group}"
@@ -102,8 +107,12 @@ class KafkaSubscription:
         """Where each partition would be read from again; the first offset handed out, until there is a commit."""
         self._begun: Counter[TopicPartition] = Counter()
         """How often it has begun to read each partition."""
+        self._next: dict[TopicPartition, int] = {}
+        """Of a reader without a group: the offset after the last one that it has read."""
         self._paused = False
         self._error: EsspError | None = None
+        self._defects = 0
+        """Unexpected errors since the last poll that went well. The consumer that met one is replaced."""
         self._defect: Exception | None = None
         """What has stopped the thread: nothing is read any more."""
         self._closing = threading.Event()
@@ -114,7 +123,7 @@ class KafkaSubscription:
         self._next_commit = 0.0
         self._consumer = _connect(client, group, rights.login)
         try:
-            self._begin(topics, partitions)
+            self._begin()
         except BaseException:
             leave(self._consumer, _CLOSE_TIMEOUT_MS)
             raise
@@ -190,15 +199,28 @@ class KafkaSubscription:
 
     # --- the thread that owns the consumer ---
 
-    def _begin(self, topics: Sequence[str], partitions: Sequence[int] | None) -> None:
-        slots = [slot for topic in topics for slot in self._slots(topic)]
+    def _begin(self) -> None:
+        slots = [slot for topic in self._topics for slot in self._slots(topic)]
         self._probed = slots[0]
         if self._auto:
             self._membership.joining(True)
-            self._consumer.subscribe(topics, listener=_Listener(self))
+            self._consumer.subscribe(self._topics, listener=_Listener(self))
             return
-        self._owned = {slot for slot in slots if partitions is None or slot.partition in partitions}
-        self._consumer.assign(list(self._owned))
+        owned = {slot for slot in slots if self._numbers is None or slot.partition in self._numbers}
+        self._consumer.assign(list(owned))
+        for slot, offset in self._next.items():
+            self._consumer.seek(slot, offset)
+        self._owned = owned
+
+    def _begin_anew(self) -> None:
+        """Another consumer, in place of one that may be in any state."""
+        with suppress(Exception):  # it goes as it can
+            leave(self._consumer, _CLOSE_TIMEOUT_MS, goodbye=self._polled)
+        self._polled = False
+        if self._group is not None:
+            self.lost(set(self._owned) | set(self._watermarks))
+        self._consumer = _connect(self._client, self._group, self._rights.login)
+        self._begin()
 
     def _slots(self, topic: str) -> list[TopicPartition]:
         numbers = self._consumer.partitions_for_topic(topic)
@@ -207,12 +229,21 @@ class KafkaSubscription:
         return [TopicPartition(topic, number) for number in sorted(numbers)]
 
     def _run(self) -> None:
+        worn = False
         try:
             while not self._closing.is_set():
                 try:
                     with self._rights.needed(self._reading, self._start):
+                        if worn:
+                            self._begin_anew()
+                            worn = False
                         self._step()
                 except EsspError as error:
+                    if isinstance(error, Unexpected):
+                        worn = True
+                        self._defects += 1
+                        if self._defects == DEFECTS:
+                            raise error.__cause__ or error from None
                     if not self._rights.words:  # a refusal is an answer
                         self._membership.failed(str(error))
                     self._tell(error)
@@ -248,6 +279,7 @@ class KafkaSubscription:
             self._heard_at = now
             self._membership.heard()
             self._keep(polled)
+            self._defects = 0
             if polled:
                 self._rights.begun(self._start)
                 self._rights.granted(self._reading)
@@ -255,6 +287,7 @@ class KafkaSubscription:
             self._heard_at = now
             self._consumer.beginning_offsets([self._probed], timeout_ms=_PROBE_TIMEOUT_MS)
             self._membership.heard()
+            self._defects = 0
             self._rights.begun(self._start)
 
     def _wait_for_room(self) -> bool:
@@ -287,6 +320,8 @@ class KafkaSubscription:
                 for m in messages:
                     record = Record(slot.topic, slot.partition, m.offset, m.key or b"", m.value or b"")
                     self._read.add(slot, m.timestamp, record)
+                if messages and self._group is None:
+                    self._next[slot] = messages[-1].offset + 1
             self._changed.notify_all()
 
     def _tell(self, error: EsspError) -> None:
@@ -301,13 +336,13 @@ class KafkaSubscription:
             offsets = self._durable(_FLUSH_TIMEOUT_S)
             if offsets:
                 self._consumer.commit(offsets, timeout_ms=_CLOSE_TIMEOUT_MS)
-        except (kafka_errors.KafkaError, Unavailable) as error:
+        except Exception as error:  # noqa: BLE001  the group is left in any case
             log.warning("last commit of group %s failed, its records are delivered again: %s", self._group, error)
         finally:
             self.lost(set(self._owned))
             try:
                 leave(self._consumer, _CLOSE_TIMEOUT_MS, goodbye=joined)
-            except kafka_errors.KafkaError as error:
+            except Exception as error:  # noqa: BLE001  nobody waits for it any more
                 log.warning("group %s left without a goodbye: %s", self._group, error)
 
     def _finish_joining(self) -> bool:
@@ -340,7 +375,7 @@ class KafkaSubscription:
         failpoint("kafka.revoked")
         try:
             offsets = self._durable(_REVOKE_FLUSH_TIMEOUT_S)
-        except Unavailable as error:
+        except EsspError as error:
             log.warning("group %s gives up partitions without a commit: %s", self._group, error)
         else:
             self._commit({slot: offset for slot, offset in offsets.items() if slot in slots})

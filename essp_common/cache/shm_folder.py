@@ -45,6 +45,9 @@ _MOST_SPARES = 256
 _NEVER = float("inf")
 
 
+_OF_CACHE = frozenset({"state", "values", "writing", "spare", "users"})
+
+
 @dataclass(slots=True)
 class State:
     """What the state file says."""
@@ -319,6 +322,8 @@ class Folder:
 
     def _make_empty(self) -> None:
         """Make the contents anew; nobody else uses them. The state file comes last: where it is, the rest is whole."""
+        if others := _strangers(self._root):
+            raise ConfigError(f"{self._root} has {others[0]} in it, which is not of a cache; name another cache")
         Path(self._state_path).unlink(missing_ok=True)
         for folder in (self.values, self._writing, self._spare):
             shutil.rmtree(folder, ignore_errors=True)
@@ -420,8 +425,13 @@ def _remove_if_unused(root: Path) -> None:
     with suppress(OSError):
         root.rmdir()  # nothing in it
     with suppress(OSError), _locked_alone(f"{root}/users") as alone:
-        if alone:
+        if alone and not _strangers(root):
             _remove(root)
+
+
+def _strangers(root: Path) -> list[str]:
+    """What is in a folder and not of a cache: then the rest may not be, either."""
+    return sorted(name for name in os.listdir(root) if name not in _OF_CACHE)
 
 
 def _remove(root: Path) -> None:

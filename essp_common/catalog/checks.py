@@ -145,7 +145,7 @@ def _between(low: float, high: float) -> Callable[[NDArray[Any]], _Bad]:
 
 _TEXTS = {
     **dict.fromkeys(("id", "uri", "etag"), LONGEST_TEXT),
-    "error": LONGEST_TEXT * 16,
+    **dict.fromkeys(("notes", "error"), LONGEST_TEXT * 16),
     "extra": LONGEST_EXTRA,
     **dict.fromkeys(("class_name", "split", "group", "container", "codec", "pixel_format"), LONGEST_NAME),
 }

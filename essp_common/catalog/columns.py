@@ -92,6 +92,10 @@ class Texts(Blobs):
     def values(self, places: NDArray[Any]) -> list[str]:
         return [str(found, "utf-8") for found in self.each(places)]
 
+    def begin(self, text: str) -> bool:
+        """Whether any of them begins with this text."""
+        return bool(pc.any(pc.starts_with(self.arrow(), text), min_count=0).as_py())
+
 
 class Prefixed(Texts):
     """Strings that begin alike and go on as those of another column, which are all different."""
@@ -112,6 +116,12 @@ class Prefixed(Texts):
 
     def value(self, place: int) -> str:
         return self._start + super().value(place)
+
+    def begin(self, text: str) -> bool:
+        if self._start.startswith(text):
+            return len(self) > 0
+        rest = Texts(self._data, self._edges)
+        return text.startswith(self._start) and rest.begin(text.removeprefix(self._start))
 
     @property
     def lengths(self) -> NDArray[Any]:

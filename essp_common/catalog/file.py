@@ -13,11 +13,23 @@ import pyarrow as pa
 
 from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.checks import Columns, Problem, problems, sound_alone, type_problems
-from essp_common.catalog.columns import Column, Lists, Texts, arrow_of, made_of, value_of
-from essp_common.catalog.schema import COLUMNS, KEYFRAMES, REMEDY, SCHEMA, SOURCE_KEY, VERSION, VERSION_KEY, WORDS
+from essp_common.catalog.columns import Column, Lists, Texts, Words, arrow_of, made_of, value_of
+from essp_common.catalog.schema import (
+    COLUMNS,
+    KEYFRAMES,
+    LATER,
+    REMEDY,
+    SCHEMA,
+    SOURCE_KEY,
+    VERSION,
+    VERSION_KEY,
+    WORDS,
+)
 from essp_common.errors import ConfigError, EsspError, NotFound
 from essp_common.objects import tables
 from essp_common.objects.port import ObjectStore
+from essp_common.quantities import size
+from essp_common.runtime.memory import memory_limit
 
 _PIECE = 2**16
 """Rows of a column that are read at a time."""
@@ -27,6 +39,10 @@ _IN_TURN = ("group", *(name for name in COLUMNS if name != "group"))
 """The order in which columns are read: first what takes most memory while it is read."""
 _RECURRING = tuple(f"{name}.list.element" if name in KEYFRAMES else name for name in COLUMNS if name not in _DIFFERENT)
 """The columns in which the same values recur, by their paths in a file."""
+_ROW_BYTES = 300
+"""Of a video in memory, apart from texts that differ; measured with a million of them (`benchmarks/catalogs.py`)."""
+_SHARE = 0.5
+"""Most of this process's memory that a catalog may take."""
 _PARQUET = b"PAR1"
 """With this a file begins and ends."""
 _ANOTHER = f"name another one, or {REMEDY}"
@@ -67,8 +83,8 @@ def to_table(catalog: Catalog) -> Any:
 def read_catalog(store: ObjectStore, key: str, columns: Collection[str] | None = None) -> Catalog:
     """The catalog at `key`; with `columns`, other fields than these (and what names a video) keep their defaults.
 
-    Raises `NotFound`, `NotACatalog`, and `ConfigError` for a catalog of another version, or with a value that cannot be
-    in any of its columns, by its row and column.
+    Raises `NotFound`, `NotACatalog`, and `ConfigError` for a catalog of another version, one that would take too much
+    of this process's memory, or one with a value that cannot be in any of its columns, by its row and column.
     """
     uri = store.uri(key)
     wanted = frozenset(COLUMNS)
@@ -89,11 +105,17 @@ def _read(store: ObjectStore, key: str, uri: str, wanted: Collection[str]) -> tu
         with _opened(path, data) as file:
             metadata = file.schema_arrow.metadata or {}
             _check_version(uri, metadata)
-            if found := list(type_problems(file.schema_arrow, COLUMNS)):
+            _check_size(uri, file.metadata)
+            lacking = LATER - set(file.schema_arrow.names)
+            expected = {name: kind for name, kind in COLUMNS.items() if name not in lacking}
+            if found := list(type_problems(file.schema_arrow, expected)):
                 raise ConfigError(f"{uri}: {'; '.join(found)}; {REMEDY}")
-        with _opened(path, data, WORDS) as file:
+        with _opened(path, data, WORDS & set(expected)) as file:
             for name in _IN_TURN:
-                _read_column(file, name, name in wanted, read)
+                if name in expected:
+                    _read_column(file, name, name in wanted, read)
+            for name in lacking & set(wanted):
+                read.by_name[name] = _empty_words(file.metadata.num_rows)
     except FileNotFoundError as error:
         raise NotFound(f"{uri}: no such catalog") from error
     except PermissionError as error:
@@ -128,6 +150,10 @@ def _read_column(file: Any, name: str, wanted: bool, read: Columns) -> None:
         read.by_name[name], read.empty[name], read.holes[name] = column, empty, holes
         if name in KEYFRAMES:
             _share_edges(read.by_name)
+
+
+def _empty_words(count: int) -> Words:
+    return Words(np.zeros(count, np.int8), Texts(b"", np.zeros(2, np.int32)))
 
 
 def _opened(path: str | None, data: bytes | None, words: Collection[str] = ()) -> Any:
@@ -167,3 +193,14 @@ def _check_version(uri: str, metadata: Mapping[bytes, bytes]) -> None:
         raise NotACatalog(f"{uri} is a Parquet file, but not a catalog; {_ANOTHER}")
     if version != VERSION:
         raise ConfigError(f"{uri} is a catalog of version {version}, this is ESSP with version {VERSION}: {REMEDY}")
+
+
+def _check_size(uri: str, metadata: Any) -> None:
+    """A small file can list millions of equal rows, and its end says how many before any of them is read."""
+    text = sum(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
+    needed, limit = metadata.num_rows * _ROW_BYTES + text, memory_limit()
+    if needed > limit * _SHARE:
+        raise ConfigError(
+            f"{uri} lists {metadata.num_rows:,} videos, which would take {size(needed)} of the {size(limit)} of memory "
+            "that this process may use; give it more memory, or split the catalog"
+        )

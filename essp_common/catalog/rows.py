@@ -29,7 +29,7 @@ class VideoRow:
     """One video, or one labelled segment of one (then several rows share a `uri`).
 
     id: unique and stable: the path below the source, plus `#start-end` for a segment.
-    width: as displayed: rotation applied.
+    width: as displayed, that is turned by `rotation`; with edges that the container asks players to cut off (`notes`).
     rotation: degrees, clockwise, that the decoded picture is turned by for display: 0, 90, 180 or 270. If the file
         mirrors it, it is flipped before, top to bottom.
     fps: frames a second; where the rate varies, their mean over `duration_s`.
@@ -49,6 +49,8 @@ class VideoRow:
     extra: further columns of the source, as a JSON object; empty: none. `meta` reads it.
     targets: what there is to learn beside the class (`targets.py`): several labels, spans, a value a frame; empty:
         nothing. `essp_common.catalog.targets.unpack` reads it.
+    notes: what people should know of the file, as lines of `kind: what` (`essp_common/video/notes.py`): several tracks,
+        interlaced, a size that changes, edges that players cut off, a file of which a part is used; empty: nothing.
     error: why the video cannot be used; null: it can.
 
     For example:
@@ -85,6 +87,7 @@ class VideoRow:
     group: str = ""
     extra: str = ""
     targets: bytes = b""
+    notes: str = ""
     error: str | None = None
 
     @property
@@ -220,6 +223,13 @@ class Rows(Sequence[VideoRow]):
     def encoded(self, name: str) -> Iterator[memoryview | bytes]:
         """The texts of a column, as UTF-8."""
         return self._texts(name).each(self.places)
+
+    def begin(self, name: str, text: str) -> bool:
+        """Whether any text of a column begins with this one, in any row of the catalog."""
+        column = self.columns[name]
+        if not isinstance(column, Texts):
+            raise TypeError(f"{name} is no column of texts")
+        return column.begin(text)
 
     def text(self, name: str, row: int) -> str:
         """One text of one row."""

@@ -42,13 +42,16 @@ COLUMNS: dict[str, pa.DataType] = {
     "group": _STRING,
     "extra": _STRING,
     "targets": pa.binary(),
+    "notes": _STRING,
     "error": _STRING,
 }
 """Every column, by its name, in the order of the file."""
 KEYFRAMES = ("keyframe_pts", "keyframe_frame", "keyframe_offset")
 """One list a video, all of the same length: an entry for each keyframe."""
-WORDS = frozenset({"class_name", "split", "container", "codec", "pixel_format", "group", "error"})
+WORDS = frozenset({"class_name", "split", "container", "codec", "pixel_format", "group", "notes", "error"})
 """The columns of `Words`."""
+LATER = frozenset({"notes"})
+"""The columns that catalogs of this version may lack, since they came later: texts, which are then empty."""
 SCHEMA = pa.schema(list(COLUMNS.items()), metadata={VERSION_KEY: VERSION})
 """The file's columns."""
 PLANNED = (

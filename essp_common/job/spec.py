@@ -198,7 +198,8 @@ class JobSpec(Section):
     name: Name
     """Names the job in messages, cache keys and the API: lower-case letters, digits, `-` and `_`."""
     output: Uri
-    """URI of the folder that the job writes to: checkpoints, model, report; in a job file also a path."""
+    """URI of the folder that the job writes to: checkpoints, model, report; in a job file also a path. A folder of its
+    own, in which no other job writes, and no videos lie; see docs/outputs.md."""
     data: DataSpec = DataSpec()
     """The videos, or records."""
     clip: ClipSpec = ClipSpec()

@@ -295,7 +295,8 @@ class JobStatus(_Model):
     kind: JobKind
     state: JobState
     reason: str
-    """Why it failed or was stopped, or that it gets more epochs or trainers now; otherwise empty."""
+    """Why it failed or was stopped, that it gets more epochs or trainers now, or which of its workers do not stay up;
+    otherwise empty."""
     output: str
     created: datetime
     ended: datetime | None

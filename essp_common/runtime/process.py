@@ -169,7 +169,8 @@ def _forked() -> None:
         _undone_in_forks.pop()()
 
 
-os.register_at_fork(after_in_child=_forked)
+if hasattr(os, "register_at_fork"):  # not on Windows, which has no forks either
+    os.register_at_fork(after_in_child=_forked)
 
 
 def run_all(services: Sequence[Service]) -> None:

@@ -1,6 +1,6 @@
 """Temporary folders that no process leaves for good, however it ends.
 
-    essp-KIND-HOST-RANDOM/      in the folder for temporary files, which TMPDIR names
+    essp-KIND-HOST-RANDOM/      in the folder for temporary files, which TMPDIR names; RANDOM: 32 hexadecimal digits
 
 A process that is killed removes nothing. It has its folder locked for as long as it lives, and so has a fork of it.
 Whoever makes a folder first removes those of its kind, user and machine that nobody has locked. On a file system
@@ -11,13 +11,17 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import shutil
 import socket
 import tempfile
+import uuid
 from contextlib import suppress
 from types import TracebackType
 
 from essp_common.runtime.unbroken import unbroken
+
+_RANDOM = re.compile("[0-9a-f]{32}")
 
 
 class TemporaryFolder:
@@ -51,7 +55,8 @@ class TemporaryFolder:
 
 def _locked_folder(parent: str, prefix: str) -> tuple[str, int]:
     while True:
-        path = tempfile.mkdtemp(prefix=prefix, dir=parent)
+        path = os.path.join(parent, prefix + uuid.uuid4().hex)
+        os.mkdir(path, 0o700)
         try:
             lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         except FileNotFoundError:  # taken for one that was left
@@ -66,7 +71,7 @@ def _locked_folder(parent: str, prefix: str) -> tuple[str, int]:
 def _remove_left(parent: str, prefix: str) -> None:
     with suppress(OSError):
         for name in os.listdir(parent):
-            if name.startswith(prefix):
+            if _RANDOM.fullmatch(name.removeprefix(prefix)) and name.startswith(prefix):  # nobody else names one so
                 _remove_unlocked(os.path.join(parent, name))
 
 

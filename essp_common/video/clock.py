@@ -16,6 +16,10 @@ import numpy as np
 _FINE = 2.0
 """Ticks a frame from which on the clock is finer than the frames, so that rounding to it explains a tick of error."""
 
+_RUN_IN_S = 0.25
+"""Longer than the run-in of any sound codec: those of AAC and Opus take up to 80 ms."""
+_MICROSECOND = 1e-6
+
 
 @dataclass(frozen=True, slots=True)
 class Times:
@@ -29,19 +33,33 @@ class Times:
 
 
 def measure(
-    stamps: Sequence[int | None], time_base: Fraction, declared: float, last_duration: int, begin_s: float
+    stamps: Sequence[int | None],
+    time_base: Fraction,
+    declared: float,
+    last_duration: int,
+    begin_s: float,
+    decoded: Sequence[int | None] = (),
 ) -> Times:
     """The times of frames with these timestamps, in the order of display.
 
     `declared`: the container's rate, which counts where timestamps are missing, or agree with it to within a tick.
+    `decoded`: when packets are decoded, in ticks; they give the rate where timestamps are no times of display, as those
+    of AVI with B-frames.
     `last_duration`: ticks that the last frame is shown, 0 if unknown. `begin_s`: when the file begins, on its clock.
+
+    A clock may begin anywhere, below zero too: FFmpeg counts MPEG-TS up to zero where its 33 bits run over. Only where
+    the video itself begins at zero or later, a beginning just below that is no other clock: it is the run-in of sound,
+    which players leave out.
     """
     count = len(stamps)
     known = [stamp for stamp in stamps if stamp is not None]
     ticks = np.array(known, np.int64)
     if len(known) < count or count < 2 or not time_base or (np.diff(ticks) < 0).any() or ticks[0] == ticks[-1]:
-        return Times(declared, count / declared if declared else 0.0, 0.0)
-    start_s = float(known[0] * time_base) - max(0.0, begin_s)
+        fps = _rate(decoded, time_base, declared)
+        return Times(fps, count / fps if fps else 0.0, 0.0)
+    first_s = float(known[0] * time_base)
+    start_s = first_s - (begin_s if first_s < 0 or abs(begin_s) > _RUN_IN_S else max(0.0, begin_s))
+    start_s = start_s if abs(start_s) > _MICROSECOND else 0.0  # to which FFmpeg rounds when a file begins
     span = int(ticks[-1] - ticks[0])
     period = span / (count - 1)
     off = np.abs(ticks - ticks[0] - np.arange(count) * period).max()
@@ -49,10 +67,24 @@ def measure(
         last = last_duration or int(np.median(np.diff(ticks)))
         duration_s = float((span + last) * time_base)
         return Times(count / duration_s, duration_s, start_s, tuple(known))
-    fps = declared
-    if not declared or abs((count - 1) / declared / float(time_base) - span) > 1.0 + 1e-6:
-        fps = float(1 / (Fraction(span, count - 1) * time_base))
+    fps = _agreed(declared, span, count, time_base)
     return Times(fps, count / fps, start_s)
+
+
+def _rate(decoded: Sequence[int | None], time_base: Fraction, declared: float) -> float:
+    """The rate at which packets are decoded, if that is an even one; otherwise the declared rate."""
+    known = [stamp for stamp in decoded if stamp is not None]
+    steps = np.diff(np.array(known, np.int64))
+    if len(known) < len(decoded) or not len(steps) or not time_base or steps.min() <= 0 or np.ptp(steps) > 1:
+        return declared
+    return _agreed(declared, known[-1] - known[0], len(known), time_base)
+
+
+def _agreed(declared: float, span: int, count: int, time_base: Fraction) -> float:
+    """The declared rate, if so many frames take so many ticks at it, to within one; otherwise that of the ticks."""
+    if declared and abs((count - 1) / declared / float(time_base) - span) <= 1.0 + 1e-6:
+        return declared
+    return float(1 / (Fraction(span, count - 1) * time_base))
 
 
 def pack(stamps: Sequence[int]) -> bytes:

@@ -20,6 +20,7 @@ from av.stream import Discard, Disposition
 from av.video.stream import VideoStream
 
 from essp_common.errors import BadVideo
+from essp_common.video.png_profiles import forget_profile
 
 VideoFile: TypeAlias = str | BinaryIO
 """A path, or a seekable binary file."""
@@ -39,20 +40,25 @@ _SIGNATURES = (
 )
 """Offset and bytes at the beginning of a video file. A file with such a signature that does not open is damaged."""
 
-_PICTURES = ((0, b"\x89PNG", "PNG"), (0, b"\xff\xd8\xff", "JPEG"))
+_PICTURES = ((0, b"\x89PNG", "PNG"), (0, b"\xff\xd8\xff", "JPEG"), (8, b"WEBP", "WebP"))
 """Offset, bytes and name of pictures, which have the name of a video now and then."""
 _STREAMS = (
     (0, b"GIF8", "gif"),
+    (0, b"\x89PNG", "apng"),
     *((0, b"\0\0\1" + bytes([head]), "h264") for head in (0x67, 0x27, 0x47, 0x09, 0x06)),
     *((0, b"\0\0\1" + bytes([head]), "m4v") for head in (0xB0, 0xB5, 0x00, 0x20)),
 )
-"""Offset, bytes and FFmpeg's name of what is one stream without a container: GIF, raw H.264 (an SPS, an access unit
-delimiter or an SEI comes first; ITU-T H.264, annex B) and raw MPEG-4 (ISO/IEC 14496-2, section 6.3). FFmpeg takes some
-damaged files for raw streams, so each is tried only on files that begin like it."""
-_STREAM_NAMES = {"gif": "GIF", "h264": "raw H.264", "m4v": "raw MPEG-4"}
+"""Offset, bytes and FFmpeg's name of what is one stream without a container: GIF, animated PNG, raw H.264 (an SPS, an
+access unit delimiter or an SEI comes first; ITU-T H.264, annex B) and raw MPEG-4 (ISO/IEC 14496-2, section 6.3). FFmpeg
+takes some damaged files for raw streams, so each is tried only on files that begin like it."""
+_STREAM_NAMES = {"gif": "GIF", "apng": "an animated PNG", "h264": "raw H.264", "m4v": "raw MPEG-4"}
+_ANIMATION_OF_PNG = b"acTL"
+"""The chunk that makes a PNG an animated one, before its first picture."""
+_PNG_END = b"IEND\xaeB`\x82"
+_WEBP_FLAGS, _WEBP_ANIMATION = 20, 2
+"""The byte of the extended header's flags, and the bit in it that says that there are several pictures."""
 
 _UNREAD = (
-    (8, b"WEBP", "WebP"),
     (0, b"YUV4MPEG2", "YUV4MPEG2 (.y4m)"),
     (0, b".RMF", "RealMedia"),
     (0, b"nut/multimedia container", "NUT"),
@@ -79,7 +85,9 @@ class Limits:
 def open_video(
     file: VideoFile, limits: Limits, *, described: bool = False
 ) -> tuple[av.container.InputContainer, VideoStream]:
-    """The opened file and its first video stream, ready to decode in this thread. Raises `BadVideo`.
+    """The opened file and its track of pictures, ready to decode in this thread. Raises `BadVideo`.
+
+    Of several tracks, it is the default one; of several defaults or none, the largest, and of equals the first.
 
     `described`: the pixel format and the frame rate are known or not needed, so the first frames are not decoded for
     them. That decode takes most of the time of opening, and most of the bytes that it reads.
@@ -102,6 +110,15 @@ def open_video(
             stream_options=cast(Any, [{"skip_frame": "all"}] * limits.streams if described else None),
         )
     except (av.error.FFmpegError, ValueError) as error:
+        if _is_animated_webp(head):
+            raise BadVideo(
+                'an animated WebP, which FFmpeg does not decode; convert it to an animated PNG (python -c "from PIL '
+                "import Image; Image.open('a.webp').save('a.png', save_all=True)\") or to a video",
+                "format",
+            ) from error
+        name = _format_of(head, _PICTURES)
+        if name and not (name == "PNG" and _ANIMATION_OF_PNG in head):
+            raise BadVideo(f"a picture ({name}), not a video", "not_video") from error
         if any(head[at : at + len(mark)] == mark for at, mark in _SIGNATURES):
             raise BadVideo(
                 f"the file is damaged or truncated: it does not open ({reason(error)})", "truncated"
@@ -109,8 +126,6 @@ def open_video(
         if name := _format_of(head, _STREAMS):
             words = f"{_STREAM_NAMES[name]}, but damaged or truncated: it does not open ({reason(error)})"
             raise BadVideo(words, "truncated") from error
-        if name := _format_of(head, _PICTURES):
-            raise BadVideo(f"a picture ({name}), not a video", "not_video") from error
         if name := _format_of(head, _UNREAD):
             raise BadVideo(
                 f"{name} is not read; convert it to a container with timestamps, such as MP4 or Matroska (ffmpeg)",
@@ -118,7 +133,9 @@ def open_video(
             ) from error
         raise BadVideo(f"not a video file of a known format ({reason(error)})", "not_video") from error
     try:
-        return container, _video_stream(container, limits)
+        stream = _video_stream(container, limits)
+        forget_profile(stream)
+        return container, stream
     except BadVideo:
         container.close()
         raise
@@ -128,8 +145,8 @@ def check_complete(file: VideoFile, stream: VideoStream, packets: int) -> None:
     """Raise `BadVideo` if the container declares more than the file holds.
 
     Only reliable declarations count: the sample table of MP4, the content sizes that AVI and Matroska declare, and the
-    trailer of GIF. Durations, and frame counts in AVI headers, are often wrong in sound files. Raw streams declare
-    nothing, so one that lacks its end is taken for a shorter one.
+    trailers of GIF and PNG. Durations, and frame counts in AVI headers, are often wrong in sound files. Raw streams
+    declare nothing, so one that lacks its end is taken for a shorter one.
     """
     if stream.container.format.name.startswith("mov") and stream.frames > packets:
         packets = _samples(file, stream.index)
@@ -138,6 +155,8 @@ def check_complete(file: VideoFile, stream: VideoStream, packets: int) -> None:
     head, size_bytes = _inspect(file)
     if stream.container.format.name == "gif" and not _tail(file).rstrip(b"\0\r\n").endswith(b"\0;"):
         raise BadVideo("the file ends early: a GIF ends with a trailer", "truncated")
+    if stream.container.format.name == "apng" and _PNG_END not in _tail(file):
+        raise BadVideo("the file ends early: a PNG ends with a chunk that says so", "truncated")
     riff_end = int.from_bytes(head[4:8], "little") + 7 if head.startswith(b"RIFF") else 0  # a last odd byte is optional
     if max(riff_end, _segment_end(head)) > size_bytes:
         raise BadVideo("the file ends early: its header declares more bytes than it has", "truncated")
@@ -160,6 +179,11 @@ def _samples(file: VideoFile, index: int) -> int:
         for packet in container.demux(container.streams[index]):
             found += bool(packet.size)
     return found
+
+
+def _is_animated_webp(head: bytes) -> bool:
+    """Whether the extended header of a WebP file says so (RFC 9649)."""
+    return head[8:16] == b"WEBPVP8X" and len(head) > _WEBP_FLAGS and bool(head[_WEBP_FLAGS] & _WEBP_ANIMATION)
 
 
 def _demuxer(head: bytes) -> dict[str, str]:
@@ -226,12 +250,30 @@ def _inspect(file: VideoFile) -> tuple[bytes, int]:
         raise BadVideo(f"the file cannot be read ({error.strerror})", "not_video") from error
 
 
+def picture_streams(container: av.container.InputContainer) -> list[VideoStream]:
+    """The tracks of pictures, without covers and the like."""
+    return [stream for stream in container.streams.video if not stream.disposition & Disposition.attached_pic]
+
+
+def is_default(stream: VideoStream) -> bool:
+    """Whether the file names it as the track to play."""
+    return bool(stream.disposition & Disposition.default)
+
+
+def _rank(stream: VideoStream) -> tuple[bool, bool, int]:
+    """Of several tracks of pictures, the default one is taken, and of several of those the largest."""
+    context = stream.codec_context
+    pixels = context.width * context.height if context is not None else 0
+    return bool(pixels), is_default(stream), pixels
+
+
 def _video_stream(container: av.container.InputContainer, limits: Limits) -> VideoStream:
     if len(container.streams) > limits.streams:
         raise BadVideo(f"{len(container.streams)} streams, the limit is {limits.streams}", "limit")
-    stream = next((s for s in container.streams.video if not s.disposition & Disposition.attached_pic), None)
-    if stream is None:
+    tracks = picture_streams(container)
+    if not tracks:
         raise BadVideo("no video stream in the file", "not_video")
+    stream = max(tracks, key=_rank)  # the first of equals
     context = stream.codec_context
     if context is None or not context.width or not context.height:
         raise BadVideo("the video stream has no known codec or size: damaged, or a codec that is not supported")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import struct
 from contextlib import suppress
-from typing import Any, cast
 
 import numpy as np
 from av.sidedata.sidedata import SideDataContainer
@@ -20,7 +19,9 @@ from numpy.typing import NDArray
 
 from essp_common.colour import Colour
 from essp_common.pb.v1.messages_pb2 import Resize
+from essp_common.video.fields import WholePictures
 from essp_common.video.geometry import GRAY, YUV420, covering_size
+from essp_common.video.planes import rows_of
 
 _INTERPOLATION = {"": "BILINEAR", "nearest": "POINT"}
 _BT601 = "bt601"
@@ -40,15 +41,21 @@ _ANY_RANGE = ColorRange.JPEG
 _WITHOUT_MATRIX = ("gray", "rgb", "bgr", "gbr", "argb", "abgr", "pal8", "0rgb", "0bgr", "ya", "mono")
 """Beginnings of the names of formats that are not YUV: of the full range, and converted by BT.601."""
 
+_BIG_ENDIAN = frozenset({"rgb555be", "rgb565be", "bgr555be", "bgr565be"})
+"""Formats (16-bit QuickTime) that libswscale 9 converts to RGB of the same size as if their bytes were in the other
+order."""
+
 
 class FrameConverter:
     """Flips, rotates, scales and converts frames. Reuses libswscale's tables for the next frame."""
 
     def __init__(self) -> None:
         self._reformatter = VideoReformatter()
+        self._swapping = VideoReformatter()
+        self._whole_pictures = WholePictures()
 
     def write(self, frame: VideoFrame, resize: Resize, target: NDArray[np.uint8]) -> Colour | None:
-        """Fill `target` with the frame as displayed; returns what its numbers mean, where it is not RGB.
+        """Fill `target` with the frame as displayed, uncropped; returns what its numbers mean, where it is not RGB.
 
         target: as `resize.pixels` says, `(H, W, 3)` RGB, `(3H/2, W)` YUV 4:2:0 or `(H, W, 1)` luma; contiguous. The
         whole target is filled. Only `Resize.CROP` keeps the aspect ratio of the frame.
@@ -80,6 +87,9 @@ class FrameConverter:
     def _scaled(self, frame: VideoFrame, size: tuple[int, int], resize: Resize, colour: Colour | None) -> VideoFrame:
         """The frame in its own orientation, `size` = (height, width)."""
         method = _INTERPOLATION.get(resize.interpolation) or resize.interpolation.upper()
+        frame = self._whole_pictures.of(frame)
+        if frame.format.name in _BIG_ENDIAN:
+            frame = self._swapping.reformat(frame, format=f"{frame.format.name[:-2]}le", threads=1)
         if colour is None:
             return self._reformatter.reformat(
                 frame, width=size[1], height=size[0], format="rgb24", interpolation=method, threads=1
@@ -142,8 +152,7 @@ class _SideData(SideDataContainer):
 def _place(plane: VideoPlane, mirrored: bool, turns: int, target: NDArray[np.uint8], top: int, left: int) -> None:
     """Fill `target`, `(H, W, C)`, from row `top` and column `left` of the plane as displayed."""
     channels = target.shape[2]
-    shape, strides = (plane.height, plane.width, channels), (plane.line_size, channels, 1)
-    picture: NDArray[np.uint8] = np.ndarray(shape, np.uint8, memoryview(cast(Any, plane)), strides=strides)
+    picture = rows_of(plane, plane.width * channels).reshape(plane.height, plane.width, channels)
     if mirrored:
         picture = picture[::-1]
     if turns:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import av.container
 import av.error
-from av.packet import Packet
+from av.packet import Packet, PktSideDataT
 from av.video.stream import VideoStream
 
 from essp_common.errors import BadVideo
@@ -24,8 +24,15 @@ from essp_common.video.frame_headers import HEADERS, shows_one_frame
 _PLACEHOLDER_BYTES = 8
 """An MPEG-4 packet of at most this size shows nothing or repeats a picture: a sign of packed B-frames."""
 
+PARAMETERS: tuple[PktSideDataT, ...] = ("palette", "new_extradata", "param_change")
+"""What a decoder needs and demuxers hand out once, beside the first packet or the one at which it changes."""
+
 _INDEXED = ("mov", "matroska", "avi")
 """Formats that store whole frames as packets, rather than a byte stream that has to be cut into frames."""
+
+
+_CUT = ("mpegts", "mpeg")
+"""Formats that are a stream of bytes with a timestamp now and then, from which frames are cut."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,36 +51,59 @@ class Packets:
     """The packets of a video stream, in the order of the file."""
 
     pts: list[int | None] = field(default_factory=list)
+    dts: list[int | None] = field(default_factory=list)
+    """When each is decoded."""
     keyframes: list[Keyframe] = field(default_factory=list)
     smallest: int = 1 << 62
     corrupt: int = 0
-    discarded: int = 0
-    """Packets that are decoded but not shown (edit lists)."""
+    unshown: set[int] = field(default_factory=set)
+    """Numbers of the packets that are decoded but not shown (edit lists)."""
     hidden: int = 0
     """Packets that show no frame, or more than one, by the header of their codec."""
+    parameters: int = 0
+    """Packets that come with one of `PARAMETERS`."""
+    changes: int = 0
+    """Of these, packets after the first whose parameters differ from those before."""
+    own_stamps: bool = True
+    """The file has a timestamp for each packet. False: some are calculated, and perhaps others after a seek."""
     encrypted: bool = False
     """Some packet is encrypted (ISO/IEC 23001-7)."""
     last_duration: int = 0
     """How long the packet with the latest timestamp is shown, in ticks; 0 if the file does not say."""
 
+    @property
+    def shown(self) -> list[int | None]:
+        """The timestamps of the packets that are shown."""
+        return [pts for number, pts in enumerate(self.pts) if number not in self.unshown]
+
     def __len__(self) -> int:
         return len(self.pts)
 
 
-def scan(container: av.container.InputContainer, stream: VideoStream, limits: Limits) -> Packets:
-    """Read every packet. Raises `BadVideo` for too many frames, or if the file cannot be read to its end."""
-    found = Packets()
+def scan(container: av.container.InputContainer, stream: VideoStream, limits: Limits, *, check: bool = True) -> Packets:
+    """Read every packet. Raises `BadVideo` for too many frames, or if the file cannot be read to its end.
+
+    Without `check`, it is read as far as it can be.
+    """
+    found = Packets(own_stamps=container.format.name not in _CUT)
     latest = -(1 << 63)
+    current: dict[str, bytes] = {"new_extradata": stream.codec_context.extradata or b""}
     codec = stream.codec_context.codec.canonical_name
     length_bytes = _length_bytes(stream.codec_context.extradata or b"", codec)
     try:
         for packet in container.demux(stream):
             if not packet.size:
                 continue
+            if packet.is_discard:
+                found.unshown.add(len(found))
+            if parameters := parameters_of(packet):
+                found.parameters += 1
+                found.changes += len(found) > 0 and not current.items() >= parameters.items()
+                current |= parameters
             found.pts.append(packet.pts)
+            found.dts.append(packet.dts)
             found.smallest = min(found.smallest, packet.size)
             found.corrupt += packet.is_corrupt
-            found.discarded += packet.is_discard
             found.encrypted = found.encrypted or packet.has_sidedata("encryption_info")
             found.hidden += not shows_one_frame(codec, memoryview(packet))
             if packet.pts is not None and packet.pts >= latest:
@@ -84,8 +114,14 @@ def scan(container: av.container.InputContainer, stream: VideoStream, limits: Li
             if len(found) > limits.frames:
                 raise BadVideo(f"more than {limits.frames} frames", "limit")
     except av.error.FFmpegError as error:
-        raise BadVideo(f"the file cannot be read to its end: {reason(error)}") from error
+        if check:
+            raise BadVideo(f"the file cannot be read to its end: {reason(error)}") from error
     return found
+
+
+def parameters_of(packet: Packet[VideoStream]) -> dict[str, bytes]:
+    """What there is of `PARAMETERS` beside a packet, by its kind."""
+    return {kind: bytes(packet.get_sidedata(kind)) for kind in PARAMETERS if packet.has_sidedata(kind)}
 
 
 def orderly(found: Packets, container_format: str, codec: str) -> bool:
@@ -95,7 +131,8 @@ def orderly(found: Packets, container_format: str, codec: str) -> bool:
         container_format.split(",")[0] in _INDEXED
         and codec in _ONE_FRAME_A_PACKET
         and not found.corrupt
-        and not found.discarded
+        and not found.unshown
+        and not found.parameters
         and not found.hidden
         and not (codec == "mpeg4" and found.smallest <= _PLACEHOLDER_BYTES)
         and None not in stamps

@@ -15,9 +15,9 @@ from av.video.stream import VideoStream
 _SIGNATURE_BYTES = 8
 
 
-def without_profile(data: bytes) -> bytes:
-    """A PNG file, or a packet of one, without its profile. Damage stays as it is."""
-    kept, at = [data[:_SIGNATURE_BYTES]], _SIGNATURE_BYTES
+def without_profile(data: bytes, at: int = _SIGNATURE_BYTES) -> bytes:
+    """A PNG file, or a packet of one, without its profile. Damage stays as it is. `at`: where its chunks begin."""
+    kept = [data[:at]]
     while at < len(data):
         end = at + 12 + int.from_bytes(data[at : at + 4], "big")  # length, name, content and checksum
         if data[at + 4 : at + 8] != b"iCCP":
@@ -29,12 +29,23 @@ def without_profile(data: bytes) -> bytes:
 def packets_without_profile(
     packets: Iterable[Packet[VideoStream]], stream: VideoStream
 ) -> Iterator[Packet[VideoStream]]:
-    """The packets of a stream, those of PNG without their profile."""
+    """The packets of a stream, those of PNG without their profile.
+
+    What an edit list leaves out is left out of PNG here, since a packet that is made anew would be shown.
+    """
     if stream.codec_context.codec.canonical_name != "png":
         yield from packets
         return
     for packet in packets:
-        yield _without_profile(packet) if packet.size else packet
+        if not packet.is_discard:
+            yield _without_profile(packet) if packet.size else packet
+
+
+def forget_profile(stream: VideoStream) -> None:
+    """Take the profile out of what a decoder of animated PNG is told before the first picture."""
+    context = stream.codec_context
+    if context.codec.canonical_name == "apng" and context.extradata:
+        context.extradata = without_profile(context.extradata, 0)
 
 
 def _without_profile(packet: Packet[VideoStream]) -> Packet[VideoStream]:

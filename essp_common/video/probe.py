@@ -18,25 +18,31 @@ that may die.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import islice, pairwise
 
 import av
 from av.video.frame import VideoFrame
 
+from essp_common.catalog.notes import SALVAGED
 from essp_common.errors import BadVideo
 from essp_common.pb.v1.messages_pb2 import Seek
 from essp_common.video.clock import measure, pack
 from essp_common.video.container import Limits, VideoFile, check_complete, open_video
 from essp_common.video.conversion import quarter_turns
 from essp_common.video.digest import digest
+from essp_common.video.notes import Pictures, of_container
 from essp_common.video.packets import Keyframe, Packets, orderly, scan
 from essp_common.video.reader import Reader
 from essp_common.video.selection import lookahead
 
 _FARTHEST = 32
 """Largest `lookahead`. No encoder reorders over more pictures; x264 and x265 use at most 16."""
+SALVAGEABLE = ("truncated", "damaged")
+"""Kinds of errors that may leave a part of the file sound."""
+HOPELESS = "not one frame of it can be used"
+"""In the error of a file of which nothing can be salvaged."""
 WHOLE_PIXELS = 100_000_000
 """Files with at most this many pixels in all their frames are decoded completely: about half a second of one core."""
 
@@ -62,6 +68,23 @@ class VideoFacts:
     keyframe_pts: tuple[int, ...]
     keyframe_frame: tuple[int, ...]
     keyframe_offset: tuple[int, ...]
+    notes: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Header:
+    """What a container says of its track of pictures."""
+
+    container: str
+    codec: str
+    pixels: int
+    """Of a frame."""
+    rate: float
+    time_base: Fraction
+    begin_s: float
+    """When the file begins, on its clock."""
+    encrypted: bool
+    notes: list[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,42 +99,81 @@ class _Index:
     lookahead: int
     stamps: Sequence[int | None]
     """Timestamps of the frames in the order of display."""
+    pictures: Pictures
+    """What was seen in them, or in those that were decoded."""
 
 
 def probe(file: VideoFile, *, limits: Limits | None = None, verify: bool = False) -> VideoFacts:
     """The facts of a video file. `verify`: decode it completely, whatever its size. Raises `BadVideo`."""
     limits = limits or Limits()
-    container, stream = open_video(file, limits)
-    with container:
-        packets = scan(container, stream, limits)
-        context = stream.codec_context
-        if not packets:
-            raise BadVideo("no frame in the file", "empty")
-        check_complete(file, stream, len(packets))
-        small = len(packets) * context.width * context.height <= WHOLE_PIXELS
-        container_name, codec = container.format.name.split(",")[0], context.codec.canonical_name
-        rate = float(stream.average_rate or stream.guessed_rate or 0)
-        time_base = stream.time_base or Fraction(0)
-        begin_s = (container.start_time or 0) / av.time_base
-        encrypted = packets.encrypted or "enc_key_id" in stream.metadata  # of WebM
-        index = None
+    header, packets = _scanned(file, limits, check=True)
+    everywhere = verify or header.pixels * len(packets) <= WHOLE_PIXELS
+    index = None
     try:
-        if not (verify or small) and orderly(packets, container_name, codec):
+        if not everywhere and orderly(packets, header.container, header.codec):
             index = _sampled(file, packets, limits)
-        index = index or _whole(file, packets, limits, everywhere=verify or small)
+        index = index or _whole(file, packets, limits, everywhere)
     except BadVideo as error:
-        if encrypted:
+        if header.encrypted:
             raise BadVideo(
                 "the video is encrypted; decrypt it first, with the key of its owner", "encrypted"
             ) from error
         raise
-    times = measure(index.stamps, time_base, rate, packets.last_duration, begin_s)
+    return _facts(header, packets, index)
+
+
+def salvage(file: VideoFile, *, limits: Limits | None = None) -> VideoFacts:
+    """The facts of a video file; of one that was cut off or is damaged, those of the frames before that.
+
+    `notes` then says so. Raises `BadVideo` for all other reasons, and where no frame is sound.
+    """
+    limits = limits or Limits()
+    try:
+        return probe(file, limits=limits)
+    except BadVideo as error:
+        if error.kind not in SALVAGEABLE:
+            raise
+        problem = error
+    try:
+        header, packets = _scanned(file, limits, check=False)
+        index = _whole(file, packets, limits, everywhere=True, sound_part=True)
+    except BadVideo as error:
+        raise BadVideo(f"{problem}; {HOPELESS}", problem.kind) from error
+    note = f"{SALVAGED}: of a file that is {problem.kind}, the first {index.frame_count} frames are used: {problem}"
+    return _facts(replace(header, notes=[note, *header.notes]), packets, index)
+
+
+def _scanned(file: VideoFile, limits: Limits, *, check: bool) -> tuple[_Header, Packets]:
+    """What the container says, and its packets. `check`: that all of the file is there."""
+    container, stream = open_video(file, limits)
+    with container:
+        packets = scan(container, stream, limits, check=check)
+        context = stream.codec_context
+        if not packets:
+            raise BadVideo("no frame in the file", "empty")
+        if check:
+            check_complete(file, stream, len(packets))
+        return _Header(
+            container.format.name.split(",")[0],
+            context.codec.canonical_name,
+            context.width * context.height,
+            float(stream.average_rate or stream.guessed_rate or 0),
+            stream.time_base or Fraction(0),
+            (container.start_time or 0) / av.time_base,
+            packets.encrypted or "enc_key_id" in stream.metadata,  # of WebM
+            of_container(container, stream),
+        ), packets
+
+
+def _facts(header: _Header, packets: Packets, index: _Index) -> VideoFacts:
+    last_duration = packets.last_duration if index.frame_count == len(packets.shown) else 0
+    times = measure(index.stamps, header.time_base, header.rate, last_duration, header.begin_s, packets.dts)
     first = index.first
     turns = quarter_turns(first)
     width, height = (first.height, first.width) if turns % 2 else (first.width, first.height)
     return VideoFacts(
-        container=container_name,
-        codec=codec,
+        container=header.container,
+        codec=header.codec,
         pixel_format=first.format.name,
         width=width,
         height=height,
@@ -120,30 +182,35 @@ def probe(file: VideoFile, *, limits: Limits | None = None, verify: bool = False
         duration_s=times.duration_s,
         start_s=times.start_s,
         timestamps=pack(times.stamps) if times.stamps else b"",
-        time_base=(time_base.numerator, time_base.denominator),
+        time_base=(header.time_base.numerator, header.time_base.denominator),
         frame_count=index.frame_count,
         seekable=index.seekable,
         lookahead=index.lookahead,
         keyframe_pts=tuple(keyframe.pts for keyframe in index.keyframes),
         keyframe_frame=index.places,
         keyframe_offset=tuple(keyframe.offset for keyframe in index.keyframes),
+        notes="\n".join([*header.notes, *index.pictures.notes()]),
     )
 
 
-def _whole(file: VideoFile, packets: Packets, limits: Limits, everywhere: bool) -> _Index:
+def _whole(file: VideoFile, packets: Packets, limits: Limits, everywhere: bool, *, sound_part: bool = False) -> _Index:
     """Decode the file completely, then again from keyframes, and compare.
 
     `everywhere`: from each keyframe. Otherwise only from those that the codec's standard does not make independent of
     what comes before, and from three more: the second, one in the middle, and the last.
+
+    `sound_part`: decode it up to the first damage. Frames are then counted, since reading ahead would meet that.
     """
     stamps: list[int | None] = []
     digests: list[int] = []
+    pictures = Pictures()
     with Reader(file, limits) as reader:
-        for number, frame in reader.frames():
+        for number, frame in reader.sound() if sound_part else reader.frames():
             if frame.is_corrupt:
                 raise BadVideo(f"frame {number} of the file is damaged")
             stamps.append(frame.pts)
             digests.append(digest(frame))
+            pictures.take(frame)
             if len(stamps) > limits.frames:
                 raise BadVideo(f"more than {limits.frames} frames", "limit")
         if not stamps:
@@ -153,15 +220,16 @@ def _whole(file: VideoFile, packets: Packets, limits: Limits, everywhere: bool) 
     tried = set(range(len(shown))) if everywhere else _doubtful(shown)
     ends = (*places[1:], len(stamps))
     compared = [start for number, start in enumerate(zip(shown, places, ends, strict=False)) if number in tried]
-    seekable = bool(shown) and _repeats(file, limits, compared, digests)
+    seekable = bool(shown) and not packets.changes and _repeats(file, limits, compared, digests)
     if not seekable:
-        return _Index(len(stamps), first, (), (), seekable=False, lookahead=0, stamps=stamps)
-    ahead = _lookahead(packets) if sorted(packets.pts, key=_or_first) == stamps else 0
+        return _Index(len(stamps), first, (), (), seekable=False, lookahead=0, stamps=stamps, pictures=pictures)
+    numbered = (everywhere or packets.own_stamps) and not sound_part
+    ahead = _lookahead(packets) if numbered and sorted(packets.shown, key=_or_first) == stamps else 0
     if ahead:
         with Reader(file, limits, lookahead=ahead) as reader:
             if not all(_selects(reader, k, place, digests[place:end]) for k, place, end in reversed(compared)):
                 ahead = 0
-    return _Index(len(stamps), first, shown, places, seekable=True, lookahead=ahead, stamps=stamps)
+    return _Index(len(stamps), first, shown, places, seekable=True, lookahead=ahead, stamps=stamps, pictures=pictures)
 
 
 def _doubtful(keyframes: Sequence[Keyframe]) -> set[int]:
@@ -171,8 +239,9 @@ def _doubtful(keyframes: Sequence[Keyframe]) -> set[int]:
 
 
 def _lookahead(packets: Packets) -> int:
-    """The `lookahead` that the packets need; 0 if it is larger than `_FARTHEST`."""
-    ahead = lookahead([stamp for stamp in packets.pts if stamp is not None])
+    """The `lookahead` that the packets need; 0 if it is larger than `_FARTHEST`, or if parameters come beside packets,
+    since packets that are read and not decoded would take them along."""
+    ahead = lookahead([stamp for stamp in packets.shown if stamp is not None]) if not packets.parameters else 0
     return ahead if ahead <= _FARTHEST else 0
 
 
@@ -234,20 +303,26 @@ def _sampled(file: VideoFile, packets: Packets, limits: Limits) -> _Index | None
     if len(keyframes) < 2:
         return None
     ahead = _lookahead(packets)
+    pictures = Pictures()
     with (
         Reader(file, limits) as reader,
         Reader(file, limits) as fresh,
         Reader(file, limits, lookahead=ahead) as selecting,
     ):
         first = next(frame for _, frame in reader.frames())
+        pictures.take(first)
         for sample in sorted({len(keyframes) // 2, len(keyframes) - 1}, reverse=True):
             end = places[sample + 1] if sample + 1 < len(keyframes) else len(stamps)
-            digests = _bears_out(reader, fresh, keyframes, places, sample, stamps[:end])
+            digests = _bears_out(reader, fresh, keyframes, places, sample, stamps[:end], pictures)
             if digests is None:
                 return None
             if ahead and not _selects(selecting, keyframes[sample], places[sample], digests):
                 ahead = 0
-    return _Index(len(stamps), first, keyframes, places, seekable=True, lookahead=ahead, stamps=stamps)
+    if len(pictures.sizes) > 1:
+        return None
+    return _Index(
+        len(stamps), first, keyframes, places, seekable=True, lookahead=ahead, stamps=stamps, pictures=pictures
+    )
 
 
 def _bears_out(
@@ -257,6 +332,7 @@ def _bears_out(
     places: Sequence[int],
     sample: int,
     stamps: Sequence[int],
+    pictures: Pictures,
 ) -> list[int] | None:
     """Digests of the frames from keyframe number `sample` to the end of `stamps`; None if a check fails.
 
@@ -271,7 +347,10 @@ def _bears_out(
     shorter = fresh.from_keyframe(Seek(pts=keyframes[sample].pts, frame_index=place))
     if shorter is None:
         return None
-    found = [(frame.pts, digest(frame)) for frame in islice(shorter, len(stamps) - place)]
+    found = []
+    for frame in islice(shorter, len(stamps) - place):
+        found.append((frame.pts, digest(frame)))
+        pictures.take(frame)
     if found != expected or [stamp for stamp, _ in found] != list(stamps[place:]):
         return None
     return [frame for _, frame in found]

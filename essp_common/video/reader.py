@@ -26,7 +26,7 @@ from types import TracebackType
 import av
 import av.error
 import numpy as np
-from av.packet import Packet
+from av.packet import Packet, PacketSideData, PktSideDataT
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 from numpy.typing import NDArray
@@ -37,11 +37,21 @@ from essp_common.objects.ranged import expect
 from essp_common.pb.v1.messages_pb2 import Resize, Seed, Seek, Snippet
 from essp_common.video.container import Limits, VideoFile, open_video, reason
 from essp_common.video.conversion import FrameConverter
+from essp_common.video.packets import PARAMETERS
 from essp_common.video.png_profiles import packets_without_profile
 from essp_common.video.selection import Tally, select
 
 _KEYFRAME_WEIGHT = 12
 """Approximate size of a keyframe, relative to other frames."""
+
+_BY_OFFSET = "mpegts"
+"""The format in which a keyframe is found by its byte, if the catalog says where that is."""
+_BY_DECODING_TIME = ("mpegts", "mpeg")
+"""Formats whose demuxers seek by the times of decoding, and so to a place behind the keyframe that is shown then."""
+_EARLY_S = 1.0
+"""So much earlier a seek aims in these: more than frames are reordered by."""
+_PALETTE_BITS = 8
+"""What a container says of the bits of a pixel, where pixels may be indices of a palette."""
 
 Target = NDArray[np.uint8]
 """uint8, the array that receives a seed's frames: `(T, H, W, 3)` RGB, or as `Resize.pixels` says (`colour.py`)."""
@@ -59,6 +69,8 @@ class Reader:
         self._onward: Iterator[tuple[int, VideoFrame]] | None = None
         """The frames from `_next` on, of a decode from the start of the file that can be continued."""
         self._next, self._strict = 0, True
+        self._parameters: dict[PktSideDataT, PacketSideData] | None = None
+        """What came beside the first packet since the file was opened, which a seek would lose; None: not looked at."""
         self.tally = Tally()
         self.colours: list[Colour | None] = []
         """For each seed of the last `read`: the colours of its frames; None for RGB."""
@@ -115,6 +127,15 @@ class Reader:
             yield from enumerate(shown, seek.frame_index)
         else:
             yield from enumerate(self._from_start(strict))
+
+    def sound(self) -> Iterator[tuple[int, VideoFrame]]:
+        """Yields the frames from the start of the file up to the first sign of damage, with their indices.
+
+        The last packet before it may be a part of one, so it is not decoded; and frames that the decoder would show
+        only because no more packets come are left out, since one before them may be missing.
+        """
+        packets = self._restarted()  # which may open the file again
+        yield from enumerate(_sound(packets, self._stream))
 
     def from_keyframe(self, seek: Seek, *, strict: bool = True) -> Iterator[VideoFrame] | None:
         """The keyframe and the frames shown after it; None if the file has no such keyframe there."""
@@ -197,34 +218,61 @@ class Reader:
         return self._onward
 
     def _open(self) -> None:
+        described = self._lookahead > 0
         try:
-            self._container, self._stream = open_video(self._file, self._limits, described=self._lookahead > 0)
-        except BadVideo:
-            if not self._lookahead:
+            self._container, self._stream = open_video(self._file, self._limits, described=described)
+        except BadVideo:  # MPEG-TS and MPEG-PS have no header that describes their streams
+            if not described:
                 raise
-            self._lookahead = 0
             self._container, self._stream = open_video(self._file, self._limits)
-        self._untouched = True
+        if 0 < self._stream.codec_context.bits_per_coded_sample <= _PALETTE_BITS:
+            self._lookahead = 0  # what has a palette is read with care, whatever the catalog says
+        self._untouched, self._parameters = True, None
 
     def _from_start(self, strict: bool) -> Iterator[VideoFrame]:
+        packets = self._restarted()
+        return _decoded(packets, self._stream, strict)
+
+    def _restarted(self) -> Iterator[Packet[VideoStream]]:
+        """The packets from the start of the file."""
         self._onward = None
         if not self._untouched:
             # Seeking to the start differs between formats; reopening does not.
             self._container.close()
             self._open()
         self._untouched = False
-        return _decoded(self._packets(), self._stream, strict)
+        return self._packets()
 
     def _packets_from(self, seek: Seek) -> Iterator[Packet[VideoStream]] | None:
         """The packet of the keyframe and those after it; None if the file has no such keyframe there."""
+        if self._parameters is None:
+            self._parameters = {} if self._lookahead else self._first_parameters()
         self._untouched = False
         self._onward = None
-        self._container.seek(seek.pts, stream=self._stream)
+        container_format = self._container.format.name
+        if container_format == _BY_OFFSET and seek.byte_offset:
+            self._container.seek(seek.byte_offset, unsupported_byte_offset=True, stream=self._stream)
+        else:
+            early = _EARLY_S if container_format in _BY_DECODING_TIME else 0
+            self._container.seek(seek.pts - int(early / (self._stream.time_base or 1)), stream=self._stream)
         packets = self._packets()
-        first = next(packets, None)
-        if first is None or not first.is_keyframe or first.pts != seek.pts:
+        keyframe = _keyframe(seek.pts, packets)
+        if keyframe is None:
             return None
-        return chain([first], packets)
+        for kind, data in self._parameters.items():
+            if not keyframe.has_sidedata(kind):
+                data.to_packet(keyframe)
+        return chain([keyframe], packets)
+
+    def _first_parameters(self) -> dict[PktSideDataT, PacketSideData]:
+        """What a decoder needs that comes beside the first packet alone, such as a palette."""
+        if not self._untouched:
+            self._container.close()
+            self._open()
+        first = next(self._packets(), None)
+        if first is None:
+            return {}
+        return {kind: first.get_sidedata(kind) for kind in PARAMETERS if first.has_sidedata(kind)}
 
     def _packets(self) -> Iterator[Packet[VideoStream]]:
         try:
@@ -337,6 +385,19 @@ def _snippets(seeds: Sequence[Seed]) -> Iterator[tuple[list[_Want], Seed | Snipp
             yield [_Want(frame, position, slot) for slot, frame in enumerate(frames, number * length)], part
 
 
+def _keyframe(pts: int, packets: Iterator[Packet[VideoStream]]) -> Packet[VideoStream] | None:
+    """Pass over packets, undecoded, up to the keyframe with this timestamp; None if it does not come.
+
+    Most demuxers seek to the very keyframe, some to an earlier one: so with edit lists and in ASF.
+    """
+    for packet in packets:
+        if packet.pts == pts and packet.is_keyframe:
+            return packet
+        if packet.dts is not None and packet.dts > pts:  # nothing is shown before it is decoded
+            return None
+    return None
+
+
 def _skip_leading(pts: int, shown: Iterator[VideoFrame]) -> VideoFrame | None:
     """Skip the leading frames and return the keyframe; None if the decoder does not show it."""
     for frame in shown:
@@ -365,3 +426,21 @@ def _decoded(packets: Iterator[Packet[VideoStream]], stream: VideoStream, strict
                 raise BadVideo(f"the decoder fails: {reason(error)}") from error
             continue
         yield from frames
+
+
+def _sound(packets: Iterator[Packet[VideoStream]], stream: VideoStream) -> Iterator[VideoFrame]:
+    """Yields the decoded frames up to the first sign of damage."""
+    held: Packet[VideoStream] | None = None
+    try:
+        for packet in packets:
+            if not packet.size:  # PyAV's end marker
+                return
+            for frame in stream.decode(held) if held is not None else ():
+                if frame.is_corrupt:
+                    return
+                yield frame
+            if packet.is_corrupt:
+                return
+            held = packet
+    except (av.error.FFmpegError, BadVideo):
+        return

@@ -2,8 +2,9 @@
 
 The catalog gives a video a `lookahead` only if every packet is one frame and frames are shown in the order of their
 timestamps. Every frame that is shown before a given one then comes, in the file, no later than the last of the
-`lookahead` packets that begin with that frame's own. So the index of a frame is known before it is decoded: the index
-of the keyframe, plus the number of timestamps between the two. This saves decoding in two ways:
+`lookahead` packets that begin with that frame's own; packets that an edit list leaves out do not count. So the index of
+a frame is known before it is decoded: the index of the keyframe, plus the number of timestamps between the two. This
+saves decoding in two ways:
 
 - Frames that no clip wants and no other frame refers to are not decoded (`skip_frame`, set for each packet). These are
   about half the frames of a stream with B-frames.
@@ -107,15 +108,21 @@ class _Order:
         """Timestamps of all packets read so far, from that of the keyframe on, sorted."""
 
     def __iter__(self) -> Iterator[tuple[Packet[VideoStream], int]]:
-        """Yields packets with frame indices. Frames that are shown before the keyframe have the index -1."""
+        """Yields packets with frame indices. Frames that are shown before the keyframe, or not at all because an edit
+        list leaves them out, have the index -1."""
         ahead: deque[Packet[VideoStream]] = deque()
+        shown = 0  # of those
         for packet in self._packets:
             if not packet.size:
                 continue  # PyAV's end marker
+            ahead.append(packet)
+            if packet.is_discard:
+                continue
             if packet.pts is not None and packet.pts >= self._seek.pts:
                 insort(self._stamps, packet.pts)
-            ahead.append(packet)
-            if len(ahead) == self._lookahead:
+            shown += 1
+            while shown == self._lookahead:
+                shown -= not ahead[0].is_discard
                 yield self._numbered(ahead.popleft())
         yield from map(self._numbered, ahead)
 
@@ -128,7 +135,7 @@ class _Order:
         return self._seek.frame_index + place if known else -1
 
     def _numbered(self, packet: Packet[VideoStream]) -> tuple[Packet[VideoStream], int]:
-        return packet, self.number(packet.pts)
+        return packet, -1 if packet.is_discard else self.number(packet.pts)
 
 
 def lookahead(stamps: Sequence[int]) -> int:

@@ -34,12 +34,13 @@ from essp_common.job.spec import JobSpec
 from essp_common.job.status import JobEvent, JobState, JobStatus, JobSummary, StreamPreview, TrainerCurve
 from essp_common.messages.control import ControlFeed
 from essp_common.messages.parsing import BadMessage, parsed, refuse, sound
+from essp_common.objects.uris import place_of
 from essp_common.pb.v1.messages_pb2 import Progress
 from essp_common.runtime import conditions, ids
 from essp_common.runtime.conditions import Conditions, Subject
 from essp_common.runtime.failpoints import failpoint
 from essp_common.runtime.retry import Outage
-from essp_common.runtime.threads import lasting
+from essp_common.runtime.threads import lasting, unexpected
 from essp_common.runtime.troubles import Kind
 from essp_common.validation import suggested
 from essp_common.wiring import Adapters
@@ -48,13 +49,15 @@ from essp_master.cache_watch import CacheWatch
 from essp_master.config import MasterSettings
 from essp_master.effects.history_writer import HistoryWriter
 from essp_master.effects.previews import Previews
+from essp_master.job.events import EventLog
 from essp_master.job.job import COMMANDS, Job
+from essp_master.job.output import ANYBODY, Asked
 from essp_master.job.pool_demand import PoolDemand, demand_of
 from essp_master.job.preflight import Preflight
 from essp_master.job.status_view import curves_of, status_of
 from essp_master.lifecycle.queueing import JobQueue
 from essp_master.lifecycle.renewals import Renewals
-from essp_master.lifecycle.runner import RECENT, JobRunner
+from essp_master.lifecycle.runner import KEPT_WHOLE, RECENT, JobRunner
 from essp_master.lifecycle.starter import JobStarter
 from essp_master.lifecycle.takeover import Takeover
 from essp_master.pools.pool_watch import PoolWatch
@@ -69,6 +72,8 @@ from essp_master.worker_logs import WorkerLogs
 log = logging.getLogger(__name__)
 
 _POLL_S, _TICK_S = 0.1, 0.5
+_NO_EVENTS = EventLog()
+"""Of a job that is past."""
 _LOOK_S = 2.0
 """How often the master looks for what keeps ESSP from working."""
 _PATIENCE_S = 10.0
@@ -238,7 +243,10 @@ class Master:
     def _watch(self) -> None:
         """Look again and again, in a thread of its own: that of the master may wait for a server."""
         while not self._draining.wait(_LOOK_S):
-            self.look()
+            try:
+                self.look()
+            except Exception as error:  # noqa: BLE001  whatever it is, the next look is to tell what is over
+                unexpected("essp-conditions", error)
 
     def _unsaved(self) -> dict[Subject, str]:
         """The trainers that cannot save."""
@@ -252,25 +260,40 @@ class Master:
 
     # --- requests ---
 
-    def start(self, spec: JobSpec, fresh: bool = False, checked: Preflight | None = None, team: str = "") -> JobStatus:
+    def start(
+        self, spec: JobSpec, fresh: bool = False, checked: Preflight | None = None, asked: Asked = ANYBODY
+    ) -> JobStatus:
         """Start a job, or start one that has ended again; it waits in the queue while there is no room for it.
 
-        Raises `ConfigError`, and `Conflict` while it runs, or another job that has not ended has its output. `checked`:
-        the preflight of just this, if the caller has made it. `team`: whose job it is.
+        `fresh`: remove what a job has left in its output. `checked`: the preflight of just this, if the caller has made
+        it. `asked`: who asks for it.
+
+        Raises `ConfigError`, `Conflict` while it runs, or another job that has not ended has its output, `OfAnotherJob`
+        where that would be removed, and `Forbidden` for an output of another team.
         """
         self._takeover.wait()
-        self._queue.check(spec, team)
+        self._check_team(spec, asked.team)
         self._queue.measure()
-        self._starter.start(spec, fresh, checked, team)
+        self._starter.start(spec, fresh, checked, asked)
         return self.status(spec.name)
 
-    def validate(self, spec: JobSpec, fresh: bool = False, team: str = "") -> Preflight:
-        """What `start` would check, and nothing of what it would do. Raises `ConfigError`, and `Conflict` while another
-        job that has not ended has its output."""
-        self._queue.check(spec, team)
+    def validate(self, spec: JobSpec, fresh: bool = False, asked: Asked = ANYBODY) -> Preflight:
+        """What `start` would check, and nothing of what it would do. Raises as `start` does."""
+        self._check_team(spec, asked.team)
         with self._lock:
             self._jobs.check_output(spec)
-        return self._starter.preflight(spec, fresh)
+        return self._starter.preflight(spec, fresh, asked=asked)
+
+    def _check_team(self, spec: JobSpec, team: str) -> None:
+        """Raises `ConfigError` for a job that its team may not have: it takes up too much, or writes elsewhere."""
+        self._queue.check(spec, team)
+        folders = self._settings.teams[team].outputs if team in self._settings.teams else ()
+        place = place_of(spec.output)
+        if folders and not any(place.below(place_of(folder)) for folder in folders):
+            raise ConfigError(
+                f"output: jobs of team {team} write below {' or '.join(folders)}; choose an output there, as in "
+                f"{folders[0].rstrip('/')}/{spec.name}"
+            )
 
     def pause(self, name: str) -> JobStatus:
         """Issue nothing more until `resume`. Raises `NotFound`, `Conflict`."""
@@ -321,7 +344,7 @@ class Master:
         later = of_next_run(spec, fields)
         others = {field: value for field, value in fields.items() if field not in later}
         wanted = next_run(present, {field: fields[field] for field in later}) if later else present
-        goal = self.validate(wanted, team=team) if wanted != present else None
+        goal = self.validate(wanted, asked=Asked(team)) if wanted != present else None
         with self._lock:
             if not self._renewals.settled(name, _PATIENCE_S):
                 raise Unavailable(f"job {name} is just going on with more epochs or trainers; ask again in a moment")
@@ -358,6 +381,12 @@ class Master:
         with self._lock:
             return self._jobs.past(name) or status_of(self._jobs[name], self._cache_watch.latest, self._clock())
 
+    def team_of(self, name: str) -> str | None:
+        """Whose job it is; None: there is no such job."""
+        self._takeover.wait()
+        with self._lock:
+            return self._jobs.team_of(name)
+
     def state(self, name: str) -> JobState:
         """Where a job stands, without what `status` counts. Raises `NotFound`."""
         self._takeover.wait()
@@ -388,13 +417,18 @@ class Master:
         return self._previews.of(spec, stream, layouts[stream], clips)
 
     def recent(self) -> list[JobStatus]:
-        """The jobs that have not ended, and those that ended within the last hour, as far as they are known already."""
+        """The jobs that have not ended, and the newest of those that ended within the last hour, as far as they are
+        known already."""
         with self._lock:
             usage, now_s, since = self._cache_watch.latest, self._clock(), datetime.now(UTC) - RECENT
+            ended = [job for job in self._jobs if job.life.ended is not None]
+            older = set(self._jobs.ended_but(KEPT_WHOLE))
             own = [
-                status_of(job, usage, now_s) for job in self._jobs if job.life.ended is None or job.life.ended > since
+                status_of(job, usage, now_s)
+                for job in self._jobs
+                if job.life.ended is None or (job.life.ended > since and job not in older)
             ]
-            return own + self._jobs.past_since(since)
+            return own + self._jobs.past_since(since, max(0, KEPT_WHOLE - len(ended)))
 
     @property
     def recovered(self) -> bool:
@@ -415,10 +449,17 @@ class Master:
         """The events of a job after event `after`; waits up to `timeout_s` for one. Raises `NotFound`."""
         self._takeover.wait()
         with self._lock:
-            if self._jobs.is_past(name):
-                return ()
-            events = self._jobs[name].reporter.log
+            events = self._events_of(name)
         return events.after(after, timeout_s)
+
+    def watched(self, name: str) -> tuple[JobStatus, EventLog]:
+        """The status of a job, and its events, which whoever watches it reads on. Raises `NotFound`."""
+        status = self.status(name)
+        with self._lock:
+            return status, self._events_of(name)
+
+    def _events_of(self, name: str) -> EventLog:
+        return _NO_EVENTS if self._jobs.is_past(name) else self._jobs[name].reporter.log
 
     def _change(self, name: str, wanted: JobState) -> JobStatus:
         self._takeover.wait()

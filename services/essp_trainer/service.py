@@ -93,6 +93,8 @@ class Trainer:
         self._clock = clock
         self._draining = threading.Event()
         self._over = False
+        self._ended = False
+        """The job has ended: nothing goes on with the training."""
         self._in = 0
         """The run of the job that it is in, or was in last; 0: none yet."""
         self._left = 0
@@ -103,8 +105,8 @@ class Trainer:
 
     @property
     def interrupted(self) -> bool:
-        """Whether it was drained before the training was over."""
-        return self._draining.is_set() and not self._over
+        """Whether it has left a training that goes on: because it was drained, or another rank was."""
+        return not self._over and not self._ended
 
     def run(self) -> None:
         """Wait for the job, train, leave. Reports to the master what makes the training impossible, then raises it."""
@@ -118,6 +120,7 @@ class Trainer:
             if not self._draining.is_set():  # otherwise the other ranks are drained, too, and left before this one
                 raise
         finally:
+            self._ended = self._control.state(self._config.job) in ENDED
             self._ranks.close()
 
     def drain(self) -> None:

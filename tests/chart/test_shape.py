@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import yaml
 
-from essp_common import distribution
 from tests.chart.api_schemas import VERSIONS, faults
 from tests.chart.rendering import CASES, Helm, of_kind, parsed, templates
 from tools.chart_reference import CHART
@@ -51,8 +49,3 @@ def test_long_names_leave_room_for_what_comes_behind(helm: Helm) -> None:
     # A pod of an indexed Job is host <job>-<index>, of at most 64 ranks.
     jobs = [job for job in of_kind(objects, "Job") if "p" * 24 in job["metadata"]["name"]]
     assert [len(job["metadata"]["name"]) <= 63 - len("-63") for job in jobs] == [True]
-
-
-def test_the_chart_is_of_this_version() -> None:
-    chart = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))
-    assert chart["appVersion"] == distribution.version()

@@ -41,7 +41,7 @@ def test_one_rank_a_pod(objects: list[Object]) -> None:
     spec, environment = job["spec"], environment_of(job, objects)
     assert (spec["completionMode"], spec["completions"], spec["parallelism"]) == ("Indexed", 2, 2)
     assert (environment["RANK"], environment["WORLD_SIZE"]) == (INDEX, "2")
-    assert environment["ESSP_DRAINED_EXIT"] == "75"
+    assert environment["ESSP_DRAINED_EXIT"] == "76"
     assert (environment["LOCAL_RANK"], environment["LOCAL_WORLD_SIZE"]) == ("0", "1")
     assert environment["MASTER_PORT"] == "29500"
     container = container_of(job)
@@ -113,7 +113,7 @@ def test_it_ends_when_the_training_ends_and_only_then(objects: list[Object]) -> 
     actions = [
         (rule["action"], rule.get("onExitCodes", {}).get("values")) for rule in spec["podFailurePolicy"]["rules"]
     ]
-    assert actions == [("FailJob", [2]), ("Ignore", None)]
+    assert actions == [("FailJob", [2]), ("Ignore", None), ("Ignore", [76])]
 
 
 def test_ranks_may_wait_for_each_other(objects: list[Object]) -> None:

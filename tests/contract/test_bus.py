@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from kafka import TopicPartition
+from kafka import KafkaConsumer, TopicPartition
 from kafka import errors as kafka_errors
 
 from essp.servers.servers import KafkaServer
@@ -29,7 +29,7 @@ from essp_common.bus.kafka_subscription import KafkaSubscription
 from essp_common.bus.liveness import Membership
 from essp_common.bus.memory import MemoryBus, MemorySubscription
 from essp_common.bus.port import Bus
-from essp_common.errors import ConfigError, EsspError, TransientError, Unavailable
+from essp_common.errors import ConfigError, EsspError, FlowUnavailable, TransientError, Unavailable
 from essp_common.runtime.troubles import Kind
 from tests.contract.bus_suite import PARTITIONS, BusContract, Open, finish, numbers, own, take
 from tests.harness.proxy import Proxy
@@ -52,6 +52,11 @@ def leaves_sockets(test: Callable[..., None]) -> Callable[..., None]:
     test = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")(test)
     test = pytest.mark.usefixtures("collected")(test)
     return test
+
+
+def meet_a_defect(*_: object, **__: object) -> None:
+    """As a method of kafka-python's clients."""
+    raise KeyError("what an answer lacks")
 
 
 class TestMemoryBus(BusContract):
@@ -267,17 +272,62 @@ class TestKafkaBus(BusContract):
     def test_a_reader_that_has_met_a_defect_never_seems_to_wait_for_records(
         self, bus: Bus, topic: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        def defect(**_: object) -> None:
+        def defect(*_: object, **__: object) -> None:
             raise RuntimeError("can't start new thread")
 
+        monkeypatch.setattr(kafka_subscription, "DEFECTS", 2)
         with closing(bus.subscribe([topic], "g")) as subscription:
             own(subscription, PARTITIONS)
-            assert isinstance(subscription, KafkaSubscription)
-            monkeypatch.setattr(subscription._consumer, "poll", defect)
+            monkeypatch.setattr(KafkaConsumer, "poll", defect)
+            with pytest.raises(TransientError, match="can't start new thread"):
+                subscription.poll(1, LONGEST_S)
             for _ in range(3):
                 with pytest.raises(EsspError, match="can't start new thread") as caught:
                     subscription.poll(1, LONGEST_S)
                 assert not isinstance(caught.value, TransientError), "another try is none"
+
+    @pytest.mark.parametrize("group", ["g", None])
+    def test_a_reader_that_has_met_a_defect_once_reads_on(
+        self,
+        bus: Bus,
+        topic: str,
+        publish_numbers: Callable[..., None],
+        monkeypatch: pytest.MonkeyPatch,
+        group: str | None,
+    ) -> None:
+        """By another consumer: from the last commit, and without a group from where it was."""
+        publish_numbers(0, 2, 0)
+        with closing(bus.subscribe([topic], group)) as subscription:
+            finish(subscription, take(subscription, 2)[:1])
+            assert isinstance(subscription, KafkaSubscription)
+            monkeypatch.setattr(subscription._consumer, "poll", meet_a_defect)
+            with pytest.raises(TransientError, match="what an answer lacks"):
+                subscription.poll(1, LONGEST_S)
+            publish_numbers(2, 3, 0)
+            found: list[int] = []
+            while 2 not in found:
+                found += numbers(take(subscription, 1))
+            assert found == ([1, 2] if group else [2])
+
+    def test_a_publisher_that_has_met_a_defect_is_replaced(
+        self, bus: Bus, topic: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        assert isinstance(bus, KafkaBus)
+        calls: list[tuple[Callable[[], None], str]] = [
+            (partial(bus.publish, topic, b"", b""), "send"),
+            (bus.flush, "flush"),
+        ]
+        for call, method in calls:
+            bus.publish(topic, b"", b"")
+            bus.flush()
+            assert bus._publisher is not None
+            worn = bus._publisher._producer
+            monkeypatch.setattr(worn, method, meet_a_defect)
+            with pytest.raises(FlowUnavailable, match="what an answer lacks"):
+                call()
+            bus.publish(topic, b"", b"")
+            bus.flush()
+            assert bus._publisher._producer is not worn
 
     def test_a_partition_that_is_taken_at_any_moment_is_no_defect(
         self, bus: Bus, topic: str, monkeypatch: pytest.MonkeyPatch

@@ -24,10 +24,12 @@ from kafka.producer.transaction_manager import InitProducerIdHandler
 
 from essp_common.bus import kafka_clients
 from essp_common.bus.kafka import KafkaBus
+from essp_common.bus.kafka_clients import Undelivered
 from essp_common.bus.kafka_subscription import KafkaSubscription
 from essp_common.bus.port import Bus, MessageTooLarge, Subscription
 from essp_common.errors import ConfigError, FlowUnavailable, NotFound
 from essp_common.runtime.troubles import Kind
+from tests.contract.bus_suite import take
 from tests.harness.proxy import Proxy
 from tests.harness.waiting import LONGEST_S, until
 
@@ -66,7 +68,10 @@ class Administrator:
 
         def read(*arguments: Any) -> Any:
             if right in self._taken:
-                arguments = *arguments[:-1], SimpleNamespace(error_code=code, log_start_offset=-1, error_message="")
+                answer = SimpleNamespace(
+                    error_code=code, base_offset=-1, log_start_offset=-1, error_message="", record_errors=[]
+                )
+                arguments = *arguments[:-1], answer
             return kept(*arguments)
 
         self._patch.setattr(where, method, read)
@@ -100,7 +105,6 @@ def administrator(monkeypatch: pytest.MonkeyPatch) -> Administrator:
     found.raises("commits", ConsumerCoordinator, "_handle_offset_commit_response", no_group)
     found.raises("reading", Fetcher, "_parse_fetched_data", no_topic)
     found.answers("writing", Sender, "_complete_batch", kafka_errors.TopicAuthorizationFailedError.errno)
-    found.answers("size", Sender, "_complete_batch", kafka_errors.RecordListTooLargeError.errno)
     found.answers(
         "number", InitProducerIdHandler, "handle_response", kafka_errors.ClusterAuthorizationFailedError.errno
     )
@@ -244,13 +248,63 @@ def test_a_wrong_password_at_the_start_is_told_with_what_to_do(bus: KafkaBus, ad
     assert not bus.troubles()
 
 
+TOO_LARGE = (kafka_errors.MessageSizeTooLargeError, kafka_errors.RecordListTooLargeError)
+
+
 @pytest.mark.integration
+@pytest.mark.parametrize("error", TOO_LARGE)
 def test_a_message_that_only_the_broker_knows_to_be_too_large_is_at_fault_itself(
-    bus: KafkaBus, topic: str, administrator: Administrator
+    bus: KafkaBus, topic: str, administrator: Administrator, error: type[kafka_errors.BrokerResponseError]
 ) -> None:
-    """Not the rights of its publisher: no other try would end otherwise."""
+    """Not the rights of its publisher: no other try would end otherwise. What is published after it goes through, and
+    what was published beside it was lost, and can be published again."""
+    other = f"{topic}.other"
+    bus.ensure_topics({other: 1})
+    administrator.answers("size", Sender, "_complete_batch", error.errno)
     administrator.take("size")
     bus.publish(topic, b"", b"1")
-    with pytest.raises(MessageTooLarge, match="larger than the broker takes"):
+    bus.publish(other, b"", b"2")
+    with pytest.raises(
+        MessageTooLarge, match=f"a message to ({topic}|{other}) has 1 bytes, more than the broker takes"
+    ):
         bus.flush()
+    administrator.give_back()
+    with pytest.raises(Undelivered, match="1 messages were not delivered"):
+        bus.flush()
+    with closing(bus.subscribe([topic, other], None)) as subscription:
+        for name in (topic, other):
+            bus.publish(name, b"", b"3")
+        bus.flush()
+        found: set[str] = set()
+        while found != {topic, other}:
+            found |= {record.topic for record in take(subscription, 1) if record.value == b"3"}
+    assert not bus.troubles()
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    "error",
+    [
+        kafka_errors.OutOfOrderSequenceNumberError,
+        kafka_errors.InvalidProducerEpochError,
+        kafka_errors.UnknownProducerIdError,
+        kafka_errors.InvalidTxnStateError,
+        kafka_errors.InvalidRecordError,
+        kafka_errors.TopicAuthorizationFailedError,
+        kafka_errors.ClusterAuthorizationFailedError,
+        kafka_errors.PolicyViolationError,
+    ],
+)
+def test_publishing_goes_on_whatever_the_broker_has_refused_once(
+    bus: KafkaBus, topic: str, administrator: Administrator, error: type[kafka_errors.BrokerResponseError]
+) -> None:
+    """kafka-python's producer does not leave some of the states that it gets into so."""
+    administrator.answers("once", Sender, "_complete_batch", error.errno)
+    administrator.take("once")
+    bus.publish(topic, b"", b"1")
+    with pytest.raises(Undelivered):
+        bus.flush()
+    administrator.give_back()
+    bus.publish(topic, b"", b"2")
+    bus.flush()
     assert not bus.troubles()

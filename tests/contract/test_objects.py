@@ -80,16 +80,21 @@ def test_directory_write_leaves_nothing_else_behind(tmp_path: Path) -> None:
 
 
 def test_directory_does_not_list_what_a_crash_left(tmp_path: Path) -> None:
-    (tmp_path / ".essp-0123.tmp").write_bytes(b"half")
+    (tmp_path / temporary(0)).write_bytes(b"half")
     assert list(DirectoryStore(str(tmp_path)).list()) == []
 
 
+def temporary(number: int) -> str:
+    """The name of a file that is being written."""
+    return f".essp-{number:032x}.tmp"
+
+
 def test_directory_removes_what_a_crash_left_once_nobody_can_be_writing_it(tmp_path: Path) -> None:
-    for name, age_s in (("left", 4000), ("written", 10)):
-        (tmp_path / f".essp-{name}.tmp").write_bytes(b"half")
-        os.utime(tmp_path / f".essp-{name}.tmp", (time.time() - age_s,) * 2)
+    mine = (".essp-notes.tmp", ".essp-" + "0" * 31 + ".tmp", ".essp-" + "G" * 32 + ".tmp")
+    for name, age_s in ((temporary(1), 4000), (temporary(2), 10), *((name, 4000) for name in mine)):
+        left_by_a_crash(tmp_path / name, age_s)
     DirectoryStore(str(tmp_path)).put("a", b"x")
-    assert sorted(os.listdir(tmp_path)) == [".essp-written.tmp", "a"]
+    assert set(os.listdir(tmp_path)) == {temporary(2), "a", *mine}, "what only looks like one is somebody's"
 
 
 def left_by_a_crash(path: Path, age_s: float) -> Path:
@@ -102,9 +107,9 @@ def left_by_a_crash(path: Path, age_s: float) -> Path:
 def test_directory_removes_what_a_crash_left_in_a_folder_to_which_nobody_writes_again(tmp_path: Path) -> None:
     output = DirectoryStore(str(tmp_path)).below("output")
     output.put("1/kept", b"x")
-    beside = [left_by_a_crash(tmp_path / "output" / name, 4000) for name in ("1/.essp-0.tmp", "2/.essp-0.tmp")]
-    written = left_by_a_crash(tmp_path / "output/3/.essp-0.tmp", 10)
-    others = left_by_a_crash(tmp_path / "elsewhere/.essp-0.tmp", 4000)
+    beside = [left_by_a_crash(tmp_path / "output" / name, 4000) for name in (f"1/{temporary(0)}", f"2/{temporary(0)}")]
+    written = left_by_a_crash(tmp_path / "output/3" / temporary(0), 10)
+    others = left_by_a_crash(tmp_path / "elsewhere" / temporary(0), 4000)
     (tmp_path / "output/link").symlink_to(tmp_path / "elsewhere")
     DirectoryStore(str(tmp_path)).below("output").put("4/a", b"x")  # another process
     assert not any(path.exists() for path in beside)
@@ -119,7 +124,7 @@ def test_a_clock_that_differs_from_that_of_the_files_ends_no_write(
     """The files may be on another machine."""
     clock = SimpleNamespace(time=lambda: time.time() + 7200, monotonic=time.monotonic)
     monkeypatch.setattr("essp_common.objects.directory.time", clock)
-    written = left_by_a_crash(tmp_path / "1/.essp-0.tmp", 0)
+    written = left_by_a_crash(tmp_path / "1" / temporary(0), 0)
     DirectoryStore(str(tmp_path)).put("1/a", b"x")
     assert written.exists()
 
@@ -129,7 +134,7 @@ def test_directory_looks_again_for_what_was_too_young(tmp_path: Path, monkeypatc
     now_s = [time.monotonic()]
     monkeypatch.setattr("essp_common.objects.directory.time", SimpleNamespace(monotonic=lambda: now_s[0]))
     output = DirectoryStore(str(tmp_path)).below("output")
-    left = [left_by_a_crash(tmp_path / "output" / name, 10) for name in (".essp-0.tmp", "1/.essp-0.tmp")]
+    left = [left_by_a_crash(tmp_path / "output" / name, 10) for name in (temporary(0), f"1/{temporary(0)}")]
     for number in (2, 3):
         output.put(str(number), b"x")
         output.put(f"of-{number}/a", b"x")

@@ -9,7 +9,7 @@ import os
 import resource
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -358,3 +358,16 @@ def test_url_is_checked(url: str) -> None:
 def test_key_that_is_too_long_is_named(cache: SharedMemoryCache) -> None:
     with pytest.raises(ConfigError, match="shorter names"):
         cache.put("essp:" + "x" * 300, b"", ["trainer.a"], TTL_S)
+
+
+def test_a_folder_with_something_else_in_it_is_not_emptied(tmp_path: Path) -> None:
+    mine = tmp_path / f"essp-{os.getuid()}-clips"
+    (mine / "values").mkdir(parents=True)
+    (mine / "values" / "mine").write_text("x")
+    (mine / "notes.txt").write_text("x")
+    (mine / "users").touch()
+    mine.chmod(0o700)
+    for name in ("other", "clips"):
+        with suppress(ConfigError), closing(SharedMemoryCache(name, 8 * MIB, tmp_path)):
+            assert name == "other"
+        assert sorted(path.name for path in mine.rglob("*")) == ["mine", "notes.txt", "users", "values"]

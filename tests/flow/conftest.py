@@ -82,8 +82,6 @@ RunExample = Callable[..., list[str]]
 @pytest.fixture
 def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> RunExample:
     """Runs an example as it stands, in a folder of its own; the lines that it prints."""
-    import essp_common.learning.torchvision_compat  # noqa: F401  torchvision of PyPI does not load beside a torch for CPUs
-
     monkeypatch.chdir(tmp_path)
 
     def run(name: str, *arguments: str) -> list[str]:

@@ -22,12 +22,12 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 import essp
-import essp_common.learning.torchvision_compat  # noqa: F401  frameworks load torchvision
 from essp.api import loader as loader_module
 from tests.flow.conftest import EXAMPLES, RunExample
 from tests.harness.loops import loader
 
 pytestmark = [
+    pytest.mark.lane("promises"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # of the frameworks, among themselves
     pytest.mark.filterwarnings("ignore::FutureWarning"),
     pytest.mark.filterwarnings("ignore::UserWarning"),

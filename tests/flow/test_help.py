@@ -61,6 +61,7 @@ os.replace = replace_and_die
 
 
 @pytest.mark.processes
+@pytest.mark.lane("promises")
 @pytest.mark.parametrize("feature", ["rgb", "flow"])
 def test_the_loop_of_the_page_trains_and_resumes(
     feature: str, catalog: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -208,6 +208,24 @@ def test_values_of_several_lengths_are_no_series(robot: Path, tmp_path: Path) ->
     assert all("observation.state" in (series := unpack(row.targets).series) and "action" not in series for row in rows)
 
 
+@pytest.mark.parametrize("where", [("info", "is_depth_map"), ("info", "video.is_depth_map"), (None, "is_depth_map")])
+def test_a_depth_camera_is_never_taken_for_colours(robot: Path, tmp_path: Path, where: tuple[str | None, str]) -> None:
+    copy = tmp_path / "robot"
+    shutil.copytree(robot, copy)
+    path = copy / "meta/info.json"
+    document = json.loads(path.read_text(encoding="utf-8"))
+    inside, name = where
+    feature = document["features"][CAMERAS[1]]
+    (feature if inside is None else feature.setdefault(inside, {}))[name] = True
+    path.write_text(json.dumps(document), encoding="utf-8")
+    errors = {row.id.rpartition("/")[2]: row.error for row in built(copy, "all.parquet").catalog.rows}
+    assert errors.pop(TOP) is None
+    assert [(error or "").partition(":")[0] for error in errors.values()] == ["depth"]
+    assert all(row.error is None for row in built(copy, "top.parquet", BuildOptions(camera=TOP)).catalog.rows)
+    with pytest.raises(ConfigError, match=f"depth camera.*cameras of colour: {TOP}"):
+        built(copy, "depth.parquet", BuildOptions(camera=CAMERAS[1]))
+
+
 def test_other_versions_and_cameras_are_refused_with_what_to_do(tmp_path: Path, robot: Path) -> None:
     with pytest.raises(ConfigError, match=f"cameras: {TOP}, observation"):
         built(robot, "c.parquet", BuildOptions(camera="front"))

@@ -1,6 +1,6 @@
-"""The fast lane: `pytest --fast` runs the tests that start no server and no process.
+"""The fast lane: `pytest --lane=fast` runs the tests of the lane `test` that start no server and no process.
 
-Three rules decide, in this order, so that a new test lands in the right lane by itself:
+Three rules decide, in this order:
 
 - A test below a folder of `SLOW_FOLDERS` is left out: these folders are about whole deployments or foreign programs.
 - A test that uses a fixture of `SERVER_FIXTURES`, directly or through another fixture, is left out.
@@ -23,9 +23,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-SLOW_FOLDERS = frozenset(
-    {"adversary", "benchmarks", "chart", "compose", "corpus", "faults", "flow", "integration", "kubernetes", "soak"}
-)
+SLOW_FOLDERS = frozenset({"benchmarks", "chart", "compose", "flow", "kills", "kubernetes", "page"})
 """Folders directly below `tests/`, or below `tests/unit/`."""
 
 SERVER_FIXTURES = frozenset({"kafka_url", "own_kafka_url", "redis_server", "redis_cluster_url", "s3_server"})
@@ -39,7 +37,7 @@ class ProcessStarted(AssertionError):
 
 
 class FastLane:
-    """The plugin that `--fast` registers."""
+    """The plugin that `--lane=fast` registers."""
 
     def __init__(self) -> None:
         self._test: str | None = None

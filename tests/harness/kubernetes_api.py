@@ -95,6 +95,8 @@ class Cluster:
     """(kind, name) -> object."""
     requests: list[tuple[str, str]] = field(default_factory=list)
     """Method and path; that of a watch is WATCH."""
+    writers: set[str] = field(default_factory=set)
+    """Who those said they were who changed or made something (`fieldManager`)."""
     version: int = 0
     lock: threading.Condition = field(default_factory=lambda: threading.Condition(threading.RLock()))
     watching: int = 0
@@ -206,6 +208,8 @@ class Cluster:
         parts = urlsplit(url)
         with self.lock:
             self.requests.append((method, parts.path))
+            if method in ("POST", "PUT", "PATCH"):
+                self.writers.add(dict(parse_qsl(parts.query)).get("fieldManager", ""))
             self.lock.wait_for(lambda: not self.hanging)
             if self._outage:
                 raise Refusal(503, "ServiceUnavailable")

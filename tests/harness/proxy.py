@@ -8,6 +8,7 @@
     ignore           requests of one kind (of Kafka's protocol) vanish, and all others are answered, until `heal`
     alter            the next n pieces from the server (None: all until `heal`) become what a function makes of them:
                      `instead`, `before` and `twice` make answers that nobody has asked for
+    spoil            each answer of Kafka's protocol is replaced by what a function makes of it, until `heal`
 
 `faults` counts what really happened, since a fault that did not happen proves nothing. A Kafka client is told by the
 broker where the broker is: with `rewrite` the proxy puts its own port into the answers, so that each client can have a
@@ -63,6 +64,7 @@ class Proxy:
         self._ignored: int | None = None
         self._change: Change = bytes
         self._altered: int | None = 0
+        self._spoil: Callable[[bytes], bytes] | None = None
         self._links: set[_Link] = set()
         self._closed = False
         self._listener = socket.create_server((_HOST, 0), backlog=128)
@@ -104,11 +106,17 @@ class Proxy:
         with self._changed:
             self._change, self._altered = change, count
 
+    def spoil(self, spoil: Callable[[bytes], bytes]) -> None:
+        """Send what this makes of each answer (its size, its number, and what it says), until `heal`; an empty one ends
+        the connection. Of a proxy with `rewrite`."""
+        with self._changed:
+            self._spoil = spoil
+
     def heal(self) -> None:
         """Pass everything again; what was held goes on."""
         with self._changed:
             self._altered = 0
-            self._ignored = None
+            self._ignored = self._spoil = None
             self._losses.clear()
             self._delay_s = 0.0
         self._set("pass")
@@ -179,6 +187,17 @@ class Proxy:
                 self._altered -= 1
             self._count("altered")
             return self._change(piece)
+
+    def spoilt(self, answer: bytes) -> bytes:
+        """What is sent in place of a whole answer. Raises `OSError` where the connection is to end."""
+        with self._changed:
+            if self._spoil is None:
+                return answer
+            self._count("spoilt")
+            made = self._spoil(answer)
+        if not made:
+            raise ConnectionAbortedError("the end of a connection in place of an answer")
+        return made
 
     def ended(self, link: _Link) -> None:
         """A connection is over."""
@@ -285,10 +304,11 @@ class _Link:
 
     def _rewritten(self, data: bytes) -> tuple[bytes, bytes]:
         """The answers that are whole, with the port replaced, and the rest. Each begins with its length."""
-        end = 0
+        end, whole = 0, b""
         while len(data) >= end + 4 and len(data) >= (after := end + 4 + struct.unpack_from(">i", data, end)[0]):
+            whole += self._proxy.spoilt(data[end:after].replace(self._found, self._replaced))
             end = after
-        return data[:end].replace(self._found, self._replaced), data[end:]
+        return whole, data[end:]
 
     def _finish(self) -> None:
         with self._lock:

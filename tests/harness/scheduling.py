@@ -1,9 +1,9 @@
-"""Which test worker runs what: whole deployments on two workers, and the costliest first.
+"""Which test worker runs what: whole deployments two at a time, and the costliest first.
 
-Files are dealt out whole, since their tests share fixtures. All that starts whole deployments is dealt out as two, so
-that never more than two deployments run side by side: each can use all cores, and workers that starve lose their
-groups, and take several times as long. A worker that has nothing left takes the costliest of what is left: what takes
-minutes begins at once, what takes seconds fills the gaps, and all workers are busy to the end.
+Files are dealt out whole, since their tests share fixtures; some together. Never more than two of what starts whole
+deployments run side by side as long as there is anything else to do: each can use all cores, and workers that starve
+lose their groups, and take several times as long. A worker that has nothing left takes the costliest of what is left:
+what takes minutes begins at once, what takes seconds fills the gaps, and all workers are busy to the end.
 
 A scheduler of our own because the groups of pytest-xdist 3.8 (`--dist loadgroup`) have no effect under pytest 9.2, and
 because it takes the number of tests for the cost.
@@ -15,20 +15,36 @@ from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
 TOGETHER = {
-    "faults": ("tests/faults",),
-    "deployments": (
-        "tests/integration/test_deadletters.py",
-        "tests/integration/test_elastic_master.py",
-        "tests/integration/test_master_failover.py",
-        "tests/integration/test_servers_journey.py",
-        "tests/soak/test_soak.py",
+    "faults of workers": ("tests/faults/test_workers_fail.py",),
+    "faults of servers": (
+        "tests/faults/test_broker_fails.py",
+        "tests/faults/test_cluster_fails.py",
+        "tests/faults/test_servers_fail.py",
     ),
+    "faults": ("tests/faults",),
     "chart": ("tests/chart",),
 }
-"""Folders and files that are dealt out as one. Those of the chart share what is costly to make."""
+"""Folders and files that are dealt out as one, since they share what is costly to make: a deployment, the charts."""
+DEPLOYMENTS = (
+    "faults",
+    "tests/integration/test_deadletters.py",
+    "tests/integration/test_elastic_master.py",
+    "tests/integration/test_master_failover.py",
+    "tests/integration/test_servers_journey.py",
+    "tests/kills",
+    "tests/soak/test_soak.py",
+)
+"""What starts whole deployments."""
+AT_ONCE = 2
 COSTS_S = {
-    "faults": 350.0,
-    "deployments": 300.0,
+    "faults of workers": 120.0,
+    "faults of servers": 120.0,
+    "faults": 110.0,
+    "tests/integration/test_servers_journey.py": 100.0,
+    "tests/integration/test_master_failover.py": 80.0,
+    "tests/integration/test_elastic_master.py": 40.0,
+    "tests/integration/test_deadletters.py": 40.0,
+    "tests/soak/test_soak.py": 40.0,
     "tests/integration/test_trainer_ranks.py": 110.0,
     "tests/flow/test_loader_ends.py": 50.0,
     "tests/integration/test_tutorial.py": 80.0,
@@ -85,8 +101,15 @@ class CostliestFirst(LoadScopeScheduling):
         return next((name for name, places in TOGETHER.items() if path.startswith(places)), path)
 
     def _assign_work_unit(self, node: WorkerController) -> None:
-        self.workqueue.move_to_end(max(self.workqueue, key=self._cost_s), last=False)
+        others = [scope for scope in self.workqueue if not scope.startswith(DEPLOYMENTS)]
+        choice = others if others and self._deployments() >= AT_ONCE else self.workqueue
+        self.workqueue.move_to_end(max(choice, key=self._cost_s), last=False)
         super()._assign_work_unit(node)
+
+    def _deployments(self) -> int:
+        """How many are under way, or dealt out to begin next."""
+        units = (unit for dealt in self.assigned_work.values() for unit in dealt.items())
+        return sum(scope.startswith(DEPLOYMENTS) and not all(tests.values()) for scope, tests in units)
 
     def _cost_s(self, scope: str) -> float:
         return COSTS_S.get(scope, _OTHERWISE_S * len(self.workqueue[scope]))

@@ -1,4 +1,7 @@
-"""A front that ends TLS, and asks for a user and password as Kafka does (SASL/PLAIN), before a server that has neither.
+"""A front that ends TLS, and asks for a user and password as Kafka does, before a server that has neither.
+
+It lets in by SASL/PLAIN, and knows SCRAM-SHA-512 as well, by which it refuses everybody. Whom it refuses finds the
+answer and the end of the connection in one piece, as a broker sends it.
 
 Also the authority and certificate it needs, made for the occasion.
 """
@@ -8,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 import ipaddress
+import socket
 import ssl
 import struct
 import threading
@@ -27,7 +31,8 @@ from tests.harness.waiting import LONGEST_S
 T = TypeVar("T")
 
 _HANDSHAKE, _AUTHENTICATE = 17, 36
-_FAILED = 58  # SASL_AUTHENTICATION_FAILED
+_UNSUPPORTED, _FAILED = 33, 58  # UNSUPPORTED_SASL_MECHANISM, SASL_AUTHENTICATION_FAILED
+_MECHANISMS = (b"PLAIN", b"SCRAM-SHA-512")
 _DAY = datetime.timedelta(days=1)
 
 
@@ -87,11 +92,16 @@ def _certificate(
 class TlsFront:
     """Listens with TLS on a port of its own and hands on what it hears to a port of this machine."""
 
-    def __init__(self, identity: Identity, target: int, port: int = 0, login: tuple[str, str] | None = None) -> None:
-        """`login`: ask for this user and password first, as a Kafka broker does."""
-        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self._context.load_cert_chain(identity.cert, identity.key)
-        self._target = target
+    def __init__(
+        self, identity: Identity | None, target: int, port: int = 0, login: tuple[str, str] | None = None
+    ) -> None:
+        """`identity`: None is a front without TLS. `login`: ask for this user and password first, as a Kafka broker
+        does."""
+        self._context: ssl.SSLContext | None = None
+        if identity is not None:
+            self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            self._context.load_cert_chain(identity.cert, identity.key)
+        self.target = target
         self._login = login
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="tls-front")
@@ -134,7 +144,7 @@ class TlsFront:
         task = asyncio.current_task()
         assert task is not None
         self._connections.add(task)
-        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._target)
+        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self.target)
         try:
             if self._login is not None:
                 await self._authenticate(reader, writer, far_reader, far_writer)
@@ -163,18 +173,32 @@ class TlsFront:
         while True:
             frame = await _frame(reader)
             api, _, correlation = struct.unpack_from(">hhi", frame)
-            if api == _HANDSHAKE:  # version 1: no error, one mechanism
-                writer.write(_framed(struct.pack(">ihi", correlation, 0, 1) + struct.pack(">h", 5) + b"PLAIN"))
+            if api == _HANDSHAKE:  # version 1: whether it is one of the mechanisms, and these
+                error = 0 if any(frame.endswith(name) for name in _MECHANISMS) else _UNSUPPORTED
+                names = b"".join(struct.pack(">h", len(name)) + name for name in _MECHANISMS)
+                answer = _framed(struct.pack(">ihi", correlation, error, len(_MECHANISMS)) + names)
             elif api == _AUTHENTICATE:  # version 2: error, no message, no bytes, no end of the session, no tags
                 right = "\0{}\0{}".format(*self._login or ()).encode() in frame
                 error = 0 if right else _FAILED
-                writer.write(_framed(struct.pack(">ibhbbqb", correlation, 0, error, 0, 1, 0, 0)))
-                if right:
-                    return
+                answer = _framed(struct.pack(">ibhbbqb", correlation, 0, error, 0, 1, 0, 0))
             else:
                 far_writer.write(_framed(frame))
-                writer.write(_framed(await _frame(far_reader)))
-            await writer.drain()
+                error, answer = 0, _framed(await _frame(far_reader))
+            if error:
+                await _say_goodbye(writer, answer)
+                return
+            writer.write(answer)
+            if api == _AUTHENTICATE:
+                return
+
+
+async def _say_goodbye(writer: asyncio.StreamWriter, answer: bytes) -> None:
+    """The answer waits for the end of the connection and goes with it (`TCP_CORK`, where the system has it)."""
+    if hasattr(socket, "TCP_CORK"):
+        writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)
+    writer.write(answer)
+    writer.close()
+    await writer.wait_closed()
 
 
 async def _frame(reader: asyncio.StreamReader) -> bytes:

@@ -2,6 +2,8 @@
 
     {"arguments": [...], "folder": "...", "environment": {...}, "stdout": "path", "stderr": "path"}  ->  exit status
 
+With `"code": "..."`, the child runs that in place of the command.
+
 One request a line on stdin, one answer a line on stdout. A child differs from a fresh `python -m essp` only in
 the modules that are there already: required dependencies, and modules of ESSP that need no more than those. No library
 of an extra is among them, which is checked before the first request; so a child can be told to find one missing.
@@ -83,8 +85,12 @@ def serve() -> None:
         child = os.fork()
         if child == 0:
             signal.alarm(LIMIT_S)
-            become(json.loads(line))
-            runpy.run_module("essp", run_name="__main__", alter_sys=True)
+            request = json.loads(line)
+            become(request)
+            if "code" in request:
+                exec(request["code"], {"__name__": "__main__"})
+            else:
+                runpy.run_module("essp", run_name="__main__", alter_sys=True)
             return
         _, status = os.waitpid(child, 0)
         print(os.waitstatus_to_exitcode(status), flush=True)

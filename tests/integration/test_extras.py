@@ -1,4 +1,4 @@
-"""If a library is not installed, every command and every service prints one line that names its extra."""
+"""If a library is not installed, every command and every public function says in one line which extra brings it."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from types import MappingProxyType
 
 import pytest
 
+import essp as public
 from essp.cli.commands import SECTIONS
 from essp_aggregator.assembly import assemble, final_checkpoints
 from essp_common.cache.memory import MemoryCache
@@ -90,6 +91,35 @@ NEEDS: tuple[tuple[str, str, Mapping[str, str]], ...] = (
 )
 """Command, a library that it needs, and the settings with which it does."""
 
+VIDEO = "r'{dir}/videos/one/0.mp4'"
+CLIPS = "essp.Loader(r'{dir}/catalog.parquet', clip=essp.Clip(frames=11, size=32), decoders=1"
+CALLS: tuple[tuple[str, str], ...] = (
+    (f"essp.decode({VIDEO}, frames=4)", "av"),
+    (f"essp.stream({VIDEO}, frames=4)", "av"),
+    (f"essp.Stream({VIDEO}, frames=4)", "av"),
+    ("essp.open_catalog('s3://bucket/catalog.parquet')", "boto3"),
+    (f"essp.predict({VIDEO}, r'{{dir}}/run')", "torch"),
+    (f"essp.predict({VIDEO}, r'{{dir}}/run')", "av"),
+    (f"essp.predict({VIDEO}, r'{{dir}}/run')", "cv2"),
+    ("essp.load_model(r'{dir}/run')", "torch"),
+    ("essp.load_model(r'{dir}/run')", "torchvision"),
+    ("essp.load_model(r'{dir}/run')", "safetensors"),
+    ("essp.compute_feature(np.zeros((6, 32, 32, 3), np.uint8), 'flow', length=5)", "cv2"),
+    (f"{CLIPS})", "torch"),
+    (f"next(iter({CLIPS})))", "av"),
+    (f"next(iter({CLIPS}, feature='flow')))", "cv2"),
+    ("essp.Window", "av"),
+    ("essp.Records(r'{dir}/pictures')", "torch"),
+    ("essp.Records('s3://bucket/pictures')", "boto3"),
+    ("essp.SharedRecords('address')", "torch"),
+    *((f"essp.{name}", "torch") for name in ("Batch", "Clip", "Model", "Network", "StreamModel", "Targets")),
+)
+"""Code, and a library that it needs."""
+CALLS_WITHOUT_LIBRARIES = {
+    *("BadVideo", "ConfigError", "EsspError", "NotFound", "PermanentError"),
+    *("Catalog", "Segment", "VideoPrediction", "VideoRow", "features"),
+}
+
 WITHOUT_LIBRARIES = {"init", "token"}
 WITH_FINDINGS = {"doctor"}
 """Says what is missing among all else that it finds."""
@@ -125,8 +155,9 @@ class Essp:
         self._folder, self._server = folder, server
 
     def __call__(
-        self, line: str, library: str, settings: Mapping[str, str] = MappingProxyType({})
+        self, line: str, library: str, settings: Mapping[str, str] = MappingProxyType({}), code: str | None = None
     ) -> subprocess.CompletedProcess[str]:
+        """`code`: what is run in place of the command."""
         folder, server = self._folder, self._server
         given = {name: value.format(dir=folder) for name, value in settings.items()}
         path = os.pathsep.join((str(folder), *sys.path))
@@ -140,6 +171,7 @@ class Essp:
             "environment": {**os.environ, **given, "BLOCKED": library, "PYTHONPATH": path, "ESSP_LOG_LEVEL": "ERROR"},
             "stdout": str(outputs[0]),
             "stderr": str(outputs[1]),
+            **({} if code is None else {"code": code.format(dir=folder)}),
         }
         assert server.stdin is not None
         assert server.stdout is not None
@@ -161,13 +193,51 @@ def essp(folder: Path) -> Iterator[Essp]:
 def test_a_missing_library_is_one_line_with_its_extra(
     essp: Essp, line: str, library: str, settings: Mapping[str, str]
 ) -> None:
-    done = essp(line, library, settings)
+    assert_one_line(essp(line, library, settings), library)
+
+
+def assert_one_line(done: subprocess.CompletedProcess[str], library: str) -> None:
     assert "Traceback" not in done.stderr
     said = [text for text in done.stderr.splitlines() if "pip install" in text]
     assert said, done.stderr
     assert re.search(rf"needs the package '{library}'; run: pip install 'essp-video\[{EXTRAS[library]}\]'$", said[-1])
     assert len(said) == 1
     assert done.returncode == 2
+
+
+def name_of(call: str) -> str:
+    """Of the public name that it calls."""
+    return call.partition("essp.")[2].partition("(")[0]
+
+
+CALL = """
+import sys
+import numpy as np
+import essp
+try:
+    {call}
+except essp.ConfigError as error:
+    print(error, file=sys.stderr)
+    sys.exit(2)
+"""
+
+
+@pytest.mark.parametrize(("call", "library"), CALLS, ids=[f"{name_of(call)}-{lib}" for call, lib in CALLS])
+def test_a_missing_library_is_an_error_of_the_function_with_its_extra(essp: Essp, call: str, library: str) -> None:
+    assert_one_line(essp("", library, S3, CALL.replace("{call}", call)), library)
+
+
+def test_every_public_name_is_tried() -> None:
+    tried = {name_of(call) for call, _ in CALLS}
+    assert tried | CALLS_WITHOUT_LIBRARIES == set(public.__all__)
+    assert not tried & CALLS_WITHOUT_LIBRARIES
+
+
+def test_names_that_need_no_extra_are_there_without_any(essp: Essp) -> None:
+    code = f"import essp; [getattr(essp, name) for name in {sorted(CALLS_WITHOUT_LIBRARIES)}]; essp.features()"
+    for library in ("torch", "av", "cv2"):
+        done = essp("", library, code=code)
+        assert done.returncode == 0, done.stderr
 
 
 def test_every_command_is_tried() -> None:

@@ -32,6 +32,8 @@ from tests.harness.waiting import LONGEST_S
 
 pytestmark = pytest.mark.integration
 
+DRAINED = 76
+"""What a rank is to end with that leaves before the end, as in the chart."""
 TRAINER = ["--job", "tiny", "--trainer", "one"]
 ONE_RANK = [
     # It saves after each batch of 4 and at the end of each epoch: at 4, 8, 10; after 6 clips of validation at 20, ...
@@ -77,18 +79,25 @@ class Servers:
         self.stage.feed(self.stage.every_position())
         self.stage.bus.flush()
 
-    def life(self, ranks: int, failpoints: Sequence[tuple[int, str]] = ()) -> list[tuple[int | None, str]]:
-        """Run so many ranks until all have ended; exit code and log of each."""
+    def life(
+        self, ranks: int, failpoints: Sequence[tuple[int, str]] = (), drained: int | None = None
+    ) -> list[tuple[int | None, str]]:
+        """Run so many ranks until all have ended; exit code and log of each. `drained`: this one gets SIGTERM once a
+        checkpoint is saved."""
         self._lives += 1
         port = str(free_port())
         processes, logs = [], []
         for rank in range(ranks):
             own = {"RANK": str(rank), "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+            own["ESSP_DRAINED_EXIT"] = str(DRAINED)
             own[VARIABLE] = ",".join(f"{point}:kill" for armed, point in failpoints if armed == rank)
             logs.append(self._folder / f"{self._lives:02}-{rank}.log")
             environment = {**os.environ, **self.environment, **own}
             processes.append(launcher.start(TRAINER, environment, logs[-1], launcher.RANK))
         try:
+            if drained is not None:
+                self.until("a checkpoint was saved", lambda: bool(self.stage.reports("checkpoint")))
+                processes[drained].terminate()
             self.until("all ranks have ended", lambda: all(process.poll() is not None for process in processes))
         finally:
             end(processes)
@@ -193,6 +202,18 @@ def test_one_of_two_ranks_killed_at_each_point_the_other_leaves_and_both_go_on(
         assert code == 0, log
     assert kept(servers.stage) == kept(uninterrupted(tmp_path / "whole", 2))
     assert servers.stage.cache.usage().keys == 0
+
+
+def test_no_rank_says_that_it_is_done_when_one_of_them_is_drained(servers: Servers, tmp_path: Path) -> None:
+    """The others leave with it. Who is at its end, to the eyes of Kubernetes, is never started again."""
+    servers.stage.command(Control.START)
+    servers.stage.feed(servers.stage.every_position()[:7])
+    servers.stage.bus.flush()
+    assert [code for code, _ in servers.life(2, drained=1)] == [DRAINED, DRAINED]
+    servers.stage.feed(servers.stage.every_position()[7:])
+    servers.stage.bus.flush()
+    assert [code for code, _ in servers.life(2)] == [0, 0]
+    assert kept(servers.stage) == kept(uninterrupted(tmp_path / "whole", 2))
 
 
 class Launched:

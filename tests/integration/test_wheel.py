@@ -1,8 +1,9 @@
 """The installed wheel runs the quick start, even if the user has folders called `services`, `tests` and so on.
 
 The wheel is built from a copy of the sources, so that the build leaves no files in them, and installed into a new
-environment. The libraries that ESSP needs come from the environment of the tests, as a folder on the path. Python does
-not read the .pth files of such a folder, so the editable installation of ESSP in it has no effect.
+environment. The libraries that ESSP needs come from the environment of the tests, as a folder on the path. Whether pip
+finds libraries with which ESSP runs is not shown here, but by `make test-install`. Python does not read the .pth files
+of such a folder, so the editable installation of ESSP in it has no effect.
 
 The user's folder is first on the path, as it is for a script in that folder. Each package in it raises on import.
 """

@@ -4,7 +4,9 @@ it. With one rank a pod the variables of torchrun are set here; with more, torch
 
 A Job cannot be changed, so its name ends in a digest of all that it is made of: an upgrade that changes it replaces it,
 and the new one goes on at the last checkpoint. A trainer that leaves before the training is over ends with another code
-than 0, so a drained node does not count as a training that is done; only a wrong configuration (2) ends the Job at once.
+than 0, so a drained node does not count as a training that is done. If one of its nodes is drained, all ranks leave:
+those of the other nodes are no failures either, so their code (76) uses up no retry. Ranks that lost one that died end
+with 75, which does. Only a wrong configuration (2) ends the Job at once.
 */}}
 {{- define "essp.training" -}}
 {{- $training := include "essp.trainingOf" .pool | fromJson -}}
@@ -50,6 +52,8 @@ podFailurePolicy:
       onExitCodes: {containerName: trainer, operator: In, values: [2]}
     - action: Ignore
       onPodConditions: [{type: DisruptionTarget, status: "True"}]
+    - action: Ignore
+      onExitCodes: {containerName: trainer, operator: In, values: [76]}
 template:
   {{- $ranks := dict "rendezvous" (include "essp.rendezvous" .) "command" (include "essp.rankCommand" $training | fromJsonArray) }}
   {{- include "essp.podTemplate" (merge $ranks .) | nindent 2 }}
@@ -67,7 +71,7 @@ template:
 {{- define "essp.rendezvous" -}}
 {{- $rank := "fieldRef: {fieldPath: \"metadata.annotations['batch.kubernetes.io/job-completion-index']\"}" -}}
 # A pod that leaves before the end must not count as finished.
-- {name: ESSP_DRAINED_EXIT, value: "75"}
+- {name: ESSP_DRAINED_EXIT, value: "76"}
 - {name: MASTER_ADDR, value: {{ .name }}-0.{{ include "essp.ranksService" .root }}}
 - {name: MASTER_PORT, value: {{ .training.port | quote }}}
 {{- if gt (int .training.ranksPerNode) 1 }}

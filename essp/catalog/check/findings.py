@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import log
 from typing import Literal
@@ -17,6 +17,7 @@ import numpy as np
 
 from essp.catalog.check import duplicates
 from essp.catalog.check.measures import Measures, Stretch
+from essp_common.catalog.notes import BITS, CROP, INTERLACED, SALVAGED, SIZES, TRACKS, lines
 from essp_common.catalog.rows import VideoRow
 from essp_common.quantities import percent
 
@@ -90,11 +91,34 @@ KINDS = {
         "cuts within a video",
         "A clip across a cut shows two scenes, and its flow is noise: list the scenes as segments of their own.",
     ),
+    SALVAGED: Kind(
+        "warning",
+        "files of which a part is used",
+        "They were cut off or are damaged, and the catalog was built with --salvage: get them again if you can.",
+    ),
+    SIZES: Kind(
+        "warning",
+        "a size that changes",
+        "All frames are scaled to the size of the first one: cut the file there (segments), or encode it anew.",
+    ),
+    BITS: Kind(
+        "warning",
+        "grey of more than 8 bits",
+        "Distances, temperatures and X-rays lose what is below the upper 8 bits: bring the range that matters to 8 "
+        "bits before (ffmpeg -vf curves, or a tool of the camera).",
+    ),
     "one_keyframe": Kind(
         "warning",
         "no keyframe to begin at",
         "Each clip is decoded from the start of the file; encode with a keyframe every 1 to 10 s "
         "(ffmpeg -g), or take several clips a visit (sampling: pooled).",
+    ),
+    "unused_keyframes": Kind(
+        "warning",
+        "keyframes that cannot be used",
+        "Each clip is decoded from the start of the file: decoding from its keyframes gives other frames, or its "
+        "timestamps do not tell them apart. Copying it often helps (ffmpeg -i FILE -c copy FILE.mkv); otherwise encode "
+        "it anew, or take several clips a visit (sampling: pooled).",
     ),
     "imbalance": Kind(
         "warning",
@@ -105,6 +129,24 @@ KINDS = {
         "note",
         "keyframes far apart",
         "A clip costs up to so many frames of run-up; encode with more keyframes (ffmpeg -g).",
+    ),
+    INTERLACED: Kind(
+        "note",
+        "interlaced video",
+        "Each frame shows two moments, line by line, so moving edges are combs, which `flow` sees as well. ESSP, like "
+        "ffmpeg and decord, scales such frames whole. To have them progressive, encode anew: ffmpeg -vf bwdif.",
+    ),
+    TRACKS: Kind(
+        "note",
+        "several tracks of pictures",
+        "The default one is taken, and of several the largest. For another one, copy it out: ffmpeg -i FILE -map 0:v:1 "
+        "-c copy FILE.mkv.",
+    ),
+    CROP: Kind(
+        "note",
+        "edges that players cut off",
+        "Clips have the whole picture (so with PyAV, decord and torchvision). To cut it, encode anew: ffmpeg from 7.1 "
+        "on does so by itself, an earlier one with -vf crop.",
     ),
     "variable_rate": Kind(
         "note",
@@ -209,7 +251,8 @@ def _of_file(uri: str, rows: Sequence[VideoRow], seen: Measures | None, wanted: 
             what = f"{length} frames; a clip of {wanted.frames} frames at stride {wanted.stride} takes {wanted.span}"
             yield Finding("too_short", row.id, what, (row.id,), weight=-length, shows=((uri, -1),))
     if usable:
-        yield from _of_access(uri, usable[0], wanted)
+        yield from _of_access(uri, usable[0], seen, wanted)
+        yield from _of_notes(uri, usable[0], seen)
     if usable and seen is not None:
         yield from _of_reading(uri, usable[0], seen)
         for row in usable:
@@ -217,17 +260,26 @@ def _of_file(uri: str, rows: Sequence[VideoRow], seen: Measures | None, wanted: 
                 yield from _of_stretch(uri, row, place, stretch)
 
 
-def _of_access(uri: str, row: VideoRow, wanted: Wanted) -> Iterator[Finding]:
+def _of_notes(uri: str, row: VideoRow, seen: Measures | None) -> Iterator[Finding]:
+    """What the catalog notes of the file, and what all of its frames show; the catalog may have looked at a few."""
+    notes = dict(lines(row.notes)) | dict(lines(seen.notes if seen is not None else ""))
+    for kind, what in notes.items():
+        if kind in KINDS:
+            yield Finding(kind, row.id, what, (row.id,), shows=((uri, -1),))
+
+
+def _of_access(uri: str, row: VideoRow, seen: Measures | None, wanted: Wanted) -> Iterator[Finding]:
     """How hard it is to get at a frame, by what the catalog says."""
     show = ((uri, -1),)
     edges = (*row.keyframe_frame, row.frame_count)
     longest = max((after - before for before, after in pairwise(edges)), default=row.frame_count)
     if row.frame_count > wanted.long_gop and (len(row.keyframe_frame) < 2 or not row.seekable):
-        why = "one keyframe" if row.seekable else "its keyframes give other frames than a decode from the start"
-        if not row.keyframe_frame:
-            why = "no keyframe can be trusted"
-        what = f"{why} in {row.frame_count} frames"
-        yield Finding("one_keyframe", row.id, what, (row.id,), weight=row.frame_count, shows=show)
+        marked = max(seen.keyframes if seen is not None else 0, len(row.keyframe_frame))
+        kind = "unused_keyframes" if marked > 1 else "one_keyframe"
+        which = f"none of {marked} keyframes can be used" if marked > 1 else "one keyframe" if marked else "no keyframe"
+        yield Finding(
+            kind, row.id, f"{which} in {row.frame_count} frames", (row.id,), weight=row.frame_count, shows=show
+        )
     elif longest > wanted.long_gop:
         yield Finding("long_gop", row.id, f"up to {longest} frames", (row.id,), weight=longest, shows=show)
     if row.timestamps:
@@ -237,6 +289,8 @@ def _of_access(uri: str, row: VideoRow, wanted: Wanted) -> Iterator[Finding]:
 def _of_reading(uri: str, row: VideoRow, seen: Measures) -> Iterator[Finding]:
     """What reading the file contradicts."""
     show = ((uri, -1),)
+    if SALVAGED in dict(lines(row.notes)):
+        seen = _before_damage(row, seen)
     if seen.error is not None:
         yield Finding("unreadable", row.id, seen.error, (row.id,))
         return
@@ -255,6 +309,20 @@ def _of_reading(uri: str, row: VideoRow, seen: Measures) -> Iterator[Finding]:
     if seen.damaged:
         what = f"{seen.damaged} packets or frames, the first at frame {seen.first_damaged}"
         yield Finding("damaged", row.id, what, (row.id,), (seen.first_damaged,) * 2, seen.damaged, show)
+
+
+def _before_damage(row: VideoRow, seen: Measures) -> Measures:
+    """What was read of a file of which a part is used, without what is known to be the matter behind that part."""
+    known = (seen.error or "").partition(":")[0] in ("truncated", "damaged") or seen.first_damaged >= row.frame_count
+    held = seen.frames if seen.decoded else seen.packets
+    return replace(
+        seen,
+        error=None if known else seen.error,
+        damaged=0 if known else seen.damaged,
+        declared=0,
+        frames=row.frame_count if known or held >= row.frame_count else seen.frames,
+        packets=row.frame_count if known or held >= row.frame_count else seen.packets,
+    )
 
 
 def _of_stretch(uri: str, row: VideoRow, place: int, stretch: Stretch) -> Iterator[Finding]:

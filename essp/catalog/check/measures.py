@@ -42,6 +42,10 @@ class Measures:
     """Packets that the decoder rejects, and frames that it flags as corrupt."""
     first_damaged: int = -1
     """Number of the first of these frames."""
+    keyframes: int = 0
+    """Packets that are marked as keyframes."""
+    notes: str = ""
+    """What was seen in its frames, as `VideoRow.notes` tells it."""
     pixel_aspect: float = 1.0
     """Width to height of a stored pixel, as players show it."""
     digest: str = ""

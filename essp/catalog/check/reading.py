@@ -16,7 +16,6 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from hashlib import blake2b
-from typing import Any, cast
 
 import av.error
 import numpy as np
@@ -44,6 +43,9 @@ from essp_common.errors import BadVideo
 from essp_common.pb.v1.messages_pb2 import Resize
 from essp_common.video.container import Limits, VideoFile, open_video, reason
 from essp_common.video.conversion import FrameConverter, quarter_turns
+from essp_common.video.fields import WholePictures
+from essp_common.video.notes import Pictures
+from essp_common.video.planes import rows_of
 from essp_common.video.png_profiles import packets_without_profile
 
 BLACK_S = 0.5
@@ -89,7 +91,13 @@ def _read(file: VideoFile, decode: bool) -> Measures:
             raise BadVideo("no frame in the file", "empty")
         aspect = float(stream.sample_aspect_ratio or 1)
         found = Measures(
-            decode, packets.count, look.frames, stream.frames, pixel_aspect=aspect, digest=packets.digest.hexdigest()
+            decode,
+            packets.count,
+            look.frames,
+            stream.frames,
+            keyframes=packets.keyframes,
+            pixel_aspect=aspect,
+            digest=packets.digest.hexdigest(),
         )
         return look.measures(found) if decode else found
 
@@ -98,12 +106,13 @@ class _Packets:
     """Counts packets, and makes a digest of what is in them."""
 
     def __init__(self, stream: VideoStream) -> None:
-        self.count = 0
+        self.count = self.keyframes = 0
         self.digest = blake2b(stream.codec_context.extradata or b"", digest_size=16)
 
     def take(self, packet: Packet[VideoStream]) -> None:
         if packet.size:
             self.count += 1
+            self.keyframes += packet.is_keyframe
             self.digest.update(memoryview(packet))
 
 
@@ -120,6 +129,7 @@ class _Look:
 
     def __init__(self, rate: float) -> None:
         self._reformatter = VideoReformatter()
+        self._whole_pictures = WholePictures()
         self._thumbnails = _Thumbnails()
         self._before: tuple[Picture, ...] = ()
         """The last two pictures, the later one first."""
@@ -128,6 +138,7 @@ class _Look:
         self._damaged, self._first_damaged = 0, -1
         self._pictures: Samples[Picture] = Samples(64)
         self._strip: Samples[str] = Samples(8)
+        self._fields_and_sizes = Pictures()
         self._cuts: list[tuple[float, int, tuple[str, str]]] = []
         """The largest changes so far: how large, before which frame, and the frames on both sides."""
         self._last: VideoFrame | None = None
@@ -159,6 +170,7 @@ class _Look:
 
     def _look_at(self, frame: VideoFrame) -> None:
         number = self.frames
+        self._fields_and_sizes.take(frame)
         picture = self._cells(frame)
         step, peak = _difference(picture, self._before[:1])
         leap, _ = _difference(picture, self._before[1:])
@@ -178,10 +190,9 @@ class _Look:
         self._before = picture, *self._before[:1]
 
     def _cells(self, frame: VideoFrame) -> Picture:
-        small = self._reformatter.reformat(frame, SIDE, SIDE, "gray", interpolation=Interpolation.AREA, threads=1)
-        plane = small.planes[0]
-        lines: Picture = np.frombuffer(memoryview(cast(Any, plane)), np.uint8).reshape(SIDE, plane.line_size)
-        return lines[:, :SIDE].copy()
+        whole = self._whole_pictures.of(frame)
+        small = self._reformatter.reformat(whole, SIDE, SIDE, "gray", interpolation=Interpolation.AREA, threads=1)
+        return rows_of(small.planes[0], SIDE).copy()
 
     def _offer(self, step: float, number: int, frame: VideoFrame) -> None:
         """Keep a change that may be a cut, with the frames on both sides, if it is among the largest."""
@@ -228,6 +239,7 @@ class _Look:
             stretches=tuple(kept),
             left_out=left_out,
             strip=tuple(self._strip.spread(_STRIP, self.frames)),
+            notes="\n".join(self._fields_and_sizes.notes()),
         )
 
     def _of(self, kind: str, first: int, last: int) -> tuple[str, ...]:

@@ -128,7 +128,7 @@ class Video(_message.Message):
     seekable: bool
     lookahead: int
     labels: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, id: _Optional[str] = ..., uri: _Optional[str] = ..., size_bytes: _Optional[int] = ..., etag: _Optional[str] = ..., frame_count: _Optional[int] = ..., width: _Optional[int] = ..., height: _Optional[int] = ..., seekable: _Optional[bool] = ..., lookahead: _Optional[int] = ..., labels: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, id: _Optional[str] = ..., uri: _Optional[str] = ..., size_bytes: _Optional[int] = ..., etag: _Optional[str] = ..., frame_count: _Optional[int] = ..., width: _Optional[int] = ..., height: _Optional[int] = ..., seekable: bool = ..., lookahead: _Optional[int] = ..., labels: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Seek(_message.Message):
     __slots__ = ("pts", "frame_index", "byte_offset", "next_frame", "next_offset")
@@ -258,7 +258,7 @@ class Recipe(_message.Message):
     ttl_s: int
     strict: bool
     snippets: int
-    def __init__(self, resize: _Optional[_Union[Resize, _Mapping]] = ..., codec: _Optional[_Union[FrameCodec, _Mapping]] = ..., streams: _Optional[_Iterable[_Union[StreamRequest, _Mapping]]] = ..., ttl_s: _Optional[int] = ..., strict: _Optional[bool] = ..., snippets: _Optional[int] = ...) -> None: ...
+    def __init__(self, resize: _Optional[_Union[Resize, _Mapping]] = ..., codec: _Optional[_Union[FrameCodec, _Mapping]] = ..., streams: _Optional[_Iterable[_Union[StreamRequest, _Mapping]]] = ..., ttl_s: _Optional[int] = ..., strict: bool = ..., snippets: _Optional[int] = ...) -> None: ...
 
 class DecodeSeed(_message.Message):
     __slots__ = ("job", "purpose", "epoch", "fence", "video", "seeds", "recipe")
@@ -346,7 +346,7 @@ class Trained(_message.Message):
     indices: _containers.RepeatedScalarFieldContainer[int]
     attempts: _containers.RepeatedScalarFieldContainer[int]
     again: bool
-    def __init__(self, job: _Optional[str] = ..., purpose: _Optional[_Union[Purpose, str]] = ..., epoch: _Optional[int] = ..., consumer: _Optional[str] = ..., indices: _Optional[_Iterable[int]] = ..., attempts: _Optional[_Iterable[int]] = ..., again: _Optional[bool] = ...) -> None: ...
+    def __init__(self, job: _Optional[str] = ..., purpose: _Optional[_Union[Purpose, str]] = ..., epoch: _Optional[int] = ..., consumer: _Optional[str] = ..., indices: _Optional[_Iterable[int]] = ..., attempts: _Optional[_Iterable[int]] = ..., again: bool = ...) -> None: ...
 
 class Failed(_message.Message):
     __slots__ = ("clip", "stage", "reason", "kind", "stream", "consumer", "awaited")
@@ -364,7 +364,7 @@ class Failed(_message.Message):
     stream: str
     consumer: str
     awaited: bool
-    def __init__(self, clip: _Optional[_Union[ClipRef, _Mapping]] = ..., stage: _Optional[_Union[Stage, str]] = ..., reason: _Optional[str] = ..., kind: _Optional[_Union[FailureKind, str]] = ..., stream: _Optional[str] = ..., consumer: _Optional[str] = ..., awaited: _Optional[bool] = ...) -> None: ...
+    def __init__(self, clip: _Optional[_Union[ClipRef, _Mapping]] = ..., stage: _Optional[_Union[Stage, str]] = ..., reason: _Optional[str] = ..., kind: _Optional[_Union[FailureKind, str]] = ..., stream: _Optional[str] = ..., consumer: _Optional[str] = ..., awaited: bool = ...) -> None: ...
 
 class Heartbeat(_message.Message):
     __slots__ = ("pool", "gauges", "troubles")
@@ -437,7 +437,7 @@ class CheckpointReady(_message.Message):
     approximate: _containers.RepeatedScalarFieldContainer[int]
     changes: _containers.RepeatedCompositeFieldContainer[ChangeTaken]
     resumed: bool
-    def __init__(self, job: _Optional[str] = ..., trainer: _Optional[str] = ..., uri: _Optional[str] = ..., epoch: _Optional[int] = ..., final: _Optional[bool] = ..., scores_uri: _Optional[str] = ..., position: _Optional[_Union[Position, _Mapping]] = ..., step: _Optional[int] = ..., digest: _Optional[str] = ..., approximate: _Optional[_Iterable[int]] = ..., changes: _Optional[_Iterable[_Union[ChangeTaken, _Mapping]]] = ..., resumed: _Optional[bool] = ...) -> None: ...
+    def __init__(self, job: _Optional[str] = ..., trainer: _Optional[str] = ..., uri: _Optional[str] = ..., epoch: _Optional[int] = ..., final: bool = ..., scores_uri: _Optional[str] = ..., position: _Optional[_Union[Position, _Mapping]] = ..., step: _Optional[int] = ..., digest: _Optional[str] = ..., approximate: _Optional[_Iterable[int]] = ..., changes: _Optional[_Iterable[_Union[ChangeTaken, _Mapping]]] = ..., resumed: bool = ...) -> None: ...
 
 class Trouble(_message.Message):
     __slots__ = ("trainer", "reason", "unsaved")
@@ -447,7 +447,7 @@ class Trouble(_message.Message):
     trainer: str
     reason: str
     unsaved: bool
-    def __init__(self, trainer: _Optional[str] = ..., reason: _Optional[str] = ..., unsaved: _Optional[bool] = ...) -> None: ...
+    def __init__(self, trainer: _Optional[str] = ..., reason: _Optional[str] = ..., unsaved: bool = ...) -> None: ...
 
 class LogLines(_message.Message):
     __slots__ = ("pool", "lines", "left_out")
@@ -485,7 +485,7 @@ class Loop(_message.Message):
     incarnation: str
     position: Position
     left: bool
-    def __init__(self, consumer: _Optional[str] = ..., incarnation: _Optional[str] = ..., position: _Optional[_Union[Position, _Mapping]] = ..., left: _Optional[bool] = ...) -> None: ...
+    def __init__(self, consumer: _Optional[str] = ..., incarnation: _Optional[str] = ..., position: _Optional[_Union[Position, _Mapping]] = ..., left: bool = ...) -> None: ...
 
 class StoppedEarly(_message.Message):
     __slots__ = ("trainer", "position", "epoch", "best")
@@ -706,7 +706,7 @@ class Control(_message.Message):
     priority: int
     changes: _containers.RepeatedCompositeFieldContainer[Change]
     next_spec_json: str
-    def __init__(self, job: _Optional[str] = ..., fence: _Optional[int] = ..., command: _Optional[_Union[Control.Command, str]] = ..., snapshot: _Optional[_Union[JobSnapshot, _Mapping]] = ..., reason: _Optional[str] = ..., since: _Optional[int] = ..., stored: _Optional[str] = ..., loops: _Optional[_Iterable[_Union[Loop, _Mapping]]] = ..., team: _Optional[str] = ..., queued: _Optional[bool] = ..., priority: _Optional[int] = ..., changes: _Optional[_Iterable[_Union[Change, _Mapping]]] = ..., next_spec_json: _Optional[str] = ...) -> None: ...
+    def __init__(self, job: _Optional[str] = ..., fence: _Optional[int] = ..., command: _Optional[_Union[Control.Command, str]] = ..., snapshot: _Optional[_Union[JobSnapshot, _Mapping]] = ..., reason: _Optional[str] = ..., since: _Optional[int] = ..., stored: _Optional[str] = ..., loops: _Optional[_Iterable[_Union[Loop, _Mapping]]] = ..., team: _Optional[str] = ..., queued: bool = ..., priority: _Optional[int] = ..., changes: _Optional[_Iterable[_Union[Change, _Mapping]]] = ..., next_spec_json: _Optional[str] = ...) -> None: ...
 
 class Change(_message.Message):
     __slots__ = ("number", "time_ms", "fields", "before", "places")
@@ -808,7 +808,7 @@ class ConsumerState(_message.Message):
     retired: _containers.RepeatedScalarFieldContainer[str]
     stopped: Position
     wanted_from: Position
-    def __init__(self, consumer: _Optional[str] = ..., start: _Optional[_Union[Position, _Mapping]] = ..., below: _Optional[_Iterable[int]] = ..., beyond: _Optional[_Mapping[int, Indices]] = ..., absent: _Optional[bool] = ..., incarnation: _Optional[str] = ..., retired: _Optional[_Iterable[str]] = ..., stopped: _Optional[_Union[Position, _Mapping]] = ..., wanted_from: _Optional[_Union[Position, _Mapping]] = ...) -> None: ...
+    def __init__(self, consumer: _Optional[str] = ..., start: _Optional[_Union[Position, _Mapping]] = ..., below: _Optional[_Iterable[int]] = ..., beyond: _Optional[_Mapping[int, Indices]] = ..., absent: bool = ..., incarnation: _Optional[str] = ..., retired: _Optional[_Iterable[str]] = ..., stopped: _Optional[_Union[Position, _Mapping]] = ..., wanted_from: _Optional[_Union[Position, _Mapping]] = ...) -> None: ...
 
 class PhaseState(_message.Message):
     __slots__ = ("issued", "closed", "skipped")
@@ -1026,7 +1026,7 @@ class ClipFailure(_message.Message):
     video: str
     stream: str
     replaced: bool
-    def __init__(self, position: _Optional[_Union[Position, _Mapping]] = ..., attempt: _Optional[int] = ..., stage: _Optional[_Union[Stage, str]] = ..., kind: _Optional[_Union[FailureKind, str]] = ..., video: _Optional[str] = ..., stream: _Optional[str] = ..., replaced: _Optional[bool] = ...) -> None: ...
+    def __init__(self, position: _Optional[_Union[Position, _Mapping]] = ..., attempt: _Optional[int] = ..., stage: _Optional[_Union[Stage, str]] = ..., kind: _Optional[_Union[FailureKind, str]] = ..., video: _Optional[str] = ..., stream: _Optional[str] = ..., replaced: bool = ...) -> None: ...
 
 class TrainedAttempt(_message.Message):
     __slots__ = ("position", "consumer", "attempt")
@@ -1095,7 +1095,7 @@ class HistoryEntry(_message.Message):
     stopped: StoppedEarly
     changed: Change
     change_taken: ChangeTaken
-    def __init__(self, time_ms: _Optional[int] = ..., fence: _Optional[int] = ..., started: _Optional[_Union[RunStart, _Mapping]] = ..., taken_over: _Optional[bool] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., checkpoint: _Optional[_Union[CheckpointReady, _Mapping]] = ..., phases: _Optional[_Iterable[_Union[PhaseEvents, _Mapping]]] = ..., failures: _Optional[_Iterable[_Union[ClipFailure, _Mapping]]] = ..., attempts: _Optional[_Iterable[_Union[TrainedAttempt, _Mapping]]] = ..., budget_bytes: _Optional[int] = ..., peak_bytes: _Optional[int] = ..., outstanding_bytes: _Optional[int] = ..., outstanding_clips: _Optional[int] = ..., swept: _Optional[bool] = ..., stray_keys: _Optional[int] = ..., stopped: _Optional[_Union[StoppedEarly, _Mapping]] = ..., changed: _Optional[_Union[Change, _Mapping]] = ..., change_taken: _Optional[_Union[ChangeTaken, _Mapping]] = ...) -> None: ...
+    def __init__(self, time_ms: _Optional[int] = ..., fence: _Optional[int] = ..., started: _Optional[_Union[RunStart, _Mapping]] = ..., taken_over: bool = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., checkpoint: _Optional[_Union[CheckpointReady, _Mapping]] = ..., phases: _Optional[_Iterable[_Union[PhaseEvents, _Mapping]]] = ..., failures: _Optional[_Iterable[_Union[ClipFailure, _Mapping]]] = ..., attempts: _Optional[_Iterable[_Union[TrainedAttempt, _Mapping]]] = ..., budget_bytes: _Optional[int] = ..., peak_bytes: _Optional[int] = ..., outstanding_bytes: _Optional[int] = ..., outstanding_clips: _Optional[int] = ..., swept: bool = ..., stray_keys: _Optional[int] = ..., stopped: _Optional[_Union[StoppedEarly, _Mapping]] = ..., changed: _Optional[_Union[Change, _Mapping]] = ..., change_taken: _Optional[_Union[ChangeTaken, _Mapping]] = ...) -> None: ...
 
 class FailureTally(_message.Message):
     __slots__ = ("stage", "kind", "count", "examples")

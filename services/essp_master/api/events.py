@@ -7,57 +7,64 @@ without one; it ends when the job has ended. A reader that was cut off resumes a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Header, Query
-from fastapi.sse import EventSourceResponse, ServerSentEvent
-from starlette.concurrency import run_in_threadpool
+from fastapi.sse import format_sse_event
+from starlette.responses import StreamingResponse
 
-from essp_common.job.status import JobEvent, JobStatus
+from essp_common.job.status import JobEvent
+from essp_master.api.callers import OwnJobs
 from essp_master.api.problems import answers_of
+from essp_master.api.status_feed import STATUS_S, StatusFeed, Watched
 from essp_master.service import Master
 
-_STATUS_S = 1.0
 MOST = 2**53
 """The largest whole number that every reader of JSON knows."""
+_EVENT = {"type": "object", "properties": {name: {"type": "string"} for name in ("data", "event", "id")}}
+
+
+class EventStream(StreamingResponse):
+    """Server-sent events that are written already. FastAPI's own class would write those of each reader anew."""
+
+    media_type = "text/event-stream"
 
 
 def router(master: Master) -> APIRouter:
     """The route of events."""
-    routes = APIRouter(prefix="/v1/jobs", tags=["jobs"])
+    routes = APIRouter(prefix="/v1/jobs", tags=["jobs"], dependencies=[Depends(OwnJobs(master))])
+    feed = StatusFeed(master)
 
-    def known_job(name: str) -> None:
-        """Refuse an unknown job before the stream begins."""
-        master.status(name)
-
-    def look(name: str, seen: int) -> tuple[JobStatus, Sequence[JobEvent]]:
-        return master.status(name), master.events(name, seen)
+    async def stream(name: str, seen: int, job: Watched) -> AsyncIterator[bytes]:
+        while master.ready:
+            for event in job.events.after(seen):
+                seen = event.id
+                yield format_sse_event(data_str=event.model_dump_json(), event=event.kind, id=str(event.id))
+            yield job.status
+            if job.ended and seen >= job.last_event:
+                return
+            await asyncio.sleep(STATUS_S)
+            job = await feed.of(name)
 
     @routes.get(
         "/{name}/events",
         operation_id="job_events",
-        response_class=EventSourceResponse,
-        responses=answers_of(401, 403, 404, 422, 503),
-        dependencies=[Depends(known_job)],
+        response_class=EventStream,
+        responses={
+            **answers_of(401, 403, 404, 422, 503),
+            200: {"content": {"text/event-stream": {"itemSchema": _EVENT}}},
+        },
     )
     async def job_events(
         name: str,
         after: Annotated[int, Query(ge=0, le=MOST, description="Only events after this id.")] = 0,
         last_event_id: Annotated[str | None, Header(pattern=r"^[0-9]{0,15}$")] = None,
-    ) -> AsyncIterator[ServerSentEvent]:
+    ) -> EventStream:
         """What happens to a job, as it happens."""
+        known = await feed.of(name)  # an unknown job is refused before the stream begins
         seen = int(last_event_id) if last_event_id else after
-        while master.ready:
-            # In a thread, as both wait for the master: the event loop also answers the probes of all.
-            status, events = await run_in_threadpool(look, name, seen)
-            for event in events:
-                seen = event.id
-                yield ServerSentEvent(event=event.kind, id=str(event.id), data=event)
-            yield ServerSentEvent(event="status", data=status)
-            if status.state.ended and seen >= status.last_event:
-                return
-            await asyncio.sleep(_STATUS_S)
+        return EventStream(stream(name, seen, known), headers={"Cache-Control": "no-cache"})
 
     @routes.get("/{name}/log", operation_id="job_log", responses=answers_of(401, 403, 404, 422, 503))
     def job_log(

@@ -20,8 +20,11 @@ from pydantic import BaseModel
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 
-from essp_common.errors import ConfigError, Conflict, EsspError, NotFound, PreconditionFailed, TransientError
+from essp_common.artifacts.removal import OfAnotherJob
+from essp_common.errors import ConfigError, Conflict, EsspError, Forbidden, NotFound, PreconditionFailed, TransientError
 from essp_common.field_paths import PATH
+from essp_common.validation import MOST_PROBLEMS
+from essp_master.pools.port import PlatformRefuses
 
 log = logging.getLogger(__name__)
 
@@ -37,20 +40,24 @@ _STATUS: tuple[tuple[type[EsspError], int, str], ...] = (
     (PreconditionRequired, 428, "The version to change is missing"),
     (ConfigError, 422, "The request is not valid"),
     (NotFound, 404, "Not found"),
+    (Forbidden, 403, "It is another team's"),
     (PreconditionFailed, 412, "It was changed meanwhile"),
     (Conflict, 409, "The state does not allow it"),
     (TransientError, 503, "A server does not answer"),
+    (PlatformRefuses, 502, "The platform refuses"),
 )
 _MEANINGS = {
     401: "No or wrong token",
-    403: "The token lacks the scope",
+    403: "The token lacks the scope, the output is another team's, or a page of another site sent it",
     404: "Not found",
     409: "The state does not allow it; the answer names it",
     412: "It was changed since the given version",
     413: "The body is too large",
+    415: "The content type is not that of JSON or YAML",
     422: "Not valid; the answer names the fields",
     428: "The version to change has to be given",
     429: "Too many requests; Retry-After gives the seconds to wait",
+    502: "The platform refuses; the answer says why",
     503: "A server does not answer",
 }
 
@@ -71,6 +78,8 @@ class Problem(BaseModel):
     """What is wrong, and what to do."""
     errors: list[FieldError] = []
     """Where single fields are wrong: which, and how."""
+    job: str = ""
+    """Where the output of another job would be removed: its name."""
 
 
 class FieldError(BaseModel):
@@ -120,14 +129,19 @@ def install(app: Starlette) -> None:
     async def on_essp_error(request: Request, error: Exception) -> JSONResponse:
         for kind, status, title in _STATUS:
             if isinstance(error, kind):
-                more = {"errors": field_errors(str(error))} if kind is ConfigError else {}
+                more: dict[str, Any] = {"errors": field_errors(str(error))} if kind is ConfigError else {}
+                if isinstance(error, OfAnotherJob):
+                    more["job"] = error.job
                 headers = {"Retry-After": "1"} if kind is TransientError else None
                 return problem(status, title, str(error), headers, **more)
         return problem(500, "It failed", str(error))
 
     async def on_invalid_request(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, RequestValidationError)
-        errors = [{"field": ".".join(str(p) for p in e["loc"]), "detail": str(e["msg"])} for e in error.errors()]
+        errors = [
+            {"field": ".".join(str(p) for p in e["loc"]), "detail": str(e["msg"])}
+            for e in error.errors()[:MOST_PROBLEMS]
+        ]
         detail = "; ".join(f"{e['field']}: {e['detail']}" for e in errors)
         return problem(422, "The request is not valid", detail, errors=errors)
 

@@ -124,6 +124,10 @@ class HistoryWriter:
             return False
         return not job.recorder.pending or job.fenced or job.unrecorded or job.handed_on
 
+    def forget(self, job: str) -> None:
+        """Nothing more is written of a job."""
+        self._written_s.pop(job, None)
+
     def wait(self, timeout_s: float) -> None:
         """Wait for the batch under way, for so long at most."""
         if (thread := self._thread) is not None:

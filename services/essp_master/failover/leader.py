@@ -44,7 +44,8 @@ class _Lock(LeaseLock):
         super().__init__(name, namespace, identity)
         self.api_instance: Any = client.CoordinationV1Api(api)
         for method in ("read_namespaced_lease", "create_namespaced_lease", "replace_namespaced_lease"):
-            limited = partial(getattr(self.api_instance, method), _request_timeout=timeout_s)
+            writes = {} if method.startswith("read") else {"field_manager": "essp-master"}
+            limited = partial(getattr(self.api_instance, method), _request_timeout=timeout_s, **writes)
             setattr(self.api_instance, method, limited)
         self.held_by = ""
         """Who led when last looked."""

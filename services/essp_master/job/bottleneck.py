@@ -8,7 +8,8 @@ figures beside it. It looks from the end of the flow to its beginning:
     no trainer waits                the slowest trainer limits the rate, and nothing before it does
 
 A trainer that waits because it is as far ahead as it may be is not short of clips. Nothing is said of what is not
-known: a job that is not running has no bottleneck, nor has one of which no worker has reported anything.
+known: a job that is not running has no bottleneck, nor has one of which no worker has reported anything. Workers that
+do not stay up are the bottleneck, whatever the figures say.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from collections.abc import Sequence
 from essp_common.job.status import BottleneckStatus, JobState, JobStatus, PoolStatus, TrainerStatus
 from essp_common.quantities import counted, percent, size
 from essp_common.runtime import ids
+from essp_common.runtime.conditions import Condition
 from essp_master.job.handshake import workers_of
 
 WAITS = 0.05
@@ -30,10 +32,12 @@ the lead that holds them back."""
 _TAKERS = {"predict": "The predictors", "feed": "The loops that take the clips"}
 
 
-def bottleneck(job: JobStatus) -> BottleneckStatus | None:
-    """What limits it; None if the job does not run or nothing is known yet."""
+def bottleneck(job: JobStatus, crashing: Condition | None = None) -> BottleneckStatus | None:
+    """What limits it; None if the job does not run or nothing is known yet. `crashing`: workers that do not stay up."""
     if job.state is not JobState.RUNNING or job.progress.done >= job.progress.total:
         return None
+    if crashing is not None:
+        return BottleneckStatus(part=_part(crashing.subject), words=f"{crashing.line}.")
     if job.awaits:
         words = f"The job begins when its workers are up; it waits for {workers_of(job.awaits)}."
         return BottleneckStatus(part=_part(job.awaits[0]), words=words)

@@ -27,6 +27,7 @@ from essp_common.planning.position import Position
 from essp_common.quantities import counted
 from essp_common.runtime import ids
 from essp_common.runtime.conditions import Condition, Subject
+from essp_common.runtime.troubles import Kind
 from essp_master.job.activity import purpose_name
 from essp_master.job.events import EventLog
 from essp_master.job.handshake import workers_of
@@ -120,6 +121,11 @@ class EventReporter:
         self.log.add(
             "warning", f"nothing was reported for long; {counted(units, 'work unit')} issued again", {"units": units}
         )
+
+    @property
+    def crashing(self) -> tuple[Condition, ...]:
+        """Pools, and trainings of this job, whose workers do not stay up."""
+        return tuple(it for it in self._told.values() if it.kind is Kind.CRASHING)
 
     def hindered(self, present: Iterable[Condition]) -> None:
         """What keeps ESSP from working now: an event for each that is new, and for each that is over."""

@@ -15,7 +15,8 @@ from typing import Any
 from essp_common.aggregation.candidates import candidates
 from essp_common.artifacts import layout
 from essp_common.artifacts.checkpoint_files import BadCheckpoint
-from essp_common.artifacts.trained import folder_of, job_at, trained
+from essp_common.artifacts.removal import Removal, job_at
+from essp_common.artifacts.trained import folder_of, trained
 from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.label_sets import COLUMN as LABELS
 from essp_common.catalog.label_sets import label_names
@@ -24,7 +25,7 @@ from essp_common.errors import ConfigError, NotFound
 from essp_common.field_paths import joined
 from essp_common.job.changes import changeable
 from essp_common.job.feature_layout import FeatureLayout
-from essp_common.job.spec import JobSpec, stored_spec
+from essp_common.job.spec import JobSpec
 from essp_common.job.trainer_spec import PACKAGE, TrainerSpec, weights_of
 from essp_common.messages.snapshot import MOST_SPEC_BYTES
 from essp_common.objects.port import ObjectStore
@@ -37,6 +38,7 @@ from essp_common.wiring import Stores
 from essp_master.job.advice import advice, of_more_epochs
 from essp_master.job.message_builder import MessageBuilder
 from essp_master.job.model_inputs import with_inputs_of_model
+from essp_master.job.output import ANYBODY, Asked, check_place, holder, output_of, removal
 from essp_master.job.record_versions import with_versions
 from essp_master.job.resume import ResumePoints, resume_points
 from essp_master.job.sizing import bounds_of, enough_budget, parts_of, unit_clips
@@ -57,7 +59,9 @@ class Preflight:
 
     spec: JobSpec
     fresh: bool
-    """What an earlier run left in the output is to be removed."""
+    """The job begins anew."""
+    removes: Removal | None
+    """What is in the output of an earlier job, this one or another, and goes then; None: nothing."""
     classes: tuple[str, ...]
     """Of what it learns: the classes of the catalog, or all labels (`data.targets`)."""
     phases: Phases
@@ -97,13 +101,17 @@ def preflight(
     fresh: bool = False,
     declared: Declared = NOTHING,
     continues: bool = False,
+    asked: Asked = ANYBODY,
+    state: str = "",
 ) -> Preflight:
     """Check a job, and complete what a predict job takes from its model.
 
-    Raises `ConfigError`, which names the field and the remedy, and `BadCheckpoint`.
+    Raises `ConfigError`, which names the field and the remedy, `BadCheckpoint`, `Forbidden` for an output of another
+    team, and `OfAnotherJob`.
 
-    `fresh`: the job is to begin anew, whatever its output holds. `declared`: what it may name although its code is not
-    installed here. `continues`: a run that another master began goes on.
+    `fresh`: the job is to begin anew, and what a job has left in its output is removed. `declared`: what it may name
+    although its code is not installed here. `continues`: a run that another master began goes on. `asked`: who asks for
+    it. `state`: the folder of the master's own state.
     """
     spec = with_versions(with_inputs_of_model(spec, stores), stores, fresh)
     _check_size(spec)
@@ -122,16 +130,18 @@ def preflight(
     parts = parts_of(spec)
     bounds = bounds_of(phases, parts, declared.features)
     clips = unit_clips(spec, bounds)
-    output = _output_of(spec, stores)
-    if trouble := output.unwritable():
-        raise ConfigError(f"output: {trouble}")
+    output = output_of(spec, stores)
+    if not continues:
+        check_place(spec, stores, output, catalog, state)
     _try_seeds(phases, None if spec.data.targets == "class" else classes, parts, clips)
-    known = None if fresh else check_owner(output, spec, continues)
+    removes = removal(output, spec, asked) if fresh else None
+    known = None if fresh else check_owner(output, spec, asked, continues)
     resume = ResumePoints.of_nothing(spec) if fresh else resume_points(spec, phases, stores)
     _check_weights(spec, stores, resume)
     return Preflight(
         spec=spec,
         fresh=fresh,
+        removes=removes,
         classes=classes,
         phases=phases,
         layouts=layouts,
@@ -143,23 +153,23 @@ def preflight(
     )
 
 
-def check_owner(output: ObjectStore, spec: JobSpec, continues: bool = False) -> JobSpec | None:
+def check_owner(output: ObjectStore, spec: JobSpec, asked: Asked = ANYBODY, continues: bool = False) -> JobSpec | None:
     """The job that the output holds: this one, or this one with fewer epochs and trainers. Raises `ConfigError` for
-    another job.
+    another job, and `Forbidden` for one of another team.
 
     `continues`: a run goes on, with the epochs and trainers that it began with. The output may hold the job with more:
     of a run that was to follow, and that nobody was told of.
     """
-    try:
-        text = output.get(layout.SPEC).decode("utf-8", "replace")
-    except NotFound:
+    held = holder(output, spec, asked)
+    if held is None:
         return None
-    known = stored_spec(text, output.uri(layout.SPEC))
+    known = held.spec
     holds, lacks = _differing(known.model_dump(mode="json"), spec.model_dump(mode="json")), _lacking(known, spec)
     if differing := [field for field in holds if field not in (*lacks, *_lacking(spec, known))]:
         while_running = set(differing) <= set(changeable(known))
+        other = "another job" if known.name == spec.name else f"another job ({known.name})"
         raise ConfigError(
-            f"output: {spec.output} holds another job, which differs in {', '.join(differing)}; choose another "
+            f"output: {spec.output} holds {other}, which differs in {', '.join(differing)}; choose another "
             "name and output, or start with --fresh to remove what is there"
             + ("; or start it as it was, and change this with `essp job set` while it runs" if while_running else "")
         )
@@ -185,13 +195,6 @@ def _lacking(known: JobSpec, spec: JobSpec) -> list[str]:
     """The trainers and streams of one job that another one has not."""
     groups = ("trainers", "streams")
     return [f"{group}.{name}" for group in groups for name in getattr(known, group) if name not in getattr(spec, group)]
-
-
-def _output_of(spec: JobSpec, stores: Stores) -> ObjectStore:
-    try:
-        return stores.under(spec.output)
-    except ConfigError as error:
-        raise ConfigError(f"output: {error}") from error
 
 
 def _check_size(spec: JobSpec) -> None:

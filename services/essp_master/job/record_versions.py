@@ -6,10 +6,10 @@ that its output names.
 
 from __future__ import annotations
 
-from essp_common.artifacts import layout
+from essp_common.artifacts.removal import job_at
 from essp_common.errors import ConfigError, NotFound, PermanentError
 from essp_common.job.data_spec import DataSpec
-from essp_common.job.spec import JobSpec, stored_spec
+from essp_common.job.spec import JobSpec
 from essp_common.records.rows import FIELDS
 from essp_common.records.versions import DataSet
 from essp_common.wiring import Stores
@@ -38,7 +38,7 @@ def with_versions(spec: JobSpec, stores: Stores, fresh: bool = False) -> JobSpec
 def _known(spec: JobSpec, stores: Stores) -> DataSpec | None:
     """The data of the job that the output holds."""
     try:
-        output = stores.under(spec.output)
-        return stored_spec(output.get(layout.SPEC).decode("utf-8", "replace"), output.uri(layout.SPEC)).data
+        known = job_at(stores.under(spec.output))
     except (ConfigError, NotFound):  # `preflight` tells what is wrong with it
         return None
+    return None if known is None else known.data

@@ -10,6 +10,7 @@ segment (that master died before anything had happened), and in a new run, where
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -17,6 +18,8 @@ from importlib.metadata import PackageNotFoundError, version
 from essp_common import distribution
 from essp_common.artifacts import layout, partial_scores
 from essp_common.artifacts.history import History
+from essp_common.artifacts.removal import removal_of, remove, write_owner
+from essp_common.errors import Conflict
 from essp_common.job.spec import JobSpec
 from essp_common.job.status import JobState
 from essp_common.messages.snapshot import store_if_large
@@ -42,12 +45,9 @@ from essp_master.job.sizing import catch_up_bytes, catch_up_window, lead_clips
 from essp_master.ledger.config import LedgerConfig
 from essp_master.ledger.ledger import Ledger
 
+log = logging.getLogger(__name__)
+
 _PACKAGES = (distribution.NAME, "numpy", "av", "opencv-python-headless", "torch", "torchvision")
-_REMOVED = (
-    *("trainers/", "model/", layout.HISTORY, layout.REPORT, layout.DEADLETTERS, layout.SPEC),
-    *(layout.PREDICTIONS, layout.SEGMENTS, layout.PARTS, layout.SNAPSHOTS),
-)
-"""What a job writes, and `fresh` removes; its catalog and its fences stay."""
 
 
 @dataclass(frozen=True)
@@ -82,9 +82,12 @@ class Run:
         return self.preflight.spec.trainers.keys() if self.continued is not None else self.resume.manifests.keys()
 
 
-def claim_run(preflight: Preflight, stores: Stores, since: int = 0, changes: Sequence[Change] = ()) -> Run:
+def claim_run(
+    preflight: Preflight, stores: Stores, since: int = 0, changes: Sequence[Change] = (), team: str = ""
+) -> Run:
     """Take the output and the next fence. `since`: continue the run that began with this fence. `changes`: those that
-    its last command tells of, or its run before in this process; the history may not have the last of them yet.
+    its last command tells of, or its run before in this process; the history may not have the last of them yet. `team`:
+    whose job it is.
 
     Raises `ConfigError` when another job has taken the output since the preflight.
     """
@@ -92,7 +95,7 @@ def claim_run(preflight: Preflight, stores: Stores, since: int = 0, changes: Seq
     output = stores.under(spec.output)
     history = History(output)
     before = history.last()  # numbers continue after `fresh`: a master that still writes to what was removed notices
-    _claim(output, spec, preflight.fresh, since > 0)
+    _claim(output, preflight, since > 0, team)
     fence = _take_fence(output)
     failpoint("master.fence-taken")
     newest = history.newest()
@@ -127,14 +130,27 @@ def claim_run(preflight: Preflight, stores: Stores, since: int = 0, changes: Seq
     )
 
 
-def _claim(output: ObjectStore, spec: JobSpec, fresh: bool, continues: bool) -> None:
+def _claim(output: ObjectStore, preflight: Preflight, continues: bool, team: str) -> None:
     """Write the job's specification to its output, unless it is there with more (see `check_owner`)."""
-    if fresh:
-        for key in [info.key for info in output.list() if info.key.startswith(_REMOVED)]:
-            output.delete(key)
-    known = check_owner(output, spec, continues)
+    spec = preflight.spec
+    if preflight.fresh:
+        _remove(output, preflight)
+    known = None if preflight.fresh else check_owner(output, spec, continues=continues)
+    if known is None:
+        write_owner(output, team)
     if known is None or not has_more(known, spec):
         output.put(layout.SPEC, (spec.model_dump_json(indent=2) + "\n").encode())
+
+
+def _remove(output: ObjectStore, preflight: Preflight) -> None:
+    """Remove what the preflight has found, as it is by now. Raises `Conflict` if it is another job's by now."""
+    removal, found = removal_of(output), preflight.removes
+    if removal is None:
+        return
+    if removal.job not in (preflight.spec.name, None if found is None else found.job):
+        raise Conflict(f"output: {removal.uri} was taken by job {removal.job} meanwhile; choose another output")
+    log.info("job %s begins anew; removed is %s", preflight.spec.name, removal.words)
+    remove(output, removal)
 
 
 def _take_fence(output: ObjectStore) -> int:

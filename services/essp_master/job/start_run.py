@@ -72,7 +72,7 @@ def start_run(
     Raises `Conflict` when other masters start the job, too.
     """
     for _ in range(_TRIES):
-        job = Job(claim_run(preflight, stores, origin.since, origin.changes), clock(), events, origin.team)
+        job = Job(claim_run(preflight, stores, origin.since, origin.changes, origin.team), clock(), events, origin.team)
         if origin.priority is not None:
             job.priority = origin.priority
         if origin.before is not None:

@@ -14,6 +14,7 @@ from essp_common.job.spec import JobSpec, stored_spec
 from essp_common.job.status import JobKind, JobState
 from essp_common.pb.v1.messages_pb2 import Change, Control
 from essp_common.runtime import ids
+from essp_common.runtime.conditions import Condition
 from essp_master.job.activity import purpose_name
 from essp_master.job.bottleneck import bottleneck
 from essp_master.job.job import Job
@@ -31,11 +32,12 @@ def status_of(job: Job, usage: CacheUsage | None, now_s: float) -> status.JobSta
     ledger, spec = job.ledger, job.run.preflight.spec
     counts = ledger.counts
     backlog = ledger.backlog()
+    crashing = _crashing(job)
     found = status.JobStatus(
         name=job.name,
         kind=_kind(job.run.preflight.spec),
         state=job.state,
-        reason=job.reason,
+        reason=job.reason or (crashing.line if crashing else ""),
         output=spec.output,
         created=job.life.created,
         ended=job.life.ended,
@@ -80,7 +82,17 @@ def status_of(job: Job, usage: CacheUsage | None, now_s: float) -> status.JobSta
         changes=tuple(map(_change, job.changes.made)),
         unit="record" if spec.data.records else "video",
     )
-    return found.model_copy(update={"bottleneck": bottleneck(found)})
+    return found.model_copy(update={"bottleneck": bottleneck(found, crashing)})
+
+
+def _crashing(job: Job) -> Condition | None:
+    """The workers that this job needs and that do not stay up, if some do not."""
+    features = {stream.feature for stream in job.spec.streams.values()}
+    needed = {ids.DECODER, *(ids.extractor_pool([feature]) for feature in features)}
+    for it in job.reporter.crashing if job.state is JobState.RUNNING else ():
+        if ids.is_training(it.subject) or any(ids.serves(it.subject, made) for made in needed):
+            return it
+    return None
 
 
 def curves_of(job: Job) -> list[status.TrainerCurve]:

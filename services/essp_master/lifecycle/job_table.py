@@ -1,6 +1,6 @@
 """The jobs that a master knows: those it runs, those being started, and those that are past.
 
-Past are jobs that had ended before the master began, or that ended long ago, after many others: a master may run for
+Past are jobs that had ended before the master began, or after whose end many others have ended: a master may run for
 months. Of these it knows the last status, and no events or curves any more. There may be thousands, and the status of a
 job with hundreds of epochs is most of a megabyte of objects, so they are kept packed.
 
@@ -9,6 +9,7 @@ Not thread-safe; `runner.py` has the lock that guards it.
 
 from __future__ import annotations
 
+import heapq
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -62,6 +63,12 @@ class JobTable:
             raise NotFound(f"there is no job {name!r}; {suggested(name, [*self._jobs, *self._past])}")
         return self._jobs[name]
 
+    def team_of(self, name: str) -> str | None:
+        """Whose job it is; None: there is no such job."""
+        if name in self._jobs:
+            return self._jobs[name].team
+        return self._past[name].summary.team if name in self._past else None
+
     def find(self, name: str) -> Job | None:
         """A job of this master, if there is one of that name."""
         return self._jobs.get(name)
@@ -102,11 +109,12 @@ class JobTable:
                 "job has ended"
             )
 
-    def ended_before(self, kept: int, since: datetime) -> list[Job]:
-        """The jobs that ended before this moment, but for the newest so many of all that have ended."""
+    def ended_but(self, kept: int) -> list[Job]:
+        """The jobs that have ended, oldest first, but for the newest `kept` of them."""
         ended = [(job.life.ended, job) for job in self._jobs.values() if job.life.ended is not None]
-        older = sorted(ended, key=lambda each: each[0])[: max(0, len(ended) - kept)]
-        return [job for at, job in older if at < since]
+        if len(ended) <= kept:
+            return []
+        return [job for _, job in sorted(ended, key=lambda each: each[0])[: len(ended) - kept]]
 
     def ended_in(self, output: str) -> list[Job]:
         """The jobs with this output that have ended."""
@@ -133,13 +141,14 @@ class JobTable:
         """Whether there is a job of that name that is past, and it was not started again."""
         return name in self._past and name not in self._jobs
 
-    def past_since(self, since: datetime) -> list[JobStatus]:
-        """The jobs that ended after this moment and are past, and were not started again."""
-        return [
-            past.status
+    def past_since(self, since: datetime, most: int) -> list[JobStatus]:
+        """The newest jobs, at most so many, that ended after this moment and are past, and were not started again."""
+        found = (
+            (past.ended, past)
             for name, past in self._past.items()
-            if name not in self._jobs and past.ended is not None and past.ended > since
-        ]
+            if past.ended is not None and past.ended > since and name not in self._jobs
+        )
+        return [past.status for _, past in heapq.nlargest(most, found, key=lambda each: each[0])]
 
     def summaries(self, now_s: float) -> list[JobSummary]:
         """All jobs, newest first."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Collection, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 from essp_common.errors import EsspError, Fenced, TransientError
 from essp_common.failures import shortened
@@ -35,9 +35,10 @@ from essp_master.tracking.tracking import Tracking
 log = logging.getLogger(__name__)
 
 RECENT = timedelta(hours=1)
-"""For how long a job that has ended is among the metrics."""
-_KEPT_WHOLE = 100
-"""Jobs that have ended of which all is kept; of older ones, after that hour, the last status is."""
+"""For how long a job that has ended is among the metrics, if it is one of the newest."""
+KEPT_WHOLE = 100
+"""Jobs that have ended, the newest, of which all is kept, and which are among the metrics; of older ones the last
+status is kept. What a master costs therefore follows from the jobs under way, not from all that it ever had."""
 _LOOK_S = 1.0
 """How often the store is asked whether another master has taken a fence."""
 _SWEEP_S = 2.0
@@ -118,10 +119,12 @@ class JobRunner:
                 self.dispatch.sweep(job)
 
     def _forget(self) -> None:
-        """Keep no more than the status of jobs that ended long ago, once their histories hold all of them."""
-        for job in self.jobs.ended_before(_KEPT_WHOLE, datetime.now(UTC) - RECENT):
+        """Keep no more than the status of all but the newest jobs that have ended, once their histories hold all."""
+        for job in self.jobs.ended_but(KEPT_WHOLE):
             if not job.leftovers and self.history.holds_all_of(job):
                 self.jobs.remember(without_events(status_of(job, None, self.clock())))
+                self.history.forget(job.name)
+                self._look_s.pop(job.name, None)
 
     def enter(self, job: Job, wanted: JobState, reason: str = "") -> bool:
         """Change a job's state, and tell all workers. False: it was in that state."""

@@ -25,6 +25,7 @@ from essp_master.failover.recovery import under_way
 from essp_master.job.events import EventLog
 from essp_master.job.handshake import Handshake
 from essp_master.job.job import Job
+from essp_master.job.output import ANYBODY, Asked
 from essp_master.job.preflight import Preflight, preflight
 from essp_master.job.start_run import Origin, start_run
 from essp_master.lifecycle.queueing import JobQueue
@@ -60,19 +61,21 @@ class JobStarter:
         self._declared = declared
         self._draining = draining
 
-    def preflight(self, spec: JobSpec, fresh: bool = False, continues: bool = False) -> Preflight:
-        """What is wrong with a job, or what it has. Raises `ConfigError`."""
+    def preflight(
+        self, spec: JobSpec, fresh: bool = False, continues: bool = False, asked: Asked = ANYBODY
+    ) -> Preflight:
+        """What is wrong with a job, or what it has. Raises `ConfigError`, `Forbidden`, `OfAnotherJob`."""
         declared = replace(self._declared(), code=self._settings.code)
-        return preflight(spec, self._stores, fresh, declared, continues)
+        return preflight(spec, self._stores, fresh, declared, continues, asked, self._settings.state)
 
-    def start(self, spec: JobSpec, fresh: bool, checked: Preflight | None, team: str) -> None:
+    def start(self, spec: JobSpec, fresh: bool, checked: Preflight | None, asked: Asked) -> None:
         """Start a job, or start one that has ended again. `checked`: its preflight, if that was made."""
         with self._reserved(spec) as present:
             events = present.reporter.log if present is not None else EventLog()
-            found = checked or self.preflight(spec, fresh)
-            state = self._queue.begins(found.spec, team)
+            found = checked or self.preflight(spec, fresh, asked=asked)
+            state = self._queue.begins(found.spec, asked.team)
             changes = present.changes.made if present is not None and not fresh else ()
-            self._start(found, Origin(state=state, team=team, changes=changes), events)
+            self._start(found, Origin(state=state, team=asked.team, changes=changes), events)
 
     def take_over(self, spec: JobSpec, command: Control) -> None:
         """Continue the run of which this is the last command."""

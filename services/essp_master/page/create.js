@@ -47,6 +47,7 @@ export function drawCreate(open) {
       if (mine !== round) return;
       start.disabled = false;
       verdict.replaceChildren(el("p", { class: "right" }, `This can start: ${found.name}, ${counted(found.clips, "clip")} in all${found.trainers.length ? `, trainers ${found.trainers.join(", ")}` : ""}.`),
+        ...found.removes ? [el("p", { class: "warning" }, `Note: the start removes what job ${found.removes.job} has left in this output, ${counted(found.removes.objects, "object")}; ${counted(found.removes.kept.length, "other file")} in it stay.`)] : [],
         ...found.warnings.map(warning => el("p", { class: "warning" }, `Note: ${warning}`)));
     } catch (error) {
       if (mine !== round) return;
@@ -112,5 +113,5 @@ export function drawCreate(open) {
     el("div", { class: "head" }, el("h2", {}, "A new job"), el("span", { class: "grow" }), el("label", { class: "file" }, "Read a file ", file)),
     fieldsForm(found => { fields = found; write(false); }), edited,
     el("div", { class: "editor" }, el("label", { for: "job", class: "unseen" }, "The job, as YAML"), text, verdict),
-    el("div", { class: "head" }, start, el("label", {}, fresh, " remove what an earlier run of it left")))];
+    el("div", { class: "head" }, start, el("label", {}, fresh, " begin again, and remove what an earlier run of it left")))];
 }

@@ -25,6 +25,7 @@ release.
 from __future__ import annotations
 
 import threading
+import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
@@ -68,6 +69,13 @@ _BUSY, _IDLE = "100", "-100"
 _HIDDEN = 3
 """So often a Job of a training's name may be there unseen before people are told: one of ours may not be in the watch
 yet."""
+_HALF_DONE_S = 60.0
+"""So long after one another the ranks of a training may end. Where one has ended, and others run on, it has left before
+the end and is never started again: then the Job is made again."""
+_LOOK_AT_ALL_S = 15.0
+"""How often the pods of pools are looked at that are all up: what ends and is started again is up most of the time."""
+_WRITES: dict[str, Any] = {"_request_timeout": TIMEOUT_S, "field_manager": MASTER}
+"""Of each request that changes something: who it was, for those who find another owner of what they want to change."""
 _LONGEST_MESSAGE = 1024
 """Characters of an Event, as the API allows them."""
 
@@ -86,6 +94,8 @@ class _Training:
     """Its Job has been seen."""
     reported: str = ""
     """The last sentence about it, so that none is repeated."""
+    half_done_s: float | None = None
+    """Since when some of its pods have ended for good, and others run."""
     hidden: int = 0
     """How often the API said that a Job of that name exists, while none of ours was seen."""
     template: str = ""
@@ -127,6 +137,7 @@ class KubernetesDriver:
         release: str = "",
         owner: str = "",
         pauses_s: tuple[float, float] = (1.0, 30.0),
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`templates`: folder with `extractor-deployment.yaml` and `trainer-job.yaml`. `release`: whose pools these
         are; empty: all of the namespace. `owner`: the ConfigMap of the release with which all goes that is made here;
@@ -140,6 +151,8 @@ class KubernetesDriver:
         self._release = release
         self._owner_name = owner
         self._owner: Any = None
+        self._clock = clock
+        self._look_at_all_s = clock()
         self._trainers: dict[str, _Training] = {}
         self._extractors: dict[str, _Extractor] = {}
         """By pool."""
@@ -190,7 +203,7 @@ class KubernetesDriver:
             self._mark(deployment, spare[:surplus])
         with answers():
             self._apps.patch_namespaced_deployment_scale(
-                deployment.metadata.name, self._namespace, {"spec": {"replicas": replicas}}, _request_timeout=TIMEOUT_S
+                deployment.metadata.name, self._namespace, {"spec": {"replicas": replicas}}, **_WRITES
             )
 
     def repair(self) -> list[str]:
@@ -229,7 +242,12 @@ class KubernetesDriver:
             for job in jobs
             if (why := _conditions(job).get("Failed"))
         }
-        return {(Kind.CRASHING, pool): words for pool, words in (self._crashing | failed).items()}
+        half_done = {
+            _work(job): _half_done(job)
+            for job in self._running_jobs()
+            if (training := self._trainers.get(job.metadata.labels[TRAINING])) and training.half_done_s is not None
+        }
+        return {(Kind.CRASHING, pool): words for pool, words in (self._crashing | half_done | failed).items()}
 
     def add_extractor(self, row: ExtractorRow) -> None:
         """Have a Deployment for the feature."""
@@ -333,7 +351,7 @@ class KubernetesDriver:
             "count": 1,
         }
         with suppress(EsspError), answers():
-            self._core.create_namespaced_event(self._namespace, event, _request_timeout=TIMEOUT_S)
+            self._core.create_namespaced_event(self._namespace, event, **_WRITES)
 
     def _with_condition(self, condition: str) -> Set[TrainingKey]:
         """Trainings of whose Job this holds, and that is not leaving."""
@@ -351,18 +369,26 @@ class KubernetesDriver:
 
     def _look_at_pods(self) -> None:
         """See why pods are not there or do not stay up, of the pools and trainings that are not complete."""
-        lacking = [
-            found
-            for found in self._deployments.objects().values()
-            if (found.status.ready_replicas or 0) < (found.spec.replicas or 0)
-        ]
-        lacking += [job for job in self._running_jobs() if (job.status.ready or 0) < (job.spec.parallelism or 0)]
-        crashing, short = {}, {}
-        for workload in lacking:
+        look_at_all = self._clock() >= self._look_at_all_s
+        if look_at_all:
+            self._look_at_all_s = self._clock() + _LOOK_AT_ALL_S
+        deployments, jobs = list(self._deployments.objects().values()), self._running_jobs()
+        lacking = [d for d in deployments if (d.status.ready_replicas or 0) < (d.spec.replicas or 0)]
+        lacking += [job for job in jobs if (job.status.ready or 0) < (job.spec.parallelism or 0)]
+        lacks = {_work(workload) for workload in lacking}
+        kept = set() if look_at_all else {_work(workload) for workload in (*deployments, *jobs)} - lacks
+        crashing = {pool: why for pool, why in self._crashing.items() if pool in kept}
+        short: dict[str, str] = {}
+        now = datetime.now(UTC)
+        for workload in (*deployments, *jobs) if look_at_all else lacking:
             with suppress(PermanentError):  # no right to look
-                pods = self._pods(workload)
-                crashing[_work(workload)] = trouble_of(pods)
-                short[_work(workload)] = shortage_of(workload, pods)
+                pods, pool = self._pods(workload), _work(workload)
+                crashing[pool] = trouble_of(pods, now, _resources_of(pool), pool in lacks)
+                if pool in lacks:
+                    short[pool] = shortage_of(workload, pods)
+        for pool, why in crashing.items():
+            if why and why != self._crashing.get(pool) and ids.is_training(pool):
+                self._record(next(job for job in jobs if _work(job) == pool), why, "Warning")
         self._crashing = {pool: why for pool, why in crashing.items() if why}
         self._short = {pool: why for pool, why in short.items() if why}
 
@@ -385,9 +411,7 @@ class KubernetesDriver:
             if (pod.metadata.annotations or {}).get(COST) != cost:
                 body = {"metadata": {"annotations": {COST: cost}}}
                 with answers(missing_ok=True):
-                    self._core.patch_namespaced_pod(
-                        pod.metadata.name, self._namespace, body, _request_timeout=TIMEOUT_S
-                    )
+                    self._core.patch_namespaced_pod(pod.metadata.name, self._namespace, body, **_WRITES)
 
     def _repair_extractor(self, pool: str, extractor: _Extractor) -> str:
         """Have a registered extractor's Deployment, as it should be; a sentence for people if they have to know."""
@@ -395,15 +419,13 @@ class KubernetesDriver:
         found = self._deployment(pool)
         if found is None:
             with suppress(Exists), answers():  # it is not seen yet, or not gone yet: the watch will show either
-                self._apps.create_namespaced_deployment(
-                    self._namespace, self._owned(extractor.body), _request_timeout=TIMEOUT_S
-                )
+                self._apps.create_namespaced_deployment(self._namespace, self._owned(extractor.body), **_WRITES)
             return ""
         if found.metadata.deletion_timestamp is not None or not _differs(found, extractor.body):
             return ""
         with answers(missing_ok=True):
             self._apps.patch_namespaced_deployment(
-                found.metadata.name, self._namespace, _replacing(found, extractor.body), _request_timeout=TIMEOUT_S
+                found.metadata.name, self._namespace, _replacing(found, extractor.body), **_WRITES
             )
         return f"pool {pool} was made of something else; its pods are replaced, a few at a time"
 
@@ -423,17 +445,31 @@ class KubernetesDriver:
             self._delete(job.metadata.name)
             return ""
         training.there = True
+        if sentence := self._made_whole(training, job):
+            return sentence
         why, failed = _conditions(job).get("Failed", ""), job.metadata.name
         if not why:
             return ""
         return f"Job {failed} has failed: {why}; see its pods' logs; `kubectl delete job {failed}` has it tried again"
 
+    def _made_whole(self, training: _Training, job: Any) -> str:
+        """Delete a Job that cannot come to its end, so that it is made again; a sentence if it was."""
+        if _ended(job) or not job.status.completed_indexes:
+            training.half_done_s = None
+            return ""
+        now_s = self._clock()
+        if training.half_done_s is None:
+            training.half_done_s = now_s
+        if now_s - training.half_done_s < _HALF_DONE_S:
+            return ""
+        training.half_done_s = None
+        self._delete(job.metadata.name)
+        return _half_done(job)
+
     def _create(self, name: str, training: _Training) -> str:
         try:
             with answers():
-                self._batch.create_namespaced_job(
-                    self._namespace, self._owned(training.body), _request_timeout=TIMEOUT_S
-                )
+                self._batch.create_namespaced_job(self._namespace, self._owned(training.body), **_WRITES)
         except Exists:  # it is not seen yet, or not gone yet: the watch will show either
             training.hidden += 1
             there = f"there is a Job {training.body['metadata']['name']} that is not the master's; delete it"
@@ -487,6 +523,19 @@ def _conditions(job: Any) -> dict[str, str]:
         for condition in job.status.conditions or ()
         if condition.status == "True"
     }
+
+
+def _half_done(job: Any) -> str:
+    """What is wrong with a Job of which some pods have ended for good, and others run."""
+    return (
+        f"pods {job.status.completed_indexes} of Job {job.metadata.name} have ended as if the training were over, and "
+        f"others run on without them; it is made again {_HALF_DONE_S:.0f} s after that, and goes on from its checkpoint"
+    )
+
+
+def _resources_of(pool: str) -> str:
+    """The value of the chart that says what its pods get."""
+    return "controlPlane.trainer.resources" if ids.is_training(pool) else "resources of the pool"
 
 
 def _ended(job: Any) -> bool:

@@ -1,12 +1,14 @@
 """Why a pool has fewer workers than were asked for, as Kubernetes says it of the pods and of who makes them. Pure.
 
 Some of it passes: a node or a quota may have room again, or a cluster autoscaler makes some. The rest does not end by
-waiting: an image that is not there, a process that ends at once.
+waiting: an image that is not there, a process that ends at once, or again and again for want of memory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any
 
 _NEVER = frozenset(
@@ -23,8 +25,50 @@ _NEVER = frozenset(
 """Reasons for waiting that do not end by waiting."""
 
 
-def trouble_of(pods: Iterable[Any]) -> str:
-    """How many of these pods do not come up, and why the first of them does not; empty: none."""
+_LATELY = timedelta(minutes=30)
+"""An end that is longer ago says nothing of now. Kubernetes waits ten minutes at most before it tries again."""
+_LEFT = frozenset({0, 75, 76, 143})
+"""Exit codes of processes that are not at fault: they were told to leave, or left because another rank had died."""
+_NO_MEMORY = "OOMKilled"
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """How a container ended, as Kubernetes says it."""
+
+    pod: str
+    at: datetime
+    code: int
+    reason: str
+    count: int
+    """So often it has ended so."""
+    limit: str
+    """Of its memory; empty: none."""
+
+    @property
+    def words(self) -> str:
+        if self.reason == _NO_MEMORY:
+            return f"{_NO_MEMORY} (limit {self.limit})" if self.limit else _NO_MEMORY
+        return f"with exit code {self.code} ({self.reason})" if self.reason else f"with exit code {self.code}"
+
+
+def trouble_of(pods: Iterable[Any], now: datetime, resources: str, lacks: bool) -> str:
+    """How many of these pods do not stay up, and why; empty: none. `resources`: the value of the chart that gives them
+    memory. `lacks`: some of those that are wanted are not up.
+
+    A container that has run out of memory will do so again, though it is up at present. Any other end counts while
+    there is not another pod in its place, and if it is not the only one: one may be chance.
+    """
+    pods = list(pods)
+    ends = [end for pod in pods if (end := _end(pod)) is not None and now - end.at < _LATELY]
+    last = max(ends, key=lambda end: end.at, default=None)
+    count = sum(end.count for end in ends)
+    if last is not None and (last.reason == _NO_MEMORY or (lacks and count > 1)):
+        how = f"{len(ends)} pods have ended, the last one {last.words}"
+        if len(ends) == 1:
+            how = f"{last.pod} has ended {last.words}" + (f", {count} times" if count > 1 else "")
+        remedy = f"raise {resources}" if last.reason == _NO_MEMORY else ""
+        return "; ".join(filter(None, (how, remedy, f"`kubectl logs {last.pod}` and `describe` say more")))
     found = [(pod.metadata.name, why) for pod in pods if (why := _why(pod))]
     if not found:
         return ""
@@ -49,6 +93,30 @@ def shortage_of(workload: Any, pods: Iterable[Any]) -> str:
         name, why = unplaced[0]
         unmade.append(f"{len(unplaced)} pods are not placed, as {name}: {why}")
     return "; ".join(unmade)
+
+
+def _end(pod: Any) -> _End | None:
+    """How the pod has ended if its process is at fault, or how its container ran out of memory before it was started
+    again."""
+    conditions = (pod.status and pod.status.conditions) or ()
+    if any(it.type == "DisruptionTarget" and it.status == "True" for it in conditions):
+        return None  # it was evicted
+    for status in (pod.status and pod.status.container_statuses) or ():
+        ended = status.state and status.state.terminated
+        before = status.last_state and status.last_state.terminated
+        if ended is None and before is not None and before.reason == _NO_MEMORY:
+            ended = before
+        if ended is not None and ended.exit_code not in _LEFT and ended.finished_at is not None:
+            count = max(1, status.restart_count or 0)
+            return _End(pod.metadata.name, ended.finished_at, ended.exit_code, ended.reason or "", count, _limit(pod))
+    return None
+
+
+def _limit(pod: Any) -> str:
+    """Of the memory of its first container."""
+    for container in (pod.spec and pod.spec.containers) or ():
+        return str(((container.resources and container.resources.limits) or {}).get("memory", ""))
+    return ""
 
 
 def _why(pod: Any) -> str:

@@ -276,7 +276,9 @@ class Reconciler:
         held_up = {pool: size for pool, size in sizes.items() if size.held_up}
         for pool in sorted(held_up.keys() - self._held_up):
             size = held_up[pool]
-            self._report(pool, f"{size.replicas - size.ready} of {size.replicas} workers are not up: {size.held_up}")
+            lacking = size.replicas - size.ready
+            up = f"{lacking} of {size.replicas} workers are not up: " if lacking > 0 else ""
+            self._report(pool, f"{up}{size.held_up}")
         self._held_up = set(held_up)
 
     def _is_woken(self, until_s: float) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from essp.folders import written
+from essp.folders import check_file, written
 from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.file import write_catalog
 from essp_common.errors import ConfigError
@@ -67,3 +67,12 @@ def test_a_place_that_cannot_be_written_to_is_found_before_the_work(
     assert main_of(*command.format(tmp_path).split()) == 2
     assert words.format(tmp_path) in capsys.readouterr().err
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_trial_neither_writes_over_a_file_nor_removes_it(tmp_path: Path) -> None:
+    store = DirectoryStore(str(tmp_path))
+    store.put("c.parquet.part-000000", b"as split has named it")
+    check_file("--out", store, "c.parquet", "catalog.parquet", ".part-000000")
+    assert store.get("c.parquet.part-000000") == b"as split has named it"
+    check_file("--out", store, "d.parquet", "catalog.parquet")
+    assert [info.key for info in store.list()] == ["c.parquet.part-000000"]

@@ -144,6 +144,20 @@ def test_what_calls_itself_a_training_and_is_none_of_this_job_is_no_event_of_it(
     assert [event.data["subject"] for event in bench.events()] == ["trainer.small.rgb"]
 
 
+def test_a_job_says_which_of_its_workers_do_not_stay_up(bench: Bench) -> None:
+    """Where it says why it does not get on, and not only in a list of conditions that nobody looks at."""
+    wrong = dict.fromkeys(["trainer.other.rgb", "extractor.hog", "trainer.small.rgb"], "OOMKilled (limit 300Mi)")
+    bench.master.conditions.add(lambda: {(Kind.CRASHING, pool): words for pool, words in wrong.items()})
+    bench.pass_time(_LOOK_S)
+    status = bench.master.status("small")
+    assert status.reason == "trainer.small.rgb: OOMKilled (limit 300Mi)"
+    assert status.bottleneck is not None
+    assert status.bottleneck.words == f"{status.reason}."
+    wrong.clear()
+    bench.pass_time(_LOOK_S)
+    assert not bench.master.status("small").reason
+
+
 def test_an_unexpected_error_does_not_end_the_looking(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

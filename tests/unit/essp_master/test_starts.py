@@ -12,6 +12,7 @@ import pytest
 from essp_common import topics
 from essp_common.artifacts import checkpoint, layout
 from essp_common.artifacts.history import History
+from essp_common.artifacts.removal import OfAnotherJob
 from essp_common.errors import ConfigError, Conflict, NotFound, PermanentError, Unavailable
 from essp_common.job.spec import JobSpec
 from essp_common.job.status import JobState, stored_status
@@ -22,6 +23,7 @@ from essp_common.planning.position import Position
 from essp_common.runtime import ids
 from essp_common.wiring import Adapters
 from essp_master.effects.history_writer import HistoryWriter
+from essp_master.job.output import Asked
 from essp_master.job.preflight import Preflight, preflight
 from essp_master.lifecycle import starter
 from tests.harness.fleet import FleetOf, make_job, master_over, run_to_rest, save_checkpoint
@@ -115,7 +117,9 @@ def test_the_output_of_a_job_that_has_not_ended_is_left_alone(
     master.stop("small")
     with pytest.raises(ConfigError, match="differs in name"):
         master.start(copy)
-    assert master.start(copy, fresh=True).state is JobState.RUNNING
+    with pytest.raises(OfAnotherJob, match="job, small, and would be removed"):
+        master.start(copy, fresh=True)
+    assert master.start(copy, fresh=True, asked=Asked(replaces="small")).state is JobState.RUNNING
 
 
 @pytest.mark.parametrize(("there", "here"), [("out", "out/more"), ("out/more", "out")])
@@ -155,7 +159,7 @@ def test_a_job_that_took_an_output_over_is_not_disturbed_by_the_one_that_ended_t
     copy = fleet_of(fleet.job.model_copy(update={"name": "copy"}))
     master.start(fleet.job)
     master.stop("small")
-    master.start(copy.job, fresh=True)
+    master.start(copy.job, fresh=True, asked=Asked(replaces="small"))
     fleet.report(Progress(checkpoint=CheckpointReady(trainer="rgb", uri="file:///late"), fence=1))
     run_to_rest(master, copy)
     master.stop("copy")

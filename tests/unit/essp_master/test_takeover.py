@@ -29,6 +29,7 @@ from essp_common.pb.v1.messages_pb2 import (
 from essp_common.runtime import ids
 from essp_common.wiring import Adapters
 from essp_master.config import MasterSettings
+from essp_master.job import preflight
 from essp_master.lifecycle.job_table import JobTable
 from essp_master.service import Master
 from tests.harness.fleet import SIZES, Clock, Fleet, run_to_rest
@@ -146,6 +147,7 @@ def test_jobs_whose_outputs_lie_in_each_other_are_both_taken_over(
     first.start(fleet.job)
     with monkeypatch.context() as before:
         before.setattr(JobTable, "check_output", lambda table, spec: None)
+        before.setattr(preflight, "check_place", lambda *given: None)
         first.start(fleet.job.model_copy(update={"name": "inner", "output": f"{fleet.job.output}/inner"}))
     die(first)
     second = master_named("m2", adapters)

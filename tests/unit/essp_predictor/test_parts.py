@@ -155,7 +155,9 @@ def test_what_is_left_of_a_removal_that_broke_off_is_no_part(tmp_path: Path, mon
     store = DirectoryStore(str(tmp_path))
     for stop in (2, 4):
         for name in ("done.json", "aaa.parquet", "rgb.parquet"):
-            store.put(f"{layout.PARTS}0123/rgb/{stop:010d}/{name}", b"")
+            store.put(f"{layout.PARTS}{'0123' * 4}/rgb/{stop:010d}/{name}", b"")
+    store.put(f"{layout.PARTS}notes.txt", b"mine")
+    store.put(f"{layout.PARTS}{'0123' * 4}/rgb/0000000002/plot.png", b"mine")
     deleted: list[str] = []
     monkeypatch.setattr(DirectoryStore, "delete", lambda self, key: deleted.append(key.rpartition("/")[2]))
     partial_scores.remove(store)

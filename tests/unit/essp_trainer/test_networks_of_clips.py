@@ -24,10 +24,14 @@ from essp_trainer.distributed.ranks import SingleRank
 from tests.harness.rounding import TOLERANCE, distance
 from tests.harness.small_networks import small_mvit
 from tests.harness.training_jobs import Running, Stage, phase_plans
+from tests.lanes import often
 
 pytestmark = pytest.mark.slow
 
-OF_CLIPS = sorted(name for name, entry in NETWORKS.items() if entry.clips)
+EVERYDAY = ("mvit_v2_s", "r3d_18")
+"""A network of transformers, and one of convolutions."""
+OF_CLIPS = sorted((name for name, entry in NETWORKS.items() if entry.clips), key=lambda name: name not in EVERYDAY)
+each_network = pytest.mark.parametrize("name", often(OF_CLIPS, len(EVERYDAY)))
 
 
 @pytest.fixture(autouse=True)
@@ -76,7 +80,7 @@ def model_of(stage: Stage) -> tuple[Manifest, Classifier]:
     return manifest, model
 
 
-@pytest.mark.parametrize("name", OF_CLIPS)
+@each_network
 def test_one_step_moves_all_layers_and_what_they_have_become_scores_clips(tmp_path: Path, name: str) -> None:
     stage = trained(tmp_path, name)
     manifest, model = model_of(stage)
@@ -90,7 +94,7 @@ def test_one_step_moves_all_layers_and_what_they_have_become_scores_clips(tmp_pa
     assert table.probabilities.sum(axis=1) == pytest.approx([1.0])
 
 
-@pytest.mark.parametrize("name", OF_CLIPS)
+@each_network
 def test_a_rank_without_a_clip_has_gradients_of_zero_for_all_layers(name: str) -> None:
     """Ranks add up the gradients that there are, so they have to be the same ones."""
     limits = limits_of(name)

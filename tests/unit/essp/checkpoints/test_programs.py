@@ -35,6 +35,7 @@ def clips_of(shape: list[int], dtype: str) -> np.ndarray:
     return (clips % 256).astype(dtype) if dtype == "uint8" else (clips / 255 - 0.5).astype(dtype)
 
 
+@pytest.mark.lane("promises")
 @pytest.mark.parametrize(("form", "views"), [("onnx", 10), ("torch", 1)])
 def test_a_program_gives_the_answers_of_the_network(tmp_path: Path, form: str, views: int) -> None:
     """Also for another number of clips, of another picture than it was compared with, and in a mirror."""

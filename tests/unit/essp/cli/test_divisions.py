@@ -54,7 +54,7 @@ def run(job: JobSpec, states: list[JobState]) -> list[str]:
 
     folds = divisions_of(job, None, "group", STORES)
     with pytest.raises(typer.Exit) as left:
-        run_all(job, folds, checked(folds, STORES, False, NOTHING), STORES, False, False, AGAIN, one)
+        run_all(job, folds, checked(folds, STORES, False, False, NOTHING), STORES, False, False, AGAIN, one)
     begun.append(f"exit {left.value.exit_code}")
     return begun
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -140,6 +141,17 @@ def refusals(url: str, folder: Path, spec: JobSpec) -> list[str]:
 
 
 @pytest.mark.parametrize("name", WRONG)
+def test_a_job_that_cannot_run_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv("ESSP_STORES", f'["file://{tmp_path}"]')
+    change, message = WRONG[name]
+    file = tmp_path / "job.json"
+    file.write_text(make_job(tmp_path, **change).model_dump_json())
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        essp("validate", str(file))
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", list(WRONG)[::8])
 def test_a_job_that_cannot_run_is_refused_in_the_same_words(url: str, tmp_path: Path, name: str) -> None:
     change, message = WRONG[name]
     validate, run, post = refusals(url, tmp_path, make_job(tmp_path, **change))

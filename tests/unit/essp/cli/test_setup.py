@@ -193,3 +193,17 @@ def test_the_demonstration_is_put_into_a_store(tmp_path: Path, monkeypatch: pyte
     assert predict.predictor is not None
     assert predict.predictor.model == f"{train.output}/model"
     assert (predict.clip, predict.streams.keys()) == (train.clip, train.streams.keys())
+
+
+@pytest.mark.parametrize("there", ["jobs/train.yaml", "set/catalog.parquet"])
+def test_the_demonstration_writes_over_nothing_of_somebody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: str
+) -> None:
+    monkeypatch.setattr(demo_data, "make_dataset", small_set(write_video))
+    path = tmp_path / there
+    path.parent.mkdir()
+    path.write_text("mine")
+    with pytest.raises(ConfigError, match="is there already, and not from this command"):
+        essp_command("demo-data", str(tmp_path / "set"), "--out", str(tmp_path / "jobs"))
+    assert path.read_text() == "mine"
+    assert not (tmp_path / "set" / "videos").exists()

@@ -12,6 +12,7 @@ from essp.deadletters.replay import obstacle, publish_again, replay_state
 from essp.deadletters.sink import DeadLetterSink
 from essp.deadletters.store import BusEntryStore, OutputEntryStore
 from essp_common import topics
+from essp_common.artifacts import layout
 from essp_common.bus.memory import MemoryBus
 from essp_common.bus.port import Record
 from essp_common.failures import kind_named
@@ -211,3 +212,11 @@ def test_a_skipped_index_is_not_replayed_once_all_streams_skip_it(bus: MemoryBus
     bus.publish(FEATURES, b"5", FeatureReady(clip=clip, skipped="bad").SerializeToString(), partition=5)
     assert "was skipped" in why_not(bus, unit())
     assert "was skipped" in why_not(bus, ClipReady(clip=clip, recipe=RECIPE, fence=3))
+
+
+def test_only_dead_letters_are_purged(tmp_path: Path) -> None:
+    store = DirectoryStore(str(tmp_path))
+    for name in ("notes.json", "0000000000001-7.json"):
+        store.put(layout.DEADLETTERS + name, b"{}")
+    OutputEntryStore(store).purge(["notes", "0000000000001-7"])
+    assert [info.key for info in store.list()] == [f"{layout.DEADLETTERS}notes.json"]

@@ -50,10 +50,12 @@ from tests.harness.tls_front import TlsFront, make_identity
 
 @pytest.fixture(autouse=True)
 def torch(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """In place of torch, which takes seconds to load: no GPU."""
+    """In place of torch and torchvision, which take seconds to load: no GPU."""
     fake = SimpleNamespace(__version__="2", version=SimpleNamespace(cuda="13.0"))
     fake.cuda = SimpleNamespace(is_available=lambda: False)
     monkeypatch.setitem(sys.modules, "torch", fake)
+    vision = SimpleNamespace(torchvision=SimpleNamespace(__version__="0.2"))
+    monkeypatch.setitem(sys.modules, "essp_common.learning.torchvision_compat", vision)
     monkeypatch.setattr(machine, "find_spec", lambda name: object())
     return fake
 
@@ -370,8 +372,8 @@ def test_an_answer_that_is_nested_too_deeply_is_not_of_a_master(status: int) -> 
     [
         ("", " names no host -> write host:port in ESSP_BUS"),
         (":9092", ":9092 names no host -> write host:port in ESSP_BUS"),
-        ("h:99999", "h:99999 is no address: Port out of range 0-65535 -> correct ESSP_BUS"),
-        ("h:x", "h:x is no address: "),
+        ("h:99999", "h:99999 is no address: its port is no number from 1 to 65535 -> correct ESSP_BUS"),
+        ("h:x", "h:*** is no address: "),
         ("[h", "[h is no address: "),
     ],
 )
@@ -445,6 +447,15 @@ def test_a_gpu_that_cannot_be_used_is_named_and_the_others_are_told(torch: Simpl
         "GPU 0: H100 cannot be used: CUDA error: all CUDA-capable devices are busy or unavailable ->"
     )
     assert "GPU 1: H100, 71,680" in said(found, "machine", Level.OK)
+
+
+def test_a_torchvision_that_cannot_be_imported_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "torchvision 0.2 can be imported beside torch 2" in said(list(machine.examine()), "machine", Level.OK)
+    monkeypatch.delitem(sys.modules, "essp_common.learning.torchvision_compat")
+    monkeypatch.setitem(sys.modules, "torchvision", None)
+    broken = said(list(machine.examine()), "machine", Level.FAIL)
+    assert broken.startswith("torchvision cannot be imported beside torch 2: ")
+    assert "pip install" in broken
 
 
 def test_an_examination_that_breaks_ends_no_other(torch: SimpleNamespace) -> None:

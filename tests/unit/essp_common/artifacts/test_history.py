@@ -178,14 +178,17 @@ def test_a_segment_that_claims_any_size_is_refused(tmp_path: Path) -> None:
             History(store).newest()
 
 
-def test_what_is_named_unlike_a_segment_is_said_to_be_none(tmp_path: Path) -> None:
+def test_what_is_named_unlike_a_segment_is_somebody_elses(tmp_path: Path) -> None:
     store = open_store(tmp_path.as_uri())
-    History(store).append(segment(1))
-    for name in ("\u00b2", "zzz", "1-\u00b2", ".DS_Store", "9" * 200):
-        store.put(layout.HISTORY + name, b"")
-        with pytest.raises(BadHistory, match="no part of a history"):
-            History(store).newest()
-        store.delete(layout.HISTORY + name)
+    history, others = History(store), ("\u00b2", "zzz", "1-\u00b2", ".DS_Store", "9" * 200, "2024", "chapters/1-2")
+    for name in others:
+        store.put(layout.HISTORY + name, b"mine")
+    for number in (1, 2, 3):
+        history.append(segment(number))
+    assert history.last() == 3
+    assert history.join(3, 2) == 2
+    kept = {info.key.removeprefix(layout.HISTORY) for info in store.list(layout.HISTORY)}
+    assert kept == {*others, "0000000003", "chapters/0000000001-0000000002"}
 
 
 def test_ten_million_clips_are_a_few_megabytes() -> None:

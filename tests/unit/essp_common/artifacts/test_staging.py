@@ -151,7 +151,7 @@ def test_what_is_stale_and_could_not_be_removed_is_nobodys(
     node.stage(8)
     Node(tmp_path / "other", store).claim()
     with monkeypatch.context() as disk:
-        disk.setattr("shutil.rmtree", lambda path, ignore_errors: None)
+        disk.setattr(Staging, "clear", lambda staging: None)
         back = restarted(node, tmp_path / "nvme")
         back.claim()
     assert back.staged == [8]
@@ -534,3 +534,21 @@ def test_wherever_processes_die_on_two_nodes_the_next_goes_on_from_the_newest_th
             now = story(plain, checkpoint.read_latest(plain, "rgb"))
             assert now.startswith(durable)
             durable = now
+
+
+def test_what_others_have_put_there_stays(node: Node, tmp_path: Path) -> None:
+    staged = node.stage(4)
+    temporary = f"{staged.prefix}.essp-{'0' * 32}.tmp"
+    others = (f"{staged.prefix}notes.txt", "trainers/plot.png", f"{staged.prefix}.essp-mine.tmp")
+    for name in (temporary, *others):
+        node.place.put(name, b"mine")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "model.tensors").write_bytes(b"mine")
+    folder = Path(node.place.uri("trainers/rgb/checkpoints").removeprefix("file://"))
+    (folder / "0000000009-0000000001").symlink_to(tmp_path / "mine")
+    node.staging.clear()
+    assert node.staged == []
+    assert {info.key for info in node.place.list("trainers/")} >= set(others)
+    assert node.place.local_path(temporary) is None
+    assert node.place.local_path(f"{staged.prefix}{MODEL_FILE}") is None
+    assert (tmp_path / "mine" / "model.tensors").exists(), "behind a link"

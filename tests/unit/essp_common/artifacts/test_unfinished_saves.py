@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from essp_common.artifacts import checkpoint, layout
+from essp_common.artifacts import checkpoint, checkpoint_writer, layout
 from essp_common.artifacts.checkpoint_files import StoredFile
 from essp_common.artifacts.checkpoint_writer import CheckpointWriter
 from essp_common.errors import Fenced, Unavailable
@@ -162,3 +162,12 @@ def test_an_entry_that_is_listed_late_is_not_taken_for_that_of_another_checkpoin
 
 class Stop(Exception):
     """A process is frozen for good."""
+
+
+def test_a_checkpoint_goes_without_what_others_have_put_beside_it(tmp_path: Path) -> None:
+    store = DirectoryStore(str(tmp_path))
+    prefix = layout.checkpoint("rgb", 4, 1)
+    for name in ("manifest.json", "model.tensors", "plot.png", "model.tensors.bak"):
+        store.put(prefix + name, b"x")
+    checkpoint_writer.remove(store, prefix)
+    assert {info.key for info in store.list()} == {f"{prefix}plot.png", f"{prefix}model.tensors.bak"}

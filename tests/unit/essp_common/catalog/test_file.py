@@ -19,6 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from essp_common.catalog import file
 from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.file import NotACatalog, read_catalog, to_table, write_catalog
 from essp_common.catalog.rows import VideoRow
@@ -42,10 +43,32 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert catalog.splits == ("", "test", "train")
 
 
+def test_a_catalog_from_before_there_were_notes_is_read(tmp_path: Path) -> None:
+    store = open_store(f"file://{tmp_path}")
+    rows = (row("a/1"), row("b/2"))
+    pq.write_table(to_table(Catalog(rows)).drop_columns("notes"), tmp_path / "c", write_page_checksum=True)
+    assert read_catalog(store, "c").rows == rows
+    assert [one.notes for one in read_catalog(store, "c", ["notes"]).rows] == ["", ""]
+    assert read_catalog(store, "c", ["fps"]).rows[0].notes == ""
+
+
 def test_an_empty_catalog_is_a_catalog(tmp_path: Path) -> None:
     store = open_store(f"file://{tmp_path}")
     write_catalog(store, "c", Catalog(()))
     assert read_catalog(store, "c") == Catalog(())
+
+
+def test_a_small_file_that_lists_more_videos_than_fit_into_memory_is_refused_before_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(f"file://{tmp_path}")
+    table = to_table(Catalog((row("a/1"),)))
+    pq.write_table(pa.concat_tables([table] * 50_000).combine_chunks(), tmp_path / "c")
+    assert store.head("c").size_bytes < 100_000
+    monkeypatch.setattr(file, "memory_limit", lambda: 20 * 2**20)
+    monkeypatch.setattr(tables, "read", Mock(side_effect=AssertionError("it was read")))
+    with pytest.raises(ConfigError, match=r"lists 50,000 videos, .* of the 20\.0 MiB of memory"):
+        read_catalog(store, "c")
 
 
 def test_equal_rows_give_equal_files(tmp_path: Path) -> None:

@@ -24,12 +24,32 @@ from essp_common.tensors import packed as packed_module
 from essp_common.tensors.packed import pack
 from tests.harness.rounding import TOLERANCE
 from tests.harness.small_networks import small_mvit
+from tests.lanes import often
 from tests.unit.essp_common.learning.described_models import clips, description, of_clips, stem
 
 pytestmark = pytest.mark.slow
 
+OF_A_KIND = {
+    "vgg19",
+    "resnet50",
+    "resnet101",
+    "resnet152",
+    "resnext50_32x4d",
+    "mc3_18",
+    "r2plus1d_18",
+    "s3d",
+    "swin3d_t",
+}
+"""Networks beside which there is a smaller one of their kind; they run at night."""
 
-@pytest.mark.parametrize("name", sorted(name for name, entry in NETWORKS.items() if not entry.clips))
+
+def each_network(*, clips: bool) -> pytest.MarkDecorator:
+    """Of clips, or of frames."""
+    names = sorted((name for name, entry in NETWORKS.items() if entry.clips is clips), key=OF_A_KIND.__contains__)
+    return pytest.mark.parametrize("name", often(names, len({*names} - OF_A_KIND)))
+
+
+@each_network(clips=False)
 def test_every_model_scores_stacked_flow(name: str) -> None:
     model = build(description(name, "flow", 20), seed=0).train()
     with torch.no_grad():
@@ -76,7 +96,7 @@ def test_frames_are_scored_one_by_one_and_averaged() -> None:
     assert torch.allclose(model(x).logits, single, rtol=0, atol=TOLERANCE)
 
 
-@pytest.mark.parametrize("name", sorted(name for name, entry in NETWORKS.items() if entry.clips))
+@each_network(clips=True)
 def test_a_network_of_clips_gives_the_logits_of_torchvisions_own(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """From torchvision's preset and network, with the same weights, for each of two views; at the smallest size.
 

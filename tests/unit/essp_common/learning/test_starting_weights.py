@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
+import random
 import sys
 from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
 from typing import Any
+from zipfile import ZIP_DEFLATED, ZipFile
 
 import pytest
 import torch
@@ -73,6 +76,33 @@ def test_files_with_more_than_tensors_are_refused(tmp_path: Path) -> None:
     path.write_bytes(b"not a file of torch")
     with pytest.raises(ConfigError, match=r"weights\.pth"):
         starting_weights(Stores(("file:///",)), path.as_uri())
+
+
+def test_weights_that_would_grow_a_thousandfold_when_they_are_read_are_refused() -> None:
+    plain, packed = BytesIO(), BytesIO()
+    torch.save({"weight": torch.zeros(2**20)}, plain)
+    with ZipFile(plain) as source, ZipFile(packed, "w", ZIP_DEFLATED) as target:
+        for entry in source.infolist():
+            target.writestr(entry.filename, source.read(entry))
+    assert read_state(plain.getvalue(), "w.pt")
+    with pytest.raises(ConfigError, match=r"w\.pt: .* would become 4\.0 MiB"):
+        read_state(packed.getvalue(), "w.pt")
+
+
+def test_whatever_is_wrong_with_weights_is_said_of_the_file() -> None:
+    """torch raises many kinds of errors for a damaged pickle."""
+    whole = BytesIO()
+    torch.save({"weight": torch.zeros(16), "bias": torch.zeros(4)}, whole)
+    for seed in range(100):
+        damaged, draw = BytesIO(), random.Random(seed)
+        with ZipFile(whole) as source, ZipFile(damaged, "w") as target:
+            for entry in source.infolist():
+                data = bytearray(source.read(entry))
+                if entry.filename.endswith("data.pkl"):
+                    data[draw.randrange(2, len(data))] = draw.randrange(256)
+                target.writestr(entry.filename, bytes(data))
+        with contextlib.suppress(ConfigError):
+            read_state(damaged.getvalue(), "w.pt")
 
 
 @pytest.mark.parametrize("key", STATE_KEYS)

@@ -313,3 +313,20 @@ def test_a_killed_process_leaves_what_it_has_read_and_no_claim(source: Path, tmp
     other = Reading(tmp_path / "other", folder, limit)
     other.fetched(offset=100)
     assert other.fetched(offset=100) == []
+
+
+def test_what_others_have_put_beside_copies_stays(tmp_path: Path) -> None:
+    build(tmp_path / "a")
+    build(tmp_path / "b", offset=50)
+    kept = tmp_path / "kept"
+    Reading(tmp_path / "a", kept)
+    gc.collect()
+    (of_a,) = kept.glob("*.records")
+    (of_a / "notes.txt").write_text("mine")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "users").write_text("mine")
+    (kept / f"{'0' * 32}.records").symlink_to(tmp_path / "mine")
+    Reading(tmp_path / "b", kept, RECORDS * RECORD_BYTES)
+    assert {path.name for path in of_a.iterdir()} == {"users", "notes.txt"}, "the copies have made room"
+    Reading(tmp_path / "a", kept)
+    assert (of_a / "notes.txt").read_text() == (tmp_path / "mine" / "users").read_text() == "mine"

@@ -127,3 +127,14 @@ def test_it_lies_where_temporary_files_do(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with TemporaryFolder("job") as folder:
         assert Path(folder).parent == tmp_path
+
+
+def test_what_only_begins_like_one_is_somebody_elses(tmp_path: Path) -> None:
+    with TemporaryFolder("job", str(tmp_path)) as folder:
+        prefix = Path(folder).name[:-32]
+    mine = {f"{prefix}training", f"{prefix}2024", f"{prefix}{'0' * 31}", f"x{prefix}{'0' * 32}"}
+    for name in mine:
+        (tmp_path / name).mkdir()
+    with TemporaryFolder("job", str(tmp_path)):
+        pass
+    assert {path.name for path in tmp_path.iterdir()} == mine

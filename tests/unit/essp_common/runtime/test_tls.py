@@ -57,6 +57,13 @@ def front(identity: Identity, tmp_path_factory: pytest.TempPathFactory) -> Itera
         yield front
 
 
+@pytest.fixture(scope="module")
+def plain_front(front: TlsFront) -> Iterator[TlsFront]:
+    """Of the same broker, without TLS. Nobody comes further than the login."""
+    with TlsFront(None, front.target, login=("essp", "s3cret")) as plain:
+        yield plain
+
+
 @pytest.fixture
 def kafka(front: TlsFront) -> str:
     """`host:port` of the broker."""
@@ -87,12 +94,33 @@ def test_kafka_with_tls_and_a_password(kafka: str, identity: Identity, caplog: p
 
 @pytest.mark.processes
 @pytest.mark.integration
-def test_kafka_refuses_a_wrong_password(kafka: str, identity: Identity, caplog: pytest.LogCaptureFixture) -> None:
-    wrong = Login(user="essp", password="guessed")
-    url = f"kafka+ssl://{kafka}?ca={identity.ca}&sasl=PLAIN&{QUICKLY}"
-    with closing(open_bus(url, wrong)) as bus, pytest.raises((ConfigError, Unavailable)) as raised:
-        bus.ensure_topics({"t": 1})
-    assert "guessed" not in str(raised.value) + caplog.text
+@pytest.mark.parametrize("tls", [True, False])
+@pytest.mark.parametrize(
+    ("sasl", "user", "password", "said"),
+    [
+        ("PLAIN", "essp", "guessed", "SaslAuthenticationFailedError.*ESSP_BUS_USER, its password"),
+        ("PLAIN", "nobody", "s3cret", "SaslAuthenticationFailedError.*ESSP_BUS_USER, its password"),
+        ("SCRAM-SHA-512", "essp", "guessed", "SaslAuthenticationFailedError.*ESSP_BUS_USER, its password"),
+        ("SCRAM-SHA-256", "essp", "guessed", "the broker does not take sasl=SCRAM-SHA-256"),
+    ],
+)
+def test_kafka_refuses_a_login(
+    front: TlsFront,
+    plain_front: TlsFront,
+    identity: Identity,
+    caplog: pytest.LogCaptureFixture,
+    tls: bool,
+    sasl: str,
+    user: str,
+    password: str,
+    said: str,
+) -> None:
+    """Its answer comes together with the end of the connection."""
+    url = f"kafka+ssl://127.0.0.1:{front.port}?ca={identity.ca}&" if tls else f"kafka://127.0.0.1:{plain_front.port}?"
+    with closing(open_bus(f"{url}sasl={sasl}&connect_timeout_ms=300", Login(user=user, password=password))) as bus:
+        with pytest.raises(ConfigError, match=said) as raised:
+            bus.ensure_topics({"t": 1})
+        assert password not in str(raised.value) + caplog.text
 
 
 @pytest.fixture

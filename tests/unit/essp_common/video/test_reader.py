@@ -28,6 +28,7 @@ from essp_common.video.geometry import frame_shape, output_size
 from essp_common.video.probe import VideoFacts, probe
 from essp_common.video.reader import Reader
 from essp_common.video.synthetic import Encoding, numbered, pack_bframes, read_number, write_video
+from tests.lanes import often
 
 pytestmark = pytest.mark.slow
 
@@ -80,6 +81,23 @@ CASES = {
     "vfr.gif": Encoding(codec="gif", pixel_format="rgb8", fps=20, intervals=(1, 1, 3)),
 }
 
+EVERYDAY = (
+    "h264-open-gop.mkv",
+    "h264-pyramid.mp4",
+    "h264-fields.mp4",
+    "hevc-open-gop.mp4",
+    "mpeg4-packed.avi",
+    "mpeg2.mp4",
+    "vp9-odd.webm",
+    "av1.mp4",
+    "vfr.mp4",
+    "late-start.mkv",
+    "rotated.mp4",
+    "raw.h264",
+)
+"""One of each kind. The others are read at night, and by whoever changes the reader."""
+each_file = pytest.mark.parametrize("name", often(sorted(CASES, key=lambda name: name not in EVERYDAY), len(EVERYDAY)))
+
 
 class Sample:
     """A file, what the catalog would say of it, and its frames as a plain decode gives them."""
@@ -90,8 +108,10 @@ class Sample:
         self.frames: list[NDArray[np.uint8]] = []
         with av.open(self.path) as container:
             for frame in container.decode(video=0):
-                picture = frame.to_ndarray(format="rgb24")
-                self.frames.append(np.rot90(picture, round(frame.rotation / 90)))
+                turns = round(frame.rotation / 90)
+                if frame.interlaced_frame:  # scaled whole, as ffmpeg does, not field by field: a copy has no flag
+                    frame = av.VideoFrame.from_ndarray(frame.to_ndarray(), format=frame.format.name)
+                self.frames.append(np.rot90(frame.to_ndarray(format="rgb24"), turns))
 
     def seed(self, first: int, count: int = 11, stride: int = 1, last: int | None = None) -> Seed:
         last = len(self.frames) - 1 if last is None else last
@@ -117,15 +137,23 @@ class Sample:
         return [np.zeros((seed.frame_count, *self.frames[0].shape), np.uint8) for seed in seeds]
 
 
-@pytest.fixture(scope="module")
-def samples(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Sample]:
-    folder = tmp_path_factory.mktemp("videos")
-    made = {}
-    for name, encoding in CASES.items():
+class Samples(dict[str, Sample]):
+    """The samples by name, each made when it is first asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self._folder = folder
+
+    def __missing__(self, name: str) -> Sample:
         size = (161, 121) if "odd" in name else (160, 120)
-        path = write_video(folder / name, numbered(FRAMES, *size), encoding)
-        made[name] = Sample(pack_bframes(path, folder / f"re-{name}") if "packed" in name else path)
-    return made
+        path = write_video(self._folder / name, numbered(FRAMES, *size), CASES[name])
+        self[name] = Sample(pack_bframes(path, self._folder / f"re-{name}") if "packed" in name else path)
+        return self[name]
+
+
+@pytest.fixture(scope="module")
+def samples(tmp_path_factory: pytest.TempPathFactory) -> Samples:
+    return Samples(tmp_path_factory.mktemp("videos"))
 
 
 @pytest.fixture(scope="module", params=["bigbuckbunny.mp4", "bikes.mp4", "carphone_pristine.mp4"])
@@ -136,10 +164,10 @@ def real(request: pytest.FixtureRequest) -> Sample:
     return Sample(Path(spec.origin).parent / "datasets" / "data" / request.param)
 
 
-@pytest.mark.parametrize("name", CASES)
+@each_file
 @settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_any_seeds_are_exact(samples: dict[str, Sample], name: str, data: st.DataObject) -> None:
+def test_any_seeds_are_exact(samples: Samples, name: str, data: st.DataObject) -> None:
     sample = samples[name]
     first = st.integers(0, FRAMES - 1)
     seeds = data.draw(
@@ -159,8 +187,8 @@ def test_any_seeds_are_exact(samples: dict[str, Sample], name: str, data: st.Dat
                 assert np.array_equal(target, sample.wanted(seed))
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_numbers_come_back(samples: dict[str, Sample], name: str) -> None:
+@each_file
+def test_numbers_come_back(samples: Samples, name: str) -> None:
     """Not only equal to what PyAV gives: the frames are those that were written, in display order."""
     if CASES[name].rotation:
         turns = CASES[name].rotation // 90
@@ -181,7 +209,7 @@ def test_real_clips_are_exact(real: Sample) -> None:
         np.testing.assert_array_equal(target, real.wanted(seed))
 
 
-def test_reads_only_what_it_needs(samples: dict[str, Sample]) -> None:
+def test_reads_only_what_it_needs(samples: Samples) -> None:
     """A seed late in the file is begun at its keyframe, not at the start."""
     sample = samples["h264-bframes.mp4"]
     with Reader(sample.path) as reader:
@@ -203,12 +231,12 @@ def test_reads_only_what_it_needs(samples: dict[str, Sample]) -> None:
         ("h264-refresh.mp4", 0),
     ],
 )
-def test_the_probe_tells_where_timestamps_number_frames(samples: dict[str, Sample], name: str, lookahead: int) -> None:
+def test_the_probe_tells_where_timestamps_number_frames(samples: Samples, name: str, lookahead: int) -> None:
     assert samples[name].facts.lookahead == lookahead
 
 
 @pytest.mark.parametrize("name", ["h264-pyramid.mp4", "h264-flat.mp4", "hevc-10bit.mkv", "mpeg2.mp4"])
-def test_decodes_less_than_it_passes(samples: dict[str, Sample], name: str) -> None:
+def test_decodes_less_than_it_passes(samples: Samples, name: str) -> None:
     """Pictures that nobody wants and none refers to are left out, and nothing is decoded past the last wanted one."""
     sample = samples[name]
     with Reader(sample.path, lookahead=sample.facts.lookahead) as reader:
@@ -222,7 +250,7 @@ def test_decodes_less_than_it_passes(samples: dict[str, Sample], name: str) -> N
         assert (counting.tally.decoded, counting.tally.skipped) == (10, 0)
 
 
-def test_nothing_is_decoded_between_the_snippets_of_a_clip(samples: dict[str, Sample]) -> None:
+def test_nothing_is_decoded_between_the_snippets_of_a_clip(samples: Samples) -> None:
     """Frames 12 and 36 are keyframes: one of them and the one after it are decoded for each snippet, in one pass."""
     sample = samples["mpeg4.avi"]
     seed = sample.in_snippets(2, 1, (12, 36))
@@ -233,7 +261,7 @@ def test_nothing_is_decoded_between_the_snippets_of_a_clip(samples: dict[str, Sa
     np.testing.assert_array_equal(targets[0], sample.wanted(seed))
 
 
-def test_what_several_clips_want_is_decoded_once(samples: dict[str, Sample]) -> None:
+def test_what_several_clips_want_is_decoded_once(samples: Samples) -> None:
     sample = samples["mpeg4.avi"]
     seeds = [sample.seed(first, count=6) for first in (0, 2, 4)]
     with Reader(sample.path, lookahead=sample.facts.lookahead) as reader:
@@ -241,11 +269,11 @@ def test_what_several_clips_want_is_decoded_once(samples: dict[str, Sample]) -> 
         assert reader.tally == selection.Tally(wanted=18, shared=8, decoded=10, skipped=0)
 
 
-@pytest.mark.parametrize("name", CASES)
+@each_file
 @settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cuts=st.sets(st.integers(1, FRAMES - 1), max_size=5), back=st.integers(0, FRAMES - 1), strict=st.booleans())
 def test_reads_that_go_forward_decode_nothing_twice(
-    samples: dict[str, Sample], name: str, cuts: set[int], back: int, strict: bool
+    samples: Samples, name: str, cuts: set[int], back: int, strict: bool
 ) -> None:
     """From the start of the file; a read that goes back, or to a keyframe, and one after it are exact as well."""
     sample = samples[name]
@@ -268,7 +296,7 @@ def test_reads_that_go_forward_decode_nothing_twice(
 
 @pytest.mark.parametrize("shift", [1, -1, 10_000_000])
 @pytest.mark.parametrize("lookahead", [0, 4])
-def test_wrong_keyframe_falls_back_to_the_start(samples: dict[str, Sample], shift: int, lookahead: int) -> None:
+def test_wrong_keyframe_falls_back_to_the_start(samples: Samples, shift: int, lookahead: int) -> None:
     """A catalog row that does not fit the file costs time, never exactness."""
     sample = samples["h264-bframes.mp4"]
     seed = sample.seed(30)
@@ -279,7 +307,7 @@ def test_wrong_keyframe_falls_back_to_the_start(samples: dict[str, Sample], shif
     np.testing.assert_array_equal(targets[0], sample.wanted(seed))
 
 
-def test_opens_binary_files(samples: dict[str, Sample]) -> None:
+def test_opens_binary_files(samples: Samples) -> None:
     sample = samples["h264-bframes.mp4"]
     seed = sample.seed(30)
     targets = sample.targets([seed])
@@ -337,7 +365,7 @@ def test_metadata_that_is_not_text_does_not_matter(tmp_path: Path) -> None:
         (Resize(mode=Resize.EXACT, height=240, width=320, interpolation="nearest"), (240, 320)),
     ],
 )
-def test_resizing_keeps_the_picture(samples: dict[str, Sample], resize: Resize, shape: tuple[int, int]) -> None:
+def test_resizing_keeps_the_picture(samples: Samples, resize: Resize, shape: tuple[int, int]) -> None:
     sample = samples["h264-bframes.mp4"]
     assert output_size(resize, 120, 160) == shape
     seed = sample.seed(17, count=3)
@@ -361,7 +389,7 @@ def test_resizing_keeps_the_picture(samples: dict[str, Sample], resize: Resize, 
     np.testing.assert_allclose(box.mean(axis=(0, 1)), middle.mean(axis=(0, 1)), atol=6)
 
 
-def test_rotation_comes_before_the_size(samples: dict[str, Sample]) -> None:
+def test_rotation_comes_before_the_size(samples: Samples) -> None:
     sample = samples["rotated.mp4"]
     assert (sample.facts.height, sample.facts.width) == (160, 120)
     assert sample.facts.rotation == 270
@@ -418,7 +446,7 @@ def shown(path: str, facts: VideoFacts, seed: Seed, resize: Resize) -> list[NDAr
 )
 @pytest.mark.parametrize("way", MIRRORS)
 def test_a_mirrored_picture_is_the_mirror_image_of_the_plain_one(
-    samples: dict[str, Sample], tmp_path: Path, way: str, mode: Resize.Mode, sides: tuple[int, int], pixels: str
+    samples: Samples, tmp_path: Path, way: str, mode: Resize.Mode, sides: tuple[int, int], pixels: str
 ) -> None:
     plain, (matrix, mirror) = samples["h264-bframes.mp4"], MIRRORS[way]
     path = displayed_by(matrix, plain.path, tmp_path / "mirrored.mp4")
@@ -437,7 +465,7 @@ def test_a_mirrored_picture_is_the_mirror_image_of_the_plain_one(
 
 @pytest.mark.parametrize("matrix", [(0, 0, 0, 0), (1, 0, 0, 0)])
 def test_a_picture_that_would_be_a_line_is_shown_as_it_is_coded(
-    samples: dict[str, Sample], tmp_path: Path, matrix: tuple[int, int, int, int]
+    samples: Samples, tmp_path: Path, matrix: tuple[int, int, int, int]
 ) -> None:
     """As players do: some writers leave the matrix empty."""
     plain = samples["h264-bframes.mp4"]
@@ -448,7 +476,7 @@ def test_a_picture_that_would_be_a_line_is_shown_as_it_is_coded(
     np.testing.assert_array_equal(picture, plain.frames[17])
 
 
-def test_frames_past_the_segment_repeat_its_last(samples: dict[str, Sample]) -> None:
+def test_frames_past_the_segment_repeat_its_last(samples: Samples) -> None:
     sample = samples["mpeg4.avi"]
     seed = sample.seed(10, count=8, stride=2, last=15)
     targets = sample.targets([seed])
@@ -457,7 +485,7 @@ def test_frames_past_the_segment_repeat_its_last(samples: dict[str, Sample]) -> 
     assert [read_number(picture) for picture in targets[0]] == [10, 12, 14, 15, 15, 15, 15, 15]
 
 
-def test_a_file_shorter_than_promised(samples: dict[str, Sample]) -> None:
+def test_a_file_shorter_than_promised(samples: Samples) -> None:
     sample = samples["h264-bframes.mp4"]
     good, bad = sample.seed(20), sample.seed(45, last=200)
     targets = sample.targets([good, bad])
@@ -486,7 +514,7 @@ def test_damage_fails_only_the_seeds_behind_it(tmp_path: Path) -> None:
         assert reader.read(seeds, NONE, targets, strict=False) == [None, None, None]
 
 
-def test_limits_hold_before_decoding(samples: dict[str, Sample]) -> None:
+def test_limits_hold_before_decoding(samples: Samples) -> None:
     path = samples["mpeg4.avi"].path
     for limits in (Limits(pixels=160 * 119), Limits(size_bytes=1000)):
         with pytest.raises(BadVideo, match="limit") as caught:

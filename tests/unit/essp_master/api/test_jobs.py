@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
@@ -17,10 +17,11 @@ import pytest
 import yaml
 
 from essp_common.errors import ConfigError, Unavailable
-from essp_common.job.status import JobEvent
+from essp_common.job.status import JobStatus
 from essp_common.runtime.process import run_all
 from essp_master.api.app import create_app
 from essp_master.api.server import ApiServer
+from essp_master.job.events import EventLog
 from essp_master.service import Master
 from tests.harness.serving import Served
 from tests.harness.waiting import LONGEST_S
@@ -139,14 +140,14 @@ def test_a_master_that_is_busy_keeps_no_probe_waiting_for_the_sake_of_a_reader_o
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     served.start()
-    asked, free, events = threading.Event(), threading.Event(), Master.events
+    asked, free, watched = threading.Event(), threading.Event(), Master.watched
 
-    def busy(master: Master, *args: Any) -> Sequence[JobEvent]:
+    def busy(master: Master, name: str) -> tuple[JobStatus, EventLog]:
         asked.set()
         free.wait()
-        return events(master, *args)
+        return watched(master, name)
 
-    monkeypatch.setattr(Master, "events", busy)
+    monkeypatch.setattr(Master, "watched", busy)
     with ThreadPoolExecutor(1) as reader:
         try:
             read = reader.submit(served.client.get, "/v1/jobs/small/events")
@@ -410,3 +411,53 @@ def test_a_job_that_has_ended_is_not_changed(served: Served) -> None:
     served.start()
     served.complete()
     assert "job small is completed" in problem(served.client.patch("/v1/jobs/small", json=CHANGE), 409)["detail"]
+
+
+def ended(served: Served, **changes: Any) -> dict[str, Any]:
+    """A job that has ended; the same with changes, as it would be sent."""
+    served.start()
+    assert served.client.post("/v1/jobs/small:stop").status_code == 200
+    return {**served.job.model_dump(mode="json"), **changes}
+
+
+def test_the_output_of_another_job_goes_only_if_it_is_named(served: Served) -> None:
+    other = ended(served, name="other")
+    for path in ("/v1/jobs:validate", "/v1/jobs"):
+        told = problem(served.client.post(path, params={"fresh": "true"}, json=other), 409)
+        assert told["job"] == "small"
+        assert "output of another job, small, and would be removed" in told["detail"]
+    both = {"fresh": "true", "replaces": "small"}
+    removes = served.client.post("/v1/jobs:validate", params=both, json=other).json()["removes"]
+    assert removes["job"] == "small"
+    assert removes["objects"] > 0
+    assert served.client.post("/v1/jobs", params=both, json=other).status_code == 202
+
+
+def test_a_job_that_begins_anew_names_no_other(served: Served) -> None:
+    same = ended(served)
+    found = served.client.post("/v1/jobs:validate", params={"fresh": "true"}, json=same).json()
+    assert found["removes"]["job"] == "small"
+    assert served.client.post("/v1/jobs:validate", json=same).json()["removes"] is None
+    assert served.client.post("/v1/jobs", params={"fresh": "true"}, json=same).status_code == 202
+
+
+def test_the_output_of_another_team_is_refused_but_to_an_admin(tmp_path: Path) -> None:
+    tokens = [
+        {"name": name, "sha256": hashlib.sha256(name.encode()).hexdigest(), "scopes": [scope], "team": team}
+        for name, scope, team in (("a", "operate", "vision"), ("b", "operate", "speech"), ("root", "admin", ""))
+    ]
+    with Served(tmp_path, api_tokens=tokens) as served:
+        body = served.job.model_dump(mode="json")
+
+        def post(token: str, path: str = "/v1/jobs", **params: str) -> httpx.Response:
+            named = body | {"name": "mine"} if token == "b" else body  # the name of a job is its team's, too
+            return served.client.post(path, json=named, params=params, headers={"Authorization": f"Bearer {token}"})
+
+        assert post("a").status_code == 202
+        assert post("root", "/v1/jobs/small:stop").status_code == 200
+        for path in ("/v1/jobs:validate", "/v1/jobs"):
+            for more in ({}, {"fresh": "true"}):
+                assert "holds job small of team vision" in problem(post("b", path, **more), 403)["detail"]
+        assert post("a", "/v1/jobs:validate", fresh="true").status_code == 200
+        assert post("root", "/v1/jobs:validate", fresh="true").status_code == 200
+        assert post("a").status_code == 202

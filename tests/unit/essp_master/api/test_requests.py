@@ -63,14 +63,15 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
 
 
 def check(answer: httpx.Response) -> None:
-    assert answer.status_code < 500, answer.text
+    sent = answer.request
+    asked = f"{sent.method} {str(sent.url)[:80]} {sent.content[:80]!r} {sent.headers}"
+    assert answer.status_code < 500, f"{asked}: {answer.text}"
     if answer.status_code >= 400:
-        assert answer.headers["content-type"] == "application/problem+json"
+        assert answer.headers["content-type"] == "application/problem+json", asked
         if answer.request.method != "HEAD":
             assert answer.json()["status"] == answer.status_code
 
 
-@pytest.mark.parametrize("body", BODIES, ids=range(len(BODIES)))
 @pytest.mark.parametrize(
     ("method", "path"),
     [
@@ -81,8 +82,9 @@ def check(answer: httpx.Response) -> None:
         ("POST", "/v1/jobs/small:stop"),
     ],
 )
-def test_any_body_is_taken_or_refused(client: httpx.Client, method: str, path: str, body: bytes) -> None:
-    check(client.request(method, path, content=body, headers=CREATE))
+def test_any_body_is_taken_or_refused(client: httpx.Client, method: str, path: str) -> None:
+    for body in BODIES:
+        check(client.request(method, path, content=body, headers=CREATE))
 
 
 def test_what_is_registered_can_be_read_again(client: httpx.Client) -> None:
@@ -110,19 +112,19 @@ def test_a_dimension_is_never_divided_by_nothing(client: httpx.Client) -> None:
     assert client.put("/v1/extractors/depth", json=row, headers=CREATE).status_code == 422
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        *("/v1/jobs/%00", "/v1/jobs/%ff", "/v1/jobs/..%2f..", f"/v1/jobs/{'a' * 5000}", "/v1/jobs//log"),
-        *(f"/v1/jobs?page_size={'9' * 5000}", "/v1/jobs?page_size=1e400", f"/v1/jobs?page_token={'W1tb' * 100}"),
-        *("/v1/jobs?state=x", "/v1/jobs?kind=%ff", f"/v1/jobs/small/log?after={'9' * 5000}"),
-        *(f"/v1/jobs/small/log?after={2**63}", "/v1/jobs/small/events?after=-1", "/v1/extractors/%2e%2e"),
-        *("/v1/trainers/A", "/page/..%2f..%2fconfig.py", "/v1/pools/x"),
-    ],
+ADDRESSES = (
+    *("/v1/jobs/%00", "/v1/jobs/%ff", "/v1/jobs/..%2f..", f"/v1/jobs/{'a' * 5000}", "/v1/jobs//log"),
+    *(f"/v1/jobs?page_size={'9' * 5000}", "/v1/jobs?page_size=1e400", f"/v1/jobs?page_token={'W1tb' * 100}"),
+    *("/v1/jobs?state=x", "/v1/jobs?kind=%ff", f"/v1/jobs/small/log?after={'9' * 5000}"),
+    *(f"/v1/jobs/small/log?after={2**63}", "/v1/jobs/small/events?after=-1", "/v1/extractors/%2e%2e"),
+    *("/v1/trainers/A", "/page/..%2f..%2fconfig.py", "/v1/pools/x"),
 )
+
+
 @pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "DELETE", "PATCH", "TRACE"])
-def test_any_address_is_known_or_not(client: httpx.Client, method: str, path: str) -> None:
-    check(client.request(method, path))
+def test_any_address_is_known_or_not(client: httpx.Client, method: str) -> None:
+    for path in ADDRESSES:
+        check(client.request(method, path))
 
 
 @pytest.mark.parametrize("value", [b"9" * 5000, b"-1", b"x", b"\xb2", b"9" * 16, b"1e3"])
@@ -135,10 +137,10 @@ def test_an_event_id_that_was_never_given_is_refused_before_the_stream_begins(
 
 
 @pytest.mark.parametrize("name", ["If-Match", "If-None-Match", "Idempotency-Key", "Authorization", "Host"])
-@pytest.mark.parametrize("value", [b"", b"\xff\xfe", b"9" * 5000, b"[", b'*, "', b'W/"1"'])
-def test_any_header_is_taken_or_refused(client: httpx.Client, name: str, value: bytes) -> None:
-    for method, path in (("POST", "/v1/jobs"), ("DELETE", "/v1/extractors/depth"), ("GET", "/v1/jobs/")):
-        check(client.request(method, path, headers={name.encode(): value}))
+def test_any_header_is_taken_or_refused(client: httpx.Client, name: str) -> None:
+    for value in (b"", b"\xff\xfe", b"9" * 5000, b"[", b'*, "', b'W/"1"'):
+        for method, path in (("POST", "/v1/jobs"), ("DELETE", "/v1/extractors/depth"), ("GET", "/v1/jobs/")):
+            check(client.request(method, path, headers={name.encode(): value}))
 
 
 def test_jobs_are_not_listed_before_it_is_known_what_was_under_way(

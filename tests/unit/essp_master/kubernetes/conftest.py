@@ -33,8 +33,10 @@ def server() -> Iterator[ApiServer]:
 
 
 @pytest.fixture
-def cluster(server: ApiServer) -> Cluster:
-    return server.cluster
+def cluster(server: ApiServer) -> Iterator[Cluster]:
+    """It is said of everything that was changed who it was: Helm shows that to people."""
+    yield server.cluster
+    assert server.cluster.writers <= {"essp-master"}
 
 
 @pytest.fixture
@@ -55,7 +57,7 @@ def driver(api: client.ApiClient, tmp_path: Path, changes: threading.Event) -> I
     (tmp_path / "extractor-deployment.yaml").write_text(template("Deployment"))
     (tmp_path / "trainer-job.yaml").write_text(template("Job"))
     core: Any = client.CoreV1Api(api)
-    core.create_namespaced_config_map(NAMESPACE, OWNER)
+    core.create_namespaced_config_map(NAMESPACE, OWNER, field_manager="essp-master")
     with closing(begun(api, tmp_path, changes.set)) as started:
         yield started
     with suppress(client.ApiException):  # a test has removed it

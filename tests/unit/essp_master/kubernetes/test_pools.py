@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -160,3 +161,9 @@ def test_pods_that_do_not_stay_up_are_told_of(cluster: Cluster, driver: Kubernet
     cluster.put("pods", pod | {"status": {"containerStatuses": [waiting]}})
     driver.repair()
     assert not driver.troubles(), "it may still come up"
+    ended = {"terminated": {"exitCode": 137, "reason": "OOMKilled", "finishedAt": datetime.now(UTC).isoformat()}}
+    running = container | {"state": {"running": {}}, "lastState": ended}
+    cluster.put("pods", pod | {"status": {"containerStatuses": [running]}})
+    driver.repair()
+    words = driver.troubles()[Kind.CRASHING, "decoder"]
+    assert "pod-0 has ended OOMKilled, 3 times; raise resources of the pool" in words, "it is up, and not for long"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from contextlib import closing
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from kubernetes import client
 
 from essp_common.runtime.troubles import Kind
+from essp_master.pools import kubernetes
 from essp_master.pools.kubernetes import KubernetesDriver
 from essp_master.pools.manifests import RANKS_PER_NODE, ranks_per_node, training_job, training_name
 from essp_master.pools.port import PoolSize
@@ -174,6 +176,60 @@ def test_a_job_that_failed_is_told_once_and_one_that_is_done_left_alone(
     ended(cluster, "Complete", "CompletionsReached", "")
     assert driver.repair() == []
     assert cluster.count("POST", "jobs") == 1
+
+
+def pod_that_ended(number: int, code: int, reason: str, **more: Any) -> dict[str, Any]:
+    """A pod of the training's Job."""
+    ended = {"exitCode": code, "reason": reason, "finishedAt": datetime.now(UTC).isoformat()}
+    container = {"name": "c", "image": IMAGE, "imageID": "", "ready": False, "restartCount": 0}
+    status = {"phase": "Failed", "containerStatuses": [container | {"state": {"terminated": ended}}], **more}
+    spec = {"containers": [{"name": "c", "resources": {"limits": {"memory": "300Mi"}}}]}
+    labels = {"batch.kubernetes.io/job-name": DEMO_RGB}
+    return {"metadata": {"name": f"{DEMO_RGB}-0-{number}", "labels": labels}, "spec": spec, "status": status}
+
+
+def test_trainers_that_end_again_and_again_are_told_of(cluster: Cluster, driver: KubernetesDriver) -> None:
+    """Their pods are never started again themselves, so none of them is ever said to be in a loop."""
+    driver.train("demo", "rgb", 1, None)
+    seen(driver, trainer_demo_rgb=PoolSize(1, 0, 0))
+    about = Kind.CRASHING, "trainer.demo.rgb"
+    cluster.put("pods", pod_that_ended(0, 1, "Error"))
+    cluster.put("pods", pod_that_ended(1, 76, "Error"))
+    evicted = {"type": "DisruptionTarget", "status": "True"}
+    cluster.put("pods", pod_that_ended(2, 137, "Error", conditions=[evicted]))
+    driver.repair()
+    assert not driver.troubles(), "one alone may be chance, and the others were told to leave"
+    cluster.put("pods", pod_that_ended(3, 1, "Error"))
+    driver.repair()
+    assert "2 pods have ended, the last one with exit code 1 (Error)" in driver.troubles()[about]
+    cluster.put("pods", pod_that_ended(4, 137, "OOMKilled"))
+    driver.repair()
+    words = driver.troubles()[about]
+    assert "3 pods have ended, the last one OOMKilled (limit 300Mi); raise controlPlane.trainer.resources" in words
+    assert words in [cluster.objects["events", name]["message"] for name in cluster.names("events")]
+    for name in cluster.names("pods"):
+        cluster.delete("pods", name)
+    driver.repair()
+    assert not driver.troubles()
+
+
+def test_a_job_of_which_some_ranks_are_done_and_others_not_is_made_again(
+    cluster: Cluster, driver: KubernetesDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver.train("demo", "rgb", 2, None)
+    seen(driver, trainer_demo_rgb=PoolSize(2, 0, 0))
+    body = copy.deepcopy(cluster.objects["jobs", DEMO_RGB])
+    body["status"] = {"completedIndexes": "1", "active": 1}
+    cluster.put("jobs", body)
+    repaired(driver, lambda: bool(driver.troubles()))
+    assert "pods 1 of Job" in driver.troubles()[Kind.CRASHING, "trainer.demo.rgb"]
+    assert driver.repair() == [], "all of them may be about to end"
+    monkeypatch.setattr(kubernetes, "_HALF_DONE_S", 0.0)
+    (sentence,) = driver.repair()
+    assert "it is made again" in sentence
+    repaired(driver, lambda: cluster.count("POST", "jobs") == 2)
+    seen(driver, trainer_demo_rgb=PoolSize(2, 0, 0))
+    assert not driver.troubles()
 
 
 def test_a_training_that_goes_on_after_its_job_was_complete_gets_another_job(

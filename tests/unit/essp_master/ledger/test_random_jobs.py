@@ -14,6 +14,7 @@ from essp_master.ledger.config import LedgerConfig
 from tests.harness.ledger_checks import check_account, check_at_rest, check_consumers
 from tests.harness.ledger_config import CLIP_BYTES, CONSUMERS, STREAM_BYTES, ledger_config
 from tests.harness.ledger_simulation import LedgerSimulation
+from tests.lanes import often
 
 BOTH = CLIP_BYTES + STREAM_BYTES
 BEGINNING = Position(0, 0)
@@ -129,7 +130,7 @@ def simulation_in_batches(chance: random.Random) -> LedgerSimulation:
     return LedgerSimulation(config, bad=[0], batch=batch)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", often(range(40), 10))
 def test_loops_that_come_and_go_get_each_clip_once_from_where_they_begin(seed: int) -> None:
     chance = random.Random(seed)
     sim = simulation_with_loops(chance)
@@ -156,7 +157,7 @@ def test_loops_that_come_and_go_get_each_clip_once_from_where_they_begin(seed: i
     check_at_rest(sim)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", often(range(40), 10))
 def test_a_loop_gets_its_clips_while_all_others_take_none(seed: int) -> None:
     chance = random.Random(seed)
     sim = simulation_with_loops(chance)
@@ -376,7 +377,7 @@ class Life:
         self.sim.run()
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", often(range(40), 10))
 def test_a_job_that_everything_befalls_comes_to_its_end(seed: int) -> None:
     life = Life.of(random.Random(seed))
     for _ in range(250):

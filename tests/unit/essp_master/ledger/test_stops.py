@@ -11,6 +11,7 @@ from essp_common.planning.position import Position
 from tests.harness.ledger_checks import check_account, check_at_rest
 from tests.harness.ledger_config import CLIP_BYTES, CONSUMERS, STREAM_BYTES, ledger_config
 from tests.harness.ledger_simulation import LedgerSimulation, Seed
+from tests.lanes import often
 
 BOTH = CLIP_BYTES + STREAM_BYTES
 RGB, FLOW = CONSUMERS
@@ -173,7 +174,7 @@ def test_nonsense_changes_nothing(event: StoppedEarly) -> None:
     assert sim.ledger.state() == before
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", often(range(40), 10))
 def test_whoever_stops_and_whenever_the_job_comes_to_its_end(seed: int) -> None:
     chance = random.Random(seed)
     consumers = CONSUMERS | ({"trainer.other": "rgb"} if chance.random() < 0.5 else {})

@@ -52,6 +52,11 @@ def test_a_sound_data_set_has_no_findings() -> None:
         ("one_keyframe", {"frame_count": 400, "last_frame": 399, "keyframe_frame": (0,)}),
         ("one_keyframe", {"frame_count": 400, "last_frame": 399, "keyframe_frame": (), "seekable": False}),
         ("long_gop", {"frame_count": 500, "last_frame": 499}),
+        ("interlaced", {"notes": "interlaced: 9 of 9 decoded frames are two fields"}),
+        ("tracks", {"notes": "tracks: 2 tracks of pictures"}),
+        ("crop", {"notes": "crop: players show 310 x 240"}),
+        ("bits", {"notes": "bits: grey of 12 bits"}),
+        ("salvaged", {"notes": "salvaged: of a file that is truncated, the first 100 frames are used"}),
         ("too_short", {"last_frame": 9}),
         ("variable_rate", {"timestamps": b"packed"}),
         ("odd_size", {"width": 64, "height": 48}),
@@ -91,6 +96,37 @@ def test_anamorphic_videos_are_told_with_the_size_that_players_give_them(
 )
 def test_what_the_file_contradicts_is_told(kind: str, values: dict[str, object]) -> None:
     assert found(train1=seen("train1", **values)) == [(kind, "train1")]
+
+
+def test_keyframes_that_cannot_be_used_have_a_remedy_of_their_own() -> None:
+    """More keyframes would not help a file that has some."""
+    odd = replace(row("odd"), frame_count=400, last_frame=399, keyframe_frame=(), seekable=False)
+    (one,) = all_of([odd], odd=seen("odd", frames=400, packets=400, declared=400, keyframes=7))
+    assert one.kind == "unused_keyframes"
+    assert "-c copy" in KINDS[one.kind].remedy
+
+
+def test_what_all_frames_show_counts_where_the_catalog_looked_at_a_few() -> None:
+    odd = replace(row("odd"), notes="interlaced: 2 of 9 decoded frames are two fields")
+    told = "interlaced: 3 of 100 decoded frames are two fields\nsizes: 64 x 48 from frame 0 on, 32 x 24 from frame 7 on"
+    findings = all_of([odd], odd=seen("odd", notes=told))
+    assert [(one.kind, one.what[:8]) for one in findings] == [("sizes", "64 x 48 "), ("interlaced", "3 of 100")]
+
+
+@pytest.mark.parametrize(
+    ("values", "more"),
+    [
+        ({"frames": 130, "declared": 200}, []),
+        ({"damaged": 3, "first_damaged": 100, "frames": 104}, []),
+        ({"error": "damaged: the file cannot be read to its end"}, []),
+        ({"error": "crashed: the process reading it died"}, ["unreadable"]),
+        ({"frames": 60}, ["frame_count"]),
+        ({"damaged": 3, "first_damaged": 50}, ["damaged"]),
+    ],
+)
+def test_of_a_salvaged_file_the_part_that_is_used_counts(values: dict[str, object], more: list[str]) -> None:
+    odd = replace(row("odd"), notes="salvaged: of a file that is truncated, the first 100 frames are used")
+    assert found([odd], odd=seen("odd", **values)) == [(kind, "odd") for kind in (*more, "salvaged")]
 
 
 def test_packets_are_no_frames_where_the_catalog_does_not_say_so() -> None:

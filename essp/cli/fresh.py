@@ -1,0 +1,31 @@
+"""`--fresh`: what an earlier job has left is removed, and before that people are told what goes, or asked."""
+
+from __future__ import annotations
+
+import typer
+
+from essp.cli.confirmation import ask_for
+from essp_common.artifacts.removal import OfAnotherJob
+from essp_common.job.spec import JobSpec
+from essp_common.wiring import Stores
+from essp_master.config import MasterSettings
+from essp_master.job.output import Asked
+from essp_master.job.preflight import Preflight, preflight
+from essp_master.registrations import Declared
+
+
+def preflight_asking(spec: JobSpec, stores: Stores, fresh: bool, yes: bool, declared: Declared) -> Preflight:
+    """As `preflight` of a job in this process; whether the output of another job may go is asked, unless it was said
+    before (`yes`)."""
+    state = MasterSettings().state
+    try:
+        return preflight(spec, stores, fresh, declared, state=state)
+    except OfAnotherJob as error:
+        ask_for(error, yes)
+        return preflight(spec, stores, fresh, declared, asked=Asked(replaces=error.job), state=state)
+
+
+def tell(found: Preflight) -> None:
+    """Say what goes."""
+    if found.removes is not None:
+        typer.echo(f"--fresh removes {found.removes.words}", err=True)

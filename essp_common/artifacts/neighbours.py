@@ -1,0 +1,84 @@
+"""Other outputs around a folder and in it.
+
+Two jobs whose outputs lie one in the other take each other's files for their own, or lose them when one is removed. The
+way up is short and is gone whole. The way down may be that of a data set: so many entries are looked at and no more,
+the nearest first, and no symbolic link is followed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Iterator
+from itertools import islice
+
+from essp_common.artifacts import layout
+from essp_common.artifacts.removal import holder_of
+from essp_common.errors import ConfigError, EsspError
+from essp_common.job.spec import JobSpec
+from essp_common.objects.port import ObjectStore
+from essp_common.wiring import Stores
+
+_MOST_ENTRIES = 20_000
+"""Of folders of this machine: some hundredths of a second."""
+_MOST_KEYS = 2_000
+"""Of other stores: two requests."""
+
+
+def outputs_around(stores: Stores, uri: str) -> Iterator[tuple[str, JobSpec]]:
+    """The outputs that a folder lies in, the nearest first, each with its job."""
+    for place in real_uris(uri):
+        scheme, _, path = place.partition("://")
+        parts = path.split("/")
+        for count in range(len(parts) - 1, 0, -1):
+            try:
+                above = stores.under(f"{scheme}://{'/'.join(parts[:count])}/")
+            except ConfigError:  # it lies in no store
+                break
+            if (found := _job_at(above)) is not None:
+                yield above.uri(layout.SPEC).removesuffix(f"/{layout.SPEC}"), found
+
+
+def outputs_within(output: ObjectStore) -> Iterator[tuple[str, JobSpec]]:
+    """The outputs in a folder, as far as they are found soon, each with its job."""
+    place = output.uri(layout.SPEC).removesuffix(f"/{layout.SPEC}")
+    end = f"/{layout.SPEC}"
+    if place.startswith("file://"):
+        keys = _near_files(place.removeprefix("file://"), layout.SPEC)
+    else:
+        keys = (info.key for info in islice(output.list(), _MOST_KEYS))
+    for key in keys:
+        if key.endswith(end) and (found := _job_at(output.below(key.removesuffix(end)))) is not None:
+            yield f"{place}/{key.removesuffix(end)}", found
+
+
+def real_uris(uri: str) -> tuple[str, ...]:
+    """A URI, and where it really leads if there are symbolic links in it."""
+    if not uri.startswith("file://"):
+        return (uri,)
+    return tuple(dict.fromkeys((uri, f"file://{os.path.realpath(uri.removeprefix('file://'))}")))
+
+
+def _job_at(output: ObjectStore) -> JobSpec | None:
+    try:
+        holder = holder_of(output)
+    except EsspError:  # it may not be looked into, or its `spec.json` is somebody else's
+        return None
+    return None if holder is None else holder.spec
+
+
+def _near_files(root: str, name: str) -> Iterator[str]:
+    """The keys of the files of this name in the folders of a folder, the nearest first."""
+    waiting, left = deque([""]), _MOST_ENTRIES
+    while waiting and left > 0:
+        folder = waiting.popleft()
+        try:
+            with os.scandir(os.path.join(root, folder)) as entries:
+                for entry in islice(entries, left):
+                    left -= 1
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(f"{folder}{entry.name}/")
+                    elif entry.name == name and folder:
+                        yield folder + entry.name
+        except OSError:
+            continue

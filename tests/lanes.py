@@ -1,0 +1,86 @@
+"""Which lane a test runs in, and so which verb runs it.
+
+| verb | lane | what | on two cores |
+|---|---|---|---|
+| `make test` | `test` | what a change can break | at most 6 minutes |
+| `make test-promises` | `promises` | whole deployments, faults, storms, programs of others | at most 8 minutes |
+| `make test-long` | `long` | all seeds, encodings and networks | each night |
+| `make test-gpu` | `gpu` | what only a GPU shows | under 2 minutes |
+
+The rule: a test runs in the lane that its mark names (`pytest.mark.lane("long")`, for a whole module `pytestmark`); one
+without a mark in the lane of its folder (`FOLDERS`); any other in `test`. So a new test runs with each change, unless
+it or its folder says otherwise. `often` marks the cases of a test that are too many for each change.
+
+`pytest PATH` runs whatever lies there, of each lane but `gpu`. `pytest --lane=fast` (`make test-fast`) runs those of
+the lane `test` that start no server and no process: `harness/fast_lane.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FOLDERS = {
+    "tests/adversary": "promises",
+    "tests/faults": "promises",
+    "tests/integration": "promises",
+    "tests/soak": "promises",
+    "tests/witness": "promises",
+    "tests/corpus": "promises",
+    "tests/gpu": "gpu",
+}
+LANES = ("test", "promises", "long", "gpu")
+FAST = "fast"
+_MENTIONS = ("mark.lane(", "tests.lanes")
+"""A module that has neither in its text has no marks of lanes."""
+
+
+def often(cases: Iterable[Any], count: int) -> list[Any]:
+    """The cases of a parametrization, of which the first so many run with each change, and the others at night."""
+    return [
+        case if number < count else pytest.param(*case if isinstance(case, tuple) else (case,), marks=_LONG)
+        for number, case in enumerate(cases)
+    ]
+
+
+_LONG = pytest.mark.lane("long")
+
+
+def lane_of_folder(path: Path, root: Path) -> str:
+    """The lane of the tests in a file or folder that have no mark."""
+    below = path.relative_to(root).as_posix() + "/"
+    return next((lane for folder, lane in FOLDERS.items() if below.startswith(folder + "/")), "test")
+
+
+def lane_of(item: pytest.Item) -> str:
+    """The lane of a test."""
+    mark = item.get_closest_marker("lane")
+    lane = lane_of_folder(item.path, item.config.rootpath) if mark is None else mark.args[0]
+    if lane not in LANES:
+        raise pytest.UsageError(f"{item.nodeid}: {lane!r} is not a lane; use {', '.join(LANES)}")
+    return str(lane)
+
+
+class Lane:
+    """The plugin that leaves out the tests of other lanes. None: those of `gpu` only."""
+
+    def __init__(self, lane: str | None) -> None:
+        self._lanes = {lane} if lane else {*LANES} - {"gpu"}
+        if lane == FAST:
+            self._lanes = {"test"}
+
+    def pytest_ignore_collect(self, collection_path: Path, config: pytest.Config) -> bool | None:
+        """Modules without a test of the lane are not even loaded, which would take longer than some tests."""
+        if lane_of_folder(collection_path, config.rootpath) in self._lanes or collection_path.suffix != ".py":
+            return None
+        text = collection_path.read_text(encoding="utf-8")
+        return None if any(mention in text for mention in _MENTIONS) else True
+
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        others = [item for item in items if lane_of(item) not in self._lanes]
+        config.hook.pytest_deselected(items=others)
+        left_out = set(others)
+        items[:] = [item for item in items if item not in left_out]
