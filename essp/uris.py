@@ -9,7 +9,7 @@ from urllib.parse import SplitResult
 
 from essp_common.errors import ConfigError
 from essp_common.objects.uris import place_of
-from essp_common.runtime.addresses import address_of
+from essp_common.runtime.addresses import address_of, shown_address
 
 
 def as_uri(text: str, folder: Path = Path()) -> str:
@@ -54,8 +54,15 @@ def master_address(server: str) -> SplitResult:
     except ValueError:
         parts = None
     if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ConfigError(f"{server!r} is not a URL; write for example http://127.0.0.1:8080")
+        raise ConfigError(f"{shown_address(server)!r} is not a URL; write for example http://127.0.0.1:8080")
     return parts
+
+
+def signed_in(server: str, token: str) -> tuple[str, str]:
+    """The URL of a master, and the token to show there: the one that stands in the URL, as `essp run --serve` prints
+    it (`http://127.0.0.1:8080/#token=...`), else this one."""
+    url, mark, own = server.partition("#token=")
+    return (url.rstrip("/"), own) if mark else (server, token)
 
 
 def check_token(token: str) -> None:

@@ -45,6 +45,8 @@ _SAID = frozenset({"missing", "extra_forbidden", "value_error", "json_invalid"})
 """Errors that need no value beside them."""
 _UNSHOWN = (dict, list, tuple)
 """Values too long to repeat."""
+MOST_PROBLEMS = 20
+"""Of a document that are listed. Each takes a look at all names that it may have meant."""
 _MOST_TOLD = 3
 """Problems of a document that nobody has written by hand."""
 _MOST_SHOWN = 100
@@ -59,8 +61,10 @@ def suggested(name: str, known: Iterable[str], there: str = "there are: ") -> st
 
 
 def problems(error: ValidationError, kind: type[BaseModel]) -> list[str]:
-    """One line for each problem of a document of this kind."""
-    return [_problem(found, kind) for found in error.errors()]
+    """One line for each problem of a document of this kind, as far as people read on; and how many more there are."""
+    found = error.errors()
+    lines = [_problem(each, kind) for each in found[:MOST_PROBLEMS]]
+    return lines if len(found) <= MOST_PROBLEMS else [*lines, f"and {len(found) - MOST_PROBLEMS} more problems"]
 
 
 def unreadable(where: str, error: ValidationError, kind: type[BaseModel]) -> str:

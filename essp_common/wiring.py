@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any, Protocol
 
@@ -23,6 +23,7 @@ from essp_common.objects.archive import Archive, is_member
 from essp_common.objects.port import ObjectStore
 from essp_common.objects.uris import Place, place_of
 from essp_common.runtime import logs
+from essp_common.runtime.addresses import shown_address, shown_uri, without_password
 from essp_common.runtime.login import NOBODY, Login
 from essp_common.runtime.troubles import Kind, Troubles
 
@@ -56,7 +57,7 @@ def checked_scheme(kind: str, table: Mapping[str, str], url: str) -> str:
     scheme = url.partition(":")[0].lower()
     if scheme not in table:
         known = ", ".join(f"{name}://" for name in table)
-        raise ConfigError(f"{kind} URL {url!r}: unknown scheme; use one of {known}")
+        raise ConfigError(f"{kind} URL {shown_address(url)!r}: unknown scheme; use one of {known}")
     return scheme
 
 
@@ -154,11 +155,17 @@ class Stores:
 
     def _within(self, place: Place) -> tuple[Place, str]:
         """The configured root that holds a place, and the key in it."""
+        place = replace(place, authority=without_password(place.authority))
         for root in self._roots:
             if (key := place.below(root)) is not None:
                 return root, key
-        roots = ", ".join(map(str, self._roots)) or "none"
-        raise NotFound(f"{place} lies in no configured store; add its root to ESSP_STORES (now: {roots})")
+        # Whoever asks may be anybody who may start a job: where in a bucket or on a disk a root is, they need not know.
+        roots = (
+            ", ".join(sorted({shown_address(f"{root.scheme}://{root.authority}") for root in self._roots})) or "none"
+        )
+        raise NotFound(
+            f"{shown_uri(str(place))} lies in no configured store; add its root to ESSP_STORES (now some of: {roots})"
+        )
 
     def _store(self, root: Place) -> ObjectStore:
         with self._lock:
@@ -169,7 +176,8 @@ class Stores:
 
 def _root_place(root: str) -> Place:
     try:
-        return place_of(root.partition("?")[0], video=True)
+        place = place_of(root.partition("?")[0], video=True)
+        return replace(place, authority=without_password(place.authority))
     except ConfigError as error:
         raise ConfigError(f"ESSP_STORES: {error}") from error
 

@@ -1,7 +1,7 @@
 """`python -m tools.messages --write`: make the message classes from `proto/`, with protoc (`make proto`).
 
-protoc 30.0, since the runtime refuses the code of a newer generator, but takes that of the major version before its own:
-what 30.0 makes loads with protobuf 6.30 to 7.
+protoc 30.0: the runtime refuses the code of a generator that is newer than itself, but takes that of the major version
+before its own, so what 30.0 makes loads with protobuf 6.30 to 7.
 """
 
 from __future__ import annotations

@@ -12,15 +12,38 @@ DOCS = ROOT / "docs"
 PAGE = DOCS / "rest.md"
 HEAD = """# REST reference
 
-Made from [openapi.json](openapi.json) by `make docs`; a running master shows the same at `/docs`, where requests can be
-tried. Calls need a token (`Authorization: Bearer ...`, see `essp token`) unless the master was started with
-`ESSP_API_OPEN`. Errors are answered as `application/problem+json` ([RFC 9457](https://www.rfc-editor.org/rfc/rfc9457))
-with `title`, `detail` and `status`.
+Made from [openapi.json](openapi.json) by `make docs`; a running master shows the same at `/docs`. Calls need a token
+(`Authorization: Bearer ...`, see `essp token`) unless the master was started with `ESSP_API_OPEN`. Errors are answered
+as `application/problem+json` ([RFC 9457](https://www.rfc-editor.org/rfc/rfc9457)) with `title`, `detail` and `status`.
 
 ```shell
 curl -H "Authorization: Bearer $TOKEN" --data-binary @job.yaml -H "Content-Type: application/yaml" \\
     https://essp.example/v1/jobs
 ```
+
+## What is let in
+
+Whoever looks at a foreign web page has a browser that sends what this page wants, to a master that only they can reach.
+So every call, with a token or without, is refused unless
+
+- `Host` is localhost, the address that is called, or a name in `ESSP_API_HOSTS`; else 403. The chart sets the names of
+  its Service, ingress and route, and `api.hosts` adds others.
+- `Origin`, where a browser sends one, is the same as `Host`; else 403. A proxy in front has to pass `Host` on.
+- `Sec-Fetch-Site`, likewise, is `same-origin` or `none`; else 403. A link may lead to the page.
+- `Content-Type` of a body is `application/json`, for jobs also `application/yaml`; else 415. Without tokens, calls
+  without a body need one as well.
+
+`/livez` and `/readyz` answer under every name, for load balancers, and name no job. `/metrics` has the figures of the
+process alone, and with a token (scope `metrics` or `read`) those of jobs. There are no cookies, and answers are not to
+be stored or framed.
+
+## Whose a job is
+
+A token may belong to a team (`essp token NAME --team TEAM`). Its bearer sees and changes the jobs of that team, and no
+others: jobs of other teams are in no list, and asking for one is answered with 404, as if it did not exist. Reasons in
+the queue call them "a job of another team". One thing shows: a name that another team has taken is refused (409). A
+token with the scope `admin` sees all. Where no token has a team, everybody sees all jobs. An `Idempotency-Key` counts
+for the token that sent it; without tokens, for the address.
 """
 _METHODS = ("get", "post", "put", "delete", "patch")
 _EVERYWHERE = ("401", "403", "429")

@@ -17,7 +17,7 @@ from typing import Any
 from essp.catalog.entry import Entry
 from essp_common.errors import ConfigError
 from essp_common.objects.documents import read_json, text_of
-from essp_common.objects.keys import escaped, is_hidden, is_key
+from essp_common.objects.keys import escaped, is_hidden, is_key, is_plain
 from essp_common.objects.port import ObjectInfo, ObjectStore
 from essp_common.quantities import counted
 
@@ -231,7 +231,7 @@ def plain(entry: Entry) -> Entry:
     """The entry; one with a text that no catalog can hold as a problem."""
     spans = (name for _, name in entry.spans)
     texts = (entry.id, entry.class_name, entry.split, entry.group, *entry.labels, *spans)
-    odd = next((text for text in texts if escaped(text) != text), None)
+    odd = next((text for text in texts if not (is_plain(text) or (text == entry.id and escaped(text) == text))), None)
     if odd is None:
         return entry
     name, class_name, split = map(escaped, texts[:3])

@@ -80,7 +80,7 @@ def start(
     """Start a job; one that has ended goes on from its checkpoints."""
     spec = load_job(file, epochs)
     with connect(server, token) as client:
-        body, params = spec.model_dump_json(), {"fresh": "true"} if fresh else {}
+        body, params = spec.model_dump_json(), {"fresh": "true" if fresh else "false"}
         if fresh:
             params |= _agreed(client, body, params, yes)
         headers = {"Idempotency-Key": uuid.uuid4().hex}  # a lost answer is asked for again, nothing starts twice

@@ -1,6 +1,7 @@
 """How the command line speaks to a master: one client, one set of options, its problems as our errors.
 
-The master is at `--server` or ESSP_SERVER; its token is ESSP_API_TOKEN.
+The master is at `--server` or ESSP_SERVER; its token is ESSP_API_TOKEN, or stands in the address, as `essp run --serve`
+prints it.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from urllib.parse import quote
 import httpx
 import typer
 
-from essp.uris import check_token, master_address
+from essp.uris import check_token, master_address, signed_in
 from essp_common.artifacts.removal import OfAnotherJob
-from essp_common.distribution import VERSION_HEADER
+from essp_common.distribution import VERSION_HEADER, version
 from essp_common.errors import (
     ConfigError,
     Conflict,
@@ -26,6 +27,7 @@ from essp_common.errors import (
     PreconditionFailed,
     Unavailable,
 )
+from essp_common.runtime.addresses import shown_address
 from essp_common.runtime.certificates import advised
 from essp_common.validation import shown
 
@@ -41,6 +43,7 @@ _KINDS: dict[int, type[EsspError]] = {
     404: NotFound,
     409: Conflict,
     412: PreconditionFailed,
+    415: ConfigError,
     422: ConfigError,
     428: ConfigError,
     429: Unavailable,
@@ -50,15 +53,19 @@ _KINDS: dict[int, type[EsspError]] = {
 
 def connect(server: str, token: str) -> httpx.Client:
     """A client of the master there. Raises `ConfigError` for what is no URL."""
+    server, token = signed_in(server, token)
     master_address(server)
     check_token(token)
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    # All bodies are JSON; what has no content type could be the form of another site, and is refused.
+    headers = {VERSION_HEADER: version(), "Content-Type": "application/json"} | (
+        {"Authorization": f"Bearer {token}"} if token else {}
+    )
     try:
         return httpx.Client(
             base_url=server.rstrip("/"), headers=headers, timeout=TIMEOUT_S, verify=_certificates(server)
         )
-    except (httpx.InvalidURL, ValueError) as error:
-        raise ConfigError(f"--server {server!r} is not a URL; write for example {SERVER}") from error
+    except (httpx.InvalidURL, ValueError):
+        raise ConfigError(f"--server {shown_address(server)!r} is not a URL; write for example {SERVER}") from None
 
 
 def _certificates(server: str) -> ssl.SSLContext | bool:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,15 +21,21 @@ from essp.embedded.claim import Claim
 from essp.embedded.composition import Embedded, EmbeddedOptions
 from essp.embedded.devices import check_devices
 from essp_common.distribution import require
+from essp_common.errors import ConfigError
 from essp_common.job.spec import JobSpec
 from essp_common.job.status import JobState, JobStatus
 from essp_common.runtime.config import Settings
 from essp_common.runtime.process import EXIT_INTERRUPTED, set_up_logging
 from essp_common.wiring import Stores
+from essp_master.config import MasterSettings
 from essp_master.job.output import ANYBODY, Asked
 from essp_master.job.preflight import preflight
 from essp_master.registrations import Declared
 
+if TYPE_CHECKING:
+    from essp.embedded.local_api import LocalApi
+
+LOCALHOST = "127.0.0.1"
 _LOOK_S = 0.25
 
 
@@ -46,8 +54,15 @@ def main(
     splits: Splits = None,
     folds: Folds = None,
     serve: Annotated[
-        int, typer.Option(help="Also serve the REST API on this port of localhost (0: do not).", min=0, max=65535)
+        int,
+        typer.Option(
+            help="Also serve the page and the REST API on this port, and print their address with its token "
+            "(0: do not).",
+            min=0,
+            max=65535,
+        ),
     ] = 0,
+    host: Annotated[str, typer.Option(help="Where --serve listens; `::`: on all addresses.")] = LOCALHOST,
     as_json: Annotated[bool, typer.Option("--json", help="Print events and status as JSON lines.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the services' logs.")] = False,
 ) -> None:
@@ -56,31 +71,47 @@ def main(
     With --splits or --folds it is one job for each division of the data set, below the job's output, one after the
     other; then the figures of each, their mean and standard deviation, also as a page (divisions.html).
     """
-    if serve:  # said now, not when all the rest of the job has been loaded
-        for library in ("fastapi", "uvicorn"):
-            require("essp run --serve", library)
-    settings, options = Settings(), EmbeddedOptions(fresh=fresh, serve=serve)
-    spec, stores = load_job(job, epochs), Stores(settings.stores)
-    if divisions := divisions_of(spec, splits, folds, stores):
-        again = command_again(job, option_of(splits, folds), epochs)
-        run_all(
-            spec,
-            divisions,
-            checked(divisions, stores, fresh, yes, Declared(code=settings.code)),
-            stores,
-            fresh,
-            as_json,
-            again,
-            lambda of: run_watched(of, open_view(as_json), options, verbose, yes=True),  # it was asked above
-        )
+    spec, settings = load_job(job, epochs), Settings()
+    stores = Stores(settings.stores)
+    with _served(serve, host) as api:
+        options = EmbeddedOptions(fresh=fresh, api=api)
+        if divisions := divisions_of(spec, splits, folds, stores):
+            again = command_again(job, option_of(splits, folds), epochs)
+            run_all(
+                spec,
+                divisions,
+                checked(divisions, stores, fresh, yes, Declared(code=settings.code)),
+                stores,
+                fresh,
+                as_json,
+                again,
+                lambda of: run_watched(of, open_view(as_json), options, verbose, yes=True),  # it was asked above
+            )
+            return
+        status = run_watched(spec, open_view(as_json), options, verbose, yes)
+        if not status.state.ended:
+            more = "" if epochs is None else f" --epochs {epochs}"
+            typer.echo(f"to go on: essp run {job}{more}", err=True)
+            raise typer.Exit(EXIT_INTERRUPTED)
+        if status.state != JobState.COMPLETED:
+            raise typer.Exit(1)
+
+
+@contextmanager
+def _served(port: int, host: str) -> Iterator[LocalApi | None]:
+    """The page, for as long as the block lasts; None without a port."""
+    if not port:
+        if host != LOCALHOST:
+            raise ConfigError("--host says where --serve listens; give --serve PORT, too")
+        yield None
         return
-    status = run_watched(spec, open_view(as_json), options, verbose, yes)
-    if not status.state.ended:
-        more = "" if epochs is None else f" --epochs {epochs}"
-        typer.echo(f"to go on: essp run {job}{more}", err=True)
-        raise typer.Exit(EXIT_INTERRUPTED)
-    if status.state != JobState.COMPLETED:
-        raise typer.Exit(1)
+    for library in ("fastapi", "uvicorn"):
+        require("essp run --serve", library)
+    from essp.embedded.local_api import LocalApi
+
+    with LocalApi(MasterSettings(), host, port) as api:
+        typer.echo(f"page    {api.address}\n        it ends with this run, and the report stays", err=True)
+        yield api
 
 
 def run_watched(

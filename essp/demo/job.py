@@ -52,24 +52,17 @@ limits:
 
 
 PREDICTION = """\
-# Classifies the videos that no training has seen, with the model that the demonstration's job made.
+# Classifies the videos that no training has seen, with the model that the demonstration's job made. Clip and streams
+# are those of the model, which leaves out a stream that the fusion found to be of no use.
 name: demo-predict
 output: {output}
 
 data:
   catalog: {catalog}
 
-clip:
-  frames: 6
-  resize: {{mode: crop, height: 128, width: 128}}
-
 sampling:
   kind: uniform
   clips_per_video: 2
-
-streams:
-  rgb: {{feature: rgb}}
-  flow: {{feature: flow, params: {{method: dis, length: 5}}}}
 
 predictor:
   model: {model}

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from urllib.parse import urlsplit
 
+from essp_common.runtime.addresses import shown_address
+
 CONNECT_S = 2.0
 """Timeout of a connection to a server."""
 SKEW_WARN_S, SKEW_FAIL_S = 2.0, 60.0
@@ -56,10 +58,14 @@ def unreachable(check: str, address: str, default_port: int, setting: str) -> Fi
     try:
         parts = urlsplit(f"//{address}")
         host, port = parts.hostname or "", parts.port or default_port
-    except ValueError as error:
-        return fail(check, f"{address} is no address: {error}", f"correct {setting}")
+    except ValueError:
+        return fail(
+            check,
+            f"{shown_address(address)} is no address: its port is no number from 1 to 65535",
+            f"correct {setting}",
+        )
     if not host:
-        return fail(check, f"{address} names no host", f"write host:port in {setting}")
+        return fail(check, f"{shown_address(address)} names no host", f"write host:port in {setting}")
     try:
         socket.create_connection((host, port), CONNECT_S).close()
         return None

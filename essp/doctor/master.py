@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from pydantic import TypeAdapter, ValidationError
 
 from essp.doctor.finding import Finding, fail, ok, unreachable, warn
-from essp.uris import check_token, master_address
+from essp.uris import check_token, master_address, signed_in
 from essp_common import distribution
 from essp_common.errors import Unavailable
 from essp_common.runtime.conditions import Condition
@@ -24,6 +24,7 @@ _NO_TOKEN = "set ESSP_API_TOKEN to the token of the master"
 
 def examine(server: str, token: str) -> Iterator[Finding]:
     """Check the master at the URL `server`. Raises `ConfigError` if `server` is not a URL."""
+    server, token = signed_in(server, token)
     parts = master_address(server)
     check_token(token)
     deaf = unreachable(CHECK, parts.netloc, 443 if parts.scheme == "https" else 80, "ESSP_SERVER")

@@ -21,7 +21,7 @@ from urllib.parse import parse_qs, urlsplit
 from essp.doctor.finding import Finding, clock, fail, ok, unreachable, warn
 from essp_common.errors import ConfigError, Conflict, EsspError, NotFound
 from essp_common.objects.port import ObjectStore
-from essp_common.runtime.addresses import address_of
+from essp_common.runtime.addresses import address_of, shown_address
 from essp_common.wiring import checked_scheme, open_store, stores_of
 
 S3, FILES = "s3", "files"
@@ -103,7 +103,7 @@ def _room(root: str, folder: str) -> Finding:
 
 def _read_only(root: str, writable: Writable) -> Iterator[Finding]:
     """Whether it answers; what one is looked for is not there, and that is an answer."""
-    bare = root.partition("?")[0]
+    bare = shown_address(root.partition("?")[0])
     try:
         with suppress(NotFound):
             open_store(root).head(".essp-doctor")
@@ -114,7 +114,8 @@ def _read_only(root: str, writable: Writable) -> Iterator[Finding]:
 
 
 def _s3(root: str, writable: Writable) -> Iterator[Finding]:
-    bare, _, query = root.partition("?")
+    query = root.partition("?")[2]
+    bare = shown_address(root.partition("?")[0])
     endpoint = parse_qs(query).get("endpoint", [""])[0]
     if endpoint:
         try:
@@ -194,7 +195,11 @@ def _date(endpoint: str) -> Iterator[Finding]:
         date = connection.getresponse().getheader("Date")
         theirs = None if date is None else email.utils.parsedate_to_datetime(date).timestamp()
     except (OSError, http.client.HTTPException, ValueError) as error:
-        yield warn("clock", f"{endpoint} does not report the time ({error})", "check scheme and port of the endpoint")
+        yield warn(
+            "clock",
+            f"{shown_address(endpoint)} does not report the time ({error})",
+            "check scheme and port of the endpoint",
+        )
         return
     finally:
         connection.close()

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from essp.deadletters.sink import DeadLetterSink
 from essp.deadletters.store import OutputEntryStore
@@ -42,6 +42,9 @@ from essp_master.job.model_inputs import with_inputs_of_model
 from essp_master.job.preflight import Preflight
 from essp_master.service import Master
 from essp_master.service import build as build_master
+
+if TYPE_CHECKING:
+    from essp.embedded.local_api import LocalApi
 
 S = TypeVar("S", bound=Settings)
 
@@ -74,8 +77,8 @@ class EmbeddedOptions:
     """Forget what an earlier run of the job left."""
     checked: Preflight | None = None
     """The preflight of just this, if it was made before; None: the master makes it at the start."""
-    serve: int = 0
-    """Port of localhost for the REST API; 0: none."""
+    api: LocalApi | None = None
+    """Where people look at the job meanwhile; None: nowhere."""
     alone: bool = False
     """Write to the job's output and nowhere else, whatever the environment says: no trackers, no traces, no burst
     buffer."""
@@ -113,10 +116,10 @@ class Embedded:
             workers += (options.consumers or job_consumers)(spec, self.adapters, self.control, settings)
             if spec.trainers and options.consumers is None:
                 workers.append(_Later(spec, self.adapters, self.control, settings))
-            if options.serve:
-                workers.append(_api(self.master, settings, options.serve))
             self._workers = _Workers(workers)
-            self._log_shipper = LogShipper(self.adapters.bus, worker, _POOL) if options.serve else nullcontext()
+            self._log_shipper = LogShipper(self.adapters.bus, worker, _POOL) if options.api else nullcontext()
+            if options.api:
+                stack.enter_context(options.api.serving(self.master))
             self._resources = stack.pop_all()
         self._observed = ExitStack()
         self._options = options
@@ -308,15 +311,6 @@ def _extractors(features: Iterable[str], adapters: Adapters, settings: Settings)
         return []
     extractor = _settings(ExtractorSettings, settings).model_copy(update={"features": made})
     return [build_extractor(adapters, extractor, worker_name(settings))]
-
-
-def _api(master: Master, settings: Settings, port: int) -> Service:
-    """The REST API on localhost only; a user who may run the job may also control it, so there is no token."""
-    from essp_master.api.app import create_app
-    from essp_master.api.server import ApiServer
-
-    local = _settings(MasterSettings, settings).model_copy(update={"api_open": True})
-    return ApiServer(create_app(master, local), "127.0.0.1", port, local)
 
 
 def _settings(kind: type[S], settings: Settings) -> S:

@@ -22,7 +22,7 @@ from essp.records.archives import Archive, open_archive
 from essp.records.items import Box, Item, Source
 from essp_common.errors import BadFrames, ConfigError, NotFound
 from essp_common.objects.documents import read_json
-from essp_common.objects.keys import escaped
+from essp_common.objects.keys import is_plain
 from essp_common.objects.port import ObjectStore
 from essp_common.quantities import counted
 from essp_common.wiring import Stores
@@ -254,7 +254,7 @@ def _whole(value: Any) -> int:
 
 
 def _text(value: Any) -> str:
-    if not isinstance(value, str) or not value.strip() or escaped(value) != value:
+    if not isinstance(value, str) or not value.strip() or not is_plain(value):
         raise ValueError(f"{_short(value)} is no text")
     return value
 

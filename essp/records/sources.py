@@ -23,7 +23,7 @@ from essp.uris import listed_uri
 from essp_common.catalog.file import NotACatalog
 from essp_common.errors import BadFrames, ConfigError, NotFound
 from essp_common.objects.documents import CsvFile, text_of
-from essp_common.objects.keys import escaped, is_hidden
+from essp_common.objects.keys import escaped, is_hidden, is_plain
 from essp_common.planning.splits import SPLIT_NAMES, canonical_split
 from essp_common.wiring import Stores
 
@@ -102,7 +102,7 @@ def _checked(source: Source, uri: str) -> Source:
         wrong = "".join(f"; {what}: {why}" for what, why in list(source.problems.items())[:1])
         raise ConfigError(f"{uri} holds no images ({seen}){wrong}; give {_WANTED}")
     for label in source.labels:
-        if escaped(label) != label:
+        if not is_plain(label):
             raise ConfigError(f"{uri}: the class {label[:80]!r} has characters that nobody can read; rename it")
     if not source.labels:
         return source

@@ -43,6 +43,7 @@ from essp_common.objects.bounded import BoundedDirectory
 from essp_common.objects.port import ObjectStore
 from essp_common.objects.uris import place_of
 from essp_common.quantities import parse_bytes
+from essp_common.runtime.addresses import shown_address
 from essp_common.runtime.failpoints import failpoint
 
 _log = logging.getLogger(__name__)
@@ -67,7 +68,7 @@ def parse_burst(url: str) -> Burst:
         limit_bytes = 0
     if not isinstance(limit_bytes, int) or limit_bytes < 1 or options or place.scheme != "file":
         raise ConfigError(
-            f"burst buffer {url!r}: write a folder of this machine and a size, as in file:///nvme/essp?bytes=20GiB"
+            f"burst buffer {shown_address(url)!r}: write a folder of this machine and a size, as in file:///nvme/essp?bytes=20GiB"
         )
     return Burst(f"/{'/'.join(place.parts)}", limit_bytes)
 

@@ -244,9 +244,10 @@ class _NetClient(KafkaNetClient):  # type: ignore[misc]
         if not isinstance(refused, kafka_errors.UnsupportedSaslMechanismError):
             return refused
         mechanism = self._manager.config["sasl_mechanism"]
-        return kafka_errors.UnsupportedSaslMechanismError(
+        explained: BaseException = kafka_errors.UnsupportedSaslMechanismError(
             f"the broker does not take sasl={mechanism} of the bus URL; write one that it is set up for"
         )
+        return explained
 
     def close(self, node_id: Any = None) -> None:
         if node_id is not None or self._net._closed:

@@ -22,6 +22,7 @@ from typing import Any, Self
 from urllib.parse import parse_qsl, urlsplit
 
 from essp_common.errors import ConfigError
+from essp_common.runtime.addresses import checked_address, shown_address
 from essp_common.runtime.login import NOBODY, Login, password_in
 
 _REQUEST_TIMEOUT_MS = 15_000
@@ -62,24 +63,28 @@ class KafkaOptions:
     @classmethod
     def from_url(cls, url: str, login: Login = NOBODY) -> Self:
         """Raises `ConfigError` for options that do not exist or make no sense."""
-        parts = urlsplit(url)
+        where = f"bus URL {shown_address(url)!r}"
+        try:
+            parts = urlsplit(checked_address(url))
+        except ValueError as error:
+            raise ConfigError(f"{where}: {error}") from None
         if "@" in parts.netloc:
             raise ConfigError("the bus URL holds no user and password; set ESSP_BUS_USER and ESSP_BUS_PASSWORD")
         servers = tuple(server for server in parts.netloc.split(",") if server)
         if not servers or parts.path not in ("", "/"):
-            raise ConfigError(f"bus URL {url!r}: {_EXAMPLE}")
+            raise ConfigError(f"{where}: {_EXAMPLE}")
         known = {field.name: field.type for field in fields(cls) if field.name not in ("servers", "tls", "login")}
         options: dict[str, Any] = {}
         for name, value in parse_qsl(parts.query, keep_blank_values=True):
             if name not in known:
-                raise ConfigError(f"bus URL {url!r}: {name}={value} is not an option; there are {sorted(known)}")
+                raise ConfigError(f"{where}: {_named(name)} is not an option; there are {sorted(known)}")
             if not value:
-                raise ConfigError(f"bus URL {url!r}: {name} has no value")
+                raise ConfigError(f"{where}: {name} has no value")
             if known[name] == "int" and not _MILLISECONDS.fullmatch(value):
-                raise ConfigError(f"bus URL {url!r}: {name}={value} is not a number of milliseconds")
+                raise ConfigError(f"{where}: {name} is not a number of milliseconds")
             options[name] = int(value) if known[name] == "int" else value
         found = cls(servers, **options, tls=parts.scheme == "kafka+ssl", login=login)
-        found._check(url)
+        found._check(where)
         return found
 
     def client(self) -> dict[str, Any]:
@@ -112,22 +117,27 @@ class KafkaOptions:
         """The one that counts now. Raises `ConfigError` where its file cannot be read."""
         return password_in(self.password_file) if self.password_file else self.login.password
 
-    def _check(self, url: str) -> None:
+    def _check(self, where: str) -> None:
         files = {name: path for name in _FILES if (path := getattr(self, name))}
         if files and not self.tls:
-            raise ConfigError(f"bus URL {url!r}: {', '.join(files)} are for TLS; write kafka+ssl://")
+            raise ConfigError(f"{where}: {', '.join(files)} are for TLS; write kafka+ssl://")
         if bool(self.cert) != bool(self.key):
-            raise ConfigError(f"bus URL {url!r}: cert and key belong together")
+            raise ConfigError(f"{where}: cert and key belong together")
         for name, path in files.items():
             if not os.access(path, os.R_OK):
-                raise ConfigError(f"bus URL {url!r}: {name}: {path} cannot be read")
+                raise ConfigError(f"{where}: {name}: {path} cannot be read")
         if self.sasl and self.sasl not in _MECHANISMS:
-            raise ConfigError(f"bus URL {url!r}: sasl={self.sasl} is not known; there are {', '.join(_MECHANISMS)}")
+            raise ConfigError(f"{where}: sasl={self.sasl} is not known; there are {', '.join(_MECHANISMS)}")
         if self.password_file and not self.sasl:
-            raise ConfigError(f"bus URL {url!r}: password_file is set; say how to log in, as in ?sasl=SCRAM-SHA-512")
+            raise ConfigError(f"{where}: password_file is set; say how to log in, as in ?sasl=SCRAM-SHA-512")
         if self.password_file and self.login.password:
-            raise ConfigError(f"bus URL {url!r}: leave out password_file, or ESSP_BUS_PASSWORD")
+            raise ConfigError(f"{where}: leave out password_file, or ESSP_BUS_PASSWORD")
         if self.sasl and not (self.login.user and self.password()):
-            raise ConfigError(f"bus URL {url!r}: sasl needs ESSP_BUS_USER, and ESSP_BUS_PASSWORD or password_file")
+            raise ConfigError(f"{where}: sasl needs ESSP_BUS_USER, and ESSP_BUS_PASSWORD or password_file")
         if self.login.user and not self.sasl:
-            raise ConfigError(f"bus URL {url!r}: ESSP_BUS_USER is set; say how to log in, as in ?sasl=SCRAM-SHA-512")
+            raise ConfigError(f"{where}: ESSP_BUS_USER is set; say how to log in, as in ?sasl=SCRAM-SHA-512")
+
+
+def _named(option: str) -> str:
+    """What people wrote as an option's name; a part of a password with a `&` in it is none."""
+    return option if option.isidentifier() else "what follows the `?`"

@@ -22,6 +22,7 @@ from typing import Self
 from essp_common.bus.port import SUSPECTS, Record, check_size
 from essp_common.bus.watermark import Watermark
 from essp_common.errors import ConfigError, NotFound, Unavailable
+from essp_common.runtime.addresses import shown_address
 from essp_common.runtime.troubles import Troubles
 
 RETAINED = 4096
@@ -91,7 +92,7 @@ class MemoryBus:
     def from_url(cls, url: str) -> Self:
         """A new, empty bus. Raises `ConfigError` for a URL that says more than `memory://`."""
         if url != "memory://":
-            raise ConfigError(f"bus URL {url!r}: the memory bus has no options; write memory://")
+            raise ConfigError(f"bus URL {shown_address(url)!r}: the memory bus has no options; write memory://")
         return cls()
 
     def ensure_topics(self, partitions: Mapping[str, int], kept: Collection[str] = ()) -> None:

@@ -20,6 +20,7 @@ from essp_common.cache.seal import Seal, Unsound
 from essp_common.errors import CacheFull, CacheMiss, ConfigError
 from essp_common.quantities import parse_bytes
 from essp_common.runtime import forks
+from essp_common.runtime.addresses import shown_address
 from essp_common.runtime.troubles import Troubles
 
 DEFAULT_BYTES = 2**30
@@ -58,10 +59,12 @@ class MemoryCache:
         size = options.pop("bytes", [str(DEFAULT_BYTES)])[-1]
         try:
             limit_bytes = parse_bytes(size)
-        except ValueError as error:
-            raise ConfigError(f"cache URL {url!r}: {error}") from error
+        except ValueError:  # its words have what may be the end of a password
+            raise ConfigError(f"cache URL {shown_address(url)!r}: bytes is no size, as 256MiB is one") from None
         if options or not isinstance(limit_bytes, int) or limit_bytes <= 0:
-            raise ConfigError(f"cache URL {url!r}: the only option is a positive size, as in memory://?bytes=256MiB")
+            raise ConfigError(
+                f"cache URL {shown_address(url)!r}: the only option is a positive size, as in memory://?bytes=256MiB"
+            )
         return cls(limit_bytes)
 
     def put(self, key: str, value: Buffer | Summed, consumers: Sequence[str], ttl_s: float) -> None:

@@ -44,10 +44,11 @@ from essp_common.cache.port import Buffer, CacheUsage, Part, Summed
 from essp_common.cache.redis_answers import WrongAnswer, understood
 from essp_common.cache.redis_connections import DirectConnections
 from essp_common.cache.redis_refusals import is_of_another_type, refusal_of, unknown
-from essp_common.cache.redis_url import parted
+from essp_common.cache.redis_url import TwoPasswords, parted
 from essp_common.cache.redis_wire import Labelled, PlainConnection, TlsConnection
 from essp_common.cache.seal import OfOtherRelease, Seal, Unsound
 from essp_common.errors import CacheFull, CacheMiss, ConfigError, EsspError, FlowUnavailable, PermanentError
+from essp_common.runtime.addresses import checked_address, shown_address
 from essp_common.runtime.certificates import advised
 from essp_common.runtime.failpoints import failpoint
 from essp_common.runtime.refusals import Refusals
@@ -105,7 +106,10 @@ class RedisCache:
     @classmethod
     def from_url(cls, url: str) -> RedisCache:
         """Connect, and check that the server is set up as a cache that loses nothing."""
-        parts = urlsplit(url)
+        try:
+            parts = urlsplit(checked_address(url))
+        except ValueError as error:
+            raise ConfigError(f"cache URL {shown_address(url)!r}: {error}") from None
         where = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
         try:
             plain, login = parted(url)
@@ -118,7 +122,9 @@ class RedisCache:
                 raise ConfigError(f"{where}{refusal.words}") from error
             raise FlowUnavailable(f"{where}: {advised(str(error))}") from error
         except ValueError as error:
-            raise ConfigError(f"{where}: not a Redis URL ({error}); write redis://host:6379/0") from error
+            # Not the library's words: they quote options and what it took for a database.
+            both = f" ({error})" if isinstance(error, TwoPasswords) else ""
+            raise ConfigError(f"{where}: not a Redis URL{both}; write redis://host:6379/0") from None
         return cls(client, where)
 
     def put(self, key: str, value: Buffer | Summed, consumers: Sequence[str], ttl_s: float) -> None:

@@ -33,6 +33,10 @@ class _FilePassword(CredentialProvider):
         return (self._user, password) if self._user else (password,)
 
 
+class TwoPasswords(ValueError):
+    """A URL that has a password and names a file with one."""
+
+
 def parted(url: str) -> tuple[str, dict[str, Any]]:
     """The URL that redis-py reads, and the options that it is given besides. Raises `ValueError`."""
     parts = urlsplit(url)
@@ -41,7 +45,7 @@ def parted(url: str) -> tuple[str, dict[str, Any]]:
     if path is None:
         return url, {}
     if parts.password is not None:
-        raise ValueError(f"it has a password and a {_PASSWORD_FILE}")
+        raise TwoPasswords(f"it has a password and a {_PASSWORD_FILE}")
     others = urlencode([option for option in options if option[0] != _PASSWORD_FILE])
     plain = parts._replace(netloc=parts.netloc.rpartition("@")[2], query=others)
     return plain.geturl(), {"credential_provider": _FilePassword(unquote(parts.username or ""), path)}

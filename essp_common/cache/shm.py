@@ -30,6 +30,7 @@ from essp_common.cache.shm_folder import Folder, State, held
 from essp_common.cache.shm_maps import Maps
 from essp_common.errors import CacheMiss, ConfigError
 from essp_common.quantities import parse_bytes
+from essp_common.runtime.addresses import shown_address
 from essp_common.runtime.troubles import Troubles
 
 PARENT = Path("/dev/shm")
@@ -69,7 +70,9 @@ class SharedMemoryCache:
     ) -> None:
         """`limit_bytes`: None takes that of who opened it first, or 1 GiB. Raises `ConfigError`."""
         if not _NAME.fullmatch(name):
-            raise ConfigError(f"cache shm://{name}: a name has up to 64 letters, digits, '-', '_' and '.'; shm://clips")
+            raise ConfigError(
+                f"cache {shown_address(f'shm://{name}')}: a name has up to 64 letters, digits, '-', '_' and '.'; shm://clips"
+            )
         if not parent.is_dir():
             raise ConfigError(f"cache shm://{name}: there is no {parent} on this machine; use redis://")
         self._url = f"shm://{name}"
@@ -86,11 +89,13 @@ class SharedMemoryCache:
         size = options.pop("bytes", [""])[-1]
         try:
             asked = parse_bytes(size) if "bytes=" in parts.query else None
-        except ValueError as error:
-            raise ConfigError(f"cache URL {url!r}: {error}") from error
+        except ValueError:  # its words have what may be the end of a password
+            raise ConfigError(f"cache URL {shown_address(url)!r}: bytes is no size, as 256MiB is one") from None
         limit_bytes = asked if isinstance(asked, int) else None
         if options or limit_bytes != asked or (limit_bytes is not None and limit_bytes <= 0) or parts.path.strip("/"):
-            raise ConfigError(f"cache URL {url!r}: write a name and a positive size, as in shm://clips?bytes=4GiB")
+            raise ConfigError(
+                f"cache URL {shown_address(url)!r}: write a name and a positive size, as in shm://clips?bytes=4GiB"
+            )
         return cls(parts.netloc, limit_bytes)
 
     def put(self, key: str, value: Buffer | Summed, consumers: Sequence[str], ttl_s: float) -> None:

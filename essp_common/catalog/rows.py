@@ -29,7 +29,7 @@ class VideoRow:
     """One video, or one labelled segment of one (then several rows share a `uri`).
 
     id: unique and stable: the path below the source, plus `#start-end` for a segment.
-    width: as displayed: rotation applied.
+    width: as displayed, that is turned by `rotation`; with edges that the container asks players to cut off (`notes`).
     rotation: degrees, clockwise, that the decoded picture is turned by for display: 0, 90, 180 or 270. If the file
         mirrors it, it is flipped before, top to bottom.
     fps: frames a second; where the rate varies, their mean over `duration_s`.

@@ -32,6 +32,7 @@ from essp_common.errors import ConfigError, Conflict, NotFound, StorageFull, Una
 from essp_common.objects.keys import checked, is_key
 from essp_common.objects.port import ObjectInfo
 from essp_common.objects.writes import Writes
+from essp_common.runtime.addresses import shown_address
 from essp_common.runtime.troubles import Troubles
 
 _TEMPORARY = (".essp-", ".tmp")
@@ -109,7 +110,9 @@ class DirectoryStore:
         """`file:///dir`. Raises `ConfigError`."""
         path = url.removeprefix("file://").partition("?")[0]
         if not path.startswith("/"):
-            raise ConfigError(f"store URL {url!r}: write file:// and an absolute path, as in file:///data/videos")
+            raise ConfigError(
+                f"store URL {shown_address(url)!r}: write file:// and an absolute path, as in file:///data/videos"
+            )
         return cls("/" + path.strip("/"))
 
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:

@@ -26,6 +26,7 @@ from essp_common.errors import ConfigError, EsspError, NotFound, PermanentError,
 from essp_common.objects.keys import checked, is_key
 from essp_common.objects.port import ObjectInfo
 from essp_common.objects.ranged import RangedFile
+from essp_common.runtime.addresses import shown_address, shown_uri, without_password, without_secrets
 from essp_common.runtime.troubles import Troubles
 
 PREFIX = "fsspec+"
@@ -54,6 +55,8 @@ class FilesystemStore:
     def from_url(cls, url: str) -> FilesystemStore:
         """`scheme://place?option=value`; sends nothing yet. Raises `ConfigError`."""
         path, _, query = url.partition("?")
+        if "@" in query and "://" not in query:
+            raise ConfigError(f"store URL {shown_address(url)!r}: it has a ? before its host; write %3F in a password")
         scheme, _, place = path.partition("://")
         protocol = scheme.lower().removeprefix(PREFIX)
         options: dict[str, Any] = {name: _BOOLEANS.get(value, value) for name, value in parse_qsl(query)}
@@ -64,10 +67,13 @@ class FilesystemStore:
                 f"{protocol}://{place}", use_listings_cache=False, skip_instance_cache=True, **options
             )
         except ImportError as error:
-            raise ConfigError(f"store URL {url!r}: {error}") from error
+            raise ConfigError(f"store URL {shown_address(url)!r}: {error}") from error
         except (ValueError, TypeError, OSError) as error:
-            raise ConfigError(f"store URL {url!r}: {error}") from error
-        return cls(files, scheme.lower(), place, root)
+            # Not the library's words: they may quote an option.
+            refused = f"the file system does not take it ({type(error).__name__}); check its options"
+            raise ConfigError(f"store URL {shown_address(url)!r}: {refused}") from None
+        authority, slash, folder = place.partition("/")
+        return cls(files, scheme.lower(), f"{without_password(authority)}{slash}{folder}", root)
 
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:
         """One range read, of an object that is there."""
@@ -80,7 +86,7 @@ class FilesystemStore:
         with self._errors(key):
             found = self._files.info(path)
         if found.get("type") == "directory":
-            raise NotFound(f"there is no object {self.uri(key)}, but a folder")
+            raise NotFound(f"there is no object {self._shown(key)}, but a folder")
         return self._info(key, found)
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
@@ -116,15 +122,15 @@ class FilesystemStore:
 
     def put(self, key: str, data: bytes, *, if_absent: bool = False) -> NoReturn:
         """Refused."""
-        raise ConfigError(f"{self.uri(key)}: {self.unwritable()}")
+        raise ConfigError(f"{self._shown(key)}: {self.unwritable()}")
 
     def put_file(self, key: str, path: str) -> NoReturn:
         """Refused."""
-        raise ConfigError(f"{self.uri(key)}: {self.unwritable()}")
+        raise ConfigError(f"{self._shown(key)}: {self.unwritable()}")
 
     def delete(self, key: str) -> NoReturn:
         """Refused."""
-        raise ConfigError(f"{self.uri(key)}: {self.unwritable()}")
+        raise ConfigError(f"{self._shown(key)}: {self.unwritable()}")
 
     def unwritable(self) -> str:
         """Always."""
@@ -160,20 +166,23 @@ class FilesystemStore:
         if len(data) > length:  # a server that knows no ranges sends everything
             data = data[start : start + length]
         if len(data) != length:
-            raise Unavailable(f"{self.uri(key)}: received {len(data)} bytes of the {length} requested")
+            raise Unavailable(f"{self._shown(key)}: received {len(data)} bytes of the {length} requested")
         return data
 
     def _info(self, key: str, found: dict[str, Any]) -> ObjectInfo:
         size = found.get("size")
         if size is None:
-            raise PermanentError(f"{self.uri(key)}: the server does not say how large it is, so it cannot be read")
+            raise PermanentError(f"{self._shown(key)}: the server does not say how large it is, so it cannot be read")
         version = next((found[name] for name in (*_VERSIONS, *_DATES) if found.get(name)), "")
         return ObjectInfo(key, int(size), f"{int(size)}-{_written(version)}")
+
+    def _shown(self, key: str) -> str:
+        return shown_uri(self.uri(key))
 
     @contextmanager
     def _errors(self, key: str) -> Iterator[None]:
         """What the clients of file systems raise, as ours."""
-        where = f"{self._scheme}://{self._place}/{key}"
+        where = shown_uri(f"{self._scheme}://{self._place}/{key}")
         try:
             yield
         except EsspError:
@@ -197,7 +206,7 @@ def _written(version: object) -> str:
 def _mapped(error: Exception, where: str) -> EsspError:
     codes = (getattr(error, name, None) for name in ("status", "status_code", "code"))
     code = next((code for code in codes if isinstance(code, int)), 0)
-    what = f"{where}: {str(error) or type(error).__name__}"
+    what = f"{where}: {without_secrets(str(error)) or type(error).__name__}"
     if code in (404, 410):
         return NotFound(f"there is no object {where}")
     if code in (401, 403) or isinstance(error, PermissionError):

@@ -10,6 +10,9 @@ from essp_common.errors import NotFound
 
 _UNUSABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 """Control characters, and what Python makes of file names that are not UTF-8: no message could carry them."""
+_MISLEADING = re.compile(r"[\x00-\x1f\x7f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""These, and what has the text after it read in another order than it stands in: a label could look like another one.
+In the name of a file it is odd and does no harm."""
 _BESIDE = frozenset(
     ("__macosx", "@eadir", "#recycle", "$recycle.bin", "system volume information", "lost+found")
 )  # fmt: skip
@@ -25,6 +28,11 @@ def is_hidden(key: str) -> bool:
     """Whether a file, or a folder that it lies in, is one that systems do not show, as macOS's `._clip.mp4`, or add."""
     parts = key.split("/")
     return any((part.startswith(".") and part not in (".", "..")) or part.lower() in _BESIDE for part in parts)
+
+
+def is_plain(label: str) -> bool:
+    """Whether a label reads as it is: each character is shown, and where it stands."""
+    return not _MISLEADING.search(label)
 
 
 def escaped(text: str) -> str:

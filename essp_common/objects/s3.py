@@ -49,6 +49,7 @@ from essp_common.objects.keys import checked, is_key
 from essp_common.objects.port import ObjectInfo, StoreRefuses
 from essp_common.objects.ranged import RangedFile
 from essp_common.objects.writes import Writes
+from essp_common.runtime.addresses import shown_address, without_secrets
 from essp_common.runtime.certificates import advised
 from essp_common.runtime.failpoints import failpoint
 from essp_common.runtime.metrics import STORE_REQUESTS
@@ -111,12 +112,17 @@ class S3Store:
         path, _, query = url.removeprefix("s3://").partition("?")
         bucket, _, prefix = path.partition("/")
         options = dict(parse_qsl(query))
-        if not bucket or not options.keys() <= _OPTIONS:
-            raise ConfigError(f"store URL {url!r}: write s3://bucket/prefix?endpoint=http://host:port&region=eu-west-1")
+        is_bucket = bucket.startswith("arn:") or not set(bucket) & set("@:")
+        if not bucket or not is_bucket or not options.keys() <= _OPTIONS:
+            raise ConfigError(
+                f"store URL {shown_address(url)!r}: write s3://bucket/prefix?endpoint=http://host:port&region=eu-west-1"
+            )
         try:
             client = _client(options.get("endpoint"), options.get("region"))
         except (BotoCoreError, ValueError) as error:
-            raise ConfigError(f"store URL {url!r}: {error}") from error
+            # Not the library's words: they quote the endpoint.
+            said = str(error) if "endpoint" not in options else "its endpoint or region is none"
+            raise ConfigError(f"store URL {shown_address(url)!r}: {said}") from None
         return cls(client, bucket, prefix.strip("/") + "/" if prefix.strip("/") else "")
 
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:
@@ -150,7 +156,7 @@ class S3Store:
                 raise
             present = self._present(target)
             if present is None:  # another write is under way, or it was deleted again
-                raise Unavailable(f"s3://{target['Bucket']}/{target['Key']}: {error}") from error
+                raise Unavailable(f"s3://{target['Bucket']}/{target['Key']}: {without_secrets(str(error))}") from error
             found = present["Metadata"].get(_MARK)
             if found is None and error.response.get("ResponseMetadata", {}).get("RetryAttempts"):
                 raise Unavailable(
@@ -288,15 +294,19 @@ class S3Store:
             raise self._mapped(error, where) from error
         except S3UploadFailedError as error:
             cause = error.__context__
-            raise (self._mapped(cause, where) if isinstance(cause, ClientError) else Unavailable(str(error))) from error
+            raise (
+                self._mapped(cause, where)
+                if isinstance(cause, ClientError)
+                else Unavailable(without_secrets(str(error)))
+            ) from error
         except (NoCredentialsError, PartialCredentialsError, CredentialRetrievalError, ProfileNotFound) as error:
             raise self._refuses(
-                f"{where}: {error}; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a role"
+                f"{where}: {without_secrets(str(error))}; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a role"
             ) from error
         except ParamValidationError as error:
-            raise ConfigError(f"{where}: {error}") from error
+            raise ConfigError(f"{where}: {without_secrets(str(error))}") from error
         except BotoCoreError as error:
-            raise Unavailable(f"{where}: {advised(str(error))}") from error
+            raise Unavailable(f"{where}: {advised(without_secrets(str(error)))}") from error
 
     def _mapped(self, error: ClientError, where: str) -> EsspError:
         code = _code(error)
@@ -306,7 +316,7 @@ class S3Store:
         if code in _TAKEN:
             return Conflict(f"{where}: another writer was first, or the object has changed ({code})")
         if code == "NoSuchBucket":
-            endpoint = self._client.meta.endpoint_url
+            endpoint = shown_address(self._client.meta.endpoint_url)
             remedy = f"create it: aws s3 mb s3://{self._bucket} --endpoint-url {endpoint}"
             return self._refuses(f"{where}: there is no bucket {self._bucket}; {remedy}")
         if code in _UNKNOWN or status == 401:
@@ -327,10 +337,10 @@ class S3Store:
             words = f"{where}: {code}; renew the credentials, and see that the clock is right"
             return Unavailable(words, _RENEWED_RETRY_S)
         if status == 507 or code in _FULL:
-            return StorageFull(f"{where}: {error}")
+            return StorageFull(f"{where}: {without_secrets(str(error))}")
         if status >= 500 or status in (408, 429) or code in _BUSY:
-            return Unavailable(f"{where}: {error}")
-        return PermanentError(f"{where}: {error}")
+            return Unavailable(f"{where}: {without_secrets(str(error))}")
+        return PermanentError(f"{where}: {without_secrets(str(error))}")
 
     def _refuses(self, words: str) -> EsspError:
         """To whoever has set it up, or, if it has worked, to wait for."""

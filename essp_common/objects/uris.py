@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 from essp_common.errors import ConfigError
 from essp_common.objects.keys import is_key
+from essp_common.runtime.addresses import shown_address, shown_uri
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
 _MOST_CHARACTERS = 1024
@@ -60,7 +61,7 @@ def place_of(uri: str, video: bool = False) -> Place:
     if len(uri) > _MOST_CHARACTERS:
         raise ConfigError(f"{_shown(uri)} has {len(uri)} characters; a URI may have {_MOST_CHARACTERS}")
     if not video and (problem := _unplain(rest)):
-        raise ConfigError(f"{_shown(uri)} {problem}")
+        raise ConfigError(f"{_shown(shown_address(uri))} {problem}")
     authority, *parts = rest.removesuffix("/").split("/")
     if not is_key("/".join((authority or "-", *parts))):
         raise ConfigError(f"{_shown(uri)} has a part that is empty, `.`, `..` or has a control character in it")
@@ -91,4 +92,5 @@ def _unplain(rest: str) -> str:
 
 
 def _shown(uri: str) -> str:
+    uri = shown_uri(uri)
     return repr(uri if len(uri) <= 200 else uri[:200] + "...")

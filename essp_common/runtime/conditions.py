@@ -22,7 +22,7 @@ from datetime import UTC, datetime
 
 from pydantic import BaseModel, ConfigDict
 
-from essp_common.runtime import metrics
+from essp_common.runtime import ids, metrics
 from essp_common.runtime.troubles import MEANINGS, Kind, Troubles
 
 log = logging.getLogger(__name__)
@@ -80,12 +80,16 @@ class Conditions:
             for key, begun in self._present.items():
                 if key not in before:
                     log.error("%s: %s", begun.kind, begun.line)
-                    metrics.CONDITION.labels(*key).set(1)
             for key, over in before.items():
                 if key not in self._present:
                     log.info("%s: %s: over", over.kind, over.subject)
-                    metrics.CONDITION.labels(*key).set(0)
+            self._count(before)
         return self.present
+
+    def _count(self, before: Mapping[Subject, Condition]) -> None:
+        now = {(kind, _unnamed(subject)) for kind, subject in self._present}
+        for key in now | {(kind, _unnamed(subject)) for kind, subject in before}:
+            metrics.CONDITION.labels(*key).set(key in now)
 
     @property
     def present(self) -> tuple[Condition, ...]:
@@ -109,7 +113,13 @@ def of(subject: str, troubles: Callable[[], Troubles]) -> Source:
 
 def summary(conditions: Sequence[Condition]) -> str:
     """What `/readyz` answers: whom each concerns and what it means, without what only callers of the API may know."""
-    return "".join(f"not ready: {it.kind}: {it.subject}: {MEANINGS[it.kind]}\n" for it in conditions)
+    lines = (f"not ready: {it.kind}: {_unnamed(it.subject)}: {MEANINGS[it.kind]}\n" for it in conditions)
+    return "".join(dict.fromkeys(lines))
+
+
+def _unnamed(subject: str) -> str:
+    """Whom a condition concerns, for everybody: the pool of a training names its job."""
+    return ids.service_of(subject) if ids.is_training(subject) else subject
 
 
 class Lasting:

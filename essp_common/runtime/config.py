@@ -37,19 +37,19 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="ESSP_", extra="ignore", frozen=True)
 
-    bus: Address = "memory://"
+    bus: Address = Field("memory://", repr=False)
     """`memory://` (one process), `kafka://host:port[,host:port]`, or `kafka+ssl://...?ca=FILE&sasl=SCRAM-SHA-512`."""
     bus_user: str = ""
     """Who this process is to Kafka, where the URL asks for `sasl`."""
     bus_password: SecretStr = SecretStr("")
     """Its password, if that stays the same; `password_file=FILE` in the URL names a file with one that may change."""
-    cache: Address = "memory://"
+    cache: Address = Field("memory://", repr=False)
     """`memory://?bytes=256MiB` (one process), `shm://NAME?bytes=4GiB` (one machine), `redis://host:port/0`,
     `redis+cluster://host:port`; with TLS `rediss://...`. `?password_file=FILE`: the password, which may change."""
     tenant: Tenant = ""
     """Whose topics, consumer groups and cache keys these are: they begin with this name (up to 40 of a-z, 0-9 and -),
     so several installations share Kafka and Redis and never meet. Empty: there is one. See docs/tenants.md."""
-    stores: tuple[str, ...] = ("file:///",)
+    stores: tuple[str, ...] = Field(("file:///",), repr=False)
     """Roots under which videos are read and results written: `file:///dir`, `s3://bucket?endpoint=http://host:port`;
     to read from, also `gs://bucket`, `az://container`, `hdfs://host:port`, `https://host` and others of fsspec."""
     code: tuple[Package, ...] = ()
@@ -64,7 +64,7 @@ class Settings(BaseSettings):
     """`text`, on stderr; `json`, one object a line, on stdout; `auto`: text at a terminal, elsewhere JSON."""
     metrics_port: int = Field(0, ge=0, le=65535)
     """Port of `/metrics`, `/livez` and `/readyz` of a worker (0: none)."""
-    traces: str = Field("", pattern=r"^(https?://.+)?$")
+    traces: str = Field("", repr=False, pattern=r"^(https?://.+)?$")
     """Collector of OpenTelemetry traces, OTLP over HTTP: `http://host:4318` (empty: none). See docs/tracing.md."""
     trace_share: float = Field(0.01, ge=0, le=1)
     """Share of the clips of which traces are sent."""
@@ -84,8 +84,8 @@ class Settings(BaseSettings):
         try:
             super().__init__(**values)
         except SettingsError as error:
-            raise ConfigError(f"{error}: a list is JSON, as in ESSP_STORES='[\"file:///data\"]'") from error
+            raise ConfigError(f"{error}: a list is JSON, as in ESSP_STORES='[\"file:///data\"]'") from None
         except ValidationError as error:
-            # Not the values: one may be a token.
+            # Not the values, nor the error itself, which has them: one may be a token.
             wrong = [f"ESSP_{'_'.join(map(str, e['loc'])).upper()}: {requirement(e)}" for e in error.errors()]
-            raise ConfigError("settings: " + "; ".join(wrong)) from error
+            raise ConfigError("settings: " + "; ".join(wrong)) from None

@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from essp_common.errors import ConfigError
+from essp_common.runtime.addresses import without_secrets
 from essp_common.runtime.troubles import Kind, Troubles
 
 LogFormat = Literal["auto", "text", "json"]
@@ -236,7 +237,13 @@ def _about(record: logging.LogRecord) -> dict[str, Any]:
 
 def _event(record: logging.LogRecord) -> str:
     more = getattr(record, "more", 0)
-    return record.getMessage() + (f" (and {more} more like this in the last minute)" if more else "")
+    said = without_secrets(record.getMessage())
+    return said + (f" (and {more} more like this in the last minute)" if more else "")
+
+
+def _error(record: logging.LogRecord) -> str:
+    """The traceback; what libraries raise may quote the URL that they were given."""
+    return without_secrets(logging.Formatter().formatException(record.exc_info)) if record.exc_info else ""
 
 
 def _line(record: logging.LogRecord, job: str) -> Line:
@@ -246,7 +253,7 @@ def _line(record: logging.LogRecord, job: str) -> Line:
         _event(record),
         record.threadName or "",
         str(_about(record).get("job_id", job)),
-        logging.Formatter().formatException(record.exc_info) if record.exc_info else "",
+        _error(record),
     )
 
 
@@ -259,7 +266,7 @@ class _Text(logging.Formatter):
         at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.created)) + f",{int(record.msecs):03d}"
         about = "".join(f" {name}={value}" for name, value in _about(record).items())
         line = f"{at} {record.levelname:<7} {self._worker} {record.threadName}: {_event(record)}{about}"
-        return line + ("\n" + self.formatException(record.exc_info) if record.exc_info else "")
+        return line + ("\n" + _error(record) if record.exc_info else "")
 
 
 class _JsonLines(logging.Formatter):
@@ -278,7 +285,7 @@ class _JsonLines(logging.Formatter):
             "thread": record.threadName,
         }
         if record.exc_info:
-            line["error"] = self.formatException(record.exc_info)
+            line["error"] = _error(record)
         if getattr(record, "more", 0):
             line["more"] = record.more  # type: ignore[attr-defined]
         # A name of a file that is no UTF-8 has halves of pairs, which stdout may not take, nor whoever reads the line.

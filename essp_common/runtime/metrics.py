@@ -75,7 +75,8 @@ BUILD_INFO = Gauge("essp_build_info", "Always 1; the label says which version th
 BUILD_INFO.labels(distribution.version()).set(1)
 CONDITION = Gauge(
     "essp_condition",
-    "1: this keeps ESSP from working now (see docs/conditions.md); 0: it is over. By kind and whom it concerns.",
+    "1: this keeps ESSP from working now (see docs/conditions.md); 0: it is over. By kind and the pool it concerns; of "
+    "all trainings, whose names are those of jobs, `trainer`.",
     ["kind", "subject"],
 )
 UNEXPECTED = Counter(

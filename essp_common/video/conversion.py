@@ -55,7 +55,7 @@ class FrameConverter:
         self._whole_pictures = WholePictures()
 
     def write(self, frame: VideoFrame, resize: Resize, target: NDArray[np.uint8]) -> Colour | None:
-        """Fill `target` with the frame as displayed; returns what its numbers mean, where it is not RGB.
+        """Fill `target` with the frame as displayed, uncropped; returns what its numbers mean, where it is not RGB.
 
         target: as `resize.pixels` says, `(H, W, 3)` RGB, `(3H/2, W)` YUV 4:2:0 or `(H, W, 1)` luma; contiguous. The
         whole target is filled. Only `Resize.CROP` keeps the aspect ratio of the frame.

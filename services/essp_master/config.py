@@ -17,6 +17,7 @@ Bytes = Annotated[ByteSize, Field(ge=1, le=2**50)]
 class Right(StrEnum):
     """The scope of a token; `services/essp_master/api/guard.py` lists what needs which."""
 
+    METRICS = "metrics"
     READ = "read"
     OPERATE = "operate"
     REGISTER = "register"
@@ -34,7 +35,7 @@ class ApiToken(BaseModel):
     """Digest of the token: the master need not know the token itself."""
     scopes: frozenset[Right] = Field(min_length=1)
     team: str = Field("", max_length=64)
-    """Whose jobs its bearer starts (`ESSP_TEAMS`); empty: no team's."""
+    """Whose jobs its bearer starts, sees and changes (`ESSP_TEAMS`); empty: those of no team."""
 
 
 class Team(BaseModel):
@@ -50,6 +51,8 @@ class Team(BaseModel):
     """Most jobs at a time; None: no limit."""
     weight: float = Field(1.0, gt=0, le=1000)
     """A team with twice the weight gets twice the share where teams compete."""
+    outputs: tuple[str, ...] = ()
+    """Folders below which its jobs write: `["s3://runs/vision"]`. Empty: wherever the stores allow."""
 
 
 class MasterSettings(Settings):
@@ -61,6 +64,9 @@ class MasterSettings(Settings):
     """Further tokens, each with a name and scopes: a JSON list of `{"name": .., "sha256": .., "scopes": ["read"]}`."""
     api_open: bool = False
     """Serve the API without a token: for a trusted network only."""
+    api_hosts: tuple[str, ...] = ()
+    """Names under which callers reach the API, besides localhost and its address: `["essp.example.org"]`, or
+    `["*.example.org"]`. Requests for another name are refused: a web page could have had it point here."""
     api_body_bytes: int = Field(2**20, ge=1024, le=2**30)
     """Largest request body; a job is some kilobytes."""
     api_requests_per_s: float = Field(100.0, ge=0)
@@ -68,8 +74,9 @@ class MasterSettings(Settings):
     seconds' worth; further ones get 429 with `Retry-After`. 0: no limit."""
     api_connections: int = Field(512, ge=8, le=65_536)
     """Connections to the API at once. Where there are more, the one that has been idle longest is closed. Three
-    quarters of them may have a request under way, further requests get 503; the rest is for probes. Each takes a file
-    descriptor (`ulimit -n`)."""
+    quarters of them may have a request under way, further requests get 503; the rest is for probes. A third of these
+    may be event streams, half of those of one caller; of the others a quarter is kept for requests that do something,
+    such as to stop a job. Each takes a file descriptor (`ulimit -n`)."""
     api_patience_s: float = Field(20.0, gt=0, le=3600)
     """Seconds a caller may take to send a request, and to take a part of the answer; then it is cut off."""
     state: str = ""
@@ -90,8 +97,8 @@ class MasterSettings(Settings):
     """Bytes that the budgets of running jobs may come to together; further jobs wait in a queue. Default: what the
     frame cache may hold."""
     teams: Mapping[str, Team] = Field(default_factory=dict)
-    """Quotas and weights of teams, a JSON object: `{"vision": {"budget": "8GiB", "ranks": 4, "jobs": 3, "weight": 2}}`.
-    A token says whose jobs its bearer starts (`essp token --team`)."""
+    """Quotas and weights of teams, a JSON object: `{"vision": {"budget": "8GiB", "ranks": 4, "jobs": 3, "weight": 2}}`,
+    and the folders of their `outputs`. A token says whose jobs its bearer starts (`essp token --team`)."""
     namespace: str = ""
     """`kubernetes`: the namespace (default: that of the master's own pod)."""
     release: str = ""

@@ -34,12 +34,13 @@ from essp_common.job.spec import JobSpec
 from essp_common.job.status import JobEvent, JobState, JobStatus, JobSummary, StreamPreview, TrainerCurve
 from essp_common.messages.control import ControlFeed
 from essp_common.messages.parsing import BadMessage, parsed, refuse, sound
+from essp_common.objects.uris import place_of
 from essp_common.pb.v1.messages_pb2 import Progress
 from essp_common.runtime import conditions, ids
 from essp_common.runtime.conditions import Conditions, Subject
 from essp_common.runtime.failpoints import failpoint
 from essp_common.runtime.retry import Outage
-from essp_common.runtime.threads import lasting
+from essp_common.runtime.threads import lasting, unexpected
 from essp_common.runtime.troubles import Kind
 from essp_common.validation import suggested
 from essp_common.wiring import Adapters
@@ -242,7 +243,10 @@ class Master:
     def _watch(self) -> None:
         """Look again and again, in a thread of its own: that of the master may wait for a server."""
         while not self._draining.wait(_LOOK_S):
-            self.look()
+            try:
+                self.look()
+            except Exception as error:  # noqa: BLE001  whatever it is, the next look is to tell what is over
+                unexpected("essp-conditions", error)
 
     def _unsaved(self) -> dict[Subject, str]:
         """The trainers that cannot save."""
@@ -268,17 +272,28 @@ class Master:
         where that would be removed, and `Forbidden` for an output of another team.
         """
         self._takeover.wait()
-        self._queue.check(spec, asked.team)
+        self._check_team(spec, asked.team)
         self._queue.measure()
         self._starter.start(spec, fresh, checked, asked)
         return self.status(spec.name)
 
     def validate(self, spec: JobSpec, fresh: bool = False, asked: Asked = ANYBODY) -> Preflight:
         """What `start` would check, and nothing of what it would do. Raises as `start` does."""
-        self._queue.check(spec, asked.team)
+        self._check_team(spec, asked.team)
         with self._lock:
             self._jobs.check_output(spec)
         return self._starter.preflight(spec, fresh, asked=asked)
+
+    def _check_team(self, spec: JobSpec, team: str) -> None:
+        """Raises `ConfigError` for a job that its team may not have: it takes up too much, or writes elsewhere."""
+        self._queue.check(spec, team)
+        folders = self._settings.teams[team].outputs if team in self._settings.teams else ()
+        place = place_of(spec.output)
+        if folders and not any(place.below(place_of(folder)) for folder in folders):
+            raise ConfigError(
+                f"output: jobs of team {team} write below {' or '.join(folders)}; choose an output there, as in "
+                f"{folders[0].rstrip('/')}/{spec.name}"
+            )
 
     def pause(self, name: str) -> JobStatus:
         """Issue nothing more until `resume`. Raises `NotFound`, `Conflict`."""
@@ -365,6 +380,12 @@ class Master:
         self._takeover.wait()
         with self._lock:
             return self._jobs.past(name) or status_of(self._jobs[name], self._cache_watch.latest, self._clock())
+
+    def team_of(self, name: str) -> str | None:
+        """Whose job it is; None: there is no such job."""
+        self._takeover.wait()
+        with self._lock:
+            return self._jobs.team_of(name)
 
     def state(self, name: str) -> JobState:
         """Where a job stands, without what `status` counts. Raises `NotFound`."""

@@ -89,10 +89,17 @@ class WorkerLogs:
         (self._lines if level == "INFO" else self._problems).append(found)
 
     def newest(
-        self, most: int, after: int = 0, level: Level = "INFO", job: str = "", pool: str = "", worker: str = ""
+        self,
+        most: int,
+        after: int = 0,
+        level: Level = "INFO",
+        job: str = "",
+        pool: str = "",
+        worker: str = "",
+        wanted: Callable[[LogLine], bool] = lambda line: True,
     ) -> list[LogLine]:
-        """At most so many lines, the newest, oldest first: those after the id `after`, of this level or worse, and of
-        this job, pool and worker (empty: of all).
+        """At most so many lines, the newest, oldest first: those after the id `after`, of this level or worse, of this
+        job, pool and worker (empty: of all), and `wanted`.
 
         A pool is also named by its first parts: `trainer`, `trainer.<job>`. Lines about no job count for none.
         """
@@ -108,5 +115,6 @@ class WorkerLogs:
                 and (not job or line.job == job)
                 and (not pool or line.pool == pool or line.pool.startswith(f"{pool}."))
                 and (not worker or line.worker == worker)
+                and wanted(line)
             )
             return list(islice(found, most))[::-1]

@@ -69,8 +69,8 @@ class TrainerSettings(Settings):
     rank_timeout_s: float = Field(600.0, gt=0)
     """How long ranks wait for a rank that does not answer. They notice at once if one dies."""
     drained_exit: int = Field(0, ge=0, le=125)
-    """Exit code after SIGTERM before the training is done. Set one other than 0 in a Kubernetes Job, which does not
-    restart a pod that exits with 0."""
+    """Exit code of a process that leaves before the training is done, because it or another rank got SIGTERM. Set one
+    other than 0 in a Kubernetes Job, which does not restart a pod that exits with 0."""
 
 
 class Rendezvous(BaseSettings):

@@ -25,7 +25,7 @@ from essp_master.service import Master
 from tests.adversary.storms import ODD_NUMBERS, ODD_TEXTS, storm
 from tests.harness.command_line import essp
 from tests.harness.fleet import adapters_in, make_job, master_over
-from tests.harness.serving import served
+from tests.harness.serving import JSON, served
 from tests.harness.waiting import LONGEST_S
 
 DEEP: Any = None
@@ -65,7 +65,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         master = master_over(adapters)
         document = json.loads(make_job(folder).model_dump_json())
         app = create_app(master, MasterSettings())
-        with served(app) as url, httpx.Client(base_url=url, timeout=LONGEST_S, verify=False) as client:
+        with served(app) as url, httpx.Client(base_url=url, timeout=LONGEST_S, verify=False, headers=JSON) as client:
             yield Place(folder, master, client, document)
 
 

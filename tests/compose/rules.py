@@ -143,6 +143,13 @@ def services_start_in_order(compose: Compose) -> Iterator[str]:
             yield f"{name}: does not wait for setup"
 
 
+def tools_leave_services_alone(compose: Compose) -> Iterator[str]:
+    """`docker compose run` brings up what a service depends on, at one container each: that takes back `--scale`."""
+    for name, service in compose["services"].items():
+        if service.get("profiles") and service.get("depends_on"):
+            yield f"{name}: takes back what was scaled of {', '.join(service['depends_on'])}"
+
+
 def settings_exist(compose: Compose) -> Iterator[str]:
     for name, service in compose["services"].items():
         if not is_essp(service):
@@ -248,6 +255,7 @@ RULES: tuple[Rule, ...] = (
     services_are_confined,
     health_is_checked,
     services_start_in_order,
+    tools_leave_services_alone,
     settings_exist,
     memory_is_enough_on_any_machine,
     servers_are_where_settings_say,

@@ -54,6 +54,11 @@ def put(*path: Any) -> Callable[[Compose], None]:
             put("master", "depends_on", {"setup": {"condition": "service_healthy"}}),
             "waits for setup with",
         ),
+        (
+            rules.tools_leave_services_alone,
+            put("demo", "depends_on", {"decoder": {"condition": "service_healthy"}}),
+            "takes back what was scaled of decoder",
+        ),
         (rules.settings_exist, put("decoder", "environment", "ESSP_DECODER_PROCESES", "2"), "is not a setting"),
         (rules.settings_exist, put("aggregator", "environment", "ESSP_FEATURES", "[]"), "is not a setting"),
         (

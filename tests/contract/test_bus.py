@@ -54,6 +54,11 @@ def leaves_sockets(test: Callable[..., None]) -> Callable[..., None]:
     return test
 
 
+def meet_a_defect(*_: object, **__: object) -> None:
+    """As a method of kafka-python's clients."""
+    raise KeyError("what an answer lacks")
+
+
 class TestMemoryBus(BusContract):
     @pytest.fixture
     def bus(self) -> Iterator[Bus]:
@@ -295,24 +300,29 @@ class TestKafkaBus(BusContract):
         with closing(bus.subscribe([topic], group)) as subscription:
             finish(subscription, take(subscription, 2)[:1])
             assert isinstance(subscription, KafkaSubscription)
-            monkeypatch.setattr(subscription._consumer, "poll", lambda **_: {}["what an answer lacks"])
+            monkeypatch.setattr(subscription._consumer, "poll", meet_a_defect)
             with pytest.raises(TransientError, match="what an answer lacks"):
                 subscription.poll(1, LONGEST_S)
             publish_numbers(2, 3, 0)
             found: list[int] = []
-            until(lambda: found.extend(numbers(take(subscription, 1))) or 2 in found)
+            while 2 not in found:
+                found += numbers(take(subscription, 1))
             assert found == ([1, 2] if group else [2])
 
     def test_a_publisher_that_has_met_a_defect_is_replaced(
         self, bus: Bus, topic: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         assert isinstance(bus, KafkaBus)
-        for call, method in ((lambda: bus.publish(topic, b"", b""), "send"), (bus.flush, "flush")):
+        calls: list[tuple[Callable[[], None], str]] = [
+            (partial(bus.publish, topic, b"", b""), "send"),
+            (bus.flush, "flush"),
+        ]
+        for call, method in calls:
             bus.publish(topic, b"", b"")
             bus.flush()
             assert bus._publisher is not None
             worn = bus._publisher._producer
-            monkeypatch.setattr(worn, method, lambda *_, **__: {}["what an answer lacks"])
+            monkeypatch.setattr(worn, method, meet_a_defect)
             with pytest.raises(FlowUnavailable, match="what an answer lacks"):
                 call()
             bus.publish(topic, b"", b"")

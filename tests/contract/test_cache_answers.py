@@ -157,8 +157,8 @@ def test_value_of_another_type_is_a_miss_and_can_be_stored_again(
     empty_redis_url: str, parts: list[tuple[int, int]]
 ) -> None:
     with redis.Redis.from_url(empty_redis_url) as other, closing(RedisCache.from_url(empty_redis_url)) as cache:
-        for store in (lambda: other.lpush(KEY, "x"), lambda: other.hset(KEY, "x", "y"), lambda: other.set(KEY, "x")):
-            store()
+        for command in (("LPUSH", KEY, "x"), ("HSET", KEY, "x", "y"), ("SET", KEY, "x")):
+            other.execute_command(*command)
             with pytest.raises(CacheMiss):
                 cache.get(KEY, parts)
             assert not other.exists(KEY)

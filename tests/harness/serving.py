@@ -23,6 +23,9 @@ from tests.harness.fleet import Fleet, adapters_in, make_job, master_over, run_t
 from tests.harness.running import running
 from tests.harness.waiting import LONGEST_S
 
+JSON = {"Content-Type": "application/json"}
+"""What the API asks of bodies."""
+
 
 @contextmanager
 def served(app: Starlette, settings: MasterSettings | None = None) -> Iterator[str]:
@@ -51,7 +54,8 @@ class Served:
         self.job = make_job(folder)
         self.fleet = self._open.enter_context(closing(Fleet(self.adapters, self.job)))
         self.url = self._open.enter_context(served(create_app(self.master, self.settings), self.settings))
-        client = httpx.Client(base_url=self.url, timeout=LONGEST_S, verify=False)  # reading certificates takes long
+        client = httpx.Client(base_url=self.url, timeout=LONGEST_S, verify=False, headers=JSON)
+        # `verify=False`: reading certificates takes long
         self.client = self._open.enter_context(client)
 
     def __enter__(self) -> Self:

@@ -28,6 +28,7 @@ T = TypeVar("T")
 
 _COMMAND = [sys.executable, "-m", "essp"]
 _LOOK_S = 0.05
+_YAML = {"Content-Type": "application/yaml"}
 _LOG_LINES = 40
 
 
@@ -200,7 +201,7 @@ class Api:
 
     def start(self, text: str) -> int:
         """Ask for a job to be started; the status code."""
-        return self._client.post("/v1/jobs", content=text).status_code
+        return self._client.post("/v1/jobs", content=text, headers=_YAML).status_code
 
     def ask(self, job: str, action: str) -> int:
         """Ask for `pause`, `resume` or `stop`; the status code."""

@@ -14,12 +14,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from essp.embedded.local_api import LocalApi
 from essp_common import topics
 from essp_common.cache.port import clip_key
 from essp_common.job.status import JobState
 from essp_common.pb.v1.messages_pb2 import TRAIN, FrameCodec, LogLine, LogLines, Made, Progress
 from essp_common.runtime.troubles import Kind
 from essp_common.video import codec
+from essp_master.config import MasterSettings
 from tests.harness.serving import Served
 from tools.page_pictures import PROGRAMS, Browser, browser, chromium, give_token
 
@@ -97,6 +99,26 @@ def test_a_job_is_watched_paused_and_resumed(tmp_path: Path, page: Browser) -> N
             page.evaluate(f"document.querySelector('button.{action}').click()")
             page.wait(f"document.querySelector('.head .state.{state}')")
             assert served.master.status(name).state is state
+        assert page.troubles == []
+
+
+@needs_chromium
+def test_the_address_of_a_run_opens_its_page_and_shows_its_token_to_nobody(tmp_path: Path, page: Browser) -> None:
+    """At once, and before there is a job."""
+    with Served(tmp_path) as served, LocalApi(MasterSettings(), "127.0.0.1", 0) as api:
+        page.troubles.clear()
+        served.start()
+        page.open(api.address)
+        page.wait("document.body.innerText.includes('no job is under way here')")
+        page.troubles.clear()  # that answer is one
+        with api.serving(served.master):
+            page.evaluate(LOOK)
+            page.wait(f"document.querySelector('main').innerText.includes({json.dumps(served.job.name)})")
+            assert page.evaluate("location.href") == api.address.partition("#")[0] + "#/"
+            page.open(f"{page.evaluate('location.href')}jobs/{served.job.name}")
+            page.wait("document.querySelector('button.pause')")
+            page.evaluate("document.querySelector('button.pause').click()")
+            page.wait("document.querySelector('.head .state.paused')")
         assert page.troubles == []
 
 

@@ -147,7 +147,7 @@ class Client:
     """The API, as far as it answers."""
 
     def __init__(self, port: int) -> None:
-        headers = {"Authorization": f"Bearer {TOKEN}"}
+        headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/yaml"}
         self._http = httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=1.0)
 
     def start(self, text: str) -> bool:

@@ -91,6 +91,7 @@ ESSP_{{ upper $name }}: {{ include "essp.setting" $value | quote }}
 {{- if $root.Values.api.open }}
 - {name: ESSP_API_OPEN, value: "true"}
 {{- end }}
+- {name: ESSP_API_HOSTS, value: {{ include "essp.apiHosts" $root | quote }}}
 {{- include "essp.tokenEnv" $root }}
 {{- include "essp.controlEnv" . }}
 {{- else }}
@@ -102,6 +103,16 @@ ESSP_{{ upper $name }}: {{ include "essp.setting" $value | quote }}
 {{- with $pool.env }}
 {{ toYaml . }}
 {{- end }}
+{{- end -}}
+
+{{/* The names under which callers reach the master: a request for another one could be a foreign page's. */}}
+{{- define "essp.apiHosts" -}}
+{{- $service := printf "%s-master" (include "essp.fullname" .) -}}
+{{- $inside := printf "%s.%s" $service .Release.Namespace -}}
+{{- $names := list $service $inside (printf "%s.svc" $inside) (printf "%s.svc.cluster.local" $inside) -}}
+{{- if .Values.api.ingress.enabled }}{{ $names = append $names .Values.api.ingress.host }}{{ end -}}
+{{- if .Values.api.httpRoute.enabled }}{{ $names = concat $names .Values.api.httpRoute.hostnames }}{{ end -}}
+{{- concat $names .Values.api.hosts | uniq | toRawJson -}}
 {{- end -}}
 
 {{- define "essp.tokenEnv" -}}

@@ -9,6 +9,7 @@ from fastapi import FastAPI
 from essp_common import distribution
 from essp_common.job.spec import JobSpec
 from essp_master.api import conditions, events, health, jobs, logs, page, pools, problems, registrations
+from essp_master.api.callers import OwnJobs
 from essp_master.api.guard import guarded
 from essp_master.config import MasterSettings
 from essp_master.pools.reconciler import Reconciler
@@ -39,7 +40,7 @@ def create_app(
     app.include_router(jobs.router(master))
     app.include_router(events.router(master))
     app.include_router(registrations.router(tables))
-    app.include_router(pools.router(reconciler))
+    app.include_router(pools.router(reconciler, OwnJobs(master)))
     app.include_router(conditions.router(master))
     app.include_router(logs.router(master))
     app.include_router(health.router(master, reconciler))

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 
 from essp_common.runtime.conditions import Condition
+from essp_master.api.callers import OwnJobs, caller_of
 from essp_master.api.problems import answers_of
 from essp_master.service import Master
 
 
 def router(master: Master) -> APIRouter:
     """The route of conditions."""
+    own = OwnJobs(master)
     routes = APIRouter(prefix="/v1/conditions", tags=["conditions"])
 
     @routes.get("", operation_id="list_conditions", responses=answers_of(401, 403))
-    def list_conditions() -> list[Condition]:
+    def list_conditions(request: Request) -> list[Condition]:
         """What keeps pools, trainers or the master from working now, the oldest first. Empty: nothing does."""
-        return list(master.conditions.present)
+        return [it for it in master.conditions.present if own.sees_pool(caller_of(request), it.subject)]
 
     return routes

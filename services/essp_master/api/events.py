@@ -10,11 +10,12 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Query
+from fastapi import APIRouter, Depends, Header, Query
 from fastapi.sse import format_sse_event
 from starlette.responses import StreamingResponse
 
 from essp_common.job.status import JobEvent
+from essp_master.api.callers import OwnJobs
 from essp_master.api.problems import answers_of
 from essp_master.api.status_feed import STATUS_S, StatusFeed, Watched
 from essp_master.service import Master
@@ -32,7 +33,7 @@ class EventStream(StreamingResponse):
 
 def router(master: Master) -> APIRouter:
     """The route of events."""
-    routes = APIRouter(prefix="/v1/jobs", tags=["jobs"])
+    routes = APIRouter(prefix="/v1/jobs", tags=["jobs"], dependencies=[Depends(OwnJobs(master))])
     feed = StatusFeed(master)
 
     async def stream(name: str, seen: int, job: Watched) -> AsyncIterator[bytes]:

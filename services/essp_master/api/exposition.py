@@ -137,7 +137,7 @@ class PoolCollector(Collector):
 
 
 def exposition(*collectors: Collector) -> bytes:
-    """All metrics of this process, and of these."""
+    """All metrics of this process, which name no job, and of these."""
     registry = CollectorRegistry()
     for collector in collectors:
         registry.register(collector)

@@ -1,12 +1,16 @@
-"""Who may call the API: token, scope, rate and size of the body, checked before the body is read.
+"""Who may call the API: what the door lets in (`door.py`), then token, scope, rate, and type and size of the body,
+checked before the body is read.
 
+    metrics    read the figures of all jobs at /metrics
     read       look at jobs, events, what is registered
     operate    check, start, pause, resume, stop jobs
     register   change what is registered: code that will run
-    admin      everything
+    admin      everything, of every team
 
-Health, metrics, the empty page and the description of the API need no token: probes, Prometheus and a browser have
-none, and these paths reveal no data.
+Whose jobs a token is for says `callers.py`.
+
+Probes, the empty page and the description of the API need no token: a browser has none yet, and these paths reveal no
+data. Without a token `/metrics` has the figures of the process alone, which name no job.
 Tokens are kept as SHA-256 (they are long and random, so nothing slower is needed), and compared in constant time.
 """
 
@@ -16,6 +20,7 @@ import hashlib
 import hmac
 import logging
 import math
+import socket
 import time
 from collections.abc import Sequence
 
@@ -25,42 +30,42 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from essp_common.distribution import VERSION_HEADER, version
 from essp_common.runtime.metrics import API_SECONDS
+from essp_master.api.callers import Caller
+from essp_master.api.door import Door, Refusal, own_request, untyped
 from essp_master.api.page import OPEN_PARTS
+from essp_master.api.places import Places, Use
 from essp_master.api.problems import problem
 from essp_master.api.rates import Rates
 from essp_master.config import ApiToken, MasterSettings, Right
 
 log = logging.getLogger(__name__)
 
-OPEN_PATHS = frozenset(
-    {
-        "/livez",
-        "/readyz",
-        "/metrics",
-        "/",
-        "/favicon.ico",
-        "/docs",
-        "/openapi.json",
-        *OPEN_PARTS,
-    }
-)
+METRICS = "/metrics"
+_PROBES = frozenset({"/livez", "/readyz"})
+_PAGES = frozenset({"/", "/docs"})
+OPEN_PATHS = frozenset({*_PROBES, *_PAGES, METRICS, "/favicon.ico", "/openapi.json", *OPEN_PARTS})
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
 _METHODS = _READING | {"POST", "PUT", "PATCH", "DELETE"}
 _JOBS = "/v1/jobs"
 _REGISTERED = ("/v1/extractors/", "/v1/trainers/", "/v1/pools/")
+_YAML = frozenset({_JOBS, f"{_JOBS}:validate"})
+"""What may come as YAML, besides changes of jobs."""
 _MOST_DIGITS = 20
 """Of a length; Python takes quadratic time for thousands."""
 _HEADERS = {
     b"x-content-type-options": b"nosniff",
     b"referrer-policy": b"no-referrer",
+    b"cross-origin-resource-policy": b"same-origin",
+    b"content-security-policy": b"default-src 'none'; frame-ancestors 'none'",
     VERSION_HEADER.lower().encode(): version().encode(),
 }
-"""Of each answer."""
+"""Of each answer that does not say it otherwise."""
+_UNSTORED = (b"cache-control", b"no-store")
+"""Of each answer that may hold data."""
 
 
 class Guard:
-    """ASGI middleware. Puts the name of the token into `request.state.caller`, its team into `request.state.team`, and
-    into `request.state.admin` whether it may do what is for other teams: so may everybody where no tokens are.
+    """ASGI middleware. Puts who calls into `request.state.caller` (`callers.py`).
 
     It decides by the path that the router sees, which is the scope's: a URL that is put together of this path and of
     headers may read otherwise. What is not known to be open needs a token, whatever it is.
@@ -73,47 +78,59 @@ class Guard:
         body_bytes: int,
         requests_per_s: float,
         requests_at_once: int = 1000,
+        names: Sequence[str] = (),
     ) -> None:
         """`tokens`: callers have to show one of them; none: the API is open. `requests_per_s`: limit for one caller.
-        `requests_at_once`: limit for all; probes do not count."""
+        `requests_at_once`: limit for all, shared out by `places.py`; what needs no token does not count. `names`: of
+        this server (`door.py`)."""
         self._app = app
         self._rates = Rates(requests_per_s)
         self._tokens = tokens
+        self._teams = any(token.team for token in tokens)
+        self._door = Door(names)
         self._body_bytes = body_bytes
-        self._requests_at_once = requests_at_once
-        self._under_way = 0
+        self._places = Places(requests_at_once)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             return await self._app(scope, receive, send)
         if scope["type"] != "http":
             raise RuntimeError(f"the API speaks HTTP, not {scope['type']}")
-        send = _with_headers(_timed(scope, send))
+        send = _with_headers(scope, _timed(scope, send))
         request = Request(scope)
         refusal = self._refusal(request)
         if refusal is not None:
             return await refusal(scope, receive, send)
-        self._under_way += 1
         try:
-            await self._app(scope, _Limited(receive, self._body_bytes), send)
+            if _is_open(request):
+                return await self._app(scope, receive, send)
+            with self._places.taken(_use(request), request.state.caller.identity):
+                await self._app(scope, _Limited(receive, self._body_bytes), send)
         except ClientDisconnect:
             log.info("a caller left before its request had arrived")
-        finally:
-            self._under_way -= 1
         return None
 
     def _refusal(self, request: Request) -> ASGIApp | None:
-        request.state.caller, request.state.team, request.state.admin = "anyone", "", not self._tokens
         path = request.scope["path"]
-        if path in OPEN_PATHS and request.method in _READING:
+        reads = request.method in _READING
+        request.state.caller = _nobody(request, all_teams=not self._tokens)
+        if shut := self._door.refusal(request.scope, probe=reads and path in _PROBES, page=reads and path in _PAGES):
+            return _problem(shut)
+        if _is_open(request):
             return None
-        if self._under_way >= self._requests_at_once:
-            detail = (
-                f"{self._under_way} requests are under way, and no more are taken (ESSP_API_CONNECTIONS); try again"
-            )
+        return self._unknown(request) or self._crowded(request) or self._unfit(request)
+
+    def _crowded(self, request: Request) -> ASGIApp | None:
+        """The refusal of what there is no place for."""
+        if lack := self._places.lack(_use(request), request.state.caller.identity):
+            detail = f"{lack}, and no more are taken (ESSP_API_CONNECTIONS); try again"
             return problem(503, "Too many requests at once", detail, {"Retry-After": "1"})
+        return None
+
+    def _unknown(self, request: Request) -> ASGIApp | None:
+        """The refusal of a caller who asks too often, or for what the token shown is not for."""
         token = self._token_of(request) if self._tokens else None
-        caller = f"token {token.name}" if token else f"address {request.client.host if request.client else ''}"
+        caller = f"token {token.name}" if token else f"address {_address(request)}"
         if wait_s := self._rates.wait_s(caller):
             return problem(
                 429,
@@ -121,15 +138,34 @@ class Guard:
                 f"{caller} sends more requests than ESSP_API_REQUESTS_PER_S of the master allows; wait",
                 {"Retry-After": str(math.ceil(wait_s))},
             )
-        if self._tokens:
-            if token is None:
-                return _unknown(request)
-            right = needed(request.method, path)
-            if right not in token.scopes and Right.ADMIN not in token.scopes:
-                return problem(403, "Scope missing", f"token {token.name} lacks the scope `{right}` that this needs")
-            request.state.caller, request.state.team = token.name, token.team
-            request.state.admin = Right.ADMIN in token.scopes
-        return None if self._fits(request.headers.get("content-length", "0")) else self._too_large()
+        if not self._tokens:
+            return None
+        if token is None:
+            return _unknown(request)
+        right = needed(request.method, request.scope["path"])
+        request.state.caller = known = self._bearer(token, right)
+        if not known.may(right) and not (right is Right.METRICS and known.may(Right.READ)):
+            return problem(403, "Scope missing", f"token {token.name} lacks the scope `{right}` that this needs")
+        return None
+
+    def _bearer(self, token: ApiToken, right: Right) -> Caller:
+        everything = Right.ADMIN in token.scopes or (right is Right.METRICS and right in token.scopes)
+        return Caller(
+            name=token.name,
+            identity=token.sha256,
+            scopes=token.scopes,
+            team=token.team,
+            all_teams=everything or not self._teams,
+        )
+
+    def _unfit(self, request: Request) -> ASGIApp | None:
+        """The refusal of a body of another type, or one that is too large."""
+        method, path, headers = request.method, request.scope["path"], request.headers
+        takes_yaml = path in _YAML or (method == "PATCH" and path.startswith(f"{_JOBS}/"))
+        is_bare = method == "POST" and path not in _YAML and (bool(self._tokens) or own_request(headers))
+        if refused := untyped(method, headers, takes_yaml, is_bare):
+            return _problem(refused)
+        return None if self._fits(headers.get("content-length", "0")) else self._too_large()
 
     def _token_of(self, request: Request) -> ApiToken | None:
         scheme, _, shown = request.headers.get("authorization", "").partition(" ")
@@ -153,7 +189,41 @@ def guarded(app: ASGIApp, settings: MasterSettings) -> Guard:
         settings.api_body_bytes,
         settings.api_requests_per_s,
         settings.api_connections * 3 // 4,
+        (*settings.api_hosts, _own_name(settings)),
     )
+
+
+def _is_open(request: Request) -> bool:
+    """Whether a request needs no token, and takes nobody's place."""
+    path = request.scope["path"]
+    asks_for_jobs = path == METRICS and "authorization" in request.headers
+    return request.method in _READING and path in OPEN_PATHS and not asks_for_jobs
+
+
+def _use(request: Request) -> Use:
+    if request.method not in _READING:
+        return Use.ACT
+    path = request.scope["path"]
+    return Use.STREAM if path.startswith(f"{_JOBS}/") and path.endswith("/events") else Use.READ
+
+
+def _own_name(settings: MasterSettings) -> str:
+    """Where standbys find this master (`assembly.py`)."""
+    url = settings.url.partition("://")[2].partition("/")[0]
+    return url or (socket.gethostname() if settings.lease else "")
+
+
+def _nobody(request: Request, all_teams: bool) -> Caller:
+    """Who shows no token. `all_teams`: the API is open."""
+    return Caller("anyone", f"address {_address(request)}", frozenset(), "", all_teams)
+
+
+def _address(request: Request) -> str:
+    return request.client.host if request.client else ""
+
+
+def _problem(refused: Refusal) -> ASGIApp:
+    return problem(refused.status, refused.title, refused.detail)
 
 
 def _unknown(request: Request) -> ASGIApp:
@@ -175,7 +245,7 @@ def _unknown(request: Request) -> ASGIApp:
 def needed(method: str, path: str) -> Right:
     """The scope that a request needs: everything, unless it is known to need less."""
     if method in _READING:
-        return Right.READ
+        return Right.METRICS if path == METRICS else Right.READ
     if path == _JOBS or path.startswith((f"{_JOBS}/", f"{_JOBS}:")):
         return Right.OPERATE
     return Right.REGISTER if path.startswith(_REGISTERED) else Right.ADMIN
@@ -198,11 +268,15 @@ def _timed(scope: Scope, send: Send) -> Send:
     return sending
 
 
-def _with_headers(send: Send) -> Send:
+def _with_headers(scope: Scope, send: Send) -> Send:
+    is_data = scope["path"] not in OPEN_PATHS or scope["path"] == METRICS
+
     async def sending(message: Message) -> None:
         if message["type"] == "http.response.start":
-            there = {name.lower() for name, _ in message["headers"]}
-            message["headers"] = [*message["headers"], *(each for each in _HEADERS.items() if each[0] not in there)]
+            own = [each for each in message["headers"] if not is_data or each[0].lower() != _UNSTORED[0]]
+            there = {name.lower() for name, _ in own}
+            more = [each for each in _HEADERS.items() if each[0] not in there]
+            message["headers"] = [*own, *more, *([_UNSTORED] if is_data else [])]
         await send(message)
 
     return sending

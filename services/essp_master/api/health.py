@@ -1,17 +1,19 @@
-"""Probes and metrics: open to all, since they reveal no data.
+"""Probes and metrics: open to all, as far as they reveal no data.
 
-A master that is kept from working answers `/readyz` with 503 and what it is; it serves requests all the same.
+A master that is kept from working answers `/readyz` with 503 and what kind of trouble it is; it serves requests all the
+same. `/metrics` has the figures of jobs and pools for whoever shows a token: those of its team's jobs, or all.
 
 Probes are answered by the event loop itself, so that they never wait for the threads that answer people.
 """
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
 from essp_common.runtime.conditions import summary
+from essp_master.api.callers import caller_of
 from essp_master.api.exposition import JobCollector, PoolCollector, exposition
 from essp_master.pools.reconciler import Reconciler
 from essp_master.service import Master
@@ -20,9 +22,6 @@ from essp_master.service import Master
 def router(master: Master, reconciler: Reconciler | None) -> APIRouter:
     """The routes for Prometheus and probes; not part of the described API."""
     routes = APIRouter(include_in_schema=False)
-    collectors: list[Collector] = [JobCollector(master.recent)]
-    if reconciler is not None:
-        collectors.append(PoolCollector(reconciler.last_seen, reconciler.ranks))
 
     @routes.get("/livez")
     async def livez() -> Response:
@@ -38,7 +37,14 @@ def router(master: Master, reconciler: Reconciler | None) -> APIRouter:
         return Response(f"{waits if master.obstacle else 'starts, or leaves'}\n", 503, media_type="text/plain")
 
     @routes.get("/metrics")
-    def metrics() -> Response:
+    def metrics(request: Request) -> Response:
+        caller = caller_of(request)
+        if not (caller.all_teams or caller.scopes):
+            return Response(exposition(), media_type=CONTENT_TYPE_LATEST)
+        jobs = [job for job in master.recent() if caller.owns(job.team)]
+        collectors: list[Collector] = [JobCollector(lambda: jobs)]
+        if caller.all_teams and reconciler is not None:
+            collectors.append(PoolCollector(reconciler.last_seen, reconciler.ranks))
         return Response(exposition(*collectors), media_type=CONTENT_TYPE_LATEST)
 
     return routes

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from pydantic import BaseModel, Field
 
 from essp_common.artifacts.removal import Removal
 from essp_common.job.changes import parse_changes
-from essp_common.job.spec import parse_spec
+from essp_common.job.spec import JobSpec, parse_spec
 from essp_common.job.status import JobKind, JobState, JobStatus, JobSummary, StreamPreview, TrainerCurve
 from essp_master.api.aside import Aside
+from essp_master.api.callers import OwnJobs, caller_of
 from essp_master.api.idempotency import Answers, fingerprint
 from essp_master.api.pages import PAGE_SIZE, PAGE_SIZE_MOST, page
 from essp_master.api.problems import answers_of
@@ -90,21 +91,23 @@ _CHANGE_BODY = {
 
 def router(master: Master) -> APIRouter:
     """The routes of jobs."""
-    routes = APIRouter(prefix="/v1/jobs", tags=["jobs"])
-    aside, commands = Aside(), Aside()
-    _add_start(routes, master, aside)
-    _add_validate(routes, master, aside)
+    own, aside, commands = OwnJobs(master), Aside(), Aside()
+    routes = APIRouter(prefix="/v1/jobs", tags=["jobs"], dependencies=[Depends(own)])
+    _add_start(routes, master, own, aside)
+    _add_validate(routes, master, own, aside)
     _add_change(routes, master, aside)
 
     @routes.get("", operation_id="list_jobs", responses=answers_of(401, 403, 422, 503))
     def list_jobs(
+        request: Request,
         state: Annotated[list[JobState] | None, Query(description="Only jobs in one of these states.")] = None,
         kind: Annotated[JobKind | None, Query(description="Only jobs of this kind.")] = None,
         page_size: Annotated[int, Query(ge=1, le=PAGE_SIZE_MOST)] = PAGE_SIZE,
         page_token: Annotated[str, Query(max_length=500, description="From the answer before.")] = "",
     ) -> JobPage:
-        """The jobs this master knows, newest first."""
-        wanted = [j for j in master.jobs() if (not state or j.state in state) and kind in (None, j.kind)]
+        """The jobs this master knows that are open to the token: those of its team, or all. Newest first."""
+        known = [job for job in master.jobs() if caller_of(request).owns(job.team)]
+        wanted = [job for job in known if (not state or job.state in state) and kind in (None, job.kind)]
         jobs, token = page(wanted, lambda job: (job.created.isoformat(), job.name), page_size, page_token)
         return JobPage(jobs=jobs, next_page_token=token)
 
@@ -127,7 +130,7 @@ def router(master: Master) -> APIRouter:
         return master.preview(name, stream)
 
     @routes.put(
-        "/{name}/priority", operation_id="prioritise_job", responses=answers_of(401, 403, 404, 409, 413, 422, 503)
+        "/{name}/priority", operation_id="prioritise_job", responses=answers_of(401, 403, 404, 409, 413, 415, 422, 503)
     )
     def prioritise_job(name: str, wanted: JobPriority) -> JobStatus:
         """Give a job another priority in the queue, also while it runs; it may have to make room for others, or others
@@ -139,19 +142,19 @@ def router(master: Master) -> APIRouter:
             f"/{{name}}:{action}",
             operation_id=f"{action}_job",
             summary=action.title(),
-            responses=answers_of(401, 403, 404, 409, 503),
+            responses=answers_of(401, 403, 404, 409, 415, 503),
         )(commands.route(_action(master, action)))
     return routes
 
 
-def _add_start(routes: APIRouter, master: Master, aside: Aside) -> None:
+def _add_start(routes: APIRouter, master: Master, own: OwnJobs, aside: Aside) -> None:
     answers: Answers[JobStatus] = Answers(JobStatus)
 
     @routes.post(
         "",
         status_code=202,
         operation_id="start_job",
-        responses=answers_of(401, 403, 409, 413, 422, 503),
+        responses=answers_of(401, 403, 409, 413, 415, 422, 503),
         openapi_extra=_BODY,
     )
     async def start_job(
@@ -166,8 +169,8 @@ def _add_start(routes: APIRouter, master: Master, aside: Aside) -> None:
         body = await request.body()
 
         def start() -> JobStatus:
-            asks = _asked(request, replaces)
-            return master.start(parse_spec(body.decode("utf-8", "replace")), fresh, asked=asks)
+            spec = parse_spec(body.decode("utf-8", "replace"))
+            return master.start(spec, fresh, asked=_asked(own, request, spec, replaces))
 
         asked = fingerprint(body, str(fresh), replaces)
         status = await aside.run(answers.once, _of_caller(request, idempotency_key), asked, start)
@@ -175,11 +178,11 @@ def _add_start(routes: APIRouter, master: Master, aside: Aside) -> None:
         return status
 
 
-def _add_validate(routes: APIRouter, master: Master, aside: Aside) -> None:
+def _add_validate(routes: APIRouter, master: Master, own: OwnJobs, aside: Aside) -> None:
     @routes.post(
         ":validate",
         operation_id="validate_job",
-        responses=answers_of(401, 403, 409, 413, 422, 503),
+        responses=answers_of(401, 403, 409, 413, 415, 422, 503),
         openapi_extra=_BODY,
     )
     async def validate_job(
@@ -192,7 +195,8 @@ def _add_validate(routes: APIRouter, master: Master, aside: Aside) -> None:
         body = await request.body()
 
         def check() -> JobCheck:
-            found = master.validate(parse_spec(body.decode("utf-8", "replace")), fresh, _asked(request, replaces))
+            spec = parse_spec(body.decode("utf-8", "replace"))
+            found = master.validate(spec, fresh, _asked(own, request, spec, replaces))
             clips = sum(plan.clips for plan in found.phases.plans)
             trainers = list(found.spec.trainers)
             warnings, removes = list(found.warnings), _removed(found.removes)
@@ -207,7 +211,7 @@ def _add_change(routes: APIRouter, master: Master, aside: Aside) -> None:
     @routes.patch(
         "/{name}",
         operation_id="change_job",
-        responses=answers_of(401, 403, 404, 409, 413, 422, 503),
+        responses=answers_of(401, 403, 404, 409, 413, 415, 422, 503),
         openapi_extra=_CHANGE_BODY,
     )
     async def change_job(name: str, request: Request, idempotency_key: IdempotencyKey = None) -> JobStatus:
@@ -225,8 +229,9 @@ def _add_change(routes: APIRouter, master: Master, aside: Aside) -> None:
         return await aside.run(answers.once, key, fingerprint(body, name), change)
 
 
-def _asked(request: Request, replaces: str) -> Asked:
-    return Asked(request.state.team, request.state.admin, replaces)
+def _asked(own: OwnJobs, request: Request, spec: JobSpec, replaces: str) -> Asked:
+    caller = caller_of(request)
+    return Asked(own.team_for(caller, spec.name), caller.all_teams, replaces)
 
 
 def _removed(removal: Removal | None) -> Removed | None:
@@ -238,7 +243,7 @@ def _removed(removal: Removal | None) -> Removed | None:
 
 def _of_caller(request: Request, key: str | None) -> str | None:
     """Two callers may take the same key: what they ask is done for each."""
-    return None if key is None else fingerprint(request.state.caller, key)
+    return None if key is None else fingerprint(caller_of(request).identity, key)
 
 
 def _action(master: Master, action: str) -> Any:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request
 
+from essp_master.api.callers import OwnJobs, caller_of
 from essp_master.api.events import MOST
 from essp_master.api.problems import answers_of
 from essp_master.service import Master
@@ -16,10 +17,12 @@ _Name = Annotated[str, Query(max_length=200)]
 
 def router(master: Master) -> APIRouter:
     """The route of logs."""
+    own = OwnJobs(master)
     routes = APIRouter(prefix="/v1/logs", tags=["logs"])
 
     @routes.get("", operation_id="list_logs", responses=answers_of(401, 403, 422))
     def list_logs(
+        request: Request,
         after: Annotated[int, Query(ge=0, le=MOST, description="Only lines after this id.")] = 0,
         most: Annotated[int, Query(ge=1, le=10_000, description="So many of the newest.")] = 500,
         level: Annotated[Level, Query(description="Lines of this level, and worse ones.")] = "INFO",
@@ -29,8 +32,15 @@ def router(master: Master) -> APIRouter:
     ) -> list[LogLine]:
         """What workers and the master have logged since this master began, oldest first.
 
-        The newest five thousand lines are held, and as many warnings and errors.
+        The newest five thousand lines are held, and as many warnings and errors. The token of a team gets the lines
+        about the team's jobs.
         """
-        return master.worker_logs.newest(most, after, level, job, pool, worker)
+        caller = caller_of(request)
+        names = None if caller.all_teams else own.names(caller)
+
+        def open_to_it(line: LogLine) -> bool:
+            return names is None or line.job in names
+
+        return master.worker_logs.newest(most, after, level, job, pool, worker, open_to_it)
 
     return routes

@@ -6,12 +6,13 @@ from fastapi import APIRouter, Request
 
 from essp_common.errors import ConfigError
 from essp_master.api.aside import Aside
+from essp_master.api.callers import OwnJobs, caller_of
 from essp_master.api.problems import answers_of
 from essp_master.pools.reconciler import PoolEvent, PoolView, Reconciler
 from essp_master.pools.rules import PoolRule
 
 
-def router(reconciler: Reconciler | None) -> APIRouter:
+def router(reconciler: Reconciler | None, own: OwnJobs) -> APIRouter:
     """The routes of pools."""
     routes, aside = APIRouter(prefix="/v1/pools", tags=["pools"]), Aside()
 
@@ -22,26 +23,28 @@ def router(reconciler: Reconciler | None) -> APIRouter:
 
     @routes.get("", operation_id="list_pools", responses=answers_of(401, 403, 422, 503))
     @aside.route
-    def list_pools() -> list[PoolView]:
-        """All pools, with their classification by the autoscaler."""
-        return keeper().pools()
+    def list_pools(request: Request) -> list[PoolView]:
+        """All pools, with their classification by the autoscaler; of trainings those that are open to the token."""
+        return [pool for pool in keeper().pools() if own.sees_pool(caller_of(request), pool.name)]
 
     @routes.get("/events", operation_id="pool_events", responses=answers_of(401, 403, 422))
-    def pool_events() -> list[PoolEvent]:
+    def pool_events(request: Request) -> list[PoolEvent]:
         """Changes of pools and their reasons, newest last."""
-        return keeper().events()
+        return [event for event in keeper().events() if own.sees_pool(caller_of(request), event.pool)]
 
-    @routes.put("/{name}", operation_id="set_pool", responses=answers_of(401, 403, 404, 413, 422, 503))
+    @routes.put("/{name}", operation_id="set_pool", responses=answers_of(401, 403, 404, 413, 415, 422, 502, 503))
     @aside.route
     def set_pool(name: str, rule: PoolRule, request: Request) -> PoolRule:
         """Keep a pool within these bounds, or at this size, also after another master has taken over."""
-        keeper().set(name, rule, request.state.caller)
+        keeper().set(name, rule, caller_of(request).name)
         return rule
 
-    @routes.delete("/{name}", operation_id="reset_pool", status_code=204, responses=answers_of(401, 403, 404, 422, 503))
+    @routes.delete(
+        "/{name}", operation_id="reset_pool", status_code=204, responses=answers_of(401, 403, 404, 422, 502, 503)
+    )
     @aside.route
     def reset_pool(name: str, request: Request) -> None:
         """Forget what was set: the pool gets the bounds that it was made with."""
-        keeper().reset(name, request.state.caller)
+        keeper().reset(name, caller_of(request).name)
 
     return routes

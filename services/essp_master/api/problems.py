@@ -23,6 +23,8 @@ from starlette.exceptions import HTTPException
 from essp_common.artifacts.removal import OfAnotherJob
 from essp_common.errors import ConfigError, Conflict, EsspError, Forbidden, NotFound, PreconditionFailed, TransientError
 from essp_common.field_paths import PATH
+from essp_common.validation import MOST_PROBLEMS
+from essp_master.pools.port import PlatformRefuses
 
 log = logging.getLogger(__name__)
 
@@ -42,17 +44,20 @@ _STATUS: tuple[tuple[type[EsspError], int, str], ...] = (
     (PreconditionFailed, 412, "It was changed meanwhile"),
     (Conflict, 409, "The state does not allow it"),
     (TransientError, 503, "A server does not answer"),
+    (PlatformRefuses, 502, "The platform refuses"),
 )
 _MEANINGS = {
     401: "No or wrong token",
-    403: "The token lacks the scope, or the output is another team's",
+    403: "The token lacks the scope, the output is another team's, or a page of another site sent it",
     404: "Not found",
     409: "The state does not allow it; the answer names it",
     412: "It was changed since the given version",
     413: "The body is too large",
+    415: "The content type is not that of JSON or YAML",
     422: "Not valid; the answer names the fields",
     428: "The version to change has to be given",
     429: "Too many requests; Retry-After gives the seconds to wait",
+    502: "The platform refuses; the answer says why",
     503: "A server does not answer",
 }
 
@@ -133,7 +138,10 @@ def install(app: Starlette) -> None:
 
     async def on_invalid_request(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, RequestValidationError)
-        errors = [{"field": ".".join(str(p) for p in e["loc"]), "detail": str(e["msg"])} for e in error.errors()]
+        errors = [
+            {"field": ".".join(str(p) for p in e["loc"]), "detail": str(e["msg"])}
+            for e in error.errors()[:MOST_PROBLEMS]
+        ]
         detail = "; ".join(f"{e['field']}: {e['detail']}" for e in errors)
         return problem(422, "The request is not valid", detail, errors=errors)
 

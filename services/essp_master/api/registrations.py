@@ -14,6 +14,7 @@ from fastapi import APIRouter, Header, Path, Request, Response
 
 from essp_common.errors import ConfigError
 from essp_master.api.aside import Aside
+from essp_master.api.callers import caller_of
 from essp_master.api.problems import PreconditionRequired, answers_of
 from essp_master.registrations import Change, ExtractorRow, Kind, Registrations, Row, TrainerRow
 
@@ -71,13 +72,13 @@ def _add_table(
             raise ConfigError(f"name: is {row.name!r} in the body and {name!r} in the address")
         if if_match is None and if_none_match is None:
             raise PreconditionRequired("send If-None-Match: * to register, or If-Match with the ETag you saw to change")
-        response.headers["ETag"] = known().put(kind, row, request.state.caller, if_match)
+        response.headers["ETag"] = known().put(kind, row, caller_of(request).name, if_match)
         return row
 
     def delete_row(name: RowName, request: Request, if_match: IfMatch = None) -> None:
         if if_match is None:
             raise PreconditionRequired("send If-Match with the ETag you saw")
-        known().delete(kind, name, request.state.caller, if_match)
+        known().delete(kind, name, caller_of(request).name, if_match)
 
     put_row.__annotations__["row"] = model  # where FastAPI looks for the type of the body
     _describe(routes, kind, model, [aside.route(call) for call in (list_rows, get_row, put_row, delete_row)])
@@ -92,7 +93,7 @@ def _describe(
     """Give the four operations of a table their places, names and answers."""
     list_rows, get_row, put_row, delete_row = calls
     single, here, reading = kind.removesuffix("s"), f"/{kind}/{{name}}", (401, 403, 422, 503)
-    changing = (*reading, 412, 413, 428)
+    changing = (*reading, 412, 413, 415, 428)
     routes.get(
         f"/{kind}",
         operation_id=f"list_{kind}",

@@ -26,6 +26,8 @@ from essp_master.api.problems import problem
 LEADER = "Essp-Leader"
 _METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 _OWN = frozenset({"host", "connection", "transfer-encoding", "content-length", "keep-alive", "upgrade"})
+_CHECKED = frozenset({"origin", "sec-fetch-site", "sec-fetch-mode", "sec-fetch-dest", "sec-fetch-user"})
+"""The door of this master has looked at them. The leader would compare them with its own address."""
 _CONNECT_S = 5.0
 _LOOK_S = 1.0
 """How often it is looked whether the one who was asked still leads."""
@@ -54,7 +56,10 @@ def create_standby(leader: Callable[[], str], own_url: str) -> Starlette:
         if not url or url == own_url:
             return problem(503, "No leader", "no master leads at the moment; try again", {"Retry-After": "2"})
         # As they came: a path that is put together of headers could be another one than the guard has seen.
-        headers = [(name, value) for name, value in request.headers.raw if name.decode("latin-1").lower() not in _OWN]
+        dropped = _OWN | _CHECKED
+        headers = [
+            (name, value) for name, value in request.headers.raw if name.decode("latin-1").lower() not in dropped
+        ]
         path, query = request.scope["raw_path"].decode("ascii"), request.scope["query_string"].decode("ascii")
         body = await request.body()
         try:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 
 from essp_common.bus.port import Bus
 from essp_common.errors import PermanentError, TransientError, Unavailable
@@ -77,6 +78,7 @@ class Outbox:
 
     def _send_singly(self, count: int) -> None:
         """Find out which effect it is that fails each time."""
+        self._hear_of_losses()
         for _ in range(count):
             job, effect = self._effects[0]
             try:
@@ -87,4 +89,11 @@ class Outbox:
             except Exception as error:
                 log.exception("job %s: given up: %s", job, error, extra={"job_id": job})
                 self._refused.append((job, error if isinstance(error, PermanentError) else unexpected(error)))
+                self._hear_of_losses()
             del self._effects[0]
+
+    def _hear_of_losses(self) -> None:
+        """A message that the broker refuses takes others with it. They are of effects that are carried out again now,
+        or of the one that is given up: no reason to begin anew with all, of which one would be refused again."""
+        with suppress(TransientError):
+            self._bus.flush()

@@ -63,6 +63,12 @@ class JobTable:
             raise NotFound(f"there is no job {name!r}; {suggested(name, [*self._jobs, *self._past])}")
         return self._jobs[name]
 
+    def team_of(self, name: str) -> str | None:
+        """Whose job it is; None: there is no such job."""
+        if name in self._jobs:
+            return self._jobs[name].team
+        return self._past[name].summary.team if name in self._past else None
+
     def find(self, name: str) -> Job | None:
         """A job of this master, if there is one of that name."""
         return self._jobs.get(name)

@@ -28,7 +28,8 @@ export function decoded(part) {
 export async function ask(path, { method = "GET", body, type = "application/yaml", headers = {} } = {}) {
   const token = sessionStorage.getItem(TOKEN);
   if (token) headers = { ...headers, Authorization: `Bearer ${token}` };
-  if (body !== undefined) headers = { ...headers, "Content-Type": type };
+  // What has no content type, or that of a form, could have been sent by a page of another site.
+  if (method !== "GET") headers = { ...headers, "Content-Type": body === undefined ? "application/json" : type };
   let answer;
   try {
     answer = await fetch(path, { method, body, headers, signal: method === "GET" ? AbortSignal.timeout(READ_MS) : null });
@@ -38,6 +39,15 @@ export async function ask(path, { method = "GET", body, type = "application/yaml
   const found = await answer.json().catch(() => ({}));
   if (!answer.ok) throw new Refused(answer.status, found.detail || answer.statusText, found.errors || []);
   return found;
+}
+
+/** Take the token out of the address that `essp run --serve` prints, `#token=...`: it is not to be seen, kept in the
+ * history, or sent on with a link. */
+export function tokenOfAddress() {
+  const found = /^#token=(.+)$/.exec(location.hash);
+  if (!found) return;
+  useToken(decoded(found[1]));
+  history.replaceState(null, "", "#/");
 }
 
 /** Whether a token was given. */

@@ -1,7 +1,7 @@
 // The page of the master: what runs, how far it is, what limits it. It reads the same API as `essp job`, and shows what
 // the part behind the # of its address names.
 
-import { ask, decoded, hasToken, jobPath, useToken } from "./api.js";
+import { ask, decoded, hasToken, jobPath, tokenOfAddress, useToken } from "./api.js";
 import { compared, drawComparison, loadComparison } from "./compare.js";
 import { drawCreate } from "./create.js";
 import { el, fill, morph, say } from "./dom.js";
@@ -134,6 +134,7 @@ function refused(error) {
 }
 
 function go() {
+  tokenOfAddress();
   view = { ...named(location.hash) }; // another one at each visit, so that no answer to an earlier one is shown
   data = null;
   document.title = `${view.title} · ESSP`;

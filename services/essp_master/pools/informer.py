@@ -21,9 +21,9 @@ from kubernetes import watch
 from kubernetes.client.exceptions import ApiException
 from urllib3.exceptions import HTTPError
 
-from essp_common.errors import EsspError, PermanentError, Unavailable
+from essp_common.errors import EsspError, Unavailable
 from essp_common.runtime.threads import lasting
-from essp_master.pools.port import CannotNow
+from essp_master.pools.port import CannotNow, PlatformRefuses
 
 log = logging.getLogger(__name__)
 
@@ -185,9 +185,9 @@ def answers(missing_ok: bool = False) -> Iterator[None]:
         if error.status == 409 and "AlreadyExists" in f"{error.reason} {error.body}":
             raise Exists(f"Kubernetes has one already: {error.body}") from error
         if error.status in (403, 401):
-            raise PermanentError(f"Kubernetes refuses: {_said(error)} (the chart's Role, or a quota)") from error
+            raise PlatformRefuses(f"Kubernetes refuses: {_said(error)} (the chart's Role, or a quota)") from error
         if error.status and error.status < 500 and error.status not in (409, 429):
-            raise PermanentError(f"Kubernetes refuses: {_said(error)}") from error
+            raise PlatformRefuses(f"Kubernetes refuses: {_said(error)}") from error
         raise CannotNow(f"Kubernetes answers {error.status} {error.reason}: {_said(error)}") from error
     except HTTPError as error:
         raise Unavailable(f"the Kubernetes API does not answer: {error}") from error

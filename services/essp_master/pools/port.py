@@ -12,12 +12,16 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Protocol
 
-from essp_common.errors import Unavailable
+from essp_common.errors import PermanentError, Unavailable
 from essp_common.runtime.conditions import Subject
 from essp_master.registrations import ExtractorRow, TrainerRow
 
 TrainingKey = tuple[str, str]
 """Job and trainer."""
+
+
+class PlatformRefuses(PermanentError):
+    """The platform answers: that it does not do this for the master, for want of a right or of a quota."""
 
 
 class CannotNow(Unavailable):

@@ -115,6 +115,7 @@ class _Planner:
         self._capacity = capacity
         self._teams = teams
         known = [replace(job, need=self._clamped(job.need)) for job in jobs]
+        self._team_of = {job.name: job.team for job in known}
         self._running = {job.name: job for job in known if job.running}
         """Those that run, and are not to make room."""
         self._held = {job.name: job.held for job in known if not job.running}
@@ -166,7 +167,7 @@ class _Planner:
         if job.name in self._preempted:
             return f"it made room for {self._preempted[job.name]}, and goes on when there is room again"
         if before := self._last.get(job.team, self._stuck):
-            return f"{before} comes first"
+            return f"{self._called(before, job)} comes first"
         victims, lack = self._room_for(job)
         if lack is not None:
             if not lack.of_quota:
@@ -176,13 +177,17 @@ class _Planner:
             self._preempt(victim, job)
         self._take(job, 1)
         del self._held[job.name]
-        awaited = sorted(name for name, held in self._held.items() if held != Amount())
+        awaited = sorted({self._called(name, job) for name, held in self._held.items() if held != Amount()})
         if self._fits(self._used + sum(self._held.values(), Amount())):
             return ""
         self._promised.add(job.name)
         return (
             f"it starts when {' and '.join(awaited)} {'has' if len(awaited) == 1 else 'have'} finished what is in hand"
         )
+
+    def _called(self, name: str, job: Contender) -> str:
+        """A job as the reason of another one calls it: what other teams' jobs are called is theirs to know."""
+        return name if self._team_of[name] == job.team else "a job of another team"
 
     def _room_for(self, job: Contender) -> tuple[Sequence[Contender], _Lack | None]:
         """The jobs that have to make room for this one; or what it lacks, whoever makes room."""
@@ -240,7 +245,7 @@ class _Planner:
         self._counted[victim.team] -= victim.need
         del self._running[victim.name]
         self._held[victim.name] = victim.need  # until it is known what it still has in hand
-        self._preempted[victim.name] = job.name
+        self._preempted[victim.name] = self._called(job.name, victim)
         queue = self._queues[victim.team]
         queue.append(victim)
         queue.sort(key=lambda job: job.rank, reverse=True)

@@ -14,7 +14,7 @@ from essp_common import topics
 from essp_common.bus.kafka_clients import Undelivered
 from essp_common.bus.port import Subscription
 from essp_common.cache.memory import MemoryCache
-from essp_common.cache.port import Buffer, Part, stream_key
+from essp_common.cache.port import Buffer, Part, Summed, stream_key
 from essp_common.errors import BadVideo, CacheFull, ConfigError, PermanentError, Unavailable
 from essp_common.features import registry
 from essp_common.features.port import ArraySpec, Extractor
@@ -332,7 +332,7 @@ class FullAtFirst(MemoryCache):
         self.read.append(key)
         return super().get(key, parts)
 
-    def put(self, key: str, value: Buffer, consumers: Sequence[str], ttl_s: float) -> None:
+    def put(self, key: str, value: Buffer | Summed, consumers: Sequence[str], ttl_s: float) -> None:
         if key.endswith(":motion") and self.refusals:
             self.refusals -= 1
             raise CacheFull("no room", retry_after_s=0.001)

@@ -24,6 +24,7 @@ from tests.harness.fleet import make_job
 from tests.harness.kubernetes_api import ApiServer
 from tests.harness.kubernetes_objects import IMAGE, deployment
 from tests.harness.running import running
+from tests.harness.serving import JSON
 from tests.harness.waiting import LONGEST_S, until
 
 pytestmark = pytest.mark.slow
@@ -37,7 +38,9 @@ def client_of(adapters: Adapters, settings: MasterSettings, name: str) -> Iterat
     process = MasterProcess(adapters, settings, name, "127.0.0.1", 0, ("essp",))
     with (
         running(process),
-        httpx.Client(base_url=f"http://127.0.0.1:{process.port}", timeout=LONGEST_S, verify=False) as client,
+        httpx.Client(
+            base_url=f"http://127.0.0.1:{process.port}", timeout=LONGEST_S, verify=False, headers=JSON
+        ) as client,
     ):
         yield client
 

@@ -181,6 +181,7 @@ def test_jobs_say_where_they_are_whatever_the_name_of_the_folder(name: str) -> N
     assert (spec.output, spec.data.catalog) == (f"{root}/predict", f"{root}/unseen.parquet")
     assert spec.predictor is not None
     assert spec.predictor.model == f"{root}/run/model"
+    assert "streams" not in spec.model_fields_set, "the model may lack one of the training's: the fusion decides"
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"[" * 100_000])

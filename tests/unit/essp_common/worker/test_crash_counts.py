@@ -11,7 +11,7 @@ import pytest
 
 from essp_common.bus.port import Record
 from essp_common.cache.memory import MemoryCache
-from essp_common.cache.port import Buffer, FrameCache
+from essp_common.cache.port import Buffer, FrameCache, Summed
 from essp_common.cache.shm import SharedMemoryCache
 from essp_common.errors import CacheFull, TransientError, Unavailable
 from essp_common.runtime.ids import extractor_pool
@@ -139,7 +139,7 @@ def test_a_suspect_does_not_wait_for_one_that_hangs_once_the_worker_drains() -> 
 @pytest.mark.parametrize("error", [CacheFull("full"), Unavailable("away")])
 def test_a_cache_that_does_not_answer_stops_nobody(error: TransientError) -> None:
     class Failing(MemoryCache):
-        def put(self, key: str, value: Buffer, consumers: Sequence[str], ttl_s: float) -> None:
+        def put(self, key: str, value: Buffer | Summed, consumers: Sequence[str], ttl_s: float) -> None:
             raise error
 
     with counts(Failing()).begun(record()) as deaths:

@@ -69,7 +69,9 @@ class Api:
 
     def get(self, path: str, headers: dict[str, str] | None = None) -> httpx.Response:
         async def ask() -> httpx.Response:
-            async with httpx.AsyncClient(transport=httpx.ASGITransport(self._app), base_url="http://api") as client:
+            async with httpx.AsyncClient(
+                transport=httpx.ASGITransport(self._app), base_url="http://localhost"
+            ) as client:
                 return await client.get(path, headers=headers)
 
         return asyncio.run(ask())

@@ -231,11 +231,11 @@ def test_a_preempted_job_finishes_what_it_has_in_hand_and_goes_on_by_itself(benc
     assert (bench.running(), bench.queue()) == ({"a1"}, ["b1", "a2"])
     told = bench.jobs()["a2"].queue
     assert told is not None
-    assert told.reason == "it made room for b1, and goes on when there is room again"
+    assert told.reason == "it made room for a job of another team, and goes on when there is room again"
     bench.tick()
     told = bench.jobs()["b1"].queue
     assert told is not None
-    assert told.reason == "it starts when a2 has finished what is in hand"
+    assert told.reason == "it starts when a job of another team has finished what is in hand"
     bench.die()
     bench.take_over()
     assert (bench.running(), bench.queue()) == ({"a1"}, ["b1", "a2"]), "the next master knows who waits"
@@ -330,7 +330,7 @@ def test_twenty_jobs_of_three_teams_share_what_five_may_take_up(bench: Bench, ad
     assert {name for name, job in listed.items() if job.reason.startswith("it made room")} == {"a2", "a3", "a4"}
     reasons = {name: job.queue.reason for name, job in listed.items() if job.queue}
     assert reasons["b2"] == "its budget is 64.0 KiB, and 0 B of 320 KiB are free"
-    assert (reasons["b3"], reasons["a2"]) == ("b2 comes first", "b2 comes first")
+    assert (reasons["b3"], reasons["a2"]) == ("b2 comes first", "a job of another team comes first")
     order, ended = bench.queue(), list[str]()
     assert order[:4] == ["b2", "c1", "b3", "a2"], "the smallest share first, with twice the weight for b"
     assert [name for name in order if name[0] == "a"] == [f"a{n}" for n in range(2, 10)]

@@ -92,7 +92,7 @@ def test_nothing_overtakes_a_large_job_of_another_team() -> None:
     assert decided.start == ()
     assert [(w.job, w.reason) for w in decided.waiting] == [
         ("large", "its budget is 5 B, and 3 B of 10 B are free"),
-        ("small", "large comes first"),
+        ("small", "a job of another team comes first"),
     ]
 
 
@@ -188,11 +188,11 @@ def test_what_made_room_is_waited_for_and_nobody_else_has_to_make_room() -> None
     teams: dict[str, Team] = {}
     jobs = [*settled([job(f"a{n}", n, team="a") for n in range(5)], Amount(5, UNBOUNDED), teams), job("b", 9, team="b")]
     first = plan(jobs, Amount(5, UNBOUNDED), teams)
-    assert first.preempt == {"a4": "b"}
+    assert first.preempt == {"a4": "a job of another team"}
     jobs = done(jobs, first, hold=True)
     second = plan(jobs, Amount(5, UNBOUNDED), teams)
     assert (second.preempt, second.start) == ({}, ())
-    assert second.waiting[0].reason == "it starts when a4 has finished what is in hand"
+    assert second.waiting[0].reason == "it starts when a job of another team has finished what is in hand"
     jobs = [replace(each, held=Amount()) for each in jobs]
     assert plan(jobs, Amount(5, UNBOUNDED), teams).start == ("b",)
 

@@ -1,0 +1,150 @@
+"""The door of the API: what a request has to be before anybody looks at who sends it. Pure.
+
+A browser sends requests for whatever page it shows, and its user's machine reaches what the page's author cannot: a
+port of localhost, a master inside a company. So a request is refused
+
+    whose `Host` is no name of this server     a name that its owner points here (DNS rebinding) makes a foreign page
+                                               one of ours, which may read
+    whose `Origin` is not its `Host`           a foreign page sends it
+    whose `Sec-Fetch-Site` is of another site  the same, where a browser sends no Origin; following a link to the page
+                                               is no harm
+    that changes something and could be a form a foreign page may send a form without asking. A form has three content
+                                               types, none of them that of JSON or YAML, and no header of its own
+
+It counts for every caller, with a token or without: that an API is open to who reaches it does not open it to the pages
+that those who reach it look at.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import socket
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from starlette.datastructures import Headers
+from starlette.types import Scope
+
+from essp_common.distribution import VERSION_HEADER
+from essp_common.validation import shown
+
+_AUTHORITY = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]+\]|[^\s:/?#@\[\]\\,]+?)\.?(?::(?P<port>[0-9]{1,5}))?")
+_LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+_PORTS = {"http": 80, "https": 443}
+_OWN_SITES = frozenset({"same-origin", "none"})
+"""Of Sec-Fetch-Site. `same-site` is another port or another host of one domain: another server, then."""
+_WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
+_JSON = re.compile(r"application/(?:[a-z0-9.-]+\+)?json")
+_YAML = re.compile(r"(?:application|text)/(?:x-)?yaml")
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a request is not let in."""
+
+    status: int
+    title: str
+    detail: str
+
+
+class Door:
+    """Lets in what is meant for this server and was not sent by a foreign page."""
+
+    def __init__(self, names: Iterable[str] = ()) -> None:
+        """`names`: under which this server is reached, besides localhost and the address that a connection is made to.
+        `*.example.org`: every name that ends so."""
+        self._names = frozenset(filter(None, map(plain, names)))
+
+    def refusal(self, scope: Scope, probe: bool, page: bool) -> Refusal | None:
+        """Why a request is not let in; None: it is. `probe`: load balancers ask for it under names of their own.
+        `page`: a link of another site may lead to it."""
+        headers = Headers(scope=scope)
+        hosts, origins = headers.getlist("host"), headers.getlist("origin")
+        host = hosts[0] if len(hosts) == 1 else ""
+        if not probe and not self._is_here(host, scope):
+            return Refusal(
+                403,
+                "Another server was meant",
+                f"the header Host is {shown(host)}, which is no name of this server; ask for it by its address or as "
+                "localhost, or set ESSP_API_HOSTS to a list of the names under which it is reached",
+            )
+        if foreign := [origin for origin in origins if not _same(origin, host)]:
+            return Refusal(
+                403,
+                "Sent by another site",
+                f"a page of {shown(foreign[0])} sends this, and this server is {shown(host)}; only its own page may. A "
+                "proxy between them has to pass the header Host on as it is",
+            )
+        site = headers.get("sec-fetch-site", "none").lower()
+        followed = page and headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
+        if site not in _OWN_SITES and not followed:
+            return Refusal(
+                403, "Sent by another site", f"a page of another site sends this (Sec-Fetch-Site: {shown(site)})"
+            )
+        return None
+
+    def _is_here(self, host: str, scope: Scope) -> bool:
+        name = plain(host)
+        if not name:
+            return False
+        return name in _LOOPBACK or name in self._names or name in _own(scope) or _below(name, self._names)
+
+
+def untyped(method: str, headers: Headers, yaml: bool, bare: bool) -> Refusal | None:
+    """Why the content type of a request is refused; None: it is not. `yaml`: YAML is taken, too. `bare`: it needs
+    neither a body nor a content type."""
+    if method not in _WITH_BODY:
+        return None
+    kinds = [kind.partition(";")[0].strip().lower() for kind in headers.getlist("content-type")]
+    has_body = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
+    if not kinds and not has_body and bare:
+        return None
+    if len(kinds) == 1 and (_JSON.fullmatch(kinds[0]) or (yaml and _YAML.fullmatch(kinds[0]))):
+        return None
+    wanted = "Content-Type: application/json" + (" (or application/yaml)" if yaml else "")
+    shows = f"it is {shown(', '.join(kinds))}" if kinds else "there is none"
+    return Refusal(415, "Content type missing", f"send {wanted}; {shows}, and a page of another site could send that")
+
+
+def own_request(headers: Headers) -> bool:
+    """Whether a request has a header that no form has: of a token, or of ESSP's own clients."""
+    return "authorization" in headers or VERSION_HEADER in headers
+
+
+def plain(authority: str) -> str:
+    """The host of an authority (`HOST:PORT`), as hosts are compared: in small letters, an address in its shortest form
+    and without brackets. Empty: it is none."""
+    found = _AUTHORITY.fullmatch(authority)
+    return "" if found is None else _plain(found["name"])
+
+
+def _plain(name: str) -> str:
+    name = name.strip("[]").lower()
+    try:
+        address = ipaddress.ip_address(name.partition("%")[0])
+    except ValueError:
+        return name
+    return str(getattr(address, "ipv4_mapped", None) or address)
+
+
+def _own(scope: Scope) -> frozenset[str]:
+    """The address that the connection was made to. One from another machine may also use this machine's name."""
+    server = scope.get("server")
+    if not server or server[1] is None:
+        return frozenset()
+    address = _plain(server[0])
+    return frozenset({address} if address in _LOOPBACK else {address, plain(socket.gethostname())})
+
+
+def _below(name: str, names: Collection[str]) -> bool:
+    return any(each.startswith("*.") and name.endswith(each[1:]) and name != each[2:] for each in names)
+
+
+def _same(origin: str, host: str) -> bool:
+    """Whether a page of this origin was served by this host. Which scheme the page has, only a proxy knows."""
+    scheme, _, authority = origin.partition("://")
+    there, here, port = _AUTHORITY.fullmatch(authority), _AUTHORITY.fullmatch(host), _PORTS.get(scheme.lower())
+    if there is None or here is None or port is None:
+        return False
+    return _plain(there["name"]) == _plain(here["name"]) and int(there["port"] or port) == int(here["port"] or port)
