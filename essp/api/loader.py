@@ -209,7 +209,7 @@ class Loader(Epochs):
         words = {**ARGUMENTS, **{f"consumers.{name}.batch_size": "batch_size" for name in names}}
         document = {
             "name": NAME,
-            "output": as_uri(gettempdir()),
+            "output": as_uri(f"{gettempdir()}/{NAME}"),  # where nothing is written
             "epochs": EPOCHS if epochs is None else epochs,
             "data": {
                 "catalog": uri_of("catalog", catalog),
@@ -267,7 +267,7 @@ class Loader(Epochs):
         sampling = spec.sampling.model_dump() | {"rank": ranks.rank, "ranks": ranks.world_size}
         document = {
             "name": NAME,
-            "output": as_uri(gettempdir()),
+            "output": as_uri(f"{gettempdir()}/{NAME}"),  # where nothing is written
             "epochs": EPOCHS if epochs is None else epochs,
             "data": spec.data.model_dump() | {"consumed": split},
             "clip": spec.clip.model_dump(),
