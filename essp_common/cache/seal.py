@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from xxhash import xxh3_64_intdigest
 
@@ -31,8 +31,7 @@ class OfOtherRelease(Unsound):
     """A value without a seal. No damage: another release, or another program, stored it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Seal:
+class Seal(NamedTuple):
     """What a value is checked against."""
 
     key: int

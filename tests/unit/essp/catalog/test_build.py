@@ -459,11 +459,11 @@ def test_what_was_cut_off_is_used_if_asked(tmp_path: Path) -> None:
     path = write_video(tmp_path / "videos" / "a.mkv", numbered(40, 64, 48), Encoding(gop=10))
     path.write_bytes(path.read_bytes()[: int(0.8 * path.stat().st_size)])
     asked = replace(FIND, salvage=True)
-    assert built(path.parent, FIND).catalog.rows[0].error.startswith("truncated")
+    assert "truncated" in (built(path.parent, FIND).catalog.rows[0].error or "")
     once, again = built(path.parent, asked), built(path.parent, asked)
     [row] = again.catalog.rows
     assert (once.read, again.read) == (1, 0)
     assert row.error is None
     assert 0 < row.last_frame + 1 == row.frame_count < 40
     assert [note.kind for note in summarize(again.catalog).notes] == ["salvaged"]
-    assert built(path.parent, FIND).catalog.rows[0].error.startswith("truncated")
+    assert "truncated" in (built(path.parent, FIND).catalog.rows[0].error or "")
