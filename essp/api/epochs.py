@@ -306,9 +306,9 @@ class Epochs(IterableDataset[Batch]):
         if self._resuming and epoch != self._epoch:
             raise ConfigError(
                 f"epoch: set_epoch({epoch}) would lose the state that was loaded, which goes on in epoch "
-                f"{self._epoch}; begin a loop of your own there (range(loader.epoch, epochs)), give accelerate the loader "
-                "itself and not a DataLoader of it, and resume the Trainer of Hugging Face, which counts steps, with the "
-                "batch_size and the ranks that it was saved with"
+                f"{self._epoch}; begin a loop of your own there (range(loader.epoch, epochs)), give accelerate the "
+                "loader itself and not a DataLoader of it, and resume the Trainer of Hugging Face, which counts steps, "
+                "with the batch_size and the ranks that it was saved with"
             )
         if epoch != self._epoch or self._begun or self._late:
             self.close()
@@ -318,9 +318,9 @@ class Epochs(IterableDataset[Batch]):
     def _told_epoch(self, epoch: int) -> None:
         """Have the next `for` show what Lightning, or Fabric, calls this epoch.
 
-        It counts an epoch that `max_steps` ends as a whole one, and Fabric counts from 0 again; the loader has its place
-        from the state that was loaded, and from there on both count alike. After `max_steps` at the end of an epoch,
-        Lightning takes one batch of the next one and calls that an epoch, too: the loader goes on in it.
+        It counts an epoch that `max_steps` ends as a whole one, and Fabric counts from 0 again; the loader has its
+        place from the state that was loaded, and from there on both count alike. After `max_steps` at the end of an
+        epoch, Lightning takes one batch of the next one and calls that an epoch, too: the loader goes on in it.
         """
         one_batch = self._batch_size * self._ranks.world_size
         if self._begun_by_state and self._begun and 0 < self._clips_done <= one_batch < self._clips_of_all:

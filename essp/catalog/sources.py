@@ -22,7 +22,7 @@ from essp.catalog.csv_source import read_csv
 from essp.catalog.entry import Entry, Segment
 from essp.catalog.folder_source import class_folders, is_list, split_below, ucf101
 from essp.catalog.found import VIDEO_SUFFIXES, Found, FrameCounts, few, plain, unopened
-from essp.catalog.local_folder import left_out
+from essp.local_folder import left_out
 from essp.uris import as_uri
 from essp_common.errors import ConfigError, NotFound
 from essp_common.planning.splits import SPLIT_NAMES
@@ -128,7 +128,8 @@ def read_source(
     if not (found.given or found.camera):  # else a part is wanted of what lies there
         entries += found.unlisted(entries)
     notes = (*found.notes, *_notes(kind, entries, found, missed.empty))
-    listed = [] if found.given else missed.entries
+    named = {} if found.given else missed.problems
+    listed = [Entry(name, "", "", "", error=error) for name, error in named.items()]
     return _complete(kind, [*entries, *listed], ignored, uri, why, notes, whole)
 
 
