@@ -97,6 +97,7 @@ def build(
     `recognised` is told what the source was taken for, before any video is read.
     """
     options = options or BuildOptions()
+    options = replace(options, probe=replace(options.probe, sums=True))
     if options.background is not None and options.whole:
         raise ConfigError("--background makes rows of stretches of files, and --whole makes one row a file; choose one")
     started = time.monotonic()

@@ -40,7 +40,7 @@ from essp_common.runtime import conditions, ids
 from essp_common.runtime.conditions import Conditions, Subject
 from essp_common.runtime.failpoints import failpoint
 from essp_common.runtime.retry import Outage
-from essp_common.runtime.threads import lasting
+from essp_common.runtime.threads import lasting, unexpected
 from essp_common.runtime.troubles import Kind
 from essp_common.validation import suggested
 from essp_common.wiring import Adapters
@@ -76,6 +76,8 @@ _NO_EVENTS = EventLog()
 """Of a job that is past."""
 _LOOK_S = 2.0
 """How often the master looks for what keeps ESSP from working."""
+_LAST_SEARCHES = 3
+"""How often a master that leaves searches the cache for what workers stored for jobs that had ended."""
 _PATIENCE_S = 10.0
 """How long a change waits for the next run of a job that gets more."""
 
@@ -212,13 +214,19 @@ class Master:
             while not self._recovers and self.step(0.0):
                 pass  # no other master will account for these messages
             self._history.finish()
-            with self._lock:
-                self._runner.sweep()
-            self._runner.outbox.send()
+            self._sweep()
             self._runner.write_histories(now=True)
         except TransientError as error:
             log.warning("master: %s; the next one accounts for the last seconds again", error)
         self._history.finish()
+
+    def _sweep(self) -> None:
+        """Search the cache until nothing is found: a search that has found something proves nothing."""
+        for _ in range(_LAST_SEARCHES):
+            with self._lock:
+                if not self._runner.sweep():
+                    return
+            self._runner.outbox.send()
 
     def recover(self) -> None:
         """Take over the jobs that were under way when the previous master left; remember those that had ended."""
@@ -243,7 +251,10 @@ class Master:
     def _watch(self) -> None:
         """Look again and again, in a thread of its own: that of the master may wait for a server."""
         while not self._draining.wait(_LOOK_S):
-            self.look()
+            try:
+                self.look()
+            except Exception as error:  # noqa: BLE001  whatever it is, the next look is to tell what is over
+                unexpected("essp-conditions", error)
 
     def _unsaved(self) -> dict[Subject, str]:
         """The trainers that cannot save."""
