@@ -9,8 +9,8 @@ each further one is. An ack turns the `-` of its consumer into a `+`, in place; 
 key. So one SET stores value, seal, consumers and lifetime, whole or not at all, and storing again begins anew. On a
 cluster a key needs no companion.
 
-Releases before the seal had none: to this one their values are misses (`OtherRelease`), which stay for readers of theirs, and they
-read those of this one as before.
+Releases before the seal had none: to this one their values are misses (`OtherRelease`), which stay for readers of
+theirs, and they read those of this one as before.
 """
 
 from __future__ import annotations
