@@ -17,6 +17,7 @@ import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
+from functools import partial
 from typing import Any, BinaryIO, NoReturn
 from urllib.parse import parse_qsl, quote
 
@@ -27,6 +28,7 @@ from essp_common.objects.keys import checked, is_key
 from essp_common.objects.port import ObjectInfo
 from essp_common.objects.ranged import RangedFile
 from essp_common.runtime.addresses import shown_address, shown_uri, without_password, without_secrets
+from essp_common.runtime.forks import Remade
 from essp_common.runtime.troubles import Troubles
 
 PREFIX = "fsspec+"
@@ -63,9 +65,9 @@ class FilesystemStore:
         if protocol in _WEB:
             options.setdefault("client_kwargs", {})["timeout"] = _timeout()
         try:
-            files, root = fsspec.core.url_to_fs(
-                f"{protocol}://{place}", use_listings_cache=False, skip_instance_cache=True, **options
-            )
+            options |= {"use_listings_cache": False, "skip_instance_cache": True}
+            opened = partial(fsspec.core.url_to_fs, f"{protocol}://{place}", **options)
+            files, root = opened()
         except ImportError as error:
             raise ConfigError(f"store URL {shown_address(url)!r}: {error}") from error
         except (ValueError, TypeError, OSError) as error:
@@ -73,7 +75,9 @@ class FilesystemStore:
             refused = f"the file system does not take it ({type(error).__name__}); check its options"
             raise ConfigError(f"store URL {shown_address(url)!r}: {refused}") from None
         authority, slash, folder = place.partition("/")
-        return cls(files, scheme.lower(), f"{without_password(authority)}{slash}{folder}", root)
+        return cls(
+            Remade(lambda: opened()[0], files), scheme.lower(), f"{without_password(authority)}{slash}{folder}", root
+        )
 
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:
         """One range read, of an object that is there."""

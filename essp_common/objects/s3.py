@@ -59,6 +59,7 @@ from essp_common.objects.writes import Writes
 from essp_common.runtime.addresses import shown_address, without_secrets
 from essp_common.runtime.certificates import advised
 from essp_common.runtime.failpoints import failpoint
+from essp_common.runtime.forks import Remade
 from essp_common.runtime.metrics import STORE_REQUESTS
 from essp_common.runtime.troubles import Troubles
 
@@ -134,7 +135,7 @@ class S3Store:
                 f"store URL {shown_address(url)!r}: write s3://bucket/prefix?endpoint=http://host:port&region=eu-west-1"
             )
         try:
-            client = _client(options.get("endpoint"), options.get("region"))
+            client = Remade(partial(_client, options.get("endpoint"), options.get("region")))
         except (BotoCoreError, ValueError) as error:
             # Not the library's words: they quote the endpoint.
             said = str(error) if "endpoint" not in options else "its endpoint or region is none"

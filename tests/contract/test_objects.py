@@ -30,6 +30,7 @@ from essp_common.wiring import Stores, open_store
 from essp_decoder.config import DecoderSettings
 from tests.contract.objects_suite import MIB, ListingContract, ObjectsContract, Place, ReadingContract, patterned
 from tests.contract.web_server import http_server
+from tests.harness.fork import beside_a_fork
 
 
 class TestDirectoryStore(ObjectsContract):
@@ -67,6 +68,22 @@ def test_requests_to_s3_are_counted(empty_s3_url: str) -> None:
     with pytest.raises(NotFound):
         store.get("b")
     assert s3_requests() == before + 3
+
+
+@pytest.mark.processes
+def test_a_fork_reads_from_s3_over_connections_of_its_own(empty_s3_url: str) -> None:
+    """Over one socket, parent and child would take each other's answers."""
+    store = open_store(empty_s3_url)
+    assert isinstance(store, S3Store)
+    for number in range(8):
+        store.put(str(number), b"%d" % number * 100_000)
+
+    def right() -> bool:
+        return all(store.get(str(number)) == b"%d" % number * 100_000 for number in list(range(8)) * 3)
+
+    parents = store._client._made
+    with beside_a_fork(lambda: right() and store._client._made is not parents):
+        assert right()
 
 
 def test_directory_write_leaves_nothing_else_behind(tmp_path: Path) -> None:
@@ -440,6 +457,13 @@ class TestWebStore(ReadingContract):
             path.write_bytes(data)
 
         return write
+
+    @pytest.mark.processes
+    def test_a_fork_reads_as_well(self, store: ObjectStore, place: Place) -> None:
+        place("a.mp4", b"0123456789")
+        assert store.get("a.mp4", 2, 3) == b"234"
+        with beside_a_fork(lambda: store.get("a.mp4", 2, 3) == b"234"):
+            assert store.get("a.mp4", 2, 3) == b"234"
 
     def test_a_server_without_ranges_is_read_all_the_same(self, tmp_path: Path, place: Place) -> None:
         place("a.mp4", b"0123456789")
