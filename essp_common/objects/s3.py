@@ -2,8 +2,8 @@
 
 Credentials come from where every AWS client takes them: environment, profile, or the role of the machine. With an
 `endpoint`, the bucket stands in the path, and no checksums beyond the classic ones are sent, which older servers do not
-know; those that a server sends with whole objects are compared. Large objects are written in parts, and appear only when the last one is
-there.
+know; those that a server sends with whole objects are compared. Large objects are written in parts, and appear only
+when the last one is there.
 
 Requests are tried four times. `if_absent` is a conditional write, and of several writers one succeeds. If the
 answer to a writer gets lost, its second request finds an object; the writer recognises its own by the mark that each
