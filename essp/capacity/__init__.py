@@ -1,4 +1,4 @@
-"""How many workers a job needs, and what binds: `essp plan`.
+"""How many workers a job needs, and where the bottleneck is: `essp plan`.
 
 cpu.py          processor time of the parts of a job in this process
 measuring.py    runs a job for some seconds: what a clip costs in each part -> `Costs`

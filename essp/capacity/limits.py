@@ -1,11 +1,12 @@
-"""What each part, server and link of a setup can carry, and the sentence that says which binds."""
+"""What each part, server and link of a setup can carry, and the sentence that says which is the bottleneck."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass
 
-from essp.capacity.measuring import Costs
+from essp.capacity.measuring import ENOUGH_CLIPS, Costs
 from essp.capacity.setups import Pool, Setup
 from essp.capacity.simulation import Outcome
 from essp_common import topics
@@ -86,9 +87,28 @@ def verdict(setup: Setup, outcome: Outcome, limits: list[Limit], rate: float = 0
     first, second = limits[:2]
     if rate and outcome.clips_per_s < FED * rate < first.clips_per_s:
         held = counted(setup.credits, "clip")
-        return f"limits.budget binds first: it holds {held}; next: {first.name}, at {_rate(first.clips_per_s)}"
+        return f"limits.budget: it holds {held}; next: {first.name}, at {_rate(first.clips_per_s)}"
     after = f"next: {second.name}, at {_rate(second.clips_per_s)}"
-    return f"{first.name} binds first, at {_rate(first.clips_per_s)} ({first.remedy}); {after}"
+    return f"{first.name}, at {_rate(first.clips_per_s)} ({first.remedy}); {after}"
+
+
+def between(limits: list[Limit], costs: Costs) -> tuple[float, float]:
+    """Clips a second that a setup gives at least and at most, where `costs` are not known: those of the master, and of
+    parts that were through with their clips at once, are mostly what the job itself costs, and hardly grow with the
+    number of clips."""
+    doubtful = {"master", "cores", *costs.rough}
+    sure = [limit.clips_per_s for limit in limits if limit.name not in doubtful]
+    return limits[0].clips_per_s, max(limits[0].clips_per_s, min(sure, default=limits[-1].clips_per_s))
+
+
+def not_known(limits: list[Limit], costs: Costs, seconds: float) -> str:
+    """The sentence where too little was measured to name a bottleneck, and what to do. `seconds`: how long it was
+    measured."""
+    low, high = between(limits, costs)
+    found = f"not known, as only {counted(costs.clips, 'clip')} came through: between {_rate(low)} and {_rate(high)}"
+    if costs.ended:
+        return f"{found}. The job was over; give it more epochs, or a larger sampling.clips_per_epoch"
+    return f"{found}. Measure longer, with --seconds {math.ceil(1.2 * seconds * ENOUGH_CLIPS / costs.clips / 10) * 10}"
 
 
 def pods_of(pool: Pool) -> tuple[int, int]:
@@ -101,7 +121,7 @@ def _remedy(pool: Pool, setup: Setup) -> str:
     if pool.name == "master":
         return "fewer, longer clips: a job has one master"
     if pool.name.startswith("feed."):
-        return "more ranks, or more loaders (ESSP_TRAINER_LOADERS)"
+        return "more ranks, or more loaders (ESSP_LOADERS)"
     return "more cores" if setup.cores else "more of them"
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from essp.capacity.cpu import TICK_S, cpu_by_part
@@ -28,8 +28,12 @@ from essp_master.job.preflight import Preflight, preflight
 from essp_master.registrations import Declared
 
 _LOOK_S = 0.2
-_PATIENCE = 6
-"""Times the seconds asked for that a trainer may take for its second batch."""
+_LAST = 0.99
+"""The share that is shown while the time is over and a batch is not."""
+_PATIENCE = 3
+"""Times the seconds asked for that a trainer may take for its first batch, and for its second one."""
+ENOUGH_CLIPS = 300
+"""From so many clips on, what ESSP spends each second, with or without clips, is little beside what it spends on them."""
 
 
 class _Figures(dict[str, float]):
@@ -39,8 +43,8 @@ class _Figures(dict[str, float]):
         return 0.0
 
 
-Tell = Callable[[float], None]
-"""Called several times a second with the share of the time that is over."""
+Tell = Callable[[str, float, "float | None"], None]
+"""Called several times a second with what is done, the share that is done, and the seconds left; None: not known."""
 
 
 @dataclass(frozen=True)
@@ -57,9 +61,19 @@ class Costs:
     """Clips that the slowest trainer took while this was measured."""
     clips_per_s: float
     """So many of them a second, on this machine as it was."""
+    ended: bool = False
+    """The job was over before the time was."""
+    rough: frozenset[str] = frozenset()
+    """Parts that had done all their work when the first batches were through: of these, what was spent on the start of
+    the job is in the figure."""
+
+    @property
+    def known(self) -> bool:
+        """Enough was measured to say what a clip costs."""
+        return self.clips >= ENOUGH_CLIPS and not self.rough
 
 
-def measure(spec: JobSpec, settings: Settings, seconds: float, tell: Tell = lambda _: None) -> Costs:
+def measure(spec: JobSpec, settings: Settings, seconds: float, tell: Tell = lambda *_: None) -> Costs:
     """Run a training job for about so many seconds after its first batches.
 
     Raises `ConfigError` for a job that cannot run, and `EsspError` if it fails.
@@ -77,23 +91,66 @@ def measure(spec: JobSpec, settings: Settings, seconds: float, tell: Tell = lamb
                 made.close()
 
 
-def _measured(job: Embedded, found: Preflight, made: Subscription, seconds: float, tell: Tell) -> Costs:
+def _measured(job: Embedded, found: Preflight, progress: Subscription, seconds: float, tell: Tell) -> Costs:
     spec = found.spec
-    begin, _ = _until(job, lambda counts, _: _least(counts, spec) > 0, seconds, lambda _: None)
+
+    def starting(_: float, counts: _Figures) -> None:
+        tell(f"waiting for the first batch of {_slowest(counts, spec)}", 0.0, None)
+
+    begin, _ = _until(job, lambda counts, _: _least(counts, spec) > 0, seconds, starting)
     warm = _least(begin, spec)  # each trainer has made a step
+
+    def measuring(elapsed_s: float, counts: _Figures) -> None:
+        if elapsed_s < seconds:
+            tell("measuring the job", elapsed_s / seconds, seconds - elapsed_s)
+        else:
+            tell(f"waiting for the next batch of {_slowest(counts, spec)}", _LAST, None)
+
     end, status = _until(
-        job, lambda counts, elapsed_s: elapsed_s >= seconds and _least(counts, spec) > warm, seconds, tell
+        job, lambda counts, elapsed_s: elapsed_s >= seconds and _least(counts, spec) > warm, seconds, measuring
     )
     used = _Figures({name: value - begin[name] for name, value in end.items()})
-    clips = int(_least(used, spec))
+    clips, ended = int(_least(used, spec)), status.state.ended
     if not clips:
-        raise EsspError(
-            f"no trainer got through a second batch in {used['time']:.0f} s, so nothing was measured; "
-            f"try --seconds {2 * max(1, round(used['time']))}, or a smaller batch_size"
-        )
+        raise EsspError(_too_short(used["time"], ended))
     parts = ("decoder", "master", *(f"{kind}.{name}" for name in spec.trainers for kind in ("feed", "trainer")))
-    costs = {part: per_clip(used[f"cpu.{part}"], done) for part in parts if (done := used[_counter(part)]) > 0}
-    return Costs(costs | _extractors(used, status), _bytes(made), _read_bytes(found), clips, clips / used["time"])
+    costs, rough = _costs(parts, used, end)
+    extractors = _extractors(used, status)
+    made = _extractors(end, status)
+    rough |= made.keys() - extractors.keys()
+    read = _read_bytes(found)
+    return Costs(
+        costs | made | extractors, _bytes(progress), read, clips, clips / used["time"], ended, frozenset(rough)
+    )
+
+
+def _costs(parts: Sequence[str], used: _Figures, end: _Figures) -> tuple[dict[str, float], set[str]]:
+    """What a clip costs in each part, and the parts of which that includes the start: they were through with all their
+    clips before anything was measured."""
+    costs: dict[str, float] = {}
+    rough: set[str] = set()
+    for part in parts:
+        counter = _counter(part)
+        if used[counter] > 0:
+            costs[part] = per_clip(used[f"cpu.{part}"], used[counter])
+        elif end[counter] > 0:
+            costs[part] = per_clip(end[f"cpu.{part}"], end[counter])
+            rough.add(part)
+    return costs, rough
+
+
+def _too_short(seconds: float, ended: bool) -> str:
+    """Why nothing was measured, and what to do."""
+    if ended:
+        return (
+            "the job was over before any trainer got through a second batch, so nothing was measured; give it more "
+            "epochs or sampling.clips_per_epoch, or a smaller batch_size"
+        )
+    longer = 2 * max(1, round(seconds))
+    return (
+        f"no trainer got through a second batch in {seconds:.0f} s, so nothing was measured; try --seconds {longer}, or "
+        "a smaller batch_size"
+    )
 
 
 def per_clip(processor_s: float, clips: float) -> float:
@@ -115,7 +172,10 @@ def _extractors(used: _Figures, status: JobStatus) -> dict[str, float]:
 
 
 def _until(
-    job: Embedded, enough: Callable[[_Figures, float], bool], seconds: float, tell: Tell
+    job: Embedded,
+    enough: Callable[[_Figures, float], bool],
+    seconds: float,
+    tell: Callable[[float, _Figures], None],
 ) -> tuple[_Figures, JobStatus]:
     """Counters and processor times, and the status, once there is enough. Raises `EsspError` if the job fails."""
     began_s = time.monotonic()
@@ -128,7 +188,7 @@ def _until(
         counts = _counts(status)
         if ended or enough(counts, elapsed_s) or elapsed_s > _PATIENCE * seconds:
             return counts, status
-        tell(min(1.0, elapsed_s / seconds))
+        tell(elapsed_s, counts)
 
 
 def _counts(status: JobStatus) -> _Figures:
@@ -146,6 +206,11 @@ def _counter(part: str) -> str:
     """What counts the clips of a part: what it made, or the consumer."""
     kind, _, name = part.partition(".")
     return {"feed": ids.trainer_consumer(name), "master": ids.DECODER}.get(kind, part)
+
+
+def _slowest(counts: _Figures, spec: JobSpec) -> str:
+    """The trainer with the fewest clips."""
+    return min(spec.trainers, key=lambda name: counts[ids.trainer_consumer(name)])
 
 
 def _least(counts: _Figures, spec: JobSpec) -> float:

@@ -1,11 +1,22 @@
-"""A plan in figures: what was measured, which workers it takes, what they would do, what binds, what it costs."""
+"""A plan in figures: what was measured, which workers it takes, what they would do, the bottleneck, the costs."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from essp.capacity.limits import FED, Limit, Servers, limits_of, pods_of, redis_servers, traffic_of, verdict
+from essp.capacity.limits import (
+    FED,
+    Limit,
+    Servers,
+    between,
+    limits_of,
+    not_known,
+    pods_of,
+    redis_servers,
+    traffic_of,
+    verdict,
+)
 from essp.capacity.measuring import Costs
 from essp.capacity.setups import Setup, in_cluster, on_machine
 from essp.capacity.simulation import Outcome, enough_credits, simulate
@@ -54,6 +65,7 @@ def plan(spec: JobSpec, costs: Costs, epoch_clips: int, wanted: Wanted) -> Plan:
         "measured": {
             "clips": costs.clips,
             "clips_per_s": round(costs.clips_per_s, 2),
+            "enough": costs.known,
             "milliseconds": {part: round(1e3 * seconds, 3) for part, seconds in costs.seconds.items()},
             "bytes": {part: round(count) for part, count in costs.bytes.items()},
             "read_bytes": round(costs.read_bytes),
@@ -64,7 +76,10 @@ def plan(spec: JobSpec, costs: Costs, epoch_clips: int, wanted: Wanted) -> Plan:
         "cores_busy": round(outcome.cores_busy, 3) if setup.cores else None,
         "simulated_clips_per_s": round(outcome.clips_per_s, 2),
         "limits": [{"name": one.name, "clips_per_s": round(one.clips_per_s, 1)} for one in limits],
-        "bottleneck": verdict(setup, outcome, limits, wanted.rate),
+        "bottleneck": verdict(setup, outcome, limits, wanted.rate)
+        if costs.known
+        else not_known(limits, costs, costs.clips / costs.clips_per_s),
+        "between": None if costs.known else [round(one, 1) for one in between(limits, costs)],
         "traffic": {
             "store_read": round(traffic.read * rate),
             "cache_written": round(traffic.written * rate),

@@ -92,7 +92,8 @@ def _pools(spec: JobSpec, costs: Costs, workers: Callable[[str, float], int]) ->
 
     def pool(name: str, source: str | None, times: int = 1) -> Pool:
         if name not in costs.seconds:
-            raise EsspError(f"nothing was measured of {name}; give it more time with --seconds")
+            more = "give the job more epochs: it was over too soon" if costs.ended else "measure longer, with --seconds"
+            raise EsspError(f"nothing was measured of {name}; {more}")
         seconds = times * costs.seconds[name]
         return Pool(name, seconds, workers(name, seconds), source)
 

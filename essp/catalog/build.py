@@ -37,8 +37,6 @@ _LASTING = ("damaged", "truncated", "empty", "not_video", "limit", "encrypted", 
 """Kinds of errors that reading the same bytes again would give again; others are tried anew by the next build."""
 _SALVAGEABLE, _HOPELESS = ("truncated", "damaged"), "not one frame of it can be used"
 """`SALVAGEABLE` and `HOPELESS` of `essp_common.video.probe`, which loads FFmpeg."""
-_TOLERANCE_S = 1e-4
-"""How far the frames of an episode may be from their timestamps: that of LeRobot."""
 _NO_END = "; without an end, it is that of the file"
 _SAID = frozenset({"id", "uri", "class_name", "split", "group", "extra", "targets", "error"})
 """What a source says of a video; all else is in its file."""
@@ -56,6 +54,8 @@ class BuildOptions:
     """CSV: the column that names the group of a video; None: `group`, if there is one."""
     camera: str | None = None
     """LeRobot: only what this camera saw."""
+    tolerance_s: float | None = None
+    """LeRobot: how far frames may be from their timestamps; None: as far as in LeRobot."""
     whole: bool = False
     """One row a file, with its labelled stretches as targets, where the source lists stretches of files."""
     background: str | None = None
@@ -63,6 +63,9 @@ class BuildOptions:
     salvage: bool = False
     """Use the frames before the damage of files that were cut off or are damaged."""
     probe: ProbeOptions = field(default_factory=ProbeOptions)
+
+
+_SUFFIXES = ("parquet", "pq")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +87,14 @@ class Built:
     elapsed_s: float
 
 
+def _check_name(key: str) -> None:
+    """Raises `ConfigError` for the name of a file of another kind: a catalog is Parquet, whatever it is called."""
+    name = key.rpartition("/")[2]
+    stem, dot, suffix = name.rpartition(".")
+    if dot and stem and suffix.isalnum() and suffix.lower() not in _SUFFIXES:
+        raise ConfigError(f"--out: a catalog is a Parquet file, and {name} would not say so; write {stem}.parquet")
+
+
 def build(
     source: str,
     out: str,
@@ -97,11 +108,13 @@ def build(
     `recognised` is told what the source was taken for, before any video is read.
     """
     options = options or BuildOptions()
+    options = replace(options, probe=replace(options.probe, sums=True))
     if options.background is not None and options.whole:
         raise ConfigError("--background makes rows of stretches of files, and --whole makes one row a file; choose one")
     started = time.monotonic()
     stores = Stores(roots)
     store, key = stores.resolve(out)
+    _check_name(key)
     check_file("--out", store, key, "catalog.parquet", ".part-000000")  # a part of the journal without content
     journal = Journal(store, key)
     if options.salvage and options.probe.probe == PROBE:
@@ -116,7 +129,15 @@ def build(
         return [known.get(_version(file), file).frame_count for file in files]
 
     listing = read_source(
-        source, stores, options.kind, options.split, options.group_column, options.whole, options.camera, frame_counts
+        source,
+        stores,
+        options.kind,
+        options.split,
+        options.group_column,
+        options.whole,
+        options.camera,
+        options.tolerance_s,
+        frame_counts,
     )
     if recognised is not None:
         recognised(listing.recognised)
@@ -218,8 +239,11 @@ def _run(whole: VideoRow, timing: Timing, segment: Segment, count: int) -> Video
         )
     for step in range(count) if whole.timestamps else (0, count - 1):
         late_s = timing.shown_s(first + step) - (segment.start + step / segment.rate)
-        if abs(late_s) > _TOLERANCE_S:
-            return replace(whole, error=f"segment: frame {step} is shown {1000 * late_s:.3g} ms off its timestamp")
+        if abs(late_s) > segment.tolerance_s:
+            what = f"frame {step} is shown {1000 * late_s:.3g} ms off its timestamp"
+            return replace(
+                whole, error=f"segment: {what}, and {1000 * segment.tolerance_s:.3g} ms are tolerated (--tolerance-s)"
+            )
     return replace(whole, first_frame=first, last_frame=last)
 
 

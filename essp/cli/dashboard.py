@@ -21,7 +21,7 @@ from essp_common.job.status import (
     TrainerStatus,
     phase_title,
 )
-from essp_common.quantities import percent, size
+from essp_common.quantities import counted, percent, size
 
 _STATE_STYLE = {
     JobState.PENDING: "yellow",
@@ -68,6 +68,8 @@ def dashboard(status: JobStatus, expand: bool = True) -> RenderableType:
         parts += ["", Text(f"number {status.queue.position} in the queue: {status.queue.reason}", "yellow")]
     elif status.reason:
         parts += ["", Text(status.reason, _STATE_STYLE[status.state])]
+    if status.result is not None:
+        parts += ["", *_outcome(status)]
     title = Text.assemble((status.name, "bold"), " ", (str(status.state), _STATE_STYLE[status.state]))
     pace = f"{duration(status.elapsed_s)} gone"
     if status.state == JobState.RUNNING:
@@ -91,24 +93,34 @@ def _change(change: ChangeStatus) -> str:
 
 def results(status: JobStatus) -> RenderableType:
     """What came of it: figures of each stream and of their fusion, where they lie, what could not be used."""
-    parts: list[RenderableType] = []
-    if status.result is not None:
-        if any(name.startswith(("validation.", "test.")) for name in status.result.metrics):
-            parts.append(_figures(status))
-        model = shown(status.output)
-        if status.kind == "train":
-            parts.append(Text.assemble(("model   ", "dim"), f"{model}/model"))
-            parts.append(Text.assemble(("next    ", "dim"), f"essp predict {_PREDICTED[status.unit]} --model {model}"))
-        else:
-            parts.append(Text.assemble(("result  ", "dim"), status.result.uri))
+    parts = _outcome(status)
     parts += [Text(f"{t.name} {t.stopped.words}") for t in status.trainers if t.stopped]
     if status.failures:
         parts.append(_failures(status.failures))
     if status.counts.skipped:
-        parts.append(Text(f"{status.counts.skipped} clips were left out: nothing could take their place", "yellow"))
+        left_out = counted(status.counts.skipped, "clip")
+        was = "was" if status.counts.skipped == 1 else "were"
+        parts.append(Text(f"{left_out} {was} left out: no other video could take the place", "yellow"))
     if status.reason:
         parts.append(Text(f"{status.state}: {status.reason}", _STATE_STYLE[status.state]))
     return Group(*parts)
+
+
+def _outcome(status: JobStatus) -> list[RenderableType]:
+    """The figures of a job that is complete, and where they lie."""
+    parts: list[RenderableType] = []
+    if status.result is None:
+        return parts
+    if any(name.startswith(("validation.", "test.")) for name in status.result.metrics):
+        parts.append(_figures(status))
+    model = shown(status.output)
+    if status.kind == "train":
+        parts.append(Text.assemble(("model   ", "dim"), f"{model}/model"))
+        parts.append(Text.assemble(("next    ", "dim"), f"essp predict {_PREDICTED[status.unit]} --model {model}"))
+        parts.append(Text.assemble(("report  ", "dim"), f"essp report {model}"))
+    else:
+        parts.append(Text.assemble(("result  ", "dim"), status.result.uri))
+    return parts
 
 
 def duration(seconds: float) -> str:
@@ -123,8 +135,8 @@ def _gauges(status: JobStatus) -> RenderableType:
     grid = Table.grid(Column(max_width=_BAR_WIDTH), Column(no_wrap=True, overflow="ellipsis"), padding=(0, 2))
     progress, cache, credits = status.progress, status.cache, status.credits
     share = progress.done / progress.total if progress.total else 0.0
-    counted = f"{progress.done:,} of {progress.total:,} clips" if progress.total else "no clips yet"
-    facts = [percent(share), counted]
+    clips = f"{progress.done:,} of {progress.total:,} clips" if progress.total else "no clips yet"
+    facts = [percent(share), clips]
     if progress.eta_s is not None:
         facts.append(f"{duration(progress.eta_s)} to go")
     grid.add_row(_bar(progress.done, progress.total), Text(" · ".join(facts)))
@@ -186,8 +198,9 @@ def _place(trainer: TrainerStatus) -> str:
     """`val. 3`: short, as the table has to fit into 80 columns."""
     if trainer.final:
         return "done"
-    purpose = trainer.purpose or "waiting"
-    return f"{_SHORT.get(purpose, purpose)} {trainer.epoch + 1}"
+    if trainer.purpose is None:  # it has said nothing since the job was started
+        return "starts"
+    return f"{_SHORT.get(trainer.purpose, trainer.purpose)} {trainer.epoch + 1}"
 
 
 def _best_validation(trainer: TrainerStatus) -> float | None:

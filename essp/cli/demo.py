@@ -22,7 +22,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from essp.catalog.build import BuildOptions, build
 from essp.cli.console import open_console
 from essp.cli.predict import classify_watched, document, table
-from essp.cli.run import run_watched
+from essp.cli.run import run_watched, settings_of
 from essp.cli.view import open_view
 from essp.demo.dataset import CLASSES, make_dataset
 from essp.demo.job import job_text
@@ -69,7 +69,7 @@ def main(
     console.print(
         f"training {' and '.join(spec.trainers)}: {shown(as_uri(str(path)))}", highlight=False, soft_wrap=True
     )
-    status = run_watched(spec, open_view(as_json), EmbeddedOptions())
+    status = run_watched(spec, open_view(as_json), EmbeddedOptions(), settings_of())
     if not status.state.ended:
         console.print("to go on: the same command again")
         raise typer.Exit(EXIT_INTERRUPTED)

@@ -11,6 +11,7 @@ compose file run it.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
 from threading import Thread
@@ -22,6 +23,7 @@ from essp.doctor import machine, master, stores
 from essp.doctor.finding import Finding, Level, fail, ok, warn
 from essp_common import distribution
 from essp_common.errors import ConfigError, EsspError, Unavailable
+from essp_common.runtime import variables
 from essp_common.runtime.config import Settings
 from essp_common.wiring import BUSES, CACHES, checked_scheme
 
@@ -58,6 +60,7 @@ def main(
 def examine(settings: Settings, server: str = "", token: str = "") -> list[Finding]:
     """Run all checks at once. Findings come in a fixed order. Without `server`, the master is not checked."""
     examinations: list[tuple[str, Examination]] = [
+        ("settings", _settings),
         ("machine", machine.examine),
         ("kafka", lambda: _bus(settings)),
         ("redis", lambda: _cache(settings)),
@@ -117,6 +120,11 @@ def _collected(name: str, examination: Examination) -> list[Finding]:
         what = f"the examination ended with {type(error).__name__}: {error}"
         found.append(fail(name, what, "repair what it names; if that is ESSP itself, report it"))
     return found
+
+
+def _settings() -> Iterable[Finding]:
+    remedy = "correct its name, or unset it"
+    return [warn("settings", line, remedy) for line in variables.misspelt(os.environ)]
 
 
 def _bus(settings: Settings) -> Iterable[Finding]:

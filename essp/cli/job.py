@@ -80,7 +80,8 @@ def start(
     """Start a job; one that has ended goes on from its checkpoints."""
     spec = load_job(file, epochs)
     with connect(server, token) as client:
-        body, params = spec.model_dump_json(), {"fresh": "true" if fresh else "false"}
+        # What the file leaves out, the master fills in, from the model of a prediction for example.
+        body, params = spec.model_dump_json(exclude_unset=True), {"fresh": "true" if fresh else "false"}
         if fresh:
             params |= _agreed(client, body, params, yes)
         headers = {"Idempotency-Key": uuid.uuid4().hex}  # a lost answer is asked for again, nothing starts twice

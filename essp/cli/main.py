@@ -21,6 +21,7 @@ from typer.core import TyperCommand, TyperGroup
 from essp.cli.commands import EXAMPLES, SECTIONS
 from essp_common import distribution
 from essp_common.errors import ConfigError, Conflict, EsspError, NotFound, StorageFull, Unavailable
+from essp_common.runtime import variables
 from essp_common.runtime.garbage import collect_rarely
 
 EXIT_CODES: tuple[tuple[type[EsspError], int], ...] = (
@@ -126,6 +127,8 @@ def _options(
     ),
 ) -> None:
     """Train and evaluate video classifiers straight from compressed video."""
+    for line in variables.misspelt(os.environ):
+        typer.echo(f"essp: warning: {line}", err=True)
 
 
 def main() -> None:
@@ -161,7 +164,7 @@ def _fill_standard_streams() -> None:
 
 def _take_any_name() -> None:
     """What the encoding of a locale has no letters for is printed as escapes: a name in a table breaks no command."""
-    if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.errors == "strict":
+    if isinstance(sys.stdout, TextIOWrapper) and (sys.stdout.errors == "strict" or sys.stdout.encoding != "utf-8"):
         sys.stdout.reconfigure(errors="backslashreplace")
 
 

@@ -1,4 +1,4 @@
-"""`essp plan`: how many workers a job needs, and what binds, from a few seconds of the job itself."""
+"""`essp plan`: how many workers a job needs, and where the bottleneck is, from a few seconds of the job itself."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def main(
     plot: PlotOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
-    """Say how many decoders and extractors a job needs, what it moves, and which part binds first.
+    """Say how many decoders and extractors a job needs, what it moves, and which part is the bottleneck.
 
     The job runs in this process for some seconds, in a temporary folder, to see what a clip costs in each part. Then
     clips are sent through the pools of a simulated machine or cluster. Nothing is kept of the run.
@@ -75,7 +75,7 @@ def main(
 def _measured(spec: JobSpec, seconds: float) -> Costs:
     console = open_console(stderr=True)
     with leaving_at_once("leaving; nothing is kept"), shown_progress(console) as show:
-        return measure(spec, Settings(), seconds, lambda share: show("measuring the job", share, (1 - share) * seconds))
+        return measure(spec, Settings(), seconds, show)
 
 
 def _epoch_clips(spec: JobSpec) -> int:
@@ -140,7 +140,8 @@ def _lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
         lines.append(("Redis", f"{moved}: {counted(facts['redis_servers'], 'server')}"))
         hour = facts["hour"]
         price = f", {hour['price']:,.2f} an hour" if hour["price"] else ""
-        lines.append(("needs", f"{counted(hour['cores'], 'core')}, {counted(hour['gpus'], 'GPU')}{price}"))
+        about = "" if measured["enough"] else "at most about "
+        lines.append(("needs", f"{about}{counted(hour['cores'], 'core')}, {counted(hour['gpus'], 'GPU')}{price}"))
     lines.append(("store", f"{size(traffic['store_read'])}/s of compressed video"))
     if facts["asked"] and (enough := facts["budget"]["enough"]) > facts["budget"]["bytes"]:
         lines.append(("limits.budget", f"{size(enough)} would be enough, {size(facts['budget']['bytes'])} is not"))

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 LOCALHOST = "127.0.0.1"
 _LOOK_S = 0.25
+_SERVERS = 2
+"""Bus and cache."""
 
 
 def main(
@@ -63,6 +65,12 @@ def main(
         ),
     ] = 0,
     host: Annotated[str, typer.Option(help="Where --serve listens; `::`: on all addresses.")] = LOCALHOST,
+    servers: Annotated[
+        bool,
+        typer.Option(
+            "--servers", help="Send messages and clips through the servers that ESSP_BUS and ESSP_CACHE name, not memory."
+        ),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print events and status as JSON lines.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the services' logs.")] = False,
 ) -> None:
@@ -71,7 +79,7 @@ def main(
     With --splits or --folds it is one job for each division of the data set, below the job's output, one after the
     other; then the figures of each, their mean and standard deviation, also as a page (divisions.html).
     """
-    spec, settings = load_job(job, epochs), Settings()
+    spec, settings = load_job(job, epochs), settings_of(servers)
     stores = Stores(settings.stores)
     with _served(serve, host) as api:
         options = EmbeddedOptions(fresh=fresh, api=api)
@@ -85,16 +93,34 @@ def main(
                 fresh,
                 as_json,
                 again,
-                lambda of: run_watched(of, open_view(as_json), options, verbose, yes=True),  # it was asked above
+                lambda of: run_watched(of, open_view(as_json), options, settings, verbose, yes=True),  # it was asked above
             )
             return
-        status = run_watched(spec, open_view(as_json), options, verbose, yes)
+        status = run_watched(spec, open_view(as_json), options, settings, verbose, yes)
         if not status.state.ended:
             more = "" if epochs is None else f" --epochs {epochs}"
             typer.echo(f"to go on: essp run {job}{more}", err=True)
             raise typer.Exit(EXIT_INTERRUPTED)
         if status.state != JobState.COMPLETED:
             raise typer.Exit(1)
+
+
+def settings_of(servers: bool = False) -> Settings:
+    """The settings of a job in this process. It meets others only if it is to: a shell may still name the servers of a
+    cluster, whose master would lose a job of the same name. Raises `ConfigError` for `servers` that are not named."""
+    settings = Settings()
+    named = [name for name in ("bus", "cache") if not getattr(settings, name).startswith("memory:")]
+    if servers:
+        if len(named) < _SERVERS:
+            raise ConfigError(
+                "--servers: ESSP_BUS and ESSP_CACHE have to name servers, as `essp servers up` prints them; without "
+                "--servers the job runs in memory"
+            )
+        return settings
+    if named:
+        variables = " and ".join(f"ESSP_{name.upper()}" for name in named)
+        typer.echo(f"not used: {variables}; this job runs in memory (essp run --servers uses the servers)", err=True)
+    return settings.model_copy(update=dict.fromkeys(named, "memory://"))
 
 
 @contextmanager
@@ -115,27 +141,30 @@ def _served(port: int, host: str) -> Iterator[LocalApi | None]:
 
 
 def run_watched(
-    spec: JobSpec, view: View, options: EmbeddedOptions, verbose: bool = False, yes: bool = False
+    spec: JobSpec,
+    view: View,
+    options: EmbeddedOptions,
+    settings: Settings,
+    verbose: bool = False,
+    yes: bool = False,
 ) -> JobStatus:
     """Run a job to its end, or until Ctrl-C, which saves; then the report. The status it was left in.
 
-    `yes`: do not ask whether the output of another job may be removed, where the job begins anew.
+    `settings`: as of `settings_of`. `yes`: do not ask whether the output of another job may be removed, where the job begins anew.
 
     Raises `ConfigError` for a job that cannot run, as `essp validate` does; `Unavailable` where the settings name
     servers that are not ready; `Conflict` while another process runs a job in that output.
     """
-    settings = Settings()
     set_up_logging(settings if verbose else settings.model_copy(update={"log_level": "ERROR"}))
     stores = Stores(settings.stores)
     found = preflight_asking(spec, stores, options.fresh, yes, Declared(code=settings.code))
     check_devices(spec)
     if problems := failing(settings):
         raise not_ready(problems)
-    if spec.trainers and all(name in found.resume.ended for name in spec.trainers):
+    if spec.trainers and all(name in found.resume.ended for name in found.spec.trainers):
         stopped = ", ".join(sorted(found.resume.stops))
         but = f"; {stopped} stopped early, and would want a larger stop.patience, too" if stopped else ""
-        more = f"more epochs train them on, as in --epochs {2 * spec.epochs}"
-        typer.echo(f"all trainers are done; {more}{but}", err=True)
+        typer.echo(f"training has finished; to continue, give --epochs {2 * found.spec.epochs}{but}", err=True)
     tell(found)
     with Claim(spec.output, stores, partial(typer.echo, err=True)) as claim:
         if claim.waited:  # another process may have trained on meanwhile
@@ -157,7 +186,7 @@ def run_watched(
 
 def _watched(spec: JobSpec, view: View, settings: Settings, options: EmbeddedOptions, claim: Claim) -> JobStatus:
     seen = 0
-    with view, interruptible("saving, to go on later (again: leave at once) ...") as interrupted:
+    with view, interruptible("Saving a checkpoint, then exiting. Press Ctrl-C again to quit now.") as interrupted:
         with Embedded(spec, settings, options) as embedded:
             ended = False
             while not (ended or interrupted.is_set()):

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Annotated, Any
+from collections.abc import Sequence
+from enum import StrEnum
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import (
     AfterValidator,
@@ -17,6 +20,7 @@ from pydantic import (
     StrictInt,
     StrictStr,
     WithJsonSchema,
+    model_validator,
 )
 
 from essp_common.objects.uris import checked_uri
@@ -92,3 +96,49 @@ class Section(BaseModel):
     """A part of a job: unknown fields are refused, values stay as they are, and the text below a field describes it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _words_that_yaml_reads_otherwise(cls, given: Any) -> Any:
+        """`parallel: off` is false to YAML, `subsampling: 420` a number: where a field is one of some words, the word
+        that was written is meant."""
+        if not isinstance(given, dict):
+            return given
+        meant = {
+            name: word
+            for name, field in cls.model_fields.items()
+            if (value := given.get(name, ...)) is None or isinstance(value, int)
+            if (word := _word_meant(value, field.annotation)) is not None
+        }
+        return given | meant if meant else given
+
+
+def _word_meant(value: int | None, annotation: Any) -> str | None:
+    """The word of a choice for which YAML gives this value; None: there is none, or the value itself may be given."""
+    choices, kinds = choices_of(annotation), _kinds(annotation)
+    if not choices or bool in kinds or value in choices or (value is None and NoneType in kinds):
+        return None
+    words = _WRITTEN[value] if value is None or isinstance(value, bool) else (str(value),)
+    return next((word for word in words if word in choices), None)
+
+
+def choices_of(annotation: Any) -> list[Any]:
+    """The values of which a field has to be one; empty: it is no choice."""
+    return [choice for kind in _kinds(annotation) for choice in _choices(kind)]
+
+
+def _kinds(annotation: Any) -> Sequence[Any]:
+    return get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+
+
+def _choices(kind: Any) -> Sequence[Any]:
+    if get_origin(kind) is Literal:
+        return get_args(kind)
+    return tuple(kind) if isinstance(kind, type) and issubclass(kind, StrEnum) else ()
+
+
+_WRITTEN: dict[bool | None, tuple[str, ...]] = {
+    False: ("off", "no", "false"),
+    True: ("on", "yes", "true"),
+    None: ("null", "none"),
+}

@@ -89,9 +89,9 @@ class FilesystemStore:
         path = self._path(key)
         with self._errors(key):
             found = self._files.info(path)
-        if found.get("type") == "directory":
-            raise NotFound(f"there is no object {self._shown(key)}, but a folder")
-        return self._info(key, found)
+            if found.get("type") == "directory":
+                raise NotFound(f"there is no object {self._shown(key)}, but a folder")
+            return self._info(key, found)
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """All files below the folder that the prefix names, by key."""
@@ -108,11 +108,11 @@ class FilesystemStore:
                 found = self._files.find(self._path(folder) if folder else self._root, detail=True)
             except FileNotFoundError:
                 return
-        start = len(self._files._strip_protocol(self._root).strip("/"))
-        keys = ((path.strip("/")[start:].strip("/"), info) for path, info in found.items())
-        for key, info in sorted(keys, key=lambda item: item[0].encode("utf-8", "surrogateescape")):
-            if key.startswith(prefix) and is_key(key):
-                yield self._info(key, info)
+            start = len(self._files._strip_protocol(self._root).strip("/"))
+            keys = [(path.strip("/")[start:].strip("/"), info) for path, info in found.items()]
+            keys.sort(key=lambda item: item[0].encode("utf-8", "surrogateescape"))
+            infos = [self._info(key, info) for key, info in keys if key.startswith(prefix) and is_key(key)]
+        yield from infos
 
     def open(self, key: str) -> BinaryIO:
         """A file read in ranges."""
@@ -167,6 +167,8 @@ class FilesystemStore:
         path = self._path(key)
         with self._errors(key):
             data: bytes = self._files.cat_file(path, start=start, end=start + length)
+        if not isinstance(data, bytes):
+            raise Unavailable(f"{self._shown(key)}: the file system gives a {type(data).__name__}, and not bytes")
         if len(data) > length:  # a server that knows no ranges sends everything
             data = data[start : start + length]
         if len(data) != length:
@@ -175,10 +177,10 @@ class FilesystemStore:
 
     def _info(self, key: str, found: dict[str, Any]) -> ObjectInfo:
         size = found.get("size")
-        if size is None:
+        if not isinstance(size, int) or size < 0:
             raise PermanentError(f"{self._shown(key)}: the server does not say how large it is, so it cannot be read")
         version = next((found[name] for name in (*_VERSIONS, *_DATES) if found.get(name)), "")
-        return ObjectInfo(key, int(size), f"{int(size)}-{_written(version)}")
+        return ObjectInfo(key, size, f"{size}-{_written(version)}")
 
     def _shown(self, key: str) -> str:
         return shown_uri(self.uri(key))

@@ -76,6 +76,8 @@ _NO_EVENTS = EventLog()
 """Of a job that is past."""
 _LOOK_S = 2.0
 """How often the master looks for what keeps ESSP from working."""
+_LAST_SEARCHES = 3
+"""How often a master that leaves searches the cache for what workers stored for jobs that had ended."""
 _PATIENCE_S = 10.0
 """How long a change waits for the next run of a job that gets more."""
 
@@ -212,13 +214,19 @@ class Master:
             while not self._recovers and self.step(0.0):
                 pass  # no other master will account for these messages
             self._history.finish()
-            with self._lock:
-                self._runner.sweep()
-            self._runner.outbox.send()
+            self._sweep()
             self._runner.write_histories(now=True)
         except TransientError as error:
             log.warning("master: %s; the next one accounts for the last seconds again", error)
         self._history.finish()
+
+    def _sweep(self) -> None:
+        """Search the cache until nothing is found: a search that has found something proves nothing."""
+        for _ in range(_LAST_SEARCHES):
+            with self._lock:
+                if not self._runner.sweep():
+                    return
+            self._runner.outbox.send()
 
     def recover(self) -> None:
         """Take over the jobs that were under way when the previous master left; remember those that had ended."""

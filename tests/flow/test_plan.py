@@ -62,6 +62,7 @@ def test_each_part_of_a_job_is_measured(
     assert {f"{part}.{name}" for part in ("feed", "trainer") for name in trainers} < set(measured["milliseconds"])
     assert {pool["name"] for pool in facts["pools"]} < set(measured["milliseconds"])
     assert measured["clips"] > 0
+    assert (facts["between"] is None) == measured["enough"]
     assert all(count > 0 for count in measured["bytes"].values())
     assert facts["simulated_clips_per_s"] > 0
     assert (tmp_path / "plan.png").read_bytes().startswith(b"\x89PNG")

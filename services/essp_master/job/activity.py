@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from essp_common.artifacts.early_stop import EarlyStop
 from essp_common.job import status
-from essp_common.pb.v1.messages_pb2 import Fit, PhaseReport, Progress, Purpose, StepReport
+from essp_common.pb.v1.messages_pb2 import TRAIN, Fit, PhaseReport, Progress, Purpose, StepReport
 from essp_common.quantities import duration
 from essp_common.runtime import ids
 from essp_master.job.curve import Curve
@@ -86,6 +86,8 @@ class TrainerActivity:
 
     stream: str
     model: str
+    fitted: bool = False
+    """It learns when an epoch has ended."""
     step: StepReport | None = None
     curve: Curve = field(default_factory=Curve)
     reports: dict[tuple[str, int], status.PhaseReport] = field(default_factory=dict)
@@ -96,6 +98,11 @@ class TrainerActivity:
     unsaved: str = ""
     """Why its last checkpoint could not be saved; empty: it was."""
 
+    def has_figures(self, step: StepReport) -> bool:
+        """A report says how well it does: not before the first clip of a phase, nor while it has learned nothing."""
+        learned = not self.fitted or step.purpose != TRAIN or any(purpose == "train" for purpose, _ in self.reports)
+        return step.clips_done > 0 and learned
+
     @property
     def fits(self) -> bool:
         """It learns what all clips of a phase have shown."""
@@ -105,13 +112,18 @@ class TrainerActivity:
 class Activity:
     """The workers of one job."""
 
-    def __init__(self, features: dict[str, str], trainers: dict[str, tuple[str, str]]) -> None:
-        """`features`: stream -> feature. `trainers`: trainer -> its stream and its model."""
+    def __init__(
+        self, features: dict[str, str], trainers: dict[str, tuple[str, str]], fitted: Collection[str] = ()
+    ) -> None:
+        """`features`: stream -> feature. `trainers`: trainer -> its stream and its model. `fitted`: those that learn
+        when an epoch has ended; until the first one has, their figures are those of guesses."""
         self._pool_of = {"": ids.DECODER} | {
             stream: ids.extractor_pool([feature]) for stream, feature in features.items()
         }
         self._pools: dict[str, _Pool] = {}
-        self.trainers = {name: TrainerActivity(stream, model) for name, (stream, model) in trainers.items()}
+        self.trainers = {
+            name: TrainerActivity(stream, model, name in fitted) for name, (stream, model) in trainers.items()
+        }
         self._closed = Rate(_CLOSED_WINDOW_S)
         self.listener: Callable[[Progress], None] | None = None
         """Gets the reports of trainings, too, but none of a training that waits where it was."""
@@ -161,7 +173,8 @@ class Activity:
                     waits = training.step is not None and _place(training.step) == _place(progress.step)
                     training.step = progress.step
                     if not waits:
-                        training.curve.add(progress.step)
+                        if training.has_figures(progress.step):
+                            training.curve.add(progress.step)
                         self._pass_on(progress)
             case "phase_report":
                 if training := self.trainers.get(progress.phase_report.trainer):
@@ -241,15 +254,16 @@ def _trainer(
 ) -> status.TrainerStatus:
     step, stop = training.step, training.stopped
     live = None if waits else step
+    shown = step if step and training.has_figures(step) else None
     return status.TrainerStatus(
         name=name,
         stream=training.stream,
         model=training.model,
         purpose=purpose_name(step.purpose) if step else None,
-        epoch=step.epoch if step else 0,
+        epoch=step.epoch if step else max((report.epoch for report in training.reports.values()), default=0),
         clips_done=step.clips_done if step else 0,
-        loss=step.loss if step else None,
-        top1=step.top1 if step else None,
+        loss=shown.loss if shown else None,
+        top1=shown.top1 if shown else None,
         data_wait_ratio=live.data_wait_ratio if live else None,
         clips_per_s=live.clips_per_s if live else None,
         queue=step.queue if step else None,

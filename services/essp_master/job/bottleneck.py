@@ -91,8 +91,9 @@ def _unreported(job: JobStatus) -> BottleneckStatus | None:
     silent = [trainer.name for trainer in job.trainers if not trainer.final]
     if any(trainer.purpose for trainer in job.trainers) or not silent or not any(pool.done for pool in job.pools):
         return None
+    since = "since the job resumed" if any(trainer.reports for trainer in job.trainers) else "yet"
     waiting = f"{counted(job.credits.outstanding_clips, 'clip')} on the way to {', '.join(silent)}"
-    return BottleneckStatus(part=ids.trainer_consumer(silent[0]), words=f"No trainer has reported yet: {waiting}.")
+    return BottleneckStatus(part=ids.trainer_consumer(silent[0]), words=f"No trainer has reported {since}: {waiting}.")
 
 
 def _slowest(job: JobStatus, trainers: Sequence[TrainerStatus], effect: str = "") -> BottleneckStatus:

@@ -112,11 +112,12 @@ class JobRunner:
             self._swept_s = now_s
             self.sweep()
 
-    def sweep(self) -> None:
-        """Free what workers stored for jobs that had ended."""
-        for job in self.jobs:
-            if job.state.ended and job.leftovers:
-                self.dispatch.sweep(job)
+    def sweep(self) -> bool:
+        """Free what workers stored for jobs that had ended. Whether there is any such job."""
+        swept = [job for job in self.jobs if job.state.ended and job.leftovers]
+        for job in swept:
+            self.dispatch.sweep(job)
+        return bool(swept)
 
     def _forget(self) -> None:
         """Keep no more than the status of all but the newest jobs that have ended, once their histories hold all."""

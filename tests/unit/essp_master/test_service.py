@@ -10,6 +10,7 @@ import pytest
 
 from essp_common.artifacts import layout
 from essp_common.artifacts.fused_model import open_model
+from essp_common.artifacts.history import History
 from essp_common.artifacts.partial_scores import PartialScores, ScoredPart
 from essp_common.cache.port import job_prefix
 from essp_common.errors import Conflict, PermanentError, Unavailable
@@ -287,6 +288,17 @@ def test_what_is_stored_after_the_end_is_freed(adapters: Adapters, fleet_of: Fle
     clock.now_s += 3
     master.step(0)
     assert adapters.cache.usage().keys == 0
+
+
+def test_a_master_that_leaves_searches_the_cache_until_nothing_is_found(adapters: Adapters, fleet_of: FleetOf) -> None:
+    master, fleet = master_over(adapters, Clock()), fleet_of()
+    master.start(fleet.job)
+    master.stop("small")
+    fleet.decode()  # had not heard of it
+    master.drain()
+    master.run()
+    (newest,) = [segment for segment in [History(adapters.stores.under(fleet.job.output)).newest()] if segment]
+    assert [entry.stray_keys > 0 for entry in newest.entries if entry.swept] == [True, False]
 
 
 @pytest.mark.parametrize(

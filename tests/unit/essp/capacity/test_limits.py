@@ -61,13 +61,13 @@ def test_pools_for_a_rate_are_large_enough() -> None:
     }
     assert found.facts["redis_servers"] == 4
     assert found.facts["hour"] == {"cores": 77, "gpus": 8, "price": 23.7}
-    assert found.facts["bottleneck"].startswith("redis binds first, at 1,000 clips/s (another Redis")
+    assert found.facts["bottleneck"].startswith("redis, at 1,000 clips/s (another Redis")
     assert drawn(found.limits, found.outcome, 880.0).startswith(b"\x89PNG")
 
 
 def test_a_budget_that_is_too_small_is_named() -> None:
     found = planned(rate=880.0, budget="96MB")
-    assert found.facts["bottleneck"].startswith("limits.budget binds first: it holds 64 clips; next: redis, at 1,000")
+    assert found.facts["bottleneck"].startswith("limits.budget: it holds 64 clips; next: redis, at 1,000")
     assert found.facts["budget"]["enough"] > 96e6
 
 
@@ -76,7 +76,7 @@ def test_a_job_has_one_master_however_many_clips_are_asked_for() -> None:
     found = plan(job(), slow, 10_000, Wanted(rate=400.0))
     workers = {pool["name"]: pool["workers"] for pool in found.facts["pools"]}
     assert workers["master"] == 1
-    assert found.facts["bottleneck"].startswith("master binds first, at 200 clips/s (fewer, longer clips")
+    assert found.facts["bottleneck"].startswith("master, at 200 clips/s (fewer, longer clips")
 
 
 def test_a_pool_makes_all_streams_of_its_feature() -> None:
@@ -95,7 +95,7 @@ def test_servers_and_links_are_limits_too() -> None:
 
 def test_on_one_machine_the_cores_bind() -> None:
     found = planned(cores=2)
-    assert found.facts["bottleneck"].startswith("cores binds first, at 25.8 clips/s")
+    assert found.facts["bottleneck"].startswith("cores, at 25.8 clips/s")
     assert found.facts["simulated_clips_per_s"] == pytest.approx(25.8, rel=0.05)
     assert found.facts["epoch"]["seconds"] == pytest.approx(10_000 / 25.8, rel=0.05)
 
@@ -105,7 +105,26 @@ def test_pods_are_no_more_than_partitions() -> None:
     assert pods_of(Pool("decoder", 0.01, 200, None)) == (50, 4)
 
 
-def test_a_part_that_was_not_measured_is_named() -> None:
-    costs = Costs({"master": 0.1}, {"clip": 1.0}, 1.0, 1, 1.0)
-    with pytest.raises(EsspError, match="nothing was measured of decoder; give it more time with --seconds"):
+@pytest.mark.parametrize(("ended", "remedy"), [(False, "--seconds"), (True, "more epochs")])
+def test_a_part_that_was_not_measured_is_named(ended: bool, remedy: str) -> None:
+    """More time helps only where the job is not over."""
+    costs = Costs({"master": 0.1}, {"clip": 1.0}, 1.0, 1, 1.0, ended)
+    with pytest.raises(EsspError, match=f"nothing was measured of decoder; .*{remedy}"):
         plan(job(), costs, 100, Wanted())
+
+
+@pytest.mark.parametrize(
+    ("changes", "remedy"),
+    [({"clips": 8}, "--seconds"), ({"clips": 8, "ended": True}, "epochs"), ({"rough": frozenset({"master"})}, "")],
+    ids=["few clips", "a job that was over", "a master that was through at once"],
+)
+def test_no_bottleneck_is_named_where_too_little_was_measured(changes: dict[str, Any], remedy: str) -> None:
+    """What the job costs is then divided by few clips, most of it with the master."""
+    few: Costs = replace(COSTS, seconds=COSTS.seconds | {"master": 0.044}, **changes)
+    found = plan(job(), few, 10_000, Wanted(rate=880.0))
+    assert found.facts["bottleneck"].startswith("not known")
+    assert remedy in found.facts["bottleneck"]
+    low, high = found.facts["between"]
+    assert low == pytest.approx(1 / 0.044, rel=0.01)
+    assert high > 880, "all but the master carry the rate"
+    assert plan(job(), COSTS, 10_000, Wanted(rate=880.0)).facts["between"] is None

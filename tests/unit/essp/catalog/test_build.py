@@ -187,6 +187,13 @@ def test_an_output_that_cannot_be_written_is_refused_before_anything_is_read(vid
     assert not list(root.glob("*.part-*"))
 
 
+@pytest.mark.parametrize("name", ["x.txt", "catalog.csv", "c.json"])
+def test_a_catalog_is_not_called_what_it_is_not(videos: Path, name: str) -> None:
+    stem = name.partition(".")[0]
+    with pytest.raises(ConfigError, match=rf"{name} would not say so; write {stem}\.parquet"):
+        build(f"file://{videos}", f"file://{videos}/{name}", [f"file://{videos}"], ONE)
+
+
 def test_segments_are_cut_where_their_seconds_are_shown(tmp_path: Path) -> None:
     """A recording whose pictures stand still for a while: the mean rate tells nothing of where a second is."""
     (tmp_path / "v").mkdir()

@@ -23,6 +23,7 @@ from essp_common.errors import ConfigError, Conflict, NotFound, PermanentError, 
 from essp_common.job.status import JobStatus
 from tests.harness.command_line import essp
 from tests.harness.fleet import make_job
+from tests.harness.model_manifest import manifest_at
 from tests.harness.proxy import Proxy
 from tests.harness.serving import Served
 
@@ -45,6 +46,16 @@ class Live(Served):
 def live(tmp_path: Path) -> Iterator[Live]:
     with Live(tmp_path) as made:
         yield made
+
+
+def test_what_a_job_file_leaves_out_is_not_sent_as_if_given(live: Live, tmp_path: Path) -> None:
+    """A prediction has the clips and streams of its model, which are not the defaults of a job."""
+    model = manifest_at(f"file://{tmp_path}/trained", live.job.clip, live.job.streams, {"rgb": 0.5, "diff": 0.5})
+    job = {"name": "told", "output": "told", "data": live.job.data.model_dump(), "predictor": {"model": model}}
+    live.file.write_text(json.dumps(job))
+    started = live.essp("start", str(live.file), "--json")
+    assert started.exit_code == 0, started.stderr
+    assert live.master.status("told").phases[0].done.keys() == {"predictor.rgb", "predictor.diff"}
 
 
 def test_a_job_from_start_to_end(live: Live) -> None:

@@ -146,6 +146,21 @@ def test_dashboard_of_a_job_that_has_not_begun() -> None:
     assert "to go" not in shown
 
 
+def test_who_asks_for_a_job_that_is_complete_sees_its_figures_and_where_the_model_is() -> None:
+    shown = text(dashboard(completed(), expand=False))
+    (fused,) = lines_of(shown, "fused")
+    assert fused[1:-1] == ["fused", *["98.7", "%"] * 6]
+    assert "/runs/demo/model" in shown
+    assert "/runs/demo/model" not in text(dashboard(status()))
+
+
+def test_a_trainer_that_has_said_nothing_yet_takes_one_line(width: int = 80) -> None:
+    trainers = [trainer.model_copy(update={"purpose": None}) for trainer in status().trainers]
+    shown = text(dashboard(status().model_copy(update={"trainers": tuple(trainers)})), width)
+    assert "epoch" not in " ".join(lines_of(shown, "trainer", "top-1")[0])
+    assert [line[1:3] for line in lines_of(shown, "starts")] == [[trainer.name, "starts"] for trainer in trainers]
+
+
 def test_results_are_a_table_of_streams_and_their_fusion() -> None:
     shown = text(results(completed()))
     (flow,) = lines_of(shown, "flow")

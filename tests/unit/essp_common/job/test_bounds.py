@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from essp_common.errors import ConfigError
+from essp_common.job.documents import read_yaml
+from essp_common.job.fields import Section, choices_of
 from essp_common.job.spec import MOST_STREAMS, JobSpec, parse_spec
 
 SCHEMA = JobSpec.model_json_schema()
@@ -94,3 +96,46 @@ def test_what_is_out_of_bounds_is_refused_with_the_name_of_the_field(field: str,
 
 def test_a_date_among_the_parameters_is_text() -> None:
     assert parse_spec(job("streams.rgb.params", "{a: 2026-01-02}")).streams["rgb"].params == {"a": "2026-01-02"}
+
+
+@pytest.mark.parametrize(
+    ("field", "written", "meant"),
+    [
+        ("trainers.rgb.checkpoint.parallel", "off", "off"),
+        ("trainers.rgb.checkpoint.parallel", "OFF", "off"),
+        ("trainers.rgb.checkpoint.codec", "null", "none"),
+        ("clip.codec.subsampling", "420", "420"),
+    ],
+)
+def test_a_word_that_yaml_reads_as_something_else_is_what_was_written(field: str, written: str, meant: str) -> None:
+    value: Any = parse_spec(job(field, written)).model_dump()
+    for part in field.split("."):
+        value = value[part]
+    assert value == meant
+
+
+@pytest.mark.parametrize("written", ["on", "true", "no", "1"])
+def test_a_word_that_is_no_choice_stays_refused(written: str) -> None:
+    with pytest.raises(ConfigError, match=r"trainers\.rgb\.device"):
+        parse_spec(job("trainers.rgb.device", written))
+
+
+def test_each_choice_of_a_job_may_be_written_as_it_is_named() -> None:
+    """Without quotes, whatever YAML makes of it."""
+    for kind in _sections(JobSpec):
+        for name, field in kind.model_fields.items():
+            for word in choices_of(field.annotation):
+                given = kind._words_that_yaml_reads_otherwise({name: read_yaml(str(word), "test")})
+                assert given == {name: word}
+
+
+def _sections(kind: Any, seen: set[type[Section]] | None = None) -> set[type[Section]]:
+    """The sections that a job has, in any depth."""
+    seen = set() if seen is None else seen
+    if isinstance(kind, type) and issubclass(kind, Section) and kind not in seen:
+        seen.add(kind)
+        for field in kind.model_fields.values():
+            _sections(field.annotation, seen)
+    for inner in get_args(kind):
+        _sections(inner, seen)
+    return seen

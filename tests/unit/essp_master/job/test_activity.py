@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from essp_common.job import status
@@ -69,3 +71,28 @@ def test_a_pass_that_is_reported_again_counts_once() -> None:
     (trainer,) = job.trainer_statuses(set(), {}, waits=False)
     told = [(report.purpose, report.epoch, report.metrics["loss"]) for report in trainer.reports]
     assert told == [("train", 0, 4.0), ("validation", 0, 2.5), ("train", 1, 2.0)]
+
+
+@pytest.mark.parametrize(("fitted", "first"), [(False, (1.8, 0.25)), (True, (None, None))])
+def test_there_is_no_figure_where_nothing_was_seen_or_learned(fitted: bool, first: tuple[float | None, ...]) -> None:
+    """A probe guesses until its first epoch has ended: that is no loss of a training."""
+    job = Activity({"rgb": "rgb"}, {"one": ("rgb", "tiny")}, ["one"] if fitted else [])
+
+    def figures(**step: Any) -> tuple[float | None, ...]:
+        job.note(Progress(step=StepReport(trainer="one", **step)), 0.0)
+        (now,) = job.trainer_statuses(set(), {}, waits=False)
+        return now.loss, now.top1
+
+    assert figures(purpose=TRAIN) == (None, None)
+    assert figures(purpose=TRAIN, clips_done=4, loss=1.8, top1=0.25) == first
+    assert bool(job.trainers["one"].curve.points) == (not fitted)
+    job.note(Progress(phase_report=PhaseReport(trainer="one", purpose=TRAIN)), 0.0)
+    assert figures(purpose=VALIDATION) == (None, None)
+    assert figures(purpose=VALIDATION, clips_done=4, loss=0.5, top1=0.75) == (0.5, 0.75)
+    assert figures(purpose=TRAIN, epoch=1, clips_done=4, loss=0.5, top1=0.5) == (0.5, 0.5)
+
+
+def test_a_trainer_that_resumes_is_where_it_was() -> None:
+    job = activity()
+    job.recall("one", [status.PhaseReport(purpose="train", epoch=8, metrics={})], "", None)
+    assert job.trainer_statuses(set(), {}, waits=False)[0].epoch == 8

@@ -106,7 +106,9 @@ def test_clips_of_which_none_was_made_yet_are_named_first() -> None:
 
 
 def test_trainers_that_nobody_has_started_are_named_once_clips_are_made() -> None:
-    silent = [trainer | {"purpose": None} for trainer in trainers(None, None)]
+    resumed = [trainer | {"purpose": None} for trainer in trainers(None, None)]
+    assert "since the job resumed: " in said(job(None, None, trainers=resumed, pools=[DECODER | {"queue": 0}]))[1]
+    silent = [trainer | {"reports": []} for trainer in resumed]
     part, words = said(job(None, None, trainers=silent, pools=[DECODER | {"queue": 0}]))
     assert part == "trainer.rgb"
     assert words.startswith("No trainer has reported yet: ")
