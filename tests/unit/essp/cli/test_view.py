@@ -82,7 +82,7 @@ def test_dashboard_tells_how_far_the_job_is() -> None:
     shown = text(dashboard(status()))
     assert "demo running" in shown
     assert "60.0 % · 240 of 400 clips · 2:10 to go" in shown
-    assert "1:23 gone · 12.3 clips/s" in shown
+    assert "elapsed 1:23 · 12.3 clips/s" in shown
     assert "train, epoch 2 (3 of 4) · 40 of 100 clips" in shown, "the slowest consumer counts"
 
 
@@ -93,7 +93,7 @@ def test_without_a_terminal_the_dashboard_is_as_wide_as_what_it_shows() -> None:
     assert {len(line) for line in fitting} == {len(fitting[0])}
     assert max(len(line.strip(" │")) for line in wide[1:-1]) < len(fitting[0]) < 200
     assert "demo running" in fitting[0]
-    assert "1:23 gone · 12.3 clips/s" in fitting[-1]
+    assert "elapsed 1:23 · 12.3 clips/s" in fitting[-1]
 
 
 def test_dashboard_names_the_bottleneck() -> None:
@@ -240,7 +240,7 @@ def test_what_was_done_before_is_not_told_as_new() -> None:
     with open_view(out=out, err=err) as view:
         view.show(status())
     shown = written(err).splitlines()
-    assert shown[0].endswith("rgb: resumes after 2 finished phases")
+    assert shown[0].endswith("rgb: resumes after validation, epoch 1")
     assert len(shown) == 2
 
 
