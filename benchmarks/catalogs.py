@@ -29,6 +29,7 @@ from benchmarks.figures import Aim, Figure, Scale
 from benchmarks.measure import spread
 from essp_common.catalog.file import pack_table
 from essp_common.catalog.schema import SCHEMA
+from essp_common.objects.block_sums import BlockSums, block_bytes_of
 from essp_common.video.clock import pack
 
 CLASSES = 400
@@ -178,12 +179,19 @@ def table_of(rows: int, gop: int = 60, seed: int = 0) -> pa.Table:
         ],
         "extra": [""] * rows,
         "targets": [b""] * rows,
+        "notes": [""] * rows,
+        "sums": [_checksums(rng, size) for size in sizes.tolist()],
         "error": [None] * rows,
     }
     return pa.table(
         [pa.array(columns[field.name]).cast(field.type) for field in SCHEMA],
         schema=SCHEMA,
     )
+
+
+def _checksums(rng: np.random.Generator, size_bytes: int) -> bytes:
+    block = block_bytes_of(size_bytes)
+    return BlockSums(block, rng.bytes(4 * -(-size_bytes // block))).packed()
 
 
 def _texts(rng: np.random.Generator, rows: int, length: int, letters: NDArray[np.uint8] = _LETTERS) -> list[str]:

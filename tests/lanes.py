@@ -30,6 +30,7 @@ FOLDERS = {
     "tests/soak": "promises",
     "tests/witness": "promises",
     "tests/corpus": "promises",
+    "tests/unit/benchmarks": "promises",
     "tests/gpu": "gpu",
 }
 LANES = ("test", "promises", "long", "gpu")

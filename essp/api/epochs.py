@@ -107,6 +107,10 @@ class Epochs(IterableDataset[Batch]):
         """An iteration over the present epoch has begun, so the next one is for the next epoch."""
         self._resuming = False
         """A state was loaded, and nothing has been shown since."""
+        self._ahead = 0
+        """By how much the epoch is ahead of the one that Lightning counts."""
+        self._begun_by_state = False
+        """The epoch is the one of the state that was loaded, which was at its beginning."""
         self._map: Callable[[Batch], Any] | None = None
         self._iteration = object()
         """Another one once it is over."""
@@ -129,6 +133,11 @@ class Epochs(IterableDataset[Batch]):
     @abstractmethod
     def _plan(self) -> int:
         """Differs where the clips, or their order, do."""
+
+    @property
+    def _clips_of_all(self) -> int:
+        """Of an epoch, of all ranks."""
+        return self._clips * self._ranks.world_size
 
     @property
     def _keeps_step(self) -> bool:
@@ -297,18 +306,35 @@ class Epochs(IterableDataset[Batch]):
         if self._resuming and epoch != self._epoch:
             raise ConfigError(
                 f"epoch: set_epoch({epoch}) would lose the state that was loaded, which goes on in epoch "
-                f"{self._epoch}; accelerate sets the epoch of a DataLoader that it has prepared, so give it the loader "
-                "itself"
+                f"{self._epoch}; begin a loop of your own there (range(loader.epoch, epochs)), give accelerate the "
+                "loader itself and not a DataLoader of it, and resume the Trainer of Hugging Face, which counts steps, "
+                "with the batch_size and the ranks that it was saved with"
             )
         if epoch != self._epoch or self._begun or self._late:
             self.close()
             self._late = False
             self._epoch, self._clips_done, self._begun = epoch, 0, False
 
+    def _told_epoch(self, epoch: int) -> None:
+        """Have the next `for` show what Lightning, or Fabric, calls this epoch.
+
+        It counts an epoch that `max_steps` ends as a whole one, and Fabric counts from 0 again; the loader has its
+        place from the state that was loaded, and from there on both count alike. After `max_steps` at the end of an
+        epoch, Lightning takes one batch of the next one and calls that an epoch, too: the loader goes on in it.
+        """
+        one_batch = self._batch_size * self._ranks.world_size
+        if self._begun_by_state and self._begun and 0 < self._clips_done <= one_batch < self._clips_of_all:
+            self.close()
+            self._begun, self._resuming = False, True
+        self._begun_by_state = self._begun_by_state and self._resuming and not self._clips_done
+        if self._resuming:
+            self._ahead = self._epoch - epoch
+        self.set_epoch(epoch + self._ahead)
+
     @property
     def batch_sampler(self) -> _BatchSampler:
-        """Lightning tells the epoch to the `batch_sampler.sampler` of what it iterates over: that is the loader."""
-        return _BatchSampler(self)
+        """Lightning tells the epoch to the `batch_sampler.sampler` of what it iterates over."""
+        return _BatchSampler(_Sampler(self._told_epoch))
 
     def __enter__(self) -> Self:
         return self
@@ -326,7 +352,7 @@ class Epochs(IterableDataset[Batch]):
         `epoch`: counts from 0. `clip`: how many clips of that epoch all ranks have taken; after the last one, the state
         is that of the next epoch. Every rank has the same state.
         """
-        return state_of(self._epoch, self._clips_done, self._clips * self._ranks.world_size, self._plan)
+        return state_of(self._epoch, self._clips_done, self._clips_of_all, self._plan)
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
         """Go on where `state` was taken, on this or another number of ranks; after the last batch of an epoch, with the
@@ -355,15 +381,20 @@ class Epochs(IterableDataset[Batch]):
             )
         self.close()
         self._epoch, self._clips_done, self._begun, self._resuming = epoch, clip, False, True
-        self._late = False
+        self._late, self._begun_by_state = False, not clip
 
 
 def nothing() -> None:
     """There is nothing to end."""
 
 
+class _Sampler(NamedTuple):
+    set_epoch: Callable[[int], None]
+    """What Lightning calls with the epoch that it counts."""
+
+
 class _BatchSampler(NamedTuple):
-    sampler: Epochs
+    sampler: _Sampler
 
 
 def state_of(epoch: int, clip: int, clips: int, plan: int) -> dict[str, int]:

@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from tempfile import gettempdir
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -51,6 +50,7 @@ from essp.api.loader_job import (
     names_of,
     own_source,
     params_of,
+    unused_output,
     visits_of,
 )
 from essp.api.targets import TargetReader
@@ -59,7 +59,6 @@ from essp.loops.clips import Clips, JobClips
 from essp.loops.clips_process import ClipsProcess
 from essp.loops.feed import Feed
 from essp.loops.source import ClusterSource, OwnSource, Source
-from essp.uris import as_uri
 from essp_common.catalog.rows import ById, meta_of
 from essp_common.colour import pictures
 from essp_common.errors import ConfigError, EsspError
@@ -233,7 +232,7 @@ class Loader(Epochs):
         words = {**ARGUMENTS, **{f"consumers.{name}.batch_size": "batch_size" for name in names}}
         document = {
             "name": NAME,
-            "output": as_uri(gettempdir()),
+            "output": unused_output(),
             "epochs": EPOCHS if epochs is None else epochs,
             "data": {
                 "catalog": uri_of("catalog", catalog),
@@ -291,7 +290,7 @@ class Loader(Epochs):
         sampling = spec.sampling.model_dump() | {"rank": ranks.rank, "ranks": ranks.world_size}
         document = {
             "name": NAME,
-            "output": as_uri(gettempdir()),
+            "output": unused_output(),
             "epochs": EPOCHS if epochs is None else epochs,
             "data": spec.data.model_dump() | {"consumed": split},
             "clip": spec.clip.model_dump(),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from pydantic import ValidationError
 
 from essp.api.arguments import MOST_DECODERS, mapping_of, plain, whole_number
 from essp.loops.source import OwnSource
+from essp.uris import as_uri
 from essp_common.errors import ConfigError
 from essp_common.job.fields import MOST_READERS
 from essp_common.job.spec import JobSpec
@@ -55,6 +57,11 @@ ARGUMENTS = {
 """Field of a job -> argument of a loader, in messages."""
 ARGUMENTS_OF_A_FILE = {f"consumers.{NAME}.batch_size": "batch_size", "data.consumed": "split"}
 """The same where the job is a file of the user's."""
+
+
+def unused_output() -> str:
+    """The URI of a folder that is not there: a loop's job is checked with it, and gets a folder when it begins."""
+    return as_uri(os.path.join(gettempdir(), f"essp-loop-{uuid.uuid4().hex}"))
 
 
 def names_of(loops: int) -> list[str]:

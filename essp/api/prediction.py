@@ -19,9 +19,9 @@ from essp.api.arguments import path_of, several, uri_of
 from essp.api.pictures import suffixes_for, write_records
 from essp.catalog.build import file_row
 from essp.catalog.found import READ_SUFFIXES, VIDEO_SUFFIXES
-from essp.catalog.local_folder import left_out
 from essp.catalog.probing import ProbeOptions, Prober
 from essp.embedded.composition import Embedded
+from essp.local_folder import left_out
 from essp.uris import as_uri
 from essp_common.artifacts import layout
 from essp_common.artifacts.fused_model import FusedModel, open_model
@@ -295,8 +295,8 @@ def _meant(text: str, stores: Stores, suffixes: frozenset[str]) -> list[VideoRow
         return [missing]
     name = text.rstrip("/")
     rows = [VideoRow(f"{name}/{info.key}", folder.uri(info.key), "", "", info.size_bytes, info.etag) for info in files]
-    for entry in left_out(uri, suffixes).entries:
-        rows.append(VideoRow(f"{name}/{entry.id}", f"{uri}/{entry.id}", "", "", 0, "", error=entry.error))
+    for below, error in left_out(uri, suffixes).problems.items():
+        rows.append(VideoRow(f"{name}/{below}", f"{uri}/{below}", "", "", 0, "", error=error))
     if rows:
         return rows
     if shown or os.path.isdir(uri.removeprefix("file://")):

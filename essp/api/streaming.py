@@ -326,7 +326,7 @@ def _pieces(frames: Sequence[int], most: int) -> Iterator[list[int]]:
 def _message(row: VideoRow, frames: Sequence[int], resize: Resize, from_keyframes: bool) -> DecodeSeed:
     video = Video(
         id=row.id, uri=row.uri, size_bytes=row.size_bytes, etag=row.etag, frame_count=row.frame_count, width=row.width,
-        height=row.height, seekable=row.seekable, lookahead=row.lookahead,
+        height=row.height, seekable=row.seekable, lookahead=row.lookahead, sums=row.sums,
     )  # fmt: skip
     unit = DecodeSeed(
         job="stream", video=video, recipe=Recipe(resize=resize, codec=FrameCodec(name="raw"), strict=True)

@@ -37,8 +37,6 @@ _LASTING = ("damaged", "truncated", "empty", "not_video", "limit", "encrypted", 
 """Kinds of errors that reading the same bytes again would give again; others are tried anew by the next build."""
 _SALVAGEABLE, _HOPELESS = ("truncated", "damaged"), "not one frame of it can be used"
 """`SALVAGEABLE` and `HOPELESS` of `essp_common.video.probe`, which loads FFmpeg."""
-_TOLERANCE_S = 1e-4
-"""How far the frames of an episode may be from their timestamps: that of LeRobot."""
 _NO_END = "; without an end, it is that of the file"
 _SAID = frozenset({"id", "uri", "class_name", "split", "group", "extra", "targets", "error"})
 """What a source says of a video; all else is in its file."""
@@ -56,6 +54,8 @@ class BuildOptions:
     """CSV: the column that names the group of a video; None: `group`, if there is one."""
     camera: str | None = None
     """LeRobot: only what this camera saw."""
+    tolerance_s: float | None = None
+    """LeRobot: how far frames may be from their timestamps; None: as far as in LeRobot."""
     whole: bool = False
     """One row a file, with its labelled stretches as targets, where the source lists stretches of files."""
     background: str | None = None
@@ -108,6 +108,7 @@ def build(
     `recognised` is told what the source was taken for, before any video is read.
     """
     options = options or BuildOptions()
+    options = replace(options, probe=replace(options.probe, sums=True))
     if options.background is not None and options.whole:
         raise ConfigError("--background makes rows of stretches of files, and --whole makes one row a file; choose one")
     started = time.monotonic()
@@ -128,7 +129,15 @@ def build(
         return [known.get(_version(file), file).frame_count for file in files]
 
     listing = read_source(
-        source, stores, options.kind, options.split, options.group_column, options.whole, options.camera, frame_counts
+        source,
+        stores,
+        options.kind,
+        options.split,
+        options.group_column,
+        options.whole,
+        options.camera,
+        options.tolerance_s,
+        frame_counts,
     )
     if recognised is not None:
         recognised(listing.recognised)
@@ -230,8 +239,11 @@ def _run(whole: VideoRow, timing: Timing, segment: Segment, count: int) -> Video
         )
     for step in range(count) if whole.timestamps else (0, count - 1):
         late_s = timing.shown_s(first + step) - (segment.start + step / segment.rate)
-        if abs(late_s) > _TOLERANCE_S:
-            return replace(whole, error=f"segment: frame {step} is shown {1000 * late_s:.3g} ms off its timestamp")
+        if abs(late_s) > segment.tolerance_s:
+            what = f"frame {step} is shown {1000 * late_s:.3g} ms off its timestamp"
+            return replace(
+                whole, error=f"segment: {what}, and {1000 * segment.tolerance_s:.3g} ms are tolerated (--tolerance-s)"
+            )
     return replace(whole, first_frame=first, last_frame=last)
 
 

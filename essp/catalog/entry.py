@@ -20,6 +20,8 @@ class Segment:
     unit: Literal["s", "frame"]
     frames: int | None = None
     rate: float = 0.0
+    tolerance_s: float = 0.0
+    """How far each of the `frames` may be shown from when it should be."""
 
     def __str__(self) -> str:
         end = "" if self.end is None else f"{self.end:.10g}"

@@ -68,6 +68,8 @@ class Found:
         self.camera = camera
         self.frame_counts = frame_counts
         """Opens videos, for a list that is understood in no other way."""
+        self.tolerance_s = 1e-4
+        """How far the frames of an episode may be from their timestamps: by default as far as in LeRobot."""
         self.notes: list[str] = []
         """What a user should know of how lists were read."""
         self._documents: dict[str, Any] = {}

@@ -6,9 +6,9 @@
     videos/CAMERA/chunk-NNN/file-NNN.mp4            episodes one after the other
 
 A row of the catalog is an episode as one camera saw it: the frames of the MP4 from the one at `from_timestamp` on, as
-many as the episode has. Frame k has to be shown within 0.1 ms of `from_timestamp + k / fps`, the tolerance of LeRobot;
-a video where that does not hold is a row with an error. Class and labels are the tasks, the group is the episode, and
-each feature that holds numbers is a series.
+many as the episode has. Frame k has to be shown within `tolerance_s` of `from_timestamp + k / fps`, by default the 0.1
+ms of LeRobot; a video where that does not hold is a row with an error. Class and labels are the tasks, the group is the
+episode, and each feature that holds numbers is a series; `Found.notes` says which ones are left out.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, Field, ValidationError
 
 from essp.catalog.entry import Entry, Segment
-from essp.catalog.found import Found
+from essp.catalog.found import Found, few
 from essp_common.catalog.targets import Targets, pack
 from essp_common.errors import ConfigError, NotFound
 from essp_common.objects import tables
@@ -38,6 +38,7 @@ _EPISODES_OF_SPLIT = re.compile(r"([0-9]{1,9}):([0-9]{1,9})")
 _VERSION = "v3."
 _TIME = "/from_timestamp"
 _NO_NUMBERS = frozenset({"video", "image", "string", "language", "audio"})
+_TO_VIDEOS = "make videos of them first: lerobot-edit-dataset --operation.type convert_image_to_video"
 _DEPTH = (
     f"a depth camera (is_depth_map in {_INFO}), whose distances have more bits than clips; they are not read as colours"
 )
@@ -50,7 +51,7 @@ class Info(BaseModel):
     fps: float = Field(gt=0, allow_inf_nan=False)
     features: dict[str, dict[str, Any]] = Field(min_length=1)
     data_path: str
-    video_path: str
+    video_path: str | None = None
     splits: dict[str, str] | None = None
     robot_type: str | None = None
 
@@ -58,6 +59,11 @@ class Info(BaseModel):
     def cameras(self) -> list[str]:
         """The features that are videos, by name."""
         return sorted(name for name, feature in self.features.items() if feature.get("dtype") == "video")
+
+    @property
+    def picture_cameras(self) -> list[str]:
+        """The features that are single pictures in the tables, by name."""
+        return sorted(name for name, feature in self.features.items() if feature.get("dtype") == "image")
 
     @property
     def depth_cameras(self) -> list[str]:
@@ -83,7 +89,8 @@ def is_lerobot(found: Found) -> str:
 
 def _shown_cameras(document: Any) -> str:
     try:
-        return ", ".join(Info.model_validate(document).cameras) or "none"
+        info = Info.model_validate(document)
+        return ", ".join([*info.cameras, *(f"{name} (pictures)" for name in info.picture_cameras)]) or "none"
     except ValidationError:
         return "not known"  # who reads the folder is told what is wrong
 
@@ -92,6 +99,12 @@ def lerobot(found: Found) -> Iterator[Entry]:
     """Each episode as each camera saw it, or as `found.camera` did. Raises `ConfigError` for another version."""
     info = _info(found)
     cameras = info.cameras
+    _check_cameras(found, info)
+    if not 0 < found.tolerance_s < 0.5 / info.fps:
+        raise ConfigError(
+            f"--tolerance-s {found.tolerance_s:g}: it has to be more than 0 and less than half a frame, which is "
+            f"{0.5 / info.fps:.3g} s at {info.fps:g} frames a second: else every time would fit some frame"
+        )
     if found.camera and found.camera not in cameras:
         raise ConfigError(f"--camera {found.camera}: there is none; cameras: {', '.join(cameras) or 'none'}")
     cameras = [found.camera] if found.camera else cameras
@@ -102,6 +115,7 @@ def lerobot(found: Found) -> Iterator[Entry]:
     episodes = _episodes(found, cameras)
     splits = _splits(info)
     files = {item.key: item for item in found.videos}
+    template = info.video_path or ""
     for episode, values in _with_series(found, info, episodes):
         series, error = _packed(values)
         number, length = episode["episode_index"], episode["length"]
@@ -109,7 +123,7 @@ def lerobot(found: Found) -> Iterator[Entry]:
         name = f"episode_{number:06d}"
         split = next((split for split, places in splits if number in places), "train")
         for camera in cameras:
-            key = _place(found, "video_path", info.video_path, episode, f"videos/{camera}/", video_key=camera)
+            key = _place(found, "video_path", template, episode, f"videos/{camera}/", video_key=camera)
             entry_id = name if found.camera else f"{name}/{camera}"
             item = files.get(key)
             if camera in depth:
@@ -126,13 +140,28 @@ def lerobot(found: Found) -> Iterator[Entry]:
                 split,
                 item.size_bytes,
                 item.etag,
-                Segment(episode[f"videos/{camera}{_TIME}"], None, "s", length, info.fps),
+                Segment(episode[f"videos/{camera}{_TIME}"], None, "s", length, info.fps, found.tolerance_s),
                 group=name,
                 labels=tasks if len(tasks) > 1 else (),
                 series=series,
                 meta={"episode_index": number, "camera": camera, "robot_type": info.robot_type},
                 error=error,
             )
+
+
+def _check_cameras(found: Found, info: Info) -> None:
+    """Notes, or where nothing else is wanted raises `ConfigError` for, cameras whose pictures lie in the tables."""
+    pictures = info.picture_cameras
+    where = "lie as pictures in the Parquet files, which are not read"
+    if found.camera in pictures:
+        raise ConfigError(f"--camera {found.camera}: its frames {where}; {_TO_VIDEOS}")
+    if not info.cameras:
+        what = f"the frames of {', '.join(pictures)} {where}; {_TO_VIDEOS}" if pictures else "it has no camera"
+        raise ConfigError(f"{found.uri}: {what}")
+    if not info.video_path:
+        raise ConfigError(f"{found.uri}/{_INFO}: video_path: is needed, since {', '.join(info.cameras)} are videos")
+    if pictures and not found.camera:
+        found.notes.append(f"the frames of {few(pictures)} {where}; {_TO_VIDEOS}")
 
 
 def _packed(series: Mapping[str, NDArray[Any]]) -> tuple[bytes, str | None]:
@@ -192,8 +221,14 @@ def _episodes(found: Found, cameras: Sequence[str]) -> list[dict[str, Any]]:
 def _with_series(
     found: Found, info: Info, episodes: Sequence[dict[str, Any]]
 ) -> Iterator[tuple[dict[str, Any], dict[str, NDArray[Any]]]]:
-    """Each episode with its values; a file of them is read once."""
-    names = [name for name, feature in info.features.items() if feature.get("dtype") not in _NO_NUMBERS]
+    """Each episode with its values; a file of them is read once. Notes what is left out."""
+    kinds = {name: feature.get("dtype") for name, feature in info.features.items()}
+    names = [name for name, kind in kinds.items() if kind not in _NO_NUMBERS]
+    left_out: defaultdict[str, list[str]] = defaultdict(list)
+    with_gaps: list[str] = []
+    for name, kind in kinds.items():
+        if kind in _NO_NUMBERS - {"video", "image"}:
+            left_out["are no numbers"].append(f"{name} ({kind})")
     by_file: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
     for episode in episodes:
         by_file[_place(found, "data_path", info.data_path, episode, "data/")].append(episode)
@@ -201,26 +236,41 @@ def _with_series(
         beside = [name for name in names if name != "index"]
         table = _table(found, key, ["index", *beside], beside)
         index = np.asarray(table.column("index").to_numpy())
-        columns = {name: _values(table.column(name)) for name in names if name in table.column_names}
+        columns = {}
+        for name in names:
+            values = _values(table.column(name)) if name in table.column_names else f"have no column in {key}"
+            if isinstance(values, str):
+                left_out[values] += [] if name in left_out[values] else [name]
+            else:
+                columns[name] = values
+                if table.column(name).null_count and name not in with_gaps:
+                    with_gaps.append(name)
         for episode in held:
             wanted = (index >= episode["dataset_from_index"]) & (index < episode["dataset_to_index"])
-            yield episode, {name: values[wanted] for name, values in columns.items() if values is not None}
+            yield episode, {name: values[wanted] for name, values in columns.items()}
+    if left_out:
+        what = "; ".join(f"{', '.join(features)}, which {why}" for why, features in left_out.items())
+        found.notes.append(f"features that are left out: {what}")
+    if with_gaps:
+        found.notes.append(f"features that have no value in some rows, where they are NaN: {', '.join(with_gaps)}")
 
 
-def _values(column: Any) -> NDArray[Any] | None:
-    """`(frames, ...)` of a column of numbers, or lists of them of one length; None for anything else."""
+def _values(column: Any) -> NDArray[Any] | str:
+    """`(frames, ...)` of a column of numbers, or lists of them of one length; for anything else, what is wrong."""
     array = column.combine_chunks()
     shape = [len(array)]
     while pa.types.is_fixed_size_list(array.type) or pa.types.is_list(array.type):
         lengths = pc.list_value_length(array).unique()
         if len(lengths) != 1 or not lengths[0].is_valid:
-            return None
+            return "have several lengths, or none in some rows"
         shape.append(lengths[0].as_py())
         array = array.flatten()
     if not (pa.types.is_integer(array.type) or pa.types.is_floating(array.type) or pa.types.is_boolean(array.type)):
-        return None
+        return "are no numbers"
     flat = np.asarray(array.to_numpy(zero_copy_only=False))
-    return flat.reshape(shape) if int(np.prod(shape)) == len(flat) and flat.dtype != object else None
+    if int(np.prod(shape)) != len(flat) or flat.dtype == object:
+        return "have no value in some rows"
+    return flat.reshape(shape)
 
 
 def _table(found: Found, key: str, columns: Sequence[str], optional: Sequence[str]) -> Any:

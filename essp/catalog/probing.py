@@ -34,6 +34,8 @@ from typing import Any
 
 from essp_common.distribution import remedy
 from essp_common.errors import ConfigError, EsspError, PermanentError, TransientError, Unavailable
+from essp_common.objects.block_sums import BlockSums, head_sums
+from essp_common.objects.ranged import noting
 from essp_common.runtime.children import deaf_to_interrupts, module_command
 from essp_common.wiring import Stores
 
@@ -46,6 +48,8 @@ _TRIES = 3  # of a file whose store does not answer
 _RETRY_S = 0.2
 _PASSING = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOTCONN)
 """Errors of a store that is mounted, which may pass."""
+_BYTES = frozenset({"timestamps", "sums"})
+"""Facts that are no text."""
 _CHUNK_BYTES = 2**20
 _CRASH_S = 5.0  # until a process that has closed its pipe is gone
 _log = logging.getLogger(__name__)
@@ -71,6 +75,8 @@ class ProbeOptions:
     patience: int = 10
     """Times as much that it may take by the clock: as many processes may share a core."""
     probe: str = PROBE
+    sums: bool = False
+    """Whether the facts are to have checksums of the file's blocks, made of the bytes that are read anyway."""
 
     @property
     def hung_s(self) -> float:
@@ -139,8 +145,8 @@ class Prober:
         if uri is None or not child.ask(uri):
             self._replace(child, uri)
         facts = message["facts"]
-        if "timestamps" in facts:
-            facts["timestamps"] = b64decode(facts["timestamps"])
+        for name in _BYTES & facts.keys():
+            facts[name] = b64decode(facts[name])
         yield Outcome(done, facts, message["error"])
 
     def _crashed(self, child: _Child, waiting: Iterator[str]) -> Iterator[Outcome]:
@@ -251,7 +257,7 @@ def _serve(connection: Connection) -> None:
             # gone, the alarm ends a reader that hangs.
             signal.setitimer(signal.ITIMER_PROF, options.timeout_s)
             signal.setitimer(signal.ITIMER_REAL, 2 * options.hung_s)
-            answer = json.dumps(_facts(uri, stores, function), default=_in_text).encode()
+            answer = json.dumps(_facts(uri, stores, function, options.sums), default=_in_text).encode()
             signal.setitimer(signal.ITIMER_PROF, 0)
             signal.setitimer(signal.ITIMER_REAL, 0)
             connection.send_bytes(answer)
@@ -259,23 +265,28 @@ def _serve(connection: Connection) -> None:
             return
 
 
-def _facts(uri: str, stores: Stores, function: Callable[[Any], Any]) -> dict[str, Any]:
-    """The child's answer for one file."""
+def _facts(uri: str, stores: Stores, function: Callable[[Any], Any], sums: bool = False) -> dict[str, Any]:
+    """The child's answer for one file. No file is unusable by what a store has said once."""
     problem, path = "", None
     for attempt in range(_TRIES):
         try:
             store, key = stores.resolve(uri, video=True)
             path = store.local_path(key)
             if path is not None:
-                return {"facts": asdict(function(path)), "error": None}
+                facts = asdict(function(path)) | ({"sums": _packed(head_sums(path))} if sums else {})
+                return {"facts": facts, "error": None}
             with store.open(key) as file:
-                return {"facts": asdict(function(file)), "error": None}
+                noted = noting(file) if sums else None
+                facts = asdict(function(file))
+                if sums:
+                    facts["sums"] = _packed(noted.noted() if noted is not None else None)
+                return {"facts": facts, "error": None}
         except PermanentError as error:
             passing = path is not None and getattr(error.__cause__, "errno", None) in _PASSING
             problem = _unreadable(path) if path is not None and passing else ""
             if problem:
                 time.sleep(_RETRY_S * 2**attempt)
-            elif attempt or not passing:
+            elif attempt or not (passing or path is None):
                 return {"facts": {}, "error": f"{error.kind}: {error}"}
         except TransientError as error:
             problem = str(error)
@@ -284,6 +295,10 @@ def _facts(uri: str, stores: Stores, function: Callable[[Any], Any]) -> dict[str
             _log.exception("unexpected error while reading %s", uri)
             return {"facts": {}, "error": f"error: {type(error).__name__}: {error}"}
     return {"unavailable": problem}
+
+
+def _packed(sums: BlockSums | None) -> bytes:
+    return sums.packed() if sums is not None else b""
 
 
 def _unreadable(path: str) -> str:

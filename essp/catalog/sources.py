@@ -22,7 +22,7 @@ from essp.catalog.csv_source import read_csv
 from essp.catalog.entry import Entry, Segment
 from essp.catalog.folder_source import class_folders, is_list, split_below, ucf101
 from essp.catalog.found import VIDEO_SUFFIXES, Found, FrameCounts, few, plain, unopened
-from essp.catalog.local_folder import left_out
+from essp.local_folder import left_out
 from essp.uris import as_uri
 from essp_common.errors import ConfigError, NotFound
 from essp_common.planning.splits import SPLIT_NAMES
@@ -99,17 +99,20 @@ def read_source(
     group_column: str | None = None,
     whole: bool = False,
     camera: str | None = None,
+    tolerance_s: float | None = None,
     frame_counts: FrameCounts = unopened,
 ) -> Listing:
     """List a source. `split`: which of several train/test divisions. `group_column`: of a CSV file. `whole`: one entry
-    a file, with the listed stretches of it as targets. `camera`: of LeRobot's. `frame_counts`: opens videos, for a list
-    that is understood in no other way.
+    a file, with the listed stretches of it as targets. `camera`, `tolerance_s`: of LeRobot's. `frame_counts`: opens
+    videos, for a list that is understood in no other way.
 
     Raises `NotFound` when there is no such source or no video in it, `ConfigError` when it is not of its kind.
     """
     if uri.startswith(_LEROBOT):
         kind, uri = "lerobot", as_uri(uri.removeprefix(_LEROBOT))
     found = _found(uri, stores, kind, split, camera or "", frame_counts)
+    if tolerance_s is not None:
+        found.tolerance_s = tolerance_s
     if kind == "csv" or (kind == "auto" and _is_of_its_own(found, group_column)):
         if not found.given:
             raise ConfigError(f"--source csv: {uri} is no file; give the CSV file itself")
@@ -120,6 +123,8 @@ def read_source(
     kind, why = _kind_of(found, kind)
     if camera is not None and kind != "lerobot":
         raise ConfigError(f"--camera {camera}: {uri} is no folder of LeRobot")
+    if tolerance_s is not None and kind != "lerobot":
+        raise ConfigError(f"--tolerance-s {tolerance_s:g}: only folders of LeRobot have timestamps; {uri} is none")
     if whole and kind == "lerobot":
         raise ConfigError("--whole: a row is an episode, of which LeRobot keeps several in a file; leave it out")
     ignored = {} if found.given else _ignored(found, kind)
@@ -128,7 +133,8 @@ def read_source(
     if not (found.given or found.camera):  # else a part is wanted of what lies there
         entries += found.unlisted(entries)
     notes = (*found.notes, *_notes(kind, entries, found, missed.empty))
-    listed = [] if found.given else missed.entries
+    named = {} if found.given else missed.problems
+    listed = [Entry(name, "", "", "", error=error) for name, error in named.items()]
     return _complete(kind, [*entries, *listed], ignored, uri, why, notes, whole)
 
 

@@ -51,6 +51,12 @@ def build_command(
     camera: Annotated[
         str | None, typer.Option(help="LeRobot: only what this camera saw (default: a row a camera and episode).")
     ] = None,
+    tolerance_s: Annotated[
+        float | None,
+        typer.Option(
+            help="LeRobot: seconds that frames may be off their timestamps (default: 0.0001, as in LeRobot).", min=0
+        ),
+    ] = None,
     whole: Annotated[
         bool,
         typer.Option(help="One row a file, whose labelled segments are targets; default: a row a segment."),
@@ -83,9 +89,8 @@ def build_command(
     of one group stay together where validation videos are set aside. Running it again reads only what is new or
     changed; after an interruption it goes on where it stopped.
     """
-    options = BuildOptions(
-        kind, split, group_column, camera, whole, background, salvage, ProbeOptions(workers or cpu_count(), timeout_s)
-    )
+    reading = ProbeOptions(workers or cpu_count(), timeout_s)
+    options = BuildOptions(kind, split, group_column, camera, tolerance_s, whole, background, salvage, reading)
     console = open_console(stderr=True)
 
     def recognised(what: str) -> None:

@@ -164,7 +164,7 @@ def _fill_standard_streams() -> None:
 
 def _take_any_name() -> None:
     """What the encoding of a locale has no letters for is printed as escapes: a name in a table breaks no command."""
-    if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.errors == "strict":
+    if isinstance(sys.stdout, TextIOWrapper) and (sys.stdout.errors == "strict" or sys.stdout.encoding != "utf-8"):
         sys.stdout.reconfigure(errors="backslashreplace")
 
 

@@ -135,7 +135,7 @@ def _message(row: VideoRow, wanted: list[int]) -> DecodeSeed:
     """One seed a frame, so that a damaged one does not take the others with it; all are made in one pass."""
     video = Video(
         id=row.id, uri=row.uri, size_bytes=row.size_bytes, etag=row.etag, frame_count=row.frame_count, width=row.width,
-        height=row.height, seekable=row.seekable, lookahead=row.lookahead,
+        height=row.height, seekable=row.seekable, lookahead=row.lookahead, sums=row.sums,
     )  # fmt: skip
     recipe = Recipe(resize=Resize(mode=Resize.NONE), codec=FrameCodec(name="raw"), strict=True)
     unit = DecodeSeed(job="records", video=video, recipe=recipe)

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import PurePosixPath
 
 from essp.listed_files import LABEL_COLUMNS, PATH_COLUMNS, asked, of_windows, one_name
+from essp.local_folder import left_out
 from essp.records.archives import Archive, open_archive
 from essp.records.cifar import cifar
 from essp.records.coco import coco
@@ -139,7 +140,8 @@ def _split_folder(name: str) -> str:
 def _folder(uri: str, stores: Stores) -> Source:
     store = stores.under(uri)
     infos = [info for info in store.list() if not is_hidden(info.key)]
-    if not infos:
+    problems = left_out(uri, IMAGE_SUFFIXES).problems
+    if not (infos or problems):
         raise NotFound(f"there are no files at {uri}; give {_WANTED}")
     unpacked = cifar(Archive({info.key: info.size_bytes for info in infos}, store.get))
     if unpacked is not None:
@@ -151,7 +153,7 @@ def _folder(uri: str, stores: Stores) -> Source:
             ignored[path.suffix or "without a suffix"] += 1
             continue
         items.append(Item(info.key, _class_of(path), partial(store.get, info.key)))
-    return Source("images in folders, each named after a class", tuple(items), ignored)
+    return Source("images in folders, each named after a class", tuple(items), ignored, problems=problems)
 
 
 def _csv(uri: str, stores: Stores) -> Source:

@@ -114,6 +114,11 @@ def mapped(action: str) -> Iterator[None]:
         raise
     except TOO_LARGE as error:
         raise MessageTooLarge(f"{action}: {error}") from error
+    except kafka_errors.InvalidSessionTimeoutError as error:
+        raise ConfigError(
+            f"{action}: the broker does not take ESSP_BUS's session_timeout_ms; set it to between the broker's "
+            "group.min.session.timeout.ms and group.max.session.timeout.ms (6000 and 1800000 by default)"
+        ) from error
     except _MISCONFIGURED as error:
         raise ConfigError(f"{action}: {type(error).__name__}: {error}; check ESSP_BUS") from error
     except (kafka_errors.KafkaError, OSError) as error:

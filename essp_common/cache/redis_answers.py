@@ -8,8 +8,8 @@ is closed (`redis_connections.py`). Values of the cache prove by themselves whos
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from types import TracebackType
 from typing import Any, TypeVar
 
 from redis.exceptions import RedisClusterException, RedisError
@@ -79,12 +79,23 @@ def fields(*names: str) -> Check[dict[str, Any]]:
     return check
 
 
-@contextmanager
-def understood() -> Iterator[None]:
+class _Understood:
     """redis-py takes apart what it is answered, and fails in many ways where that is something else."""
-    try:
-        yield
-    except (RedisError, RedisClusterException, Unsound, EsspError, OSError):
-        raise
-    except Exception as error:
-        raise WrongAnswer(f"{type(error).__name__}: {error}", "an answer that redis-py understands") from error
+
+    def __enter__(self) -> None:
+        """Nothing to prepare."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, Exception) and not isinstance(error, _ANSWERS):
+            raise WrongAnswer(f"{type(error).__name__}: {error}", "an answer that redis-py understands") from error
+
+
+_ANSWERS = (RedisError, RedisClusterException, Unsound, EsspError, OSError)
+_understood = _Understood()
+
+
+def understood() -> _Understood:
+    """A block in which redis-py reads an answer: what it does not understand is a `WrongAnswer`."""
+    return _understood  # has no state: making one for each command would take as long as the rest here

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from xxhash import xxh3_64_intdigest
 
@@ -27,12 +27,15 @@ class Unsound(Exception):
     """Bytes that are not those that were stored under the key; the words say what they are."""
 
 
-class OfOtherRelease(Unsound):
-    """A value without a seal. No damage: another release, or another program, stored it."""
+class Foreign(Unsound):
+    """No value of this release. No damage: another program stored it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Seal:
+class OfOtherRelease(Foreign):
+    """A value with another release's label, which readers of that release may still want."""
+
+
+class Seal(NamedTuple):
     """What a value is checked against."""
 
     key: int

@@ -22,6 +22,8 @@ LONGEST_NAME = 512
 """Bytes of a class, a split or a group."""
 LONGEST_EXTRA = 2**20
 """Bytes of a row's further columns."""
+LONGEST_SUMS = 2**19
+"""Bytes of the checksums of a file, of which those of the largest file take half."""
 LARGEST_COUNT = 2**31 - 1
 """Frames of a file; messages hold 32 bits."""
 _LARGEST_FILE = 2**50
@@ -147,6 +149,7 @@ _TEXTS = {
     **dict.fromkeys(("id", "uri", "etag"), LONGEST_TEXT),
     **dict.fromkeys(("notes", "error"), LONGEST_TEXT * 16),
     "extra": LONGEST_EXTRA,
+    "sums": LONGEST_SUMS,
     **dict.fromkeys(("class_name", "split", "group", "container", "codec", "pixel_format"), LONGEST_NAME),
 }
 _NUMBERS: dict[str, tuple[Callable[[NDArray[Any]], _Bad], str]] = {

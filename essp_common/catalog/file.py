@@ -13,8 +13,9 @@ import pyarrow as pa
 
 from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.checks import Columns, Problem, problems, sound_alone, type_problems
-from essp_common.catalog.columns import Column, Lists, Texts, Words, arrow_of, made_of, value_of
+from essp_common.catalog.columns import Blobs, Column, Lists, Texts, Words, arrow_of, made_of, value_of
 from essp_common.catalog.schema import (
+    CHECKED,
     COLUMNS,
     KEYFRAMES,
     LATER,
@@ -34,7 +35,7 @@ from essp_common.runtime.memory import memory_limit
 _PIECE = 2**16
 """Rows of a column that are read at a time."""
 _REQUIRED = ("id", "uri", "class_name", "split", "size_bytes", "etag", "error")
-_DIFFERENT = ("id", "uri", "etag", "size_bytes", "timestamps", "targets")
+_DIFFERENT = ("id", "uri", "etag", "size_bytes", "timestamps", "targets", "sums")
 _IN_TURN = ("group", *(name for name in COLUMNS if name != "group"))
 """The order in which columns are read: first what takes most memory while it is read."""
 _RECURRING = tuple(f"{name}.list.element" if name in KEYFRAMES else name for name in COLUMNS if name not in _DIFFERENT)
@@ -112,10 +113,10 @@ def _read(store: ObjectStore, key: str, uri: str, wanted: Collection[str]) -> tu
                 raise ConfigError(f"{uri}: {'; '.join(found)}; {REMEDY}")
         with _opened(path, data, WORDS & set(expected)) as file:
             for name in _IN_TURN:
-                if name in expected:
+                if name in expected and (name in wanted or name not in CHECKED):
                     _read_column(file, name, name in wanted, read)
             for name in lacking & set(wanted):
-                read.by_name[name] = _empty_words(file.metadata.num_rows)
+                read.by_name[name] = _without(name, file.metadata.num_rows)
     except FileNotFoundError as error:
         raise NotFound(f"{uri}: no such catalog") from error
     except PermissionError as error:
@@ -152,8 +153,11 @@ def _read_column(file: Any, name: str, wanted: bool, read: Columns) -> None:
             _share_edges(read.by_name)
 
 
-def _empty_words(count: int) -> Words:
-    return Words(np.zeros(count, np.int8), Texts(b"", np.zeros(2, np.int32)))
+def _without(name: str, count: int) -> Column:
+    """A column of which the file has nothing."""
+    if name in WORDS:
+        return Words(np.zeros(count, np.int8), Texts(b"", np.zeros(2, np.int32)))
+    return Blobs(b"", np.zeros(count + 1, np.int32))
 
 
 def _opened(path: str | None, data: bytes | None, words: Collection[str] = ()) -> Any:

@@ -51,6 +51,8 @@ class VideoRow:
         nothing. `essp_common.catalog.targets.unpack` reads it.
     notes: what people should know of the file, as lines of `kind: what` (`essp_common/video/notes.py`): several tracks,
         interlaced, a size that changes, edges that players cut off, a file of which a part is used; empty: nothing.
+    sums: checksums of the file's blocks (`essp_common/objects/block_sums.py`), with which decoders compare what they
+        read; of a file on a disk, that of its beginning; empty: not known.
     error: why the video cannot be used; null: it can.
 
     For example:
@@ -88,6 +90,7 @@ class VideoRow:
     extra: str = ""
     targets: bytes = b""
     notes: str = ""
+    sums: bytes = b""
     error: str | None = None
 
     @property

@@ -43,6 +43,7 @@ COLUMNS: dict[str, pa.DataType] = {
     "extra": _STRING,
     "targets": pa.binary(),
     "notes": _STRING,
+    "sums": pa.binary(),
     "error": _STRING,
 }
 """Every column, by its name, in the order of the file."""
@@ -50,8 +51,8 @@ KEYFRAMES = ("keyframe_pts", "keyframe_frame", "keyframe_offset")
 """One list a video, all of the same length: an entry for each keyframe."""
 WORDS = frozenset({"class_name", "split", "container", "codec", "pixel_format", "group", "notes", "error"})
 """The columns of `Words`."""
-LATER = frozenset({"notes"})
-"""The columns that catalogs of this version may lack, since they came later: texts, which are then empty."""
+LATER = frozenset({"notes", "sums"})
+"""The columns that catalogs of this version may lack, since they came later: texts and bytes, which are then empty."""
 SCHEMA = pa.schema(list(COLUMNS.items()), metadata={VERSION_KEY: VERSION})
 """The file's columns."""
 PLANNED = (
@@ -59,6 +60,8 @@ PLANNED = (
     *KEYFRAMES,
 )
 """The columns that plans and messages need, beside those that name a video."""
+CHECKED = ("sums",)
+"""The column that messages need beside those, so that decoders compare what they read. It is read for them alone."""
 HANDED = ("extra", "targets")
 """The columns that loops of the user's own are handed, beside those."""
 REMEDY = "make it again with `essp catalog build`"

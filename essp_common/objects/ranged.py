@@ -12,11 +12,16 @@ next request. A small file therefore takes one request, a large one a few, and s
 
 Blocks may also come from a cache that several files and processes share, and that outlives them (`share`). A block
 belongs to one version of an object, which the store names.
+
+Where checksums are known (`verify`), bytes are compared with them before anybody gets or keeps them. They are read in
+whole checked blocks then. What does not match is fetched again: a wire, a proxy or a cache may have damaged it. Bytes
+that come twice are what the object has become.
 """
 
 from __future__ import annotations
 
 import io
+import logging
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -24,16 +29,21 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO, Protocol
 
-from essp_common.errors import Unavailable
+from essp_common.errors import BadVideo, Unavailable
+from essp_common.objects.block_sums import BlockSums, block_bytes_of, checksum
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
+
+_log = logging.getLogger(__name__)
 
 BLOCK_BYTES = 2**16
 CACHED_BLOCKS = 512
 LARGEST_REQUEST_BLOCKS = 64
 _READERS = 2
 """Concurrent requests in the background."""
+_FETCHES_AGAIN = 4
+"""Of bytes that do not match their checksum."""
 
 Range = tuple[int, int]
 """Bytes [start, end)."""
@@ -47,6 +57,9 @@ class SharedBlocks(Protocol):
 
     def put(self, version: str, first: int, blocks: Sequence[memoryview]) -> None:
         """Keep adjacent blocks that were read from the store; `first` is the number of the first."""
+
+    def drop(self, version: str) -> None:
+        """Forget all blocks of a version of an object: some may be damaged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +83,13 @@ class RangedFile(io.RawIOBase):
         """
         self.shared: SharedBlocks | None = None
         """Where blocks are looked up before they are fetched, and kept after that."""
+        self._sums: BlockSums | None = None
+        """What the bytes are compared with."""
+        self._noted: dict[int, int] | None = None
+        """Checksums of the checked blocks that were fetched, if they are wanted."""
+        self._together = 1
+        """Blocks that are fetched together, since they have one checksum."""
+        self._name = version.rpartition(" ")[0]
         self._version = f"{version} {size_bytes} {block_bytes}" if version else ""
         self._size_bytes = size_bytes
         self._fetch = fetch
@@ -124,6 +144,34 @@ class RangedFile(io.RawIOBase):
             piece = _Piece(first, self._background.submit(self._fetched, first, end))
             self._coming.update(dict.fromkeys(range(first, end), piece))
 
+    def verify(self, sums: BlockSums) -> None:
+        """Compare what is read with these checksums from now on: before the first read."""
+        self._sums = sums
+        self._together = max(1, sums.block_bytes // self._block_bytes)
+
+    def note(self) -> None:
+        """Make checksums of what is read from now on: before the first read."""
+        self._noted = {}
+        self._together = block_bytes_of(self._size_bytes) // self._block_bytes
+
+    def noted(self) -> BlockSums:
+        """The checksums of the whole file. Fetches what nobody has read yet.
+
+        Raises `Unavailable` where the store has given different bytes at different times.
+        """
+        if self._noted is None:
+            raise ValueError("nothing was noted")
+        block_bytes = self._together * self._block_bytes
+        for number in range(-(-self._size_bytes // block_bytes)):
+            if number not in self._noted:
+                self._fetched(number * self._together, (number + 1) * self._together)
+        return BlockSums.of(block_bytes, [self._noted[number] for number in sorted(self._noted)])
+
+    def forget(self) -> None:
+        """Drop what the shared cache has of this object."""
+        if self.shared is not None and self._version:
+            self.shared.drop(self._version)
+
     def close(self) -> None:
         """Close the file and abandon requests in the background. Idempotent."""
         if self._background is not None:
@@ -135,18 +183,29 @@ class RangedFile(io.RawIOBase):
         left = CACHED_BLOCKS // 2
         last = -(-self._size_bytes // self._block_bytes)
         for start, end in ranges:
-            stop = min(-(-end // self._block_bytes), last)
-            first = start // self._block_bytes
+            first, stop = self._whole(start // self._block_bytes, min(-(-end // self._block_bytes), last))
             while first < stop and left > 0:
-                if first in self._blocks or first in self._coming:
-                    first += 1
+                if self._is_there(first, coming=True):
+                    first += self._together
                     continue
-                to = first + 1
-                while to < min(stop, first + LARGEST_REQUEST_BLOCKS) and to not in self._blocks:
-                    to += 1
+                to = first + self._together
+                while to < min(stop, first + LARGEST_REQUEST_BLOCKS) and not self._is_there(to):
+                    to += self._together
                 left -= to - first
                 yield first, to
                 first = to
+
+    def _whole(self, first: int, end: int) -> tuple[int, int]:
+        """These blocks, and those that are fetched together with them."""
+        return first // self._together * self._together, -(-end // self._together) * self._together
+
+    def _is_there(self, first: int, coming: bool = False) -> bool:
+        """Whether the blocks that are fetched together from `first` on are all held, or, if that counts, announced."""
+        last = -(-self._size_bytes // self._block_bytes)
+        return all(
+            block in self._blocks or (coming and block in self._coming)
+            for block in range(first, min(first + self._together, last))
+        )
 
     def _block(self, index: int) -> memoryview:
         if index not in self._blocks:
@@ -167,26 +226,71 @@ class RangedFile(io.RawIOBase):
         """Request block `index` and, in sequential reading, the blocks after it, up to the next cached one."""
         on = index == self._next_block and index > 0
         self._request_blocks = min(2 * self._request_blocks, LARGEST_REQUEST_BLOCKS) if on else 1
-        end = index + 1
-        while end < index + self._request_blocks and end not in self._blocks and end not in self._coming:
-            end += 1
-        self._keep(index, self._fetched(index, end))
+        first, end = self._whole(index, index + 1)
+        while end < first + self._request_blocks and not self._is_there(end, coming=True):
+            end += self._together
+        self._keep(first, self._fetched(first, end))
 
     def _fetched(self, first: int, end: int) -> memoryview:
         """Blocks from the shared cache, and those that it lacks from the store, in one request."""
         if self.shared is None or not self._version:
-            return self._requested(first, end)
+            return self._checked(first, self._requested(first, end))
         end = min(end, -(-self._size_bytes // self._block_bytes))
         found = list(self.shared.get(self._version, first, end - first))
         missing = [number for number, block in enumerate(found, first) if block is None]
-        if missing:
-            data = self._requested(missing[0], missing[-1] + 1)
-            blocks = [data[at : at + self._block_bytes] for at in range(0, len(data), self._block_bytes)]
-            self.shared.put(self._version, missing[0], blocks)
-            if len(blocks) == len(found):
-                return data
-            found[missing[0] - first : missing[-1] + 1 - first] = map(bytes, blocks)
-        return memoryview(b"".join(block for block in found if block))
+        if not missing:
+            return self._checked(first, memoryview(b"".join(block for block in found if block)))
+        begin, stop = self._whole(missing[0], missing[-1] + 1)
+        fetched = self._checked(begin, self._requested(begin, stop))
+        blocks = [fetched[at : at + self._block_bytes] for at in range(0, len(fetched), self._block_bytes)]
+        self.shared.put(self._version, begin, blocks)
+        if len(blocks) == len(found):
+            return fetched
+        found[begin - first : begin - first + len(blocks)] = map(bytes, blocks)
+        return self._checked(first, memoryview(b"".join(block for block in found if block)))
+
+    def _checked(self, first: int, data: memoryview) -> memoryview:
+        """The blocks from `first` on, once they match their checksums. Raises `BadVideo`."""
+        if self._noted is not None:
+            self._note(first, data, self._noted)
+        if (sums := self._sums) is None:
+            return data
+        step = sums.block_bytes
+        begin = first * self._block_bytes // step
+        pieces = [data[at : at + step] for at in range(0, len(data), step)]
+        wrong = [place for place, piece in enumerate(pieces) if not sums.fit(begin + place, piece)]
+        if not wrong:
+            return data
+        self.forget()
+        for place in wrong:
+            pieces[place] = self._fetched_again(sums, begin + place, pieces[place])
+        return memoryview(b"".join(pieces))
+
+    def _fetched_again(self, sums: BlockSums, number: int, wrong: memoryview) -> memoryview:
+        """A checked block of which something else has come."""
+        first, begin = number * self._together, number * sums.block_bytes
+        where = f"{self._name or 'a video'}: bytes {begin} to {begin + len(wrong) - 1}"
+        for _ in range(_FETCHES_AGAIN):
+            again = self._requested(first, first + self._together)
+            if sums.fit(number, again):
+                _log.warning("%s came damaged, and right when they were read again", where)
+                return again
+            if again == wrong:
+                raise BadVideo(
+                    f"{where} are not those of the file that the catalog was built from; build a new catalog", "changed"
+                )
+            wrong = again
+        raise BadVideo(
+            f"{where} came {_FETCHES_AGAIN + 1} times, always others, and never those of the file that the catalog was "
+            "built from; look for a proxy, a network card or memory that damages what it passes on"
+        )
+
+    def _note(self, first: int, data: memoryview, noted: dict[int, int]) -> None:
+        step = self._together * self._block_bytes
+        for number, at in enumerate(range(0, len(data), step), first // self._together):
+            found = checksum(data[at : at + step])
+            if noted.setdefault(number, found) != found:
+                raise Unavailable(f"{self._name or 'a file'}: the store has given other bytes when it was read again")
 
     def _requested(self, first: int, end: int) -> memoryview:
         start = first * self._block_bytes
@@ -211,6 +315,31 @@ def expect(file: BinaryIO, ranges: Iterable[Range]) -> None:
     raw = getattr(file, "raw", None)
     if isinstance(raw, RangedFile):
         raw.expect(ranges)
+
+
+def verify(file: BinaryIO, sums: BlockSums) -> None:
+    """Have what is read of `file`, if it is a `RangedFile` behind a buffer, compared with checksums."""
+    raw = getattr(file, "raw", None)
+    if isinstance(raw, RangedFile):
+        raw.verify(sums)
+
+
+def noting(file: BinaryIO) -> RangedFile | None:
+    """Have checksums made of what is read of `file`, if it is a `RangedFile` behind a buffer, which is returned."""
+    raw = getattr(file, "raw", None)
+    if not isinstance(raw, RangedFile):
+        return None
+    raw.note()
+    return raw
+
+
+def forget(file: BinaryIO) -> None:
+    """Drop what the shared cache has of `file`, if it is a `RangedFile` behind a buffer: it may be damaged."""
+    raw = getattr(file, "raw", None)
+    if isinstance(raw, RangedFile):
+        raw.forget()
+    elif (whole := getattr(raw, "whole", None)) is not None:  # of which this file is a part
+        forget(whole)
 
 
 def share(file: BinaryIO, shared: SharedBlocks) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Any, cast
 
 import av.logging
 from av.container import InputContainer
@@ -86,7 +87,7 @@ def _cropped(container: InputContainer, place: int) -> Sequence[int]:
     before = av.logging.get_level()
     av.logging.set_level(av.logging.INFO)
     try:
-        described = container.dumps_format()
+        described = cast(Any, container).dumps_format()  # PyAV's types lack it
     finally:
         av.logging.set_level(before)
     streams = re.split(r"^ *Stream #", described, flags=re.MULTILINE)[1:]

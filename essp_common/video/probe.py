@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import islice, pairwise
+from typing import Literal
 
 import av
 from av.video.frame import VideoFrame
@@ -138,7 +139,8 @@ def salvage(file: VideoFile, *, limits: Limits | None = None) -> VideoFacts:
         header, packets = _scanned(file, limits, check=False)
         index = _whole(file, packets, limits, everywhere=True, sound_part=True)
     except BadVideo as error:
-        raise BadVideo(f"{problem}; {HOPELESS}", problem.kind) from error
+        kind: Literal["truncated", "damaged"] = "truncated" if problem.kind == "truncated" else "damaged"
+        raise BadVideo(f"{problem}; {HOPELESS}", kind) from error
     note = f"{SALVAGED}: of a file that is {problem.kind}, the first {index.frame_count} frames are used: {problem}"
     return _facts(replace(header, notes=[note, *header.notes]), packets, index)
 

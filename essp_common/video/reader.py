@@ -22,6 +22,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from types import TracebackType
+from typing import Any, cast
 
 import av
 import av.error
@@ -261,7 +262,7 @@ class Reader:
             return None
         for kind, data in self._parameters.items():
             if not keyframe.has_sidedata(kind):
-                data.to_packet(keyframe)
+                data.to_packet(cast(Any, keyframe))
         return chain([keyframe], packets)
 
     def _first_parameters(self) -> dict[PktSideDataT, PacketSideData]:

@@ -7,6 +7,9 @@ A block belongs to one version of an object: its URI, size and ETag. A store rea
 holds. So when a file changes, nobody asks for its former blocks again, and they are evicted like any block that is not
 used: when the limit is reached, the least recently used first.
 
+A child compares what it has read, and what it finds here, with the checksums of the catalog. Where there are none, a
+video that turns out damaged is read anew before it is blamed, and its blocks go (`child.py`).
+
 A failure here costs a read from the store, and nothing else. Children are not trusted: a message of the wrong format
 ends the service of the child that sent it.
 """
@@ -69,6 +72,13 @@ class BlockCache:
         _MISS.inc(sum(map(len, blocks)))
         _EVICTED.inc(evicted)
 
+    def drop(self, version: str) -> None:
+        """Forget all blocks of a version of an object, or of all whose names begin like this: some may be damaged."""
+        with self._lock:
+            for key in [key for key in self._blocks if key[0].startswith(version)]:
+                self._bytes -= len(self._blocks.pop(key))
+            _USED.set(self._bytes)
+
     def _used(self, key: tuple[str, int]) -> bytes | None:
         block = self._blocks.get(key)
         if block is not None:
@@ -98,7 +108,9 @@ class BlockServer:
                 except ValueError as error:
                     log.warning("a decoder's child does not keep to the format of the video cache: %s", error)
                     return
-                if asked.blocks is not None:
+                if asked.drop:
+                    self._cache.drop(asked.version)
+                elif asked.blocks is not None:
                     self._cache.put(asked.version, asked.first, asked.blocks)
                 else:
                     found = self._cache.get(asked.version, asked.first, asked.count)

@@ -3,6 +3,7 @@
     child -> decoder   which blocks of which version of an object are wanted: `g`, first, count, version
     decoder -> child   sizes of those blocks, 0 for one that is not there, and their bytes, end to end
     child -> decoder   blocks that the child has read from the store: `p`, first, count, version, sizes, bytes
+    child -> decoder   all blocks of a version of an object are to go, since some may be damaged: `d`, 0, 1, version
 
 Numbers are little-endian. The child imports this module, so it imports nothing that a child does not need.
 """
@@ -21,7 +22,7 @@ from essp_common.objects.ranged import BLOCK_BYTES, LARGEST_REQUEST_BLOCKS
 
 MOST_MESSAGE_BYTES = LARGEST_REQUEST_BLOCKS * (BLOCK_BYTES + 4) + 2**16
 _HEAD = struct.Struct("<cQII")
-_GET, _PUT = b"g", b"p"
+_GET, _PUT, _DROP = b"g", b"p", b"d"
 
 Blocks: TypeAlias = list[bytes | None]
 
@@ -35,6 +36,8 @@ class Asked:
     count: int
     blocks: list[bytes] | None
     """Blocks to keep; None: these blocks are asked for."""
+    drop: bool = False
+    """All blocks of this version are to go."""
 
 
 class BlockClient:
@@ -67,6 +70,15 @@ class BlockClient:
                 except OSError:
                     self._connection = None
 
+    def drop(self, version: str) -> None:
+        """See `SharedBlocks.drop`."""
+        with self._lock:
+            if self._connection is not None:
+                try:
+                    self._connection.send_bytes(_asked(_DROP, version, 0, 1))
+                except OSError:
+                    self._connection = None
+
 
 def parsed(message: bytes) -> Asked:
     """Parse a child's message. Raises `ValueError`."""
@@ -75,10 +87,10 @@ def parsed(message: bytes) -> Asked:
     kind, first, count, length = _HEAD.unpack_from(message)
     end = _HEAD.size + length
     version = message[_HEAD.size : end].decode()
-    if not 0 < count <= LARGEST_REQUEST_BLOCKS or kind not in (_GET, _PUT):
+    if not 0 < count <= LARGEST_REQUEST_BLOCKS or kind not in (_GET, _PUT, _DROP):
         raise ValueError(f"{count} blocks, {kind!r}")
-    if kind == _GET:
-        return Asked(version, first, count, None)
+    if kind != _PUT:
+        return Asked(version, first, count, None, drop=kind == _DROP)
     found = _blocks(memoryview(message)[end:], count)
     return Asked(version, first, count, [block for block in found if block])
 

@@ -52,7 +52,7 @@ class Child:
 
     def __init__(self, config: ChildConfig, memory_fd: int, blocks: BlockClient | None) -> None:
         limits = Limits(size_bytes=config.video_bytes, pixels=config.frame_pixels)
-        stores = Stores(config.stores)
+        self._stores = stores = Stores(config.stores)
         self._videos = OpenVideos(stores, limits, config.open_videos, config.address_bytes // 4, blocks)
         self._records = OpenRecords(stores, limits, config.open_videos, blocks)
         self._address_bytes = config.address_bytes
@@ -62,7 +62,17 @@ class Child:
         """Counts of the current unit."""
 
     def answer(self, request: Request) -> dict[str, Any]:
-        """Decode a unit. Returns the answer that `protocol.py` describes."""
+        """Decode a unit. Returns the answer that `protocol.py` describes.
+
+        Of a store, one answer blames no video: it may have been wrong, or damaged on its way. All is asked for again,
+        past what the decoder has kept.
+        """
+        answer = self._answered(request)
+        if _blames(answer) and not self._is_local(request.unit.video):
+            answer = self._answered(request)
+        return answer
+
+    def _answered(self, request: Request) -> dict[str, Any]:
         if request.memory_bytes != len(self._memory):
             self._memory = memoryview(b"")  # lets go of the previous mapping, which would count
             _limit(resource.RLIMIT_AS, self._address_bytes + request.memory_bytes)
@@ -77,7 +87,7 @@ class Child:
             self._drop(request.unit.video)
             return {"reason": str(error), "retry_after_s": _REFUSED_RETRY_S}
         except EsspError as error:
-            self._drop(request.unit.video)
+            self._drop(request.unit.video, damaged=True)
             return _failure(error)
         except MemoryError:
             self._drop(request.unit.video)
@@ -95,7 +105,7 @@ class Child:
         errors, colours = self._read(unit, frames)
         failpoint("decoder-child.decoded")
         if any(errors):
-            self._drop(unit.video)
+            self._drop(unit.video, damaged=True)
         clips: list[int | dict[str, Any]] = []
         for array, slot, colour, error in zip(frames, request.slots, colours, errors, strict=True):
             if error is not None:
@@ -123,10 +133,18 @@ class Child:
         errors = reader.read(unit.seeds, resize, frames, strict=strict)
         return errors, reader.colours
 
-    def _drop(self, video: Video) -> None:
-        """Close what was read: the next unit opens it again."""
-        self._videos.drop(video)
-        self._records.drop(video)
+    def _drop(self, video: Video, *, damaged: bool = False) -> None:
+        """Close what was read: the next unit opens it again; if it seems damaged, past the decoder's cache."""
+        self._videos.drop(video, damaged=damaged)
+        self._records.drop(video, damaged=damaged)
+
+    def _is_local(self, video: Video) -> bool:
+        """Whether it is read from this machine's disk, which says the same when it is asked again."""
+        try:
+            store, key = self._stores.resolve(video.uri, video=True)
+            return store.local_path(key) is not None
+        except EsspError:
+            return True  # it has no place in any store
 
     def _raw_frames(self, shape: Shape, slot: Slot) -> NDArray[np.uint8]:
         """The frames inside a raw value, which is laid out in its slot."""
@@ -138,6 +156,11 @@ class Child:
             return _failure(BadVideo("the frames do not compress; use another codec for clips", "limit"))
         self._memory[slot.start : slot.start + size] = value
         return size
+
+
+def _blames(answer: dict[str, Any]) -> bool:
+    """Whether a clip, or all of them, cannot be had."""
+    return "kind" in answer or any(isinstance(clip, dict) for clip in answer.get("clips", ()))
 
 
 def _failure(error: EsspError) -> dict[str, Any]:

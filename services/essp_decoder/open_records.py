@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from essp_common.colour import Colour
 from essp_common.errors import BadVideo, NotFound
-from essp_common.objects.ranged import SharedBlocks, expect, share
+from essp_common.objects.ranged import SharedBlocks, expect, forget, share
 from essp_common.pb.v1.messages_pb2 import Resize, Seed, StoredRecord, Video
 from essp_common.video.container import Limits
 from essp_common.video.images import ImageDecoder
@@ -69,9 +69,11 @@ class OpenRecords:
                 outcomes[place] = error
         return outcomes
 
-    def drop(self, file: Video) -> None:
-        """Close a file, if it is open."""
+    def drop(self, file: Video, *, damaged: bool = False) -> None:
+        """Close a file, if it is open. `damaged`: what the shared cache has of it is not to be used again."""
         if (opened := self._open.pop(file.uri, None)) is not None:
+            if damaged:
+                forget(opened)
             opened.close()
 
     def _write(

@@ -1,7 +1,11 @@
 """The videos that a child has open: found by URI, checked against the catalog, the most recently used ones kept.
 
-A video on this machine's disk is opened by its path, any other in ranges through the object store. Both the number of
-open videos and an estimate of their memory are limited.
+A video on this machine's disk is opened by its path, any other in ranges through the object store, and what is read
+of it is compared with the checksums of the catalog. Both the number of open videos and an estimate of their memory are
+limited.
+
+Of a video on the disk only the first bytes are compared, which tells another one of the same size and time. FFmpeg
+reads such a file itself, and disks and file systems have checksums of their own.
 """
 
 from __future__ import annotations
@@ -10,9 +14,10 @@ from collections import OrderedDict
 from contextlib import suppress
 from dataclasses import dataclass
 
-from essp_common.errors import BadVideo, NotFound
+from essp_common.errors import BadVideo, NotFound, PermanentError
+from essp_common.objects.block_sums import BlockSums
 from essp_common.objects.port import ObjectInfo
-from essp_common.objects.ranged import BLOCK_BYTES, CACHED_BLOCKS, SharedBlocks, share
+from essp_common.objects.ranged import BLOCK_BYTES, CACHED_BLOCKS, SharedBlocks, forget, share, verify
 from essp_common.pb.v1.messages_pb2 import Video
 from essp_common.video.container import Limits, VideoFile
 from essp_common.video.reader import Reader
@@ -64,14 +69,23 @@ class OpenVideos:
                 self._open.move_to_end(video.uri)
                 return held.reader
             self.drop(video)
-            source = store.local_path(key) or store.open(key)
+            sums = _sums(video)
+            path = store.local_path(key)
+            source = path if path is not None else store.open(key)
         except NotFound as error:
             raise BadVideo(f"{video.uri} is not there", "vanished") from error
-        if self._shared is not None and not isinstance(source, str):
-            share(source, self._shared)
+        if isinstance(source, str):
+            _check_head(video, source, sums)
+        else:
+            if self._shared is not None:
+                share(source, self._shared)
+            if sums is not None:
+                verify(source, sums)
         try:
             reader = Reader(source, self._limits, lookahead=video.lookahead)
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, PermanentError):
+                _forget(source)
             _close(source)
             raise
         self._open[video.uri] = _Open(reader, source, info, _held_bytes(video, source))
@@ -79,10 +93,13 @@ class OpenVideos:
             self._open.popitem(last=False)[1].close()
         return reader
 
-    def drop(self, video: Video) -> None:
-        """Close a video, if it is open."""
-        with suppress(KeyError):
-            self._open.pop(video.uri).close()
+    def drop(self, video: Video, *, damaged: bool = False) -> None:
+        """Close a video, if it is open. `damaged`: what the shared cache has of it is not to be used again."""
+        held = self._open.pop(video.uri, None)
+        if held is not None:
+            if damaged:
+                _forget(held.source)
+            held.close()
 
     def _over(self) -> bool:
         held_bytes = sum(held.held_bytes for held in self._open.values())
@@ -94,6 +111,11 @@ def _held_bytes(video: Video, source: VideoFile) -> int:
     return pictures if isinstance(source, str) else pictures + CACHED_BLOCKS * BLOCK_BYTES
 
 
+def _forget(source: VideoFile) -> None:
+    if not isinstance(source, str):
+        forget(source)
+
+
 def _close(source: VideoFile) -> None:
     if not isinstance(source, str):
         source.close()
@@ -103,3 +125,23 @@ def _check_unchanged(video: Video, info: ObjectInfo) -> None:
     """Another file than the one in the catalog has other frames: never decode it in its place."""
     if (video.size_bytes and video.size_bytes != info.size_bytes) or (video.etag and video.etag != info.etag):
         raise BadVideo(f"{video.uri} is not the file that the catalog was built from; build it again", "changed")
+
+
+def _sums(video: Video) -> BlockSums | None:
+    try:
+        return BlockSums.unpacked(video.sums)
+    except ValueError as error:
+        raise PermanentError(f"{video.uri}: {error}; build the catalog again") from error
+
+
+def _check_head(video: Video, path: str, sums: BlockSums | None) -> None:
+    """The same size and time do not make it the same file."""
+    if sums is None:
+        return
+    with suppress(OSError), open(path, "rb", buffering=0) as file:  # what is wrong with it, the reader says
+        if not sums.fit(0, file.read(sums.block_bytes)):
+            raise BadVideo(
+                f"{video.uri} has the size and the time of the file that the catalog was built from, and is another "
+                "one; build a new catalog",
+                "changed",
+            )

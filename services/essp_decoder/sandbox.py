@@ -86,6 +86,8 @@ class Sandbox:
             if lost.kind == "timeout" and len(unit.seeds) == 1:
                 return [_bad(lost)]
             log.warning("decoder child %s on %s; trying its seeds again, one by one", lost, unit.video.id)
+            if self._videos is not None:
+                self._videos.drop(f"{unit.video.uri} ")  # perhaps damaged bytes were the reason
         ends_s = time.monotonic() + _TIMES_ALONE * self._options.timeout_s
         return [self._decode_alone(unit, position, ends_s) for position in range(len(unit.seeds))]
 

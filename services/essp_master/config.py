@@ -74,8 +74,9 @@ class MasterSettings(Settings):
     seconds' worth; further ones get 429 with `Retry-After`. 0: no limit."""
     api_connections: int = Field(512, ge=8, le=65_536)
     """Connections to the API at once. Where there are more, the one that has been idle longest is closed. Three
-    quarters of them may have a request under way, further requests get 503; the rest is for probes. Each takes a file
-    descriptor (`ulimit -n`)."""
+    quarters of them may have a request under way, further requests get 503; the rest is for probes. A third of these
+    may be event streams, half of those of one caller; of the others a quarter is kept for requests that do something,
+    such as to stop a job. Each takes a file descriptor (`ulimit -n`)."""
     api_patience_s: float = Field(20.0, gt=0, le=3600)
     """Seconds a caller may take to send a request, and to take a part of the answer; then it is cut off."""
     state: str = ""

@@ -40,7 +40,7 @@ from essp_common.runtime import conditions, ids
 from essp_common.runtime.conditions import Conditions, Subject
 from essp_common.runtime.failpoints import failpoint
 from essp_common.runtime.retry import Outage
-from essp_common.runtime.threads import lasting
+from essp_common.runtime.threads import lasting, unexpected
 from essp_common.runtime.troubles import Kind
 from essp_common.validation import suggested
 from essp_common.wiring import Adapters
@@ -251,7 +251,10 @@ class Master:
     def _watch(self) -> None:
         """Look again and again, in a thread of its own: that of the master may wait for a server."""
         while not self._draining.wait(_LOOK_S):
-            self.look()
+            try:
+                self.look()
+            except Exception as error:  # noqa: BLE001  whatever it is, the next look is to tell what is over
+                unexpected("essp-conditions", error)
 
     def _unsaved(self) -> dict[Subject, str]:
         """The trainers that cannot save."""

@@ -63,8 +63,8 @@ def anchors_of(document: Path) -> set[str]:
 
 @cache
 def names_of_tests() -> set[str]:
-    """The names of all tests there are."""
-    modules = (ROOT / "tests").rglob("test_*.py")
+    """The names of all tests there are, those of suites too."""
+    modules = (ROOT / "tests").rglob("*.py")
     return {name for module in modules for name in re.findall(r"def (test_\w+)\(", module.read_text(encoding="utf-8"))}
 
 

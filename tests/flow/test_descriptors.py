@@ -27,6 +27,8 @@ from tests.flow.conftest import MakeJob, asked_clips
 from tests.harness.embedded_jobs import complete, finish
 from tests.harness.journeys import weights_of
 
+pytestmark = pytest.mark.lane("promises")
+
 STORES = Stores(("file:///",))
 STREAMS: dict[str, Any] = {
     "rgb": {"feature": "rgb"},

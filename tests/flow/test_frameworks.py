@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,9 @@ from torch.utils.data import DataLoader
 
 import essp
 from essp.api import loader as loader_module
+from essp.api.epochs import Epochs
+from essp_common.planning.position import Position
+from essp_trainer.config import Rendezvous
 from tests.flow.conftest import EXAMPLES, RunExample
 from tests.harness.loops import loader
 
@@ -149,6 +152,64 @@ def test_lightning_saves_where_the_loader_is(catalog: Path, tmp_path: Path, show
         assert shown == left
 
 
+class Counted(Epochs):
+    """Epochs of four batches of nothing: what is tested is in which order they come."""
+
+    _clips, _batch_size, _plan = 15, 4, 1
+
+    def __init__(self) -> None:
+        super().__init__(Rendezvous(rank=0, world_size=1), drop_last=False)
+
+    def _take(self) -> Callable[[], None]:
+        return lambda: None
+
+    def _epoch_from(self, start: Position | None) -> Iterator[tuple[essp.Batch | None, int]]:
+        assert start is not None
+        for begin in range(start.index, self._clips, self._batch_size):
+            end = min(self._clips, begin + self._batch_size)
+            meta = {"place": [(start.phase_index, begin)] * (end - begin)}
+            yield essp.Batch(torch.zeros(end - begin, 1), torch.zeros(end - begin), meta), end
+
+
+def steps_until(last: int, folder: Path, resume: str | None = None, **more: Any) -> tuple[list[Any], str]:
+    """Where each batch was that Lightning took up to that step, and the checkpoint that it saves by default."""
+    import lightning
+
+    class Network(lightning.LightningModule):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.places = torch.nn.Linear(1, 1), list[Any]()
+
+        def training_step(self, batch: essp.Batch, number: int) -> torch.Tensor:
+            self.places.append(batch.meta["place"][0])
+            return self.layer(torch.ones(1, 1)).sum()
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.SGD(self.parameters(), 0.1)
+
+    trainer = lightning.Trainer(
+        max_steps=last, accelerator="cpu", logger=False, default_root_dir=folder, enable_progress_bar=False,
+        enable_model_summary=False, **more,
+    )  # fmt: skip
+    network = Network()
+    trainer.fit(network, Counted(), ckpt_path=resume)
+    return network.places, trainer.checkpoint_callback.best_model_path
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("stop", "more"),
+    [(1, {}), (4, {}), (6, {}), (3, {"accumulate_grad_batches": 2}), (5, {"limit_train_batches": 2})],
+)
+def test_lightning_goes_on_where_max_steps_ended_it(tmp_path: Path, stop: int, more: dict[str, Any]) -> None:
+    """It counts the epoch that `max_steps` ends as a whole one, and after one that was whole takes a batch of the next
+    and counts it, too."""
+    whole, _ = steps_until(11, tmp_path / "whole", **more)
+    first, checkpoint = steps_until(stop, tmp_path / "first", **more)
+    then, _ = steps_until(11, tmp_path / "then", checkpoint, **more)
+    assert first + then == whole
+
+
 # --- accelerate ---
 
 
@@ -172,9 +233,7 @@ def test_accelerate_leaves_a_loader_as_it_is(catalog: Path, tmp_path: Path) -> N
         wrapped = accelerator.prepare(DataLoader(clips, batch_size=None))
         assert [batch.meta["epoch"][0] for batch in wrapped] == [0, 0, 0]
         clips.load_state_dict({**clips.state_dict(), "epoch": 5, "clip": 4})
-        with pytest.raises(
-            essp.ConfigError, match=r"set_epoch\(1\) would lose the state .* in epoch 5; accelerate sets"
-        ):
+        with pytest.raises(essp.ConfigError, match=r"set_epoch\(1\) would lose the state .* in epoch 5; .* accelerate"):
             next(iter(wrapped))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,14 @@ import essp
 from essp_common.planning.position import Position
 from tests.flow.conftest import MakeJob
 from tests.harness.loops import ask_in_a_worker_of_torch, loader
+
+
+def test_videos_and_runs_may_lie_in_the_temporary_folder(catalog: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loop writes to a folder of its own in it, and so is in nobody's way."""
+    videos = Path(essp.open_catalog(catalog).rows[0].uri.removeprefix("file://")).parent
+    monkeypatch.setattr(tempfile, "tempdir", str(videos))
+    with loader(catalog) as clips:
+        assert next(iter(clips)).labels.shape == (4,)
 
 
 @pytest.mark.processes

@@ -30,6 +30,8 @@ from tests.harness.leaks import Holdings
 from tests.harness.loops import CLIP, loader, taken
 from tests.harness.waiting import LONGEST_S, until
 
+pytestmark = pytest.mark.lane("promises")
+
 
 def test_a_closed_loader_holds_no_frames(catalog: Path) -> None:
     """Not even until the garbage collector comes: they are memory, and a file descriptor."""

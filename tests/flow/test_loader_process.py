@@ -19,7 +19,7 @@ from essp.loops import clips_process
 from tests.harness.loops import loader, taken
 from tests.harness.waiting import LONGEST_S, until
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.lane("promises")]
 
 
 @pytest.fixture(autouse=True)

@@ -21,6 +21,8 @@ from essp_common.wiring import Stores
 from tests.flow.conftest import MakeJob, asked_clips
 from tests.harness.embedded_jobs import finish
 
+pytestmark = pytest.mark.lane("promises")
+
 FRAMES = 4
 """Of a clip, or of a snippet; the network sees half of them."""
 

@@ -191,6 +191,8 @@ def test_frames_off_their_timestamps_are_a_row_with_an_error(tmp_path: Path) -> 
     info.write_text(info.read_text().replace('"fps": 10', '"fps": 9.9'))
     errors = {row.error or "" for row in built(robot, "c.parquet", BuildOptions(camera=TOP)).catalog.rows}
     assert all("off its timestamp" in error for error in errors)
+    tolerant = built(robot, "d.parquet", BuildOptions(camera=TOP, tolerance_s=0.04))
+    assert [row.error for row in tolerant.catalog.rows] == [None] * 4
     (robot / f"videos/{TOP}/chunk-000/file-001.mp4").unlink()
     info.write_text(info.read_text().replace('"fps": 9.9', '"fps": 10'))
     rows = built(robot, "c.parquet", BuildOptions(camera=TOP)).catalog.rows
@@ -204,8 +206,41 @@ def test_values_of_several_lengths_are_no_series(robot: Path, tmp_path: Path) ->
     place = table.schema.get_field_index("action")
     lists = [[0.0], [1.0, 1.0, 1.0], *[[float(row)] * 2 for row in range(2, len(table))]]  # 2 a row in the mean
     pq.write_table(table.set_column(place, "action", pa.array(lists)), path)
-    rows = built(robot, "c.parquet", BuildOptions(camera=TOP)).catalog.rows
-    assert all("observation.state" in (series := unpack(row.targets).series) and "action" not in series for row in rows)
+    table = pq.read_table(path).drop_columns(["next.done"])
+    missing = pa.array([None if row == 1 else row for row in range(len(table))], pa.list_(pa.int64()).value_type)
+    pq.write_table(table.set_column(table.schema.get_field_index("task_index"), "task_index", missing), path)
+    info = robot / "meta/info.json"
+    document = json.loads(info.read_text())
+    document["features"] |= {"subtask": {"dtype": "string", "shape": [1]}, "front": {"dtype": "image", "shape": [3]}}
+    info.write_text(json.dumps(document))
+    found = built(robot, "c.parquet")
+    series = [unpack(row.targets).series for row in found.catalog.rows]
+    assert all("observation.state" in each and not each.keys() & {"action", "next.done", "subtask"} for each in series)
+    notes = " ".join(found.notes)
+    assert all(name in notes for name in ("action", "next.done", "subtask", "front", "task_index"))
+    assert "observation" not in notes
+
+
+def test_cameras_whose_pictures_lie_in_tables_are_refused(robot: Path, tmp_path: Path) -> None:
+    robot = shutil.copytree(robot, tmp_path / "robot")
+    info = robot / "meta/info.json"
+    document = json.loads(info.read_text())
+    document["features"][CAMERAS[1]] |= {"dtype": "image"}
+    info.write_text(json.dumps(document))
+    rows = built(robot, "c.parquet").catalog.rows
+    assert {row.meta["camera"] for row in rows if row.error is None} == {TOP}
+    with pytest.raises(ConfigError, match=f"--camera {CAMERAS[1]}: .*pictures.*convert_image_to_video"):
+        built(robot, "c.parquet", BuildOptions(camera=CAMERAS[1]))
+    document["features"][TOP] |= {"dtype": "image"}
+    info.write_text(json.dumps(document | {"video_path": None}))
+    with pytest.raises(ConfigError, match=r"pictures.*convert_image_to_video"):
+        built(robot, "c.parquet")
+
+
+@pytest.mark.parametrize("tolerance_s", [0.0, 0.05, math.nan, -1])
+def test_a_tolerance_that_any_frame_or_none_would_meet_is_refused(robot: Path, tolerance_s: float) -> None:
+    with pytest.raises(ConfigError, match=r"--tolerance-s .*half a frame"):
+        built(robot, "c.parquet", BuildOptions(camera=TOP, tolerance_s=tolerance_s))
 
 
 @pytest.mark.parametrize("where", [("info", "is_depth_map"), ("info", "video.is_depth_map"), (None, "is_depth_map")])

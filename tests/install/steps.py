@@ -42,6 +42,7 @@ from transformers import VideoMAEConfig, VideoMAEForVideoClassification
 VideoMAEForVideoClassification(VideoMAEConfig(
     image_size=224, patch_size=16, num_frames=16, hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
     intermediate_size=8, decoder_hidden_size=8, decoder_num_attention_heads=2, decoder_intermediate_size=8,
+    num_labels=12,
 )).save_pretrained("tiny-model")
 for name in ("one", "two"):
     os.makedirs(f"pictures/{name}")

@@ -33,6 +33,7 @@ from essp_common.runtime.metrics import API_SECONDS
 from essp_master.api.callers import Caller
 from essp_master.api.door import Door, Refusal, own_request, untyped
 from essp_master.api.page import OPEN_PARTS
+from essp_master.api.places import Places, Use
 from essp_master.api.problems import problem
 from essp_master.api.rates import Rates
 from essp_master.config import ApiToken, MasterSettings, Right
@@ -80,15 +81,15 @@ class Guard:
         names: Sequence[str] = (),
     ) -> None:
         """`tokens`: callers have to show one of them; none: the API is open. `requests_per_s`: limit for one caller.
-        `requests_at_once`: limit for all; probes do not count. `names`: of this server (`door.py`)."""
+        `requests_at_once`: limit for all, shared out by `places.py`; what needs no token does not count. `names`: of
+        this server (`door.py`)."""
         self._app = app
         self._rates = Rates(requests_per_s)
         self._tokens = tokens
         self._teams = any(token.team for token in tokens)
         self._door = Door(names)
         self._body_bytes = body_bytes
-        self._requests_at_once = requests_at_once
-        self._under_way = 0
+        self._places = Places(requests_at_once)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -100,13 +101,13 @@ class Guard:
         refusal = self._refusal(request)
         if refusal is not None:
             return await refusal(scope, receive, send)
-        self._under_way += 1
         try:
-            await self._app(scope, _Limited(receive, self._body_bytes), send)
+            if _is_open(request):
+                return await self._app(scope, receive, send)
+            with self._places.taken(_use(request), request.state.caller.identity):
+                await self._app(scope, _Limited(receive, self._body_bytes), send)
         except ClientDisconnect:
             log.info("a caller left before its request had arrived")
-        finally:
-            self._under_way -= 1
         return None
 
     def _refusal(self, request: Request) -> ASGIApp | None:
@@ -115,14 +116,16 @@ class Guard:
         request.state.caller = _nobody(request, all_teams=not self._tokens)
         if shut := self._door.refusal(request.scope, probe=reads and path in _PROBES, page=reads and path in _PAGES):
             return _problem(shut)
-        if reads and path in OPEN_PATHS and not (path == METRICS and "authorization" in request.headers):
+        if _is_open(request):
             return None
-        if self._under_way >= self._requests_at_once:
-            detail = (
-                f"{self._under_way} requests are under way, and no more are taken (ESSP_API_CONNECTIONS); try again"
-            )
+        return self._unknown(request) or self._crowded(request) or self._unfit(request)
+
+    def _crowded(self, request: Request) -> ASGIApp | None:
+        """The refusal of what there is no place for."""
+        if lack := self._places.lack(_use(request), request.state.caller.identity):
+            detail = f"{lack}, and no more are taken (ESSP_API_CONNECTIONS); try again"
             return problem(503, "Too many requests at once", detail, {"Retry-After": "1"})
-        return self._unknown(request) or self._unfit(request)
+        return None
 
     def _unknown(self, request: Request) -> ASGIApp | None:
         """The refusal of a caller who asks too often, or for what the token shown is not for."""
@@ -188,6 +191,20 @@ def guarded(app: ASGIApp, settings: MasterSettings) -> Guard:
         settings.api_connections * 3 // 4,
         (*settings.api_hosts, _own_name(settings)),
     )
+
+
+def _is_open(request: Request) -> bool:
+    """Whether a request needs no token, and takes nobody's place."""
+    path = request.scope["path"]
+    asks_for_jobs = path == METRICS and "authorization" in request.headers
+    return request.method in _READING and path in OPEN_PATHS and not asks_for_jobs
+
+
+def _use(request: Request) -> Use:
+    if request.method not in _READING:
+        return Use.ACT
+    path = request.scope["path"]
+    return Use.STREAM if path.startswith(f"{_JOBS}/") and path.endswith("/events") else Use.READ
 
 
 def _own_name(settings: MasterSettings) -> str:

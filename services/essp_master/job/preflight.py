@@ -21,7 +21,7 @@ from essp_common.artifacts.trained import folder_of, trained
 from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.label_sets import COLUMN as LABELS
 from essp_common.catalog.label_sets import label_names
-from essp_common.catalog.schema import HANDED, PLANNED
+from essp_common.catalog.schema import CHECKED, HANDED, PLANNED
 from essp_common.errors import ConfigError, NotFound
 from essp_common.field_paths import joined
 from essp_common.job.changes import changeable
@@ -267,8 +267,8 @@ def _catalog_of(spec: JobSpec, stores: Stores) -> Catalog:
 def _columns(spec: JobSpec) -> tuple[str, ...]:
     """Of the catalog, beside those that name a video."""
     if spec.consumers:
-        return (*PLANNED, *HANDED)
-    return PLANNED if spec.data.targets == "class" else (*PLANNED, LABELS)
+        return (*PLANNED, *CHECKED, *HANDED)
+    return (*PLANNED, *CHECKED) if spec.data.targets == "class" else (*PLANNED, *CHECKED, LABELS)
 
 
 def _names_of(spec: JobSpec, catalog: Catalog) -> tuple[str, ...]:

@@ -21,6 +21,8 @@ from essp_common.planning.work_units import is_divisible
 
 _KEPT = 2**17
 """Videos of which the part of a message is kept: some 80 MB at most."""
+_KEPT_BYTES = 2**26
+"""Of these parts, since checksums make those of large videos long."""
 _NUMBERS = ("size_bytes", "frame_count", "width", "height", "seekable", "lookahead")
 
 
@@ -53,6 +55,7 @@ class VideoMessages:
         self._targets = targets
         columns: Mapping[str, Any] = rows.columns
         self._texts = [columns[name] for name in ("id", "uri", "etag")]
+        self._sums = columns.get("sums")
         self._places = _singly(rows.places)
         self._numbers = [_singly(columns[name]) for name in _NUMBERS]
         self._last_frame = _singly(columns["last_frame"])
@@ -60,14 +63,19 @@ class VideoMessages:
         self._edges = _singly(lists[0].edges)  # the same for all three
         self._frames, self._pts, self._offsets = (_singly(column.numbers) for column in lists)
         self._kept: dict[int, Told] = {}
+        self._kept_bytes = 0
+        """Of their messages."""
 
     def told(self, video: int) -> Told:
         """What is said of a video of the view."""
         found = self._kept.get(video)
         if found is None:
-            if len(self._kept) == _KEPT:
+            found = self._made(video)
+            self._kept_bytes += len(found.message)
+            if len(self._kept) == _KEPT or self._kept_bytes > _KEPT_BYTES:
                 self._kept.clear()
-            found = self._kept[video] = self._made(video)
+                self._kept_bytes = len(found.message)
+            self._kept[video] = found
         return found
 
     def seek_to(self, told: Told, first_frame: int, seek: Seek) -> bool:
@@ -102,6 +110,7 @@ class VideoMessages:
             height=height,
             seekable=seekable,
             lookahead=lookahead,
+            sums=value_of(self._sums, place) if self._sums is not None else b"",
             labels=self._labels.of(video) if self._labels is not None and self._targets == "labels" else (),
         )
         begin = self._edges[place]

@@ -41,6 +41,17 @@ def test_it_holds_what_was_used_last_within_its_limit(limit: int, moves: list[St
         assert cache.held_bytes == sum(map(len, model.values())) <= limit
 
 
+def test_what_may_be_damaged_goes() -> None:
+    cache = BlockCache(100)
+    for version in ("s3://b/v 1", "s3://b/v 2", "s3://b/v2 1"):
+        cache.put(version, 0, [b"12345", b"1234"])
+    cache.drop("s3://b/v 1")
+    assert cache.get("s3://b/v 1", 0, 2) == [None, None]
+    assert cache.held_bytes == 18
+    cache.drop("s3://b/v ")  # the versions of one object
+    assert cache.held_bytes == 9
+
+
 def counted(what: str) -> float:
     return REGISTRY.get_sample_value("essp_video_cache_bytes_total", {"what": what}) or 0.0
 
@@ -86,6 +97,13 @@ def test_a_child_finds_what_another_one_read(served: Served) -> None:
         assert BlockClient(theirs).get("s3://b/ü x", 6, 4) == [None, b"seven", b"eight", None]
         assert BlockClient(theirs).get("s3://b/other", 7, 1) == [None]
     other.join()
+
+
+def test_a_child_has_damaged_blocks_forgotten(served: Served) -> None:
+    client = BlockClient(served.theirs)
+    client.put("v", 7, [memoryview(b"seven")])
+    client.drop("v")
+    assert client.get("v", 7, 1) == [None]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,6 +14,9 @@ import pytest
 from essp.catalog import probing
 from essp.catalog.probing import ProbeOptions, Prober, _facts
 from essp_common.errors import BadVideo
+from essp_common.objects.block_sums import HEAD_BYTES, SMALLEST_BLOCK, BlockSums, checksum
+from essp_common.objects.directory import DirectoryStore
+from essp_common.objects.ranged import RangedFile
 from essp_common.wiring import Stores
 
 
@@ -53,6 +57,24 @@ def test_one_that_stays_is_that_of_the_store(video: str, monkeypatch: pytest.Mon
     monkeypatch.setattr(probing, "_unreadable", lambda path: f"{path}: Stale file handle")
     answer = _facts(video, Stores(("file:///",)), failing(9, errno.ESTALE))
     assert answer == {"unavailable": f"{video.removeprefix('file://')}: Stale file handle"}
+
+
+def test_what_a_store_gave_once_makes_no_file_unusable(video: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have been damaged on its way."""
+    monkeypatch.setattr(DirectoryStore, "local_path", lambda store, key: None)
+    stores = Stores(("file:///",))
+    assert _facts(video, stores, failing(1, errno.EINVAL)) == {"facts": {"frames": 7}, "error": None}
+    assert _facts(video, stores, failing(2, errno.EINVAL))["error"] == "damaged: the file cannot be read to its end"
+
+
+def test_facts_hold_checksums_of_what_was_read(video: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    stores, known = Stores(("file:///",)), [checksum(b"video")]
+    assert _facts(video, stores, failing(0, 0), sums=True)["facts"]["sums"] == BlockSums.of(HEAD_BYTES, known).packed()
+    ranged = io.BufferedReader(RangedFile(5, lambda start, length: b"video"[start : start + length]))
+    monkeypatch.setattr(DirectoryStore, "local_path", lambda store, key: None)
+    monkeypatch.setattr(DirectoryStore, "open", lambda store, key: ranged)
+    found = _facts(video, stores, failing(0, 0), sums=True)["facts"]["sums"]
+    assert found == BlockSums.of(SMALLEST_BLOCK, known).packed()
 
 
 @pytest.mark.processes

@@ -141,6 +141,20 @@ def test_what_the_locale_has_no_letters_for_is_printed_as_escapes() -> None:
 
 
 @pytest.mark.processes
+@pytest.mark.parametrize("more", [{}, {"PYTHONIOENCODING": "ascii:surrogateescape"}])
+def test_names_of_files_are_utf8_in_any_locale(tmp_path: Path, more: dict[str, str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "essp", "validate", "L\u00e4ufe.yaml".encode()],
+        env={**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", **more},
+        cwd=tmp_path,
+        capture_output=True,
+        timeout=LONGEST_S,
+    )
+    name = done.stderr.partition(b".yaml")[0].removeprefix(b"essp: ")
+    assert name in ("L\u00e4ufe".encode(), b"L\\xe4ufe")
+
+
+@pytest.mark.processes
 def test_ctrl_c_while_modules_are_loaded_leaves_no_traceback(tmp_path: Path) -> None:
     (tmp_path / "typer.py").write_text("raise KeyboardInterrupt")
     searched = os.pathsep.join([str(tmp_path), *sys.path])

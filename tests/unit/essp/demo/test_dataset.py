@@ -26,6 +26,8 @@ from essp_common.job.spec import parse_spec
 from essp_common.video.probe import VideoFacts, probe
 from tests.harness.quantization import dequantize
 
+pytestmark = pytest.mark.lane("promises")
+
 PER_CLASS = 6
 
 

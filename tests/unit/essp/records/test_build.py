@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import re
 import tarfile
 import zipfile
@@ -272,6 +273,12 @@ def test_of_images_with_classes_those_without_are_left_out(tmp_path: Path) -> No
     assert list(made(source / "list.tsv", tmp_path / "listed").problems) == ["dog/0.png"]
     (source / "list.tsv").write_text("path\tlabel\ncat/0.png\t\ndog/0.png\t\n")
     assert made(source / "list.tsv", tmp_path / "without").records == 2
+
+
+def test_images_whose_names_no_store_lists_are_named(tmp_path: Path) -> None:
+    source = folder(tmp_path / "images")
+    Path(os.fsdecode(os.fsencode(source / "cat") + b"/y\xe4.png")).write_bytes(picture(1))
+    assert list(made(source, tmp_path / "out").problems) == ["cat/y\\xe4.png"]
 
 
 @pytest.mark.parametrize("archive", [False, True])

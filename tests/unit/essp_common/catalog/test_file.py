@@ -43,13 +43,14 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert catalog.splits == ("", "test", "train")
 
 
-def test_a_catalog_from_before_there_were_notes_is_read(tmp_path: Path) -> None:
+def test_a_catalog_from_before_there_were_notes_and_checksums_is_read(tmp_path: Path) -> None:
     store = open_store(f"file://{tmp_path}")
     rows = (row("a/1"), row("b/2"))
-    pq.write_table(to_table(Catalog(rows)).drop_columns("notes"), tmp_path / "c", write_page_checksum=True)
+    pq.write_table(to_table(Catalog(rows)).drop_columns(["notes", "sums"]), tmp_path / "c", write_page_checksum=True)
     assert read_catalog(store, "c").rows == rows
     assert [one.notes for one in read_catalog(store, "c", ["notes"]).rows] == ["", ""]
     assert read_catalog(store, "c", ["fps"]).rows[0].notes == ""
+    assert [one.sums for one in read_catalog(store, "c").rows] == [b"", b""]
 
 
 def test_an_empty_catalog_is_a_catalog(tmp_path: Path) -> None:

@@ -143,6 +143,7 @@ def test_weights_are_loaded_from_the_layout_of_hugging_face(caplog: pytest.LogCa
 
 
 @pytest.mark.usefixtures("double_precision")
+@pytest.mark.lane("promises")
 @pytest.mark.parametrize(
     ("name", "config"),
     [

@@ -42,7 +42,10 @@ class DictBlocks:
         return [self.blocks.get((version, block)) for block in range(first, first + count)]
 
     def put(self, version: str, first: int, blocks: Sequence[memoryview]) -> None:
-        self.blocks |= {(version, number): bytes(block) for number, block in enumerate(blocks, first)}
+        self.blocks = {(version, number): bytes(block) for number, block in enumerate(blocks, first)} | self.blocks
+
+    def drop(self, version: str) -> None:
+        self.blocks = {key: block for key, block in self.blocks.items() if key[0] != version}
 
 
 @given(

@@ -172,7 +172,7 @@ def test_signed_links_are_shown_without_their_signature() -> None:
 
 def test_a_log_shows_no_password(capfd: pytest.CaptureFixture[str]) -> None:
     for style in ("text", "json"):
-        logs.set_up("INFO", style, "w")  # type: ignore[arg-type]
+        logs.set_up("INFO", style, "w")
         try:
             raise httpx.ConnectError("http://user:S3CRET@host/x does not answer")
         except httpx.ConnectError:

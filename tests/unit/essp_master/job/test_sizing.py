@@ -76,14 +76,14 @@ def test_bounds_cover_each_part() -> None:
     phases = Phases(job(), catalog("train"))
     parts = parts_of(phases.spec)
     clip, flow = bounds_of(phases, parts)[0]
-    assert clip == 64 + 11 * 32 * 32 * 3
+    assert clip == 128 + 11 * 32 * 32 * 3
     assert flow >= 10 * 32 * 32 * 2
 
 
 def test_the_largest_video_counts_where_sizes_differ() -> None:
     spec = job(clip={"frames": 11, "resize": {"mode": "none"}})
     phases = Phases(spec, catalog("train", sizes=((64, 48), (320, 240))))
-    assert bounds_of(phases, parts_of(spec))[0][0] == 64 + 11 * 320 * 240 * 3
+    assert bounds_of(phases, parts_of(spec))[0][0] == 128 + 11 * 320 * 240 * 3
 
 
 def test_a_stream_without_a_consumer_costs_nothing() -> None:
@@ -181,7 +181,7 @@ def test_a_budget_holds_twice_as_many_clips_of_yuv_and_three_times_as_many_of_lu
         phases = Phases(spec, catalog("train"))
         return bounds_of(phases, parts_of(spec))[0]
 
-    header, samples = 64, 11 * 32 * 32
+    header, samples = 128, 11 * 32 * 32
     flow = bounds("rgb")[1]
     assert bounds("rgb") == [header + 3 * samples, flow]
     assert bounds("yuv420") == [header + 3 * samples // 2, flow]

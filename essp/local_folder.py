@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
-from essp.catalog.entry import Entry
 from essp_common.objects.keys import is_hidden, is_key
 
 
@@ -19,8 +18,8 @@ from essp_common.objects.keys import is_hidden, is_key
 class LeftOut:
     """Of one folder and those below it."""
 
-    entries: list[Entry] = field(default_factory=list)
-    """Videos that cannot be used, with the reason."""
+    problems: dict[str, str] = field(default_factory=dict)
+    """Files that cannot be used, by their names as they can be printed -> the reason."""
     empty: list[str] = field(default_factory=list)
     """Folders without anything in them, as paths below the source."""
 
@@ -47,7 +46,7 @@ def _look(root: str, base: str, suffixes: frozenset[str], found: LeftOut, above:
         if _is_folder(entry):
             _look(root, name, suffixes, found, (*above, real))
         elif PurePosixPath(entry.name).suffix.lower() in suffixes and (error := _problem(entry, name)):
-            found.entries.append(Entry(_printable(name), "", "", "", error=error))
+            found.problems[_printable(name)] = error
 
 
 def _entries(path: str) -> Iterator[os.DirEntry[str]]:
