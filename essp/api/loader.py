@@ -356,8 +356,8 @@ class Loader(Epochs):
         feature = spec.streams[spec.consumers[self._consumer].stream].feature
         size = f"{clip.resize.height} x {clip.resize.width}"
         return (
-            f"<Loader of {self._clips:,} clips an epoch in batches of {self._batch_size}; {feature}, {clip.frames} frames "
-            f"of {size}, stride {clip.stride}; {len(self.classes)} classes>"
+            f"<Loader of {self._clips:,} clips an epoch in batches of {self._batch_size}; {feature}, "
+            f"{clip.frames} frames of {size}, stride {clip.stride}; {len(self.classes)} classes>"
         )
 
     def another(self) -> Self:

@@ -154,9 +154,9 @@ def test_who_asks_for_a_job_that_is_complete_sees_its_figures_and_where_the_mode
     assert "/runs/demo/model" not in text(dashboard(status()))
 
 
-def test_a_trainer_that_has_said_nothing_yet_takes_one_line(width: int = 80) -> None:
+def test_a_trainer_that_has_said_nothing_yet_takes_one_line() -> None:
     trainers = [trainer.model_copy(update={"purpose": None}) for trainer in status().trainers]
-    shown = text(dashboard(status().model_copy(update={"trainers": tuple(trainers)})), width)
+    shown = text(dashboard(status().model_copy(update={"trainers": tuple(trainers)})), 80)
     assert "epoch" not in " ".join(lines_of(shown, "trainer", "top-1")[0])
     assert [line[1:3] for line in lines_of(shown, "starts")] == [[trainer.name, "starts"] for trainer in trainers]
 
