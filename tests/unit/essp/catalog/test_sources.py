@@ -14,7 +14,7 @@ from essp_common.errors import ConfigError, NotFound
 from essp_common.objects.directory import DirectoryStore
 from essp_common.objects.port import ObjectInfo
 from essp_common.wiring import Stores
-from tests.harness.listings import csv_of, labelled, listing, make, problems
+from tests.harness.listings import csv_of, labelled, listing, make, problems, write
 
 
 def test_class_folders_without_splits_are_all_for_training(tmp_path: Path) -> None:
@@ -283,6 +283,30 @@ def test_unlabelled_videos_are_noted_with_the_remedy(tmp_path: Path) -> None:
     make(tmp_path, "1.mp4")
     (note,) = listing(tmp_path).notes
     assert "put videos in class folders" in note
+
+
+LISTS = {
+    "list.csv": ("path,label\n1.mp4,{}\n2.mp4,\n", "run"),
+    "labels.csv": ("path,labels\n1.mp4,{}\n2.mp4,\n", "run|jump"),
+    "kinetics.csv": ("label,youtube_id,time_start,time_end\n{},1,0,10\n,2,0,10\n", "run"),
+    "something.json": ('[{{"id": "1", "template": "{}"}}, {{"id": "2"}}]', "Running"),
+    "net.json": ('{{"database": {{"1": {{"annotations": [{}]}}, "2": {{}}}}}}', '{"segment": [0, 1], "label": "run"}'),
+}
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_of_lists_without_any_label_all_can_be_predicted_on(tmp_path: Path, name: str) -> None:
+    """Beside others that have one, they would be a class without a name."""
+    make(tmp_path, "1.mp4", "2.mp4")
+    text, label = LISTS[name]
+    write(tmp_path / name, text.format(""))
+    found = listing(tmp_path, name)
+    assert [(entry.class_name, entry.error) for entry in found.entries] == [("", None)] * 2
+    assert "2 videos" in found.notes[-1]
+    write(tmp_path / name, text.format(label))
+    errors = {entry.uri.rpartition("/")[2]: entry.error for entry in listing(tmp_path, name).entries}
+    assert errors["1.mp4"] is None
+    assert (errors["2.mp4"] or "").startswith("unlabelled: others have a label")
 
 
 def test_lists_of_mmaction2_are_read(tmp_path: Path) -> None:
