@@ -28,9 +28,9 @@ def test_what_is_no_class_in_json_makes_none(tmp_path: Path, value: object) -> N
         "segment: annotation 1 in a.json: `segment` and `label` make no sense"
     )
     shard(tmp_path / "t.tar", a__mp4=b"1", a__json=json.dumps({"label": value}).encode(), b__mp4=b"2", b__cls=b"x")
-    assert errors(listing(tmp_path, "t.tar")) == {
-        "t.tar/a.mp4": "unlabelled: others have a label, and none lies beside it"
-    }
+    assert errors(listing(tmp_path, "t.tar")) == (
+        {} if value == ["a"] else {"t.tar/a.mp4": "unlabelled: others have a label, and none lies beside it"}
+    )
     write(tmp_path / "s.json", json.dumps([{"id": value, "template": "x"}]))
     with pytest.raises(ConfigError, match=r"s\.json: the `id` of entry 1 is neither text nor a number"):
         listing(tmp_path, "s.json")
