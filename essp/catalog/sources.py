@@ -324,7 +324,7 @@ def _complete(
     labelled = any(entry.class_name for entry in entries)
     if without := [entry for entry in entries if entry.unlabelled and entry.error is None]:
         entries = [_unlabelled(entry) if labelled else entry for entry in entries]
-        if not labelled:
+        if not labelled and kind != "folders":  # of those it is said already
             what = f"{counted(len(without), 'video')} of {uri} {'has' if len(without) == 1 else 'have'} no label"
             notes = (*notes, f"{what}, so they can only be predicted on")
     listed = _whole(entries) if whole else entries

@@ -124,6 +124,17 @@ def test_splits_without_class_folders_are_a_note_and_so_are_those_below_classes(
     assert not listing(tmp_path, "c").notes
 
 
+@pytest.mark.parametrize("name", ["train/metadata.jsonl", "metadata.jsonl", "test/metadata.parquet", "metadata.csv"])
+def test_folders_of_a_video_folder_are_splits_and_what_describes_them_is_named(tmp_path: Path, name: str) -> None:
+    make(tmp_path, "train/1.mp4", "train/2.mp4", "test/3.mp4")
+    write(tmp_path / name, "file_name,label\n")
+    found = listing(tmp_path)
+    assert labelled(found) == {"train/1.mp4": ("", "train"), "train/2.mp4": ("", "train"), "test/3.mp4": ("", "test")}
+    assert any(name in note for note in found.notes)
+    make(tmp_path, "train/run/4.mp4")
+    assert problems(listing(tmp_path)) == dict.fromkeys(("train/1.mp4", "train/2.mp4", "test/3.mp4"), "unlabelled")
+
+
 def test_that_all_videos_have_one_class_is_noted(tmp_path: Path) -> None:
     make(tmp_path, "data/run/1.mp4", "data/walk/2.mp4")
     (note,) = listing(tmp_path).notes
@@ -207,6 +218,16 @@ def test_ucf101_lists_that_do_not_fit_the_videos_are_problems(ucf: Path) -> None
         "UCF-101/Run/v_Run_g02.avi": ("Run", "train"),
     }
     assert problems(found) == {"UCF-101/Walk/v_Walk_g01.avi": "mislabelled", "Run/v_Run_g09.avi": "vanished"}
+
+
+def test_what_to_rename_is_said_where_lists_differ_in_case_alone(ucf: Path) -> None:
+    (ucf / "UCF-101/Walk").rename(ucf / "UCF-101/WALK")
+    errors = {entry.id: entry.error or "" for entry in listing(ucf).entries}
+    assert any("rename the folder WALK, which is there, to Walk" in error for error in errors.values())
+    make(ucf, "Clip_a.mp4")
+    write(ucf / "net.json", '{"database": {"clip_A": {}}}')
+    (entry,) = listing(ucf, "net.json").entries
+    assert "rename the file Clip_a, which is there, to clip_A" in (entry.error or "")
 
 
 def test_a_ucf101_division_that_is_not_there_is_refused(ucf: Path) -> None:
