@@ -37,6 +37,8 @@ Kind = Literal[
 _LEROBOT = "lerobot://"
 _UCF_NAME = re.compile(r"v_(.+_g[0-9]+)_c[0-9]+")
 _NUMBER = re.compile(r"0*([0-9]+)(\.0*)?")
+_USED = frozenset({"", "train", "validation", "test", "autotrain"})
+"""Splits that are used by themselves, and the one of Hollywood2 that its authors call so (docs/catalog.md)."""
 _LISTS = (".csv", ".tsv", ".txt", ".json")
 _ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.zst")
 
@@ -345,11 +347,21 @@ def _complete(
     if not unique:
         raise NotFound(f"{uri}: no video is listed there; give a folder of class folders or a CSV file")
     alike = (
+        *_unused({entry.split for entry in unique if entry.error is None}),
         *_alike("classes", {entry.class_name for entry in unique}),
         *_alike("splits", {entry.split for entry in unique}),
         *_alike("groups", {entry.group for entry in unique}),
     )
     return Listing(kind, tuple(unique), ignored, f"{kind}: {why}", (*notes, *alike))
+
+
+def _unused(splits: Collection[str]) -> Iterator[str]:
+    """What to do about splits that no job and no loop takes by itself; folds are meant to be named."""
+    if other := sorted(split for split in set(splits) - _USED if not split.lower().startswith("fold")):
+        yield (
+            f"nothing trains or tests on splits called {few(other)} unless it is said: call them train, validation and "
+            "test, or name them in a job (data.train, data.validation, data.test) or as split= of essp.Loader"
+        )
 
 
 def _unlabelled(entry: Entry) -> Entry:

@@ -306,6 +306,16 @@ def test_unlabelled_videos_are_noted_with_the_remedy(tmp_path: Path) -> None:
     assert "put videos in class folders" in note
 
 
+@pytest.mark.parametrize(
+    ("splits", "other"), [("eval 0 Train", "0, eval"), ("holdout test", "holdout"), ("dev TEST", "")]
+)
+def test_splits_that_nothing_takes_by_itself_are_noted(tmp_path: Path, splits: str, other: str) -> None:
+    make(tmp_path, *(f"{split}.mp4" for split in splits.split()))
+    rows = "".join(f"{split}.mp4,run,{split}\n" for split in splits.split())
+    notes = csv_of(tmp_path, f"path,label,split\n{rows}").notes
+    assert [f"splits called {other} unless" in note for note in notes] == [True] * bool(other)
+
+
 LISTS = {
     "list.csv": ("path,label\n1.mp4,{}\n2.mp4,\n", "run"),
     "labels.csv": ("path,labels\n1.mp4,{}\n2.mp4,\n", "run|jump"),
