@@ -15,6 +15,7 @@
     │       ├── Fenced      another process has taken over: this one has to leave
     │       └── PreconditionFailed  what was to be changed is not as the caller saw it
     ├── CacheMiss           the bytes are gone; they can be made again from their seed
+    │   └── OtherRelease    they are there, as another release of ESSP stores them
     └── ConfigError         the user has to change something; the message says what
 
 Client libraries' own errors are mapped at the edge of each adapter and chained, so that nothing above an
@@ -167,6 +168,11 @@ class CacheMiss(EsspError):
     """The bytes of a clip or feature are no longer in the cache."""
 
     kind = "lost"
+
+
+class OtherRelease(CacheMiss):
+    """Another release of ESSP stored the bytes: workers of two releases are at work. They can be made again, as often
+    as it takes until the older workers have left."""
 
 
 class ConfigError(EsspError):

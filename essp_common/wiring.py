@@ -6,7 +6,6 @@ URL asks for it. A decoder's child loads this module each time it starts, so it 
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -24,6 +23,7 @@ from essp_common.objects.port import ObjectStore
 from essp_common.objects.uris import Place, place_of
 from essp_common.runtime import logs
 from essp_common.runtime.addresses import shown_address, shown_uri, without_password
+from essp_common.runtime.forks import Mutex
 from essp_common.runtime.login import NOBODY, Login
 from essp_common.runtime.troubles import Kind, Troubles
 
@@ -111,7 +111,7 @@ class Stores:
         self._roots = dict(sorted(places.items(), key=lambda item: len(item[0].parts), reverse=True))
         """The innermost first."""
         self._open: dict[Place, ObjectStore] = {}
-        self._lock = threading.Lock()
+        self._lock = Mutex()
 
     def resolve(self, uri: str, video: bool = False) -> tuple[ObjectStore, str]:
         """The store that holds `uri`, and the key in it. Raises `NotFound` if `uri` lies in no configured root.

@@ -27,6 +27,10 @@ _NOTABLE = 0.05
 """Cores from here on are worth a word."""
 _SAME = 0.97
 """Rates that differ by less are the same: of those, fewer threads are better."""
+_BEYOND = 1.05
+"""A pipeline cannot be faster than reads of its bytes by more than that, if both read from the same place."""
+_GAIN = 0.1
+"""A gain of at least this share is worth more threads."""
 _SCALES = 1.5
 """Twice the threads gain at least this while a latency binds, and less where a bandwidth does."""
 
@@ -100,7 +104,11 @@ def judge(case: Case) -> Verdict:
             why += "threads read and compute by turns"
             why += "" if _stuck(case, best) else ", so more of them help"
         case _:
-            why = f"the {binds} binds: this is {percent(share, 0)} of raw reads, {_growth(case.raw)}"
+            why = f"the {binds} binds: this is {percent(share, 0)} of raw reads, "
+            if share > _BEYOND:
+                why += "which are no bound here: something was cached for one of them, or the rates vary; try more --runs"
+            else:
+                why += _growth(case.raw)
     return Verdict(binds, f"{case.name}: {why}. {_scaling(case, best)}")
 
 
@@ -149,10 +157,14 @@ def _growth(raw: Sequence[Measured]) -> str:
         return "of which other numbers of threads would tell whether they can be faster"
     before, last = ordered[-2:]
     gain = last.rate / before.rate
-    said = f"{_times(gain)} from {before.threads} to {last.threads} threads"
+    said = f"{percent(gain - 1, 0)} from {before.threads} to {last.threads} threads"
     if gain >= _SCALES ** math.log2(last.threads / before.threads):
-        return f"which still gain {said}: its latency binds, and more threads help"
-    return f"which gain no more than {said}: it can serve no more"
+        return f"which still gain {said}: its latency is the limit, and more threads help"
+    if gain >= 1 + _GAIN:
+        return f"which gain {said}: more threads help a little"
+    if gain > _SAME:
+        return f"which gain only {said}: its bandwidth is the limit, and more threads do not help"
+    return f"which lose {percent(1 - gain, 0)} from {before.threads} to {last.threads} threads: it can serve no more"
 
 
 def _times(ratio: float) -> str:

@@ -65,6 +65,9 @@ class BuildOptions:
     probe: ProbeOptions = field(default_factory=ProbeOptions)
 
 
+_SUFFIXES = ("parquet", "pq")
+
+
 @dataclass(frozen=True, slots=True)
 class Built:
     """A finished build."""
@@ -82,6 +85,14 @@ class Built:
     notes: tuple[str, ...]
     """What a user should know of the source, such as class folders without a video."""
     elapsed_s: float
+
+
+def _check_name(key: str) -> None:
+    """Raises `ConfigError` for the name of a file of another kind: a catalog is Parquet, whatever it is called."""
+    name = key.rpartition("/")[2]
+    stem, dot, suffix = name.rpartition(".")
+    if dot and stem and suffix.isalnum() and suffix.lower() not in _SUFFIXES:
+        raise ConfigError(f"--out: a catalog is a Parquet file, and {name} would not say so; write {stem}.parquet")
 
 
 def build(
@@ -103,6 +114,7 @@ def build(
     started = time.monotonic()
     stores = Stores(roots)
     store, key = stores.resolve(out)
+    _check_name(key)
     check_file("--out", store, key, "catalog.parquet", ".part-000000")  # a part of the journal without content
     journal = Journal(store, key)
     if options.salvage and options.probe.probe == PROBE:

@@ -6,6 +6,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+_SHOWS = 0.01
+"""The share of the whole from whose duration that of the rest can be told."""
+
 
 @dataclass(frozen=True, slots=True)
 class Progress:
@@ -27,11 +30,12 @@ class Progress:
 
     @property
     def eta_s(self) -> float | None:
-        """Seconds left, by bytes where sizes are known; None before the first file is done."""
+        """Seconds left, by bytes where sizes are known; None before `_SHOWS` of it is done: one small file says nothing
+        of how long a huge one takes, nor of one that is mostly holes."""
         done, total = self.bytes_done, self.bytes_total
-        if not done:
+        if not total:
             done, total = self.files_done, self.files_total
-        return self.elapsed_s * (total - done) / done if done else None
+        return self.elapsed_s * (total - done) / done if done and done >= _SHOWS * total else None
 
 
 Tell = Callable[[Progress], None]

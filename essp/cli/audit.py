@@ -22,7 +22,7 @@ from essp.cli import rest
 from essp.cli.console import open_console
 from essp.uris import as_uri
 from essp_common.artifacts.history import History
-from essp_common.errors import EsspError, NotFound
+from essp_common.errors import EsspError, NotFound, Unavailable
 from essp_common.job.status import JobStatus
 from essp_common.runtime.config import Settings
 from essp_common.wiring import Stores
@@ -59,8 +59,11 @@ def _is_output(job: str) -> bool:
 
 
 def _ask(job: str, server: str, token: str) -> JobStatus:
-    with rest.connect(server, token) as client:
-        return JobStatus.model_validate(rest.ask(client, "GET", rest.path_of("jobs", job)))
+    try:
+        with rest.connect(server, token) as client:
+            return JobStatus.model_validate(rest.ask(client, "GET", rest.path_of("jobs", job)))
+    except (NotFound, Unavailable) as error:
+        raise type(error)(f"{job} is neither a folder here, as runs/{job} may be, nor a job of the master: {error}") from error
 
 
 def _plan(account: Account, stores: Stores) -> Planned | None:

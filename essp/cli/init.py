@@ -19,7 +19,8 @@ from essp_common.catalog.file import read_catalog
 from essp_common.catalog.label_sets import has_several_labels
 from essp_common.errors import ConfigError
 from essp_common.job.data_spec import DataSpec, SamplingSpec
-from essp_common.job.spec import OF_LABELS, parse_spec
+from essp_common.job.registered import ENCODERS, known_model
+from essp_common.job.spec import OF_LABELS, JobSpec, parse_spec
 from essp_common.job.trainer_spec import PACKAGE
 from essp_common.planning.decode_cost import decode_cost
 from essp_common.planning.phases import Phases
@@ -28,6 +29,9 @@ from essp_common.quantities import counted
 from essp_common.runtime.config import Settings
 from essp_common.wiring import Stores
 from essp_master.job.sizing import bounds_of, enough_budget, most_unit_clips, parts_of
+from essp_master.job.stream_outputs import layouts_of
+from essp_master.job.trainer_checks import check_trainers
+from essp_master.registrations import Declared
 
 TEMPLATE = """\
 # An ESSP job. Check it with `essp validate {file}`, run it with `essp run {file}`.
@@ -165,6 +169,15 @@ def main(
     """Write a commented job file for a data set."""
     if out.exists() and not force:
         raise ConfigError(f"{out} exists; name another file with --out, or overwrite it with --force")
+    try:
+        known_model(model, Settings().code)
+    except ConfigError as error:
+        raise ConfigError(f"--model: {error}") from error
+    if model in ENCODERS:
+        raise ConfigError(
+            f"--model {model} encodes descriptors, and both streams are pictures; name a network, or take --for few, "
+            "which has such a stream"
+        )
     if recipe is not None and model != SMALL:
         raise ConfigError(f"--for {recipe} has a model for each stream; leave out --model {model}, and change the file")
     uri = as_uri(catalog).rstrip("/")
@@ -180,12 +193,29 @@ def main(
     elif test or validation:
         raise ConfigError(f"--test and --validation name data sets of records, and {catalog} is none")
     else:
-        text = job_text(read_catalog(*stores.resolve(uri)), uri, str(out), model, recipe)
+        found = read_catalog(*stores.resolve(uri))
+        text = job_text(found, uri, str(out), model, recipe)
+        try:
+            _check_trainers(parse_spec(text, str(out)), found)
+        except ConfigError as error:
+            raise ConfigError(
+                f"--model {model} does not fit the streams that are written: {error}; or have the file written without "
+                "--model, and change it there"
+            ) from error
     parse_spec(text, str(out))
     with written(out):
         out.write_text(text, encoding="utf-8")
     needed = _files_of(text) if recipe is not None else ""
     typer.echo(f"wrote {out}{needed}; next: essp validate {out} && essp run {out}", err=True)
+
+
+def _check_trainers(spec: JobSpec, catalog: Catalog) -> None:
+    """Raises `ConfigError` for networks that cannot learn from these streams, as `essp validate` would."""
+    try:
+        phases = Phases(spec, catalog)
+    except ConfigError:  # of its splits, which `essp validate` tells about
+        return
+    check_trainers(phases, tuple(catalog.classes), layouts_of(spec), Declared(code=Settings().code))
 
 
 def job_text(catalog: Catalog, uri: str, file: str, model: str, recipe: Recipe | None = None) -> str:
@@ -197,6 +227,11 @@ def job_text(catalog: Catalog, uri: str, file: str, model: str, recipe: Recipe |
         raise ConfigError(
             f"{uri}: its videos have no labels, so there is nothing to train; put videos in class folders "
             "(FOLDER/CLASS/video.mp4), or give a CSV file with a label column, and build the catalog again"
+        )
+    if len(catalog.classes) == 1 and not has_several_labels(usable):
+        raise ConfigError(
+            f"{uri}: all its videos are of one class, {catalog.classes[0]!r}, so there is nothing to learn by classes; "
+            "add videos of others, or train a loop of your own on it (essp.Loader, docs/loader.md)"
         )
     name = _name(uri, Path(file))
     fields: dict[str, object] = {

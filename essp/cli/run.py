@@ -161,11 +161,10 @@ def run_watched(
     check_devices(spec)
     if problems := failing(settings):
         raise not_ready(problems)
-    if spec.trainers and all(name in found.resume.ended for name in spec.trainers):
+    if spec.trainers and all(name in found.resume.ended for name in found.spec.trainers):
         stopped = ", ".join(sorted(found.resume.stops))
         but = f"; {stopped} stopped early, and would want a larger stop.patience, too" if stopped else ""
-        more = f"more epochs train them on, as in --epochs {2 * spec.epochs}"
-        typer.echo(f"all trainers are done; {more}{but}", err=True)
+        typer.echo(f"training has finished; to continue, give --epochs {2 * found.spec.epochs}{but}", err=True)
     tell(found)
     with Claim(spec.output, stores, partial(typer.echo, err=True)) as claim:
         if claim.waited:  # another process may have trained on meanwhile
@@ -187,7 +186,7 @@ def run_watched(
 
 def _watched(spec: JobSpec, view: View, settings: Settings, options: EmbeddedOptions, claim: Claim) -> JobStatus:
     seen = 0
-    with view, interruptible("saving, to go on later (again: leave at once) ...") as interrupted:
+    with view, interruptible("Saving a checkpoint, then exiting. Press Ctrl-C again to quit now.") as interrupted:
         with Embedded(spec, settings, options) as embedded:
             ended = False
             while not (ended or interrupted.is_set()):

@@ -161,8 +161,8 @@ def _resumes_at(found: Preflight, trainer: str) -> str:
         return "begins"
     if latest.final:
         if stop := found.resume.stops.get(trainer):
-            return f"is done; it {stop.words}"
-        return f"is done; --epochs {2 * found.spec.epochs} would train it on"
+            return f"finished: it {stop.words}"
+        return f"finished (--epochs {2 * found.spec.epochs} to continue)"
     if stop := found.resume.stops.get(trainer):
         return f"{stop.words}; goes on with what follows all epochs"
     order = found.phases.order

@@ -49,6 +49,8 @@ def no_topic(topic: str) -> NotFound:
 
 
 _HANDSHAKE_S = 5.0
+_BOOTSTRAP = "bootstrap"
+"""kafka-python's word for its first connection."""
 _DIRECT = "essp-direct://"
 """Where kafka-python takes the URL of a proxy: connections without one, by `_Connecting`."""
 
@@ -94,6 +96,15 @@ def denial(call: str, error: BaseException) -> Denied | None:
     return Denied(call, error) if within or isinstance(error, _DENIALS) else None
 
 
+def _said(error: BaseException) -> str:
+    """kafka-python's words, with the name of the error once, and what to do where nobody answers."""
+    kind = type(error).__name__
+    text = str(error).removeprefix(f"{kind}: ").removeprefix(kind).strip()
+    if _BOOTSTRAP in text.lower():
+        return f"no broker answers ({text or kind}); start one, or correct ESSP_BUS (`essp doctor` checks it)"
+    return f"{kind}: {text}" if text else kind
+
+
 @contextmanager
 def mapped(action: str) -> Iterator[None]:
     """kafka-python's errors as ESSP's, whatever they are."""
@@ -103,11 +114,16 @@ def mapped(action: str) -> Iterator[None]:
         raise
     except TOO_LARGE as error:
         raise MessageTooLarge(f"{action}: {error}") from error
+    except kafka_errors.InvalidSessionTimeoutError as error:
+        raise ConfigError(
+            f"{action}: the broker does not take ESSP_BUS's session_timeout_ms; set it to between the broker's "
+            "group.min.session.timeout.ms and group.max.session.timeout.ms (6000 and 1800000 by default)"
+        ) from error
     except _MISCONFIGURED as error:
         raise ConfigError(f"{action}: {type(error).__name__}: {error}; check ESSP_BUS") from error
     except (kafka_errors.KafkaError, OSError) as error:
         denied = denial(action, error)
-        raise denied or FlowUnavailable(f"{action}: {type(error).__name__}: {error}") from error
+        raise denied or FlowUnavailable(f"{action}: {_said(error)}") from error
     except Exception as error:
         log.exception("%s: unexpected error of the Kafka client", action)
         raise Unexpected(f"{action}: {type(error).__name__}: {error}") from error

@@ -1,7 +1,8 @@
 """Tells of values of a frame cache that are not what was stored under their keys, and are therefore not used.
 
 Each is counted. The first is a line in the log, since one flipped bit in months is nobody's work; of several within ten
-minutes people are told, since something is broken (`Kind.CACHE_DAMAGED`).
+minutes people are told, since something is broken (`Kind.CACHE_DAMAGED`). Values of another release are no damage:
+people are told that two releases are at work, for as long as such values come (`Kind.MIXED_RELEASES`).
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
-from essp_common.cache.seal import OfOtherRelease, Unsound
-from essp_common.errors import CacheMiss
+from essp_common.cache.seal import Foreign, OfOtherRelease, Unsound
+from essp_common.errors import CacheMiss, OtherRelease
 from essp_common.runtime import forks, metrics
 from essp_common.runtime.troubles import Kind, Troubles
 
@@ -20,6 +21,8 @@ log = logging.getLogger(__name__)
 
 _MANY = 3
 _WITHIN_S = 600.0
+_MIXED_WITHIN_S = 150.0
+"""A consumer whose next clip is always of another release sees one such value in 30 s."""
 
 
 class Damage:
@@ -32,6 +35,7 @@ class Damage:
         self._lock = threading.Lock()
         self._seen: deque[float] = deque(maxlen=_MANY)
         self._last = ""
+        self._of_others: deque[float] = deque(maxlen=_MANY)
         forks.follow(self)
 
     def forked(self) -> None:
@@ -41,9 +45,13 @@ class Damage:
     def found(self, key: str, error: Unsound) -> CacheMiss:
         """What to raise for such a value."""
         words = f"{key}: {error}"
-        other_release = isinstance(error, OfOtherRelease)
-        metrics.CACHE_UNSOUND.labels("foreign" if other_release else "damaged").inc()
-        if not other_release:
+        foreign = isinstance(error, Foreign)
+        metrics.CACHE_UNSOUND.labels("foreign" if foreign else "damaged").inc()
+        if isinstance(error, OfOtherRelease):
+            with self._lock:
+                self._of_others.append(self._clock())
+            return OtherRelease(words)
+        if not foreign:
             with self._lock:
                 now_s = self._clock()
                 first = not self._seen or now_s - self._seen[-1] >= _WITHIN_S
@@ -54,7 +62,19 @@ class Damage:
         return CacheMiss(words)
 
     def troubles(self) -> Troubles:
-        """That there were many."""
+        """That there were many, of either kind."""
+        return {**self._damaged(), **self._mixed()}
+
+    def _mixed(self) -> Troubles:
+        with self._lock:
+            if len(self._of_others) < _MANY or self._clock() - self._of_others[0] >= _MIXED_WITHIN_S:
+                return {}
+        return {
+            Kind.MIXED_RELEASES: f"{self._where} holds values of another release of ESSP: workers of two releases are "
+            "at work. They are made again until the older workers have left; end those, or finish the upgrade"
+        }
+
+    def _damaged(self) -> Troubles:
         with self._lock:
             if len(self._seen) < _MANY or self._clock() - self._seen[0] >= _WITHIN_S:
                 return {}

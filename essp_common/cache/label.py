@@ -9,7 +9,8 @@ each further one is. An ack turns the `-` of its consumer into a `+`, in place; 
 key. So one SET stores value, seal, consumers and lifetime, whole or not at all, and storing again begins anew. On a
 cluster a key needs no companion.
 
-Releases before the seal had none: to this one their values are misses, and they read those of this one as before.
+Releases before the seal had none: to this one their values are misses (`OtherRelease`), which stay for readers of
+theirs, and they read those of this one as before.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import re
 from functools import lru_cache
 
 from essp_common.cache.port import Buffer
-from essp_common.cache.seal import OfOtherRelease, Seal, Unsound
+from essp_common.cache.seal import Foreign, OfOtherRelease, Seal, Unsound
 
 ACK = r"""#!lua flags=allow-oom
 local label = redis.pcall('GETRANGE', KEYS[1], 0, 255)
@@ -44,10 +45,13 @@ What is no value at all, since another program wrote it, is removed."""
 
 DIGITS = 6
 """Characters at the beginning that say how long the label is."""
+SEALED = DIGITS + 1 + 16 + 1
+"""Characters at the beginning that show whether there is a seal."""
 UNIT = 64
 """Bytes of the shortest label."""
 
 
+_SEALED = re.compile(rb"[0-9]{6} [0-9a-f]{16} ")
 _SEAL = re.compile(rb"[0-9]{6} ([0-9a-f]{16}) (?:([0-9]+)\+([0-9]+) )?((?:[0-9a-f]{8})+)\n")
 
 
@@ -65,12 +69,17 @@ def _names(consumers: tuple[str, ...]) -> bytes:
 
 
 def seal_in(label: Buffer) -> Seal:
-    """The seal in a label. Raises `OfOtherRelease`."""
+    """The seal in a label. Raises `Foreign`."""
     found = _SEAL.match(label)
     if found is None:
-        raise OfOtherRelease("it is no value of this release of ESSP")
+        raise (OfOtherRelease if label_bytes(label) else Foreign)("it is no value of this release of ESSP")
     key, head_bytes, piece_bytes, sums = found.groups()
     return Seal(int(key, 16), bytes.fromhex(sums.decode()), int(head_bytes or 0), int(piece_bytes or 0))
+
+
+def is_sealed(begin: bytes) -> bool:
+    """Whether a value with these first `SEALED` characters is one of this release."""
+    return _SEALED.fullmatch(begin) is not None
 
 
 def opened(key: str, stored: Buffer) -> memoryview:

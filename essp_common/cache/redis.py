@@ -39,14 +39,14 @@ from redis.retry import Retry
 
 from essp_common.cache import redis_answers as answers
 from essp_common.cache.damage import Damage
-from essp_common.cache.label import ACK, DIGITS, UNIT, label, label_bytes, opened, seal_in
+from essp_common.cache.label import ACK, SEALED, UNIT, is_sealed, label, label_bytes, opened, seal_in
 from essp_common.cache.port import Buffer, CacheUsage, Part, Summed
 from essp_common.cache.redis_answers import WrongAnswer, understood
 from essp_common.cache.redis_connections import DirectConnections
 from essp_common.cache.redis_refusals import is_of_another_type, refusal_of, unknown
 from essp_common.cache.redis_url import TwoPasswords, parted
 from essp_common.cache.redis_wire import Labelled, PlainConnection, TlsConnection
-from essp_common.cache.seal import OfOtherRelease, Seal, Unsound
+from essp_common.cache.seal import Foreign, OfOtherRelease, Seal, Unsound
 from essp_common.errors import CacheFull, CacheMiss, ConfigError, EsspError, FlowUnavailable, PermanentError
 from essp_common.runtime.addresses import checked_address, shown_address
 from essp_common.runtime.certificates import advised
@@ -152,8 +152,9 @@ class RedisCache:
             found = self._get_parts(key, parts) if parts else None
             return self._get_whole(key, parts) if found is None else found
         except Unsound as error:
-            with suppress(EsspError), self._errors("put"):  # otherwise each of its readers finds out
-                self._unlink(key)
+            if not isinstance(error, OfOtherRelease):
+                with suppress(EsspError), self._errors("put"):  # otherwise each of its readers finds out
+                    self._unlink(key)
             raise self._damage.found(key, error) from error
 
     def _get_whole(self, key: str, parts: Sequence[Part]) -> Buffer:
@@ -195,11 +196,12 @@ class RedisCache:
             return self._direct.ask_all(commands, answers.text, lambda place: client.getrange(key, *places[place]))
 
     def holds(self, key: str) -> bool:
-        """Whether there is anything where a label is due."""
-        command = ("GETRANGE", key, 0, DIGITS - 1)
+        """Whether there is a label of this release."""
+        command = ("GETRANGE", key, 0, SEALED - 1)
         client: Any = self._client
         with suppress(Unsound), self._errors("look", of_value=True):
-            return bool(self._direct.ask(key, command, answers.text, lambda: client.execute_command(*command)))
+            begin = self._direct.ask(key, command, answers.text, lambda: client.execute_command(*command))
+            return is_sealed(begin)
         return False
 
     def ack(self, key: str, consumer: str) -> bool:
@@ -296,7 +298,7 @@ class RedisCache:
             raise CacheFull(f"{self._where} has no room") from error
         except (RedisError, RedisClusterException) as error:
             if of_value and is_of_another_type(error):
-                raise OfOtherRelease("another program keeps something else under this key") from error
+                raise Foreign("another program keeps something else under this key") from error
             self._said = advised(str(error))
             if isinstance(error, WrongAnswer):
                 self._direct.drop()

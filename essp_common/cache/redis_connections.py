@@ -103,9 +103,15 @@ class DirectConnections:
             pool.disconnect(inuse_connections=False)
 
     def forked(self) -> None:
-        """The connections are the parent's. redis-py's pools see to theirs by themselves."""
+        """The connections are the parent's. redis-py's pools see to theirs by themselves, but not to a cluster's
+        locks."""
         self._idle = WeakKeyDictionary()
         self._renewing = threading.Lock()
+        if self._cluster is not None:
+            nodes: Any = self._cluster.nodes_manager
+            self._cluster._lock = nodes._lock = threading.RLock()
+            nodes._initialization_lock = threading.RLock()
+            nodes.read_load_balancer._lock = threading.Lock()
 
     def _checked(self, check: Check[T], otherwise: Callable[[], Any]) -> T:
         """The other way to an answer."""

@@ -27,8 +27,12 @@ class Unsound(Exception):
     """Bytes that are not those that were stored under the key; the words say what they are."""
 
 
-class OfOtherRelease(Unsound):
-    """A value without a seal. No damage: another release, or another program, stored it."""
+class Foreign(Unsound):
+    """No value of this release. No damage: another program stored it."""
+
+
+class OfOtherRelease(Foreign):
+    """A value with another release's label, which readers of that release may still want."""
 
 
 class Seal(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     Field,
@@ -45,7 +45,8 @@ class DataSpec(Section):
     and HMDB51 (default: `split`). `essp run --splits 1,2,3` sets it; see docs/recipes.md."""
     left_out: dict[Label, Label] = Field({}, max_length=1)
     """Test on the videos with this value in a column, and train on all others, as in `{group: person03}`, whatever
-    their splits are. `essp run --folds group` sets it for each value; see docs/recipes.md."""
+    their splits are; also where `test` is null. `essp run --folds group` sets it for each value; see
+    docs/recipes.md."""
     targets: Targets = "class"
     """What trainers learn of a video. `class`: of which class it is, the likeliest one being the answer. `labels`: all
     that it shows, each label of the catalog by itself, be they none, one or many. `spans`: the same of each clip, by
@@ -53,6 +54,14 @@ class DataSpec(Section):
     consumed: Literal["train", "validation", "test"] = "train"
     """Which of these three `consumers` get: of training, clips as `sampling.kind` draws them; of the others, clips at
     even distances over each video."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _tests_on_what_is_left_out(cls, given: Any) -> Any:
+        """`essp init` writes `test: null` where a catalog has no test split."""
+        if isinstance(given, dict) and given.get("left_out") and given.get("test", "") is None:
+            return {name: value for name, value in given.items() if name != "test"}
+        return given
 
     @model_validator(mode="after")
     def _one_division(self) -> DataSpec:

@@ -28,6 +28,8 @@ Guarantees:
   all that are gone are reported together: a consumer that was killed misses everything that it had released, and would
   otherwise wait for the decoders once for each clip. Bytes that `read` finds damaged (`BadFrames`) are reported in the
   same way, and `request_rebuild` reports those that the consumer finds damaged.
+- Bytes that a worker of another release has stored (`OtherRelease`) are asked for as a clip that has not come: during
+  an upgrade that may happen to a clip any number of times, and is not held against it.
 - If the next clip has not come for `_PATIENCE_S`, the intake asks for it, and for the gaps among the clips behind it. A
   master that holds such a clip for made or trained has it made again; one that is still having it made does nothing. It
   also reports the clips that it released last once more, since one whose report was lost may occupy what the next clip
@@ -57,7 +59,7 @@ from typing import Any, NamedTuple, Protocol
 from essp_common import topics
 from essp_common.bus.port import Bus, Record
 from essp_common.cache.port import Buffer, FrameCache
-from essp_common.errors import BadFrames, CacheMiss, EsspError
+from essp_common.errors import BadFrames, CacheMiss, EsspError, OtherRelease
 from essp_common.failures import shortened, stage_named
 from essp_common.messages.fetching import Fetching
 from essp_common.messages.parsing import BadMessage, parsed, refuse
@@ -400,9 +402,10 @@ class OrderedIntake:
         """The bytes of the next clip are gone: have them made again, and also those of clips behind it that are gone.
         New messages will replace the present ones."""
         gone = [one for one in self._upcoming(_LOOK_AHEAD) if one is arrival or not self._cache.holds(one.key)]
+        awaited = isinstance(miss, OtherRelease)
         for one in gone:
             reason = str(miss) if one is arrival else f"{one.key} is not in the cache"
-            self._report_lost(one.clip, reason, one.fence)
+            self._report_lost(one.clip, reason, one.fence, awaited)
         self._bus.flush()
         phase_index = self._buffer.next.phase_index
         for one in gone:

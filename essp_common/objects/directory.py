@@ -21,7 +21,6 @@ import os
 import re
 import shutil
 import stat
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -33,6 +32,7 @@ from essp_common.objects.keys import checked, is_key
 from essp_common.objects.port import ObjectInfo
 from essp_common.objects.writes import Writes
 from essp_common.runtime.addresses import shown_address
+from essp_common.runtime.forks import Mutex
 from essp_common.runtime.troubles import Troubles
 
 _TEMPORARY = (".essp-", ".tmp")
@@ -58,7 +58,7 @@ class Tidied:
     def __init__(self) -> None:
         self._looked_s: dict[str, float] = {}
         """The oldest first."""
-        self._lock = threading.Lock()
+        self._lock = Mutex()
 
     def __len__(self) -> int:
         return len(self._looked_s)
@@ -101,7 +101,7 @@ class DirectoryStore:
         self._owned = owned
         self._made: set[str] = set()
         """Folders that were not there before."""
-        self._folders = threading.Lock()
+        self._folders = Mutex()
         """Folders and what is known of them change together."""
         self._tidied = Tidied() if tidied is None else tidied
 

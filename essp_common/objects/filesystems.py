@@ -17,6 +17,7 @@ import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
+from functools import partial
 from typing import Any, BinaryIO, NoReturn
 from urllib.parse import parse_qsl, quote
 
@@ -27,6 +28,7 @@ from essp_common.objects.keys import checked, is_key
 from essp_common.objects.port import ObjectInfo
 from essp_common.objects.ranged import RangedFile
 from essp_common.runtime.addresses import shown_address, shown_uri, without_password, without_secrets
+from essp_common.runtime.forks import Remade
 from essp_common.runtime.troubles import Troubles
 
 PREFIX = "fsspec+"
@@ -63,9 +65,9 @@ class FilesystemStore:
         if protocol in _WEB:
             options.setdefault("client_kwargs", {})["timeout"] = _timeout()
         try:
-            files, root = fsspec.core.url_to_fs(
-                f"{protocol}://{place}", use_listings_cache=False, skip_instance_cache=True, **options
-            )
+            options |= {"use_listings_cache": False, "skip_instance_cache": True}
+            opened = partial(fsspec.core.url_to_fs, f"{protocol}://{place}", **options)
+            files, root = opened()
         except ImportError as error:
             raise ConfigError(f"store URL {shown_address(url)!r}: {error}") from error
         except (ValueError, TypeError, OSError) as error:
@@ -73,7 +75,9 @@ class FilesystemStore:
             refused = f"the file system does not take it ({type(error).__name__}); check its options"
             raise ConfigError(f"store URL {shown_address(url)!r}: {refused}") from None
         authority, slash, folder = place.partition("/")
-        return cls(files, scheme.lower(), f"{without_password(authority)}{slash}{folder}", root)
+        return cls(
+            Remade(lambda: opened()[0], files), scheme.lower(), f"{without_password(authority)}{slash}{folder}", root
+        )
 
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:
         """One range read, of an object that is there."""
@@ -85,9 +89,9 @@ class FilesystemStore:
         path = self._path(key)
         with self._errors(key):
             found = self._files.info(path)
-        if found.get("type") == "directory":
-            raise NotFound(f"there is no object {self._shown(key)}, but a folder")
-        return self._info(key, found)
+            if found.get("type") == "directory":
+                raise NotFound(f"there is no object {self._shown(key)}, but a folder")
+            return self._info(key, found)
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """All files below the folder that the prefix names, by key."""
@@ -104,11 +108,11 @@ class FilesystemStore:
                 found = self._files.find(self._path(folder) if folder else self._root, detail=True)
             except FileNotFoundError:
                 return
-        start = len(self._files._strip_protocol(self._root).strip("/"))
-        keys = ((path.strip("/")[start:].strip("/"), info) for path, info in found.items())
-        for key, info in sorted(keys, key=lambda item: item[0].encode("utf-8", "surrogateescape")):
-            if key.startswith(prefix) and is_key(key):
-                yield self._info(key, info)
+            start = len(self._files._strip_protocol(self._root).strip("/"))
+            keys = [(path.strip("/")[start:].strip("/"), info) for path, info in found.items()]
+            keys.sort(key=lambda item: item[0].encode("utf-8", "surrogateescape"))
+            infos = [self._info(key, info) for key, info in keys if key.startswith(prefix) and is_key(key)]
+        yield from infos
 
     def open(self, key: str) -> BinaryIO:
         """A file read in ranges."""
@@ -163,6 +167,8 @@ class FilesystemStore:
         path = self._path(key)
         with self._errors(key):
             data: bytes = self._files.cat_file(path, start=start, end=start + length)
+        if not isinstance(data, bytes):
+            raise Unavailable(f"{self._shown(key)}: the file system gives a {type(data).__name__}, and not bytes")
         if len(data) > length:  # a server that knows no ranges sends everything
             data = data[start : start + length]
         if len(data) != length:
@@ -171,10 +177,10 @@ class FilesystemStore:
 
     def _info(self, key: str, found: dict[str, Any]) -> ObjectInfo:
         size = found.get("size")
-        if size is None:
+        if not isinstance(size, int) or size < 0:
             raise PermanentError(f"{self._shown(key)}: the server does not say how large it is, so it cannot be read")
         version = next((found[name] for name in (*_VERSIONS, *_DATES) if found.get(name)), "")
-        return ObjectInfo(key, int(size), f"{int(size)}-{_written(version)}")
+        return ObjectInfo(key, size, f"{size}-{_written(version)}")
 
     def _shown(self, key: str) -> str:
         return shown_uri(self.uri(key))

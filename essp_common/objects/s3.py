@@ -1,8 +1,9 @@
 """Objects in S3 or anything that speaks its protocol: `s3://bucket/prefix?endpoint=http://host:port&region=eu-west-1`.
 
 Credentials come from where every AWS client takes them: environment, profile, or the role of the machine. With an
-`endpoint`, the bucket stands in the path, and no checksums beyond the classic ones are sent, which older
-servers do not know. Large objects are written in parts, and appear only when the last one is there.
+`endpoint`, the bucket stands in the path, and no checksums beyond the classic ones are sent, which older servers do not
+know; those that a server sends are compared. Large objects are written in parts, and appear only when the last one is
+there.
 
 Requests are tried four times. `if_absent` is a conditional write, and of several writers one succeeds. If the
 answer to a writer gets lost, its second request finds an object; the writer recognises its own by the mark that each
@@ -12,6 +13,9 @@ such write leaves in the object's metadata. If a gateway keeps no metadata, nobo
     Conflict     there is one, or it changed    StoreRefuses  bucket, region or credentials: says what to do
     ConfigError  a right is missing
 
+Not everything that arrives is an answer of S3: a proxy may send a page with status 200, a connection that has lost step
+the answer to another request. What does not fit the request is no answer: it is asked again, and then `Unavailable`.
+
 A bucket that is gone, or credentials that are refused, after the store has worked are `Unavailable`: somebody took them
 away, perhaps by mistake. Refused credentials are read anew: a shared credentials file may have others by now.
 """
@@ -19,12 +23,14 @@ away, perhaps by mistake. Refused credentials are read anew: a shared credential
 from __future__ import annotations
 
 import io
+import os
+import re
 import threading
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import cache, partial
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 from urllib.parse import parse_qsl
 
 import boto3
@@ -43,6 +49,7 @@ from botocore.exceptions import (
     ProfileNotFound,
 )
 from botocore.loaders import Loader
+from botocore.parsers import ResponseParserError
 
 from essp_common.errors import ConfigError, Conflict, EsspError, NotFound, PermanentError, StorageFull, Unavailable
 from essp_common.objects.keys import checked, is_key
@@ -52,6 +59,7 @@ from essp_common.objects.writes import Writes
 from essp_common.runtime.addresses import shown_address, without_secrets
 from essp_common.runtime.certificates import advised
 from essp_common.runtime.failpoints import failpoint
+from essp_common.runtime.forks import Remade
 from essp_common.runtime.metrics import STORE_REQUESTS
 from essp_common.runtime.troubles import Troubles
 
@@ -65,7 +73,11 @@ _READ_S = 20
 _ATTEMPTS = 4
 """A server that does not answer is `Unavailable` after `_ATTEMPTS * _READ_S` at most: before a decoder's child, which
 reads from it, is held to hang (`decoder_timeout_s`) and its video to be the reason."""
+_ODD_ANSWERS = 3
+"""So many answers that are none, and the server counts as not there."""
+_HTML = "text/html"
 _OPTIONS = frozenset({"endpoint", "region"})
+_CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 _MARK = "essp-write"
 """User metadata of what was written with `if_absent`: which write it was."""
 
@@ -84,6 +96,11 @@ _RENEWABLE = frozenset({"ExpiredToken", "TokenRefreshRequired", "RequestExpired"
 _UNSAID = frozenset({"400", "403", "404"})
 """A HEAD has no body that says why; a read does."""
 _RENEWED_RETRY_S = 5.0
+T = TypeVar("T")
+
+
+class _NoAnswer(Exception):
+    """What came cannot be the answer to what was asked; the words say why."""
 
 
 class S3Store:
@@ -118,7 +135,7 @@ class S3Store:
                 f"store URL {shown_address(url)!r}: write s3://bucket/prefix?endpoint=http://host:port&region=eu-west-1"
             )
         try:
-            client = _client(options.get("endpoint"), options.get("region"))
+            client = Remade(partial(_client, options.get("endpoint"), options.get("region")))
         except (BotoCoreError, ValueError) as error:
             # Not the library's words: they quote the endpoint.
             said = str(error) if "endpoint" not in options else "its endpoint or region is none"
@@ -139,25 +156,35 @@ class S3Store:
             if if_absent:
                 etag = self._put_if_absent(target, data)
             elif len(data) < _PART_BYTES:
-                etag = self._client.put_object(**target, Body=data)["ETag"]
+                etag = self._asked(lambda: _etag(_genuine(self._client.put_object(**target, Body=data))))
             else:
                 self._client.upload_fileobj(io.BytesIO(data), **target, Config=_TRANSFER)
-                return self.head(key)
+                return self._written(key, len(data))
         failpoint("s3.stored")
-        return ObjectInfo(key, len(data), etag.strip('"'))
+        return ObjectInfo(key, len(data), etag)
+
+    def _written(self, key: str, size_bytes: int) -> ObjectInfo:
+        """What there is of an object that was written in parts."""
+        info = self.head(key)
+        if info.size_bytes != size_bytes:
+            raise Unavailable(
+                f"{self.uri(key)}: {size_bytes} bytes were written, and {info.size_bytes} are there; either the server "
+                "has lost some, or another process writes the same object"
+            )
+        return info
 
     def _put_if_absent(self, target: Any, data: bytes) -> str:
         """The ETag, also where the write had been done and its answer was lost on the way."""
         mark = uuid.uuid4().hex
         try:
-            answer = self._client.put_object(**target, Body=data, IfNoneMatch="*", Metadata={_MARK: mark})
+            answer = _genuine(self._client.put_object(**target, Body=data, IfNoneMatch="*", Metadata={_MARK: mark}))
         except ClientError as error:
             if _code(error) not in _TAKEN:
                 raise
             present = self._present(target)
             if present is None:  # another write is under way, or it was deleted again
                 raise Unavailable(f"s3://{target['Bucket']}/{target['Key']}: {without_secrets(str(error))}") from error
-            found = present["Metadata"].get(_MARK)
+            found = present.get("Metadata", {}).get(_MARK)
             if found is None and error.response.get("ResponseMetadata", {}).get("RetryAttempts"):
                 raise Unavailable(
                     f"s3://{target['Bucket']}/{target['Key']}: the answer to a write was lost, and nothing tells whose "
@@ -166,8 +193,7 @@ class S3Store:
             if found != mark:
                 raise
             answer = present
-        etag: str = answer["ETag"]
-        return etag
+        return _etag(answer)
 
     def _present(self, target: Any) -> Any:
         """What the server says of an object; None where there is none."""
@@ -181,43 +207,72 @@ class S3Store:
     def keeps_marks(self, key: str) -> bool:
         """Whether an object that was written with `if_absent` says which write it was."""
         with self._errors(key):
-            return _MARK in self._client.head_object(**self._target(key))["Metadata"]
+            return _MARK in self._client.head_object(**self._target(key)).get("Metadata", {})
 
     def put_file(self, key: str, path: str) -> ObjectInfo:
         """Upload a file, in parts where large."""
         with self._writes.one(small=False), self._errors(key):
             try:
                 self._client.upload_file(path, **self._target(key), Config=_TRANSFER)
+                size_bytes = os.stat(path).st_size
             except OSError as error:
                 raise NotFound(f"{path} cannot be read: {error.strerror}") from error
-        return self.head(key)
+        return self._written(key, size_bytes)
 
     def head(self, key: str) -> ObjectInfo:
         """Size and ETag."""
         with self._errors(key):
-            try:
-                answer = self._client.head_object(**self._target(key))
-            except ClientError as error:
-                if _code(error) in _UNSAID:
-                    self._client.get_object(**self._target(key), Range="bytes=0-0")["Body"].close()
-                raise
-        return ObjectInfo(key, answer["ContentLength"], answer["ETag"].strip('"'))
+            return self._asked(lambda: self._head(key))
+
+    def _head(self, key: str) -> ObjectInfo:
+        try:
+            answer = _of_object(self._client.head_object(**self._target(key)), key)
+        except ClientError as error:
+            if _code(error) in _UNSAID:
+                self._client.get_object(**self._target(key), Range="bytes=0-0")["Body"].close()
+            raise
+        size_bytes = answer.get("ContentLength")
+        if not isinstance(size_bytes, int) or size_bytes < 0:
+            raise _NoAnswer("it does not say how large the object is")
+        return ObjectInfo(key, size_bytes, _etag(answer))
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """Page by page. Markers of empty folders, as consoles make them, are left out."""
-        with self._errors(prefix):
-            pages = self._client.get_paginator("list_objects_v2")
-            at_once = {"PageSize": _PAGE_KEYS}
-            for page in pages.paginate(Bucket=self._bucket, Prefix=self._prefix + prefix, PaginationConfig=at_once):
-                for item in page.get("Contents", []):
-                    key = item["Key"].removeprefix(self._prefix)
-                    if is_key(key):
-                        yield ObjectInfo(key, item["Size"], item["ETag"].strip('"'))
+        begin, after = self._prefix + prefix, ""
+        where: dict[str, str] = {}
+        while True:
+            with self._errors(prefix):
+                page, found = self._asked(partial(self._page, begin, after, where))
+            for key, info in found:
+                after = key
+                if is_key(info.key):
+                    yield info
+            if not page["IsTruncated"]:
+                return
+            where = {"ContinuationToken": page["NextContinuationToken"]}
+
+    def _page(self, begin: str, after: str, where: dict[str, str]) -> tuple[Any, list[tuple[str, ObjectInfo]]]:
+        """A page of the keys that begin like this, all behind those of the page before, and the objects in it."""
+        page = self._client.list_objects_v2(Bucket=self._bucket, Prefix=begin, MaxKeys=_PAGE_KEYS, **where)
+        # A web page that happens to be XML is parsed as a list of nothing, which would be taken for an empty folder.
+        if not isinstance(page.get("IsTruncated"), bool) or (
+            page["IsTruncated"] and "NextContinuationToken" not in page
+        ):
+            raise _NoAnswer("this is no list of objects")
+        found = []
+        for item in page.get("Contents", []):
+            key = item["Key"]
+            if not key.startswith(begin):
+                raise _NoAnswer("this is the list of another folder")
+            found.append((key, ObjectInfo(key.removeprefix(self._prefix), int(item["Size"]), _etag(item))))
+        if where and (not found or found[0][0] <= after):
+            raise _NoAnswer("this page of a list has come before")
+        return page, found
 
     def delete(self, key: str) -> None:
         """Remove an object."""
         with self._errors(key):
-            self._client.delete_object(**self._target(key))
+            self._asked(lambda: _genuine(self._client.delete_object(**self._target(key))))
 
     def open(self, key: str) -> BinaryIO:
         """A file read in ranges. Raises `Conflict` from a read when the object is replaced meanwhile."""
@@ -276,12 +331,36 @@ class S3Store:
             request["Range"] = f"bytes={start}-{'' if length is None else start + length - 1}"
         with self._errors(key):
             try:
-                data: bytes = self._client.get_object(**request)["Body"].read()
-                return data
+                return self._asked(lambda: self._received(key, request, start, length))
             except ClientError as error:
                 if _code(error) in ("InvalidRange", "416"):
                     return b""
                 raise
+
+    def _received(self, key: str, request: dict[str, Any], start: int, length: int | None) -> bytes:
+        """The body of an answer that is one to this request."""
+        answer = _of_object(self._client.get_object(**request), key)
+        data: bytes = answer["Body"].read()
+        if request.get("IfMatch", f'"{_etag(answer)}"').strip('"') != _etag(answer):
+            raise _NoAnswer("this is another version of the object than was asked for")
+        if "Range" in request:
+            said = _CONTENT_RANGE.fullmatch(answer.get("ContentRange") or "")
+            if said is None:
+                raise _NoAnswer("it does not say which bytes of the object these are")
+            first, last, whole = map(int, said.groups())
+            end = whole if length is None else min(start + length, whole)
+            if (first, last + 1) != (start, end) or len(data) != end - start:
+                raise _NoAnswer(f"bytes {first} to {last} of {whole} came, and {start} to {end - 1} were asked for")
+        elif answer.get("ContentLength") != len(data):
+            raise _NoAnswer(f"{len(data)} bytes of {answer.get('ContentLength')} came")
+        return data
+
+    def _asked(self, request: Callable[[], T]) -> T:
+        """What the server answers; asked again where that cannot be the answer."""
+        for _ in range(_ODD_ANSWERS - 1):
+            with suppress(_NoAnswer, ResponseParserError):
+                return request()
+        return request()
 
     @contextmanager
     def _errors(self, key: str) -> Iterator[None]:
@@ -307,6 +386,14 @@ class S3Store:
             raise ConfigError(f"{where}: {without_secrets(str(error))}") from error
         except BotoCoreError as error:
             raise Unavailable(f"{where}: {advised(without_secrets(str(error)))}") from error
+        except EsspError:
+            raise
+        except Exception as error:  # the client makes all kinds of errors of what is no answer of S3
+            what = str(error) if isinstance(error, _NoAnswer) else f"{type(error).__name__}: {error}"
+            raise Unavailable(
+                f"{where}: what came is no answer of S3 ({without_secrets(what):.200}); see what is at the address, "
+                "and which proxies are in between"
+            ) from error
 
     def _mapped(self, error: ClientError, where: str) -> EsspError:
         code = _code(error)
@@ -331,20 +418,41 @@ class S3Store:
             )
         if code in _ELSEWHERE:
             return self._refuses(f"{where}: the bucket is in another region; name it in the URL: ?region=...")
-        if code == "NotImplemented":
+        if code == "NotImplemented" or status == 501:
             return ConfigError(f"{where}: the server cannot do this ({error}); conditional writes are needed")
         if code in _RENEWABLE:
             words = f"{where}: {code}; renew the credentials, and see that the clock is right"
             return Unavailable(words, _RENEWED_RETRY_S)
         if status == 507 or code in _FULL:
             return StorageFull(f"{where}: {without_secrets(str(error))}")
-        if status >= 500 or status in (408, 429) or code in _BUSY:
+        if status >= 500 or status in (408, 429) or code in _BUSY or 300 <= status < 400:
             return Unavailable(f"{where}: {without_secrets(str(error))}")
         return PermanentError(f"{where}: {without_secrets(str(error))}")
 
     def _refuses(self, words: str) -> EsspError:
         """To whoever has set it up, or, if it has worked, to wait for."""
         return Unavailable(words, _RENEWED_RETRY_S) if self._worked.is_set() else StoreRefuses(words)
+
+
+def _etag(answer: Any) -> str:
+    etag = answer.get("ETag")
+    if not isinstance(etag, str) or not etag.strip('"'):
+        raise _NoAnswer("it has no ETag")
+    return etag.strip('"')
+
+
+def _genuine(answer: Any) -> Any:
+    """An answer without a body, and not the page of a proxy."""
+    if answer["ResponseMetadata"]["HTTPHeaders"].get("content-length", "0") != "0":
+        raise _NoAnswer("it has a body, as that of a web page")
+    return answer
+
+
+def _of_object(answer: Any, key: str) -> Any:
+    """An answer about an object, and not the page of a proxy."""
+    if str(answer.get("ContentType", "")).startswith(_HTML) and not key.lower().endswith((".html", ".htm")):
+        raise _NoAnswer("it is a web page")
+    return answer
 
 
 def _code(error: ClientError) -> str:
@@ -357,7 +465,6 @@ def _client(endpoint: str | None, region: str | None) -> Any:
         options = {
             "s3": {"addressing_style": "path"},
             "request_checksum_calculation": "when_required",
-            "response_checksum_validation": "when_required",
         }
     config = Config(
         connect_timeout=_CONNECT_S,

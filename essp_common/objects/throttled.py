@@ -20,7 +20,6 @@ from __future__ import annotations
 import heapq
 import io
 import re
-import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -30,6 +29,7 @@ from essp_common.errors import ConfigError
 from essp_common.objects.port import ObjectInfo, ObjectStore
 from essp_common.objects.ranged import RangedFile
 from essp_common.quantities import parse_bytes
+from essp_common.runtime.forks import Mutex
 from essp_common.runtime.troubles import Troubles
 
 PIECE_BYTES = 2**18
@@ -114,7 +114,7 @@ class Device:
 
     def __init__(self, throttle: Throttle) -> None:
         self.throttle = throttle
-        self._lock = threading.Lock()
+        self._lock = Mutex()
         self._turns: list[float] = []
         """When each of the requests that were begun last gives its turn to the next one; a heap."""
         self._link_free_s = 0.0

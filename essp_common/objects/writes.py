@@ -5,12 +5,12 @@ A store and the folders in it share one account. It knows what this process has 
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from essp_common.errors import EsspError, StorageFull, Unavailable
+from essp_common.runtime.forks import Mutex
 from essp_common.runtime.troubles import LASTS_S, Kind
 
 _FORGOTTEN_S = 300.0
@@ -23,7 +23,7 @@ class Writes:
     def __init__(self, clock: Callable[[], float] = time.monotonic, longest_s: float = LASTS_S) -> None:
         self._clock = clock
         self._longest_s = longest_s
-        self._lock = threading.Lock()
+        self._lock = Mutex()
         self._under_way: dict[object, float] = {}
         """When each small write began."""
         self._full: tuple[str, float] | None = None

@@ -27,7 +27,6 @@ import hashlib
 import logging
 import os
 import re
-import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -40,6 +39,7 @@ from numpy.typing import NDArray
 from essp_common.errors import ConfigError
 from essp_common.records import local
 from essp_common.records.versions import RecordFile
+from essp_common.runtime.forks import Mutex
 
 log = logging.getLogger(__name__)
 
@@ -111,7 +111,7 @@ class Disk:
         self._folder = Path(room.folder)
         self._limit_bytes = room.limit_bytes
         self._mine = self._folder / f"{hashlib.sha256(where.encode()).hexdigest()[:32]}.records"
-        self._told = threading.Lock()
+        self._told = Mutex()
         try:
             self._enter(files)
         except OSError as error:

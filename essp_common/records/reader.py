@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import threading
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -31,6 +30,7 @@ from essp_common.records import local
 from essp_common.records.chunk import ENTRY, HEADER_BYTES, DamagedChunk, Encoding, read_table, table_bytes
 from essp_common.records.disk import Copy, Disk, Room
 from essp_common.records.versions import DataSet, RecordFile, Version
+from essp_common.runtime.forks import Mutex
 
 log = logging.getLogger(__name__)
 
@@ -114,7 +114,7 @@ class RecordReader:
         self.number, self.version = data_set.version(number)
         self.damaged: dict[str, str] = {}
         """Whatever cannot be read: a file or a record -> why. Grows while records are read."""
-        self._lock = threading.Lock()
+        self._lock = Mutex()
         tables, files = [], []
         for position, file in enumerate(self.version.files):
             try:

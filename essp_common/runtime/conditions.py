@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 
 SEEN_S = 30.0
 """Within so long of its beginning everybody can know of a condition."""
+_READY_IN_SPITE_OF = frozenset({Kind.MIXED_RELEASES})
+"""An upgrade waits for its new processes to be ready, and this is over when the upgrade is."""
 Subject = tuple[Kind, str]
 """A kind, and whom it concerns: a pool, a training, `master`."""
 Source = Callable[[], Mapping[Subject, str]]
@@ -113,7 +115,11 @@ def of(subject: str, troubles: Callable[[], Troubles]) -> Source:
 
 def summary(conditions: Sequence[Condition]) -> str:
     """What `/readyz` answers: whom each concerns and what it means, without what only callers of the API may know."""
-    lines = (f"not ready: {it.kind}: {_unnamed(it.subject)}: {MEANINGS[it.kind]}\n" for it in conditions)
+    lines = (
+        f"not ready: {it.kind}: {_unnamed(it.subject)}: {MEANINGS[it.kind]}\n"
+        for it in conditions
+        if it.kind not in _READY_IN_SPITE_OF
+    )
     return "".join(dict.fromkeys(lines))
 
 

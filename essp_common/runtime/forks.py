@@ -7,9 +7,14 @@ other's answers. What has such state says so (`follow`), and begins anew in the 
 
 from __future__ import annotations
 
+import logging
 import os
-from typing import Protocol
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol
 from weakref import WeakSet
+
+log = logging.getLogger(__name__)
 
 
 class Forked(Protocol):
@@ -27,9 +32,56 @@ def follow(one: Forked) -> None:
     _followed.add(one)
 
 
+class Mutex:
+    """A lock, for `with`, that is free in a fork, whoever had it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        follow(self)
+
+    def forked(self) -> None:
+        """What it guards may have been under change: that has to be of no harm."""
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+class Remade:
+    """A client of a library that knows no forks: has its attributes, and is made anew in a fork that asks for one."""
+
+    def __init__(self, make: Callable[[], Any], made: Any = None) -> None:
+        """`made`: by `make`, which is otherwise called now, and raises what it raises."""
+        self._make = make
+        self._making = threading.Lock()
+        self._made = make() if made is None else made
+        self._of_parents: list[Any] = []
+        """Not let go: to close what they hold might wait for threads that are not here."""
+        follow(self)
+
+    def forked(self) -> None:
+        """The connections are the parent's."""
+        self._making = threading.Lock()
+        self._of_parents.append(self._made)
+        self._made = None
+
+    def __getattr__(self, name: str) -> Any:
+        made = self._made
+        if made is None:
+            with self._making:
+                made = self._made = self._made or self._make()
+        return getattr(made, name)
+
+
 def _forked() -> None:
     for one in list(_followed):
-        one.forked()
+        try:
+            one.forked()
+        except Exception:  # the others are to begin anew all the same
+            log.exception("%s may not work in this fork", type(one).__name__)
 
 
 os.register_at_fork(after_in_child=_forked)

@@ -13,6 +13,8 @@ for it:
 
 from __future__ import annotations
 
+import logging
+import sys
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -22,6 +24,8 @@ from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, Counter, Gauge, His
 from essp_common import distribution
 from essp_common.errors import ConfigError
 from essp_common.runtime.listening import EVERYWHERE, listening
+
+log = logging.getLogger(__name__)
 
 UNITS = Counter("essp_units", "Records handled, by stage and outcome (done, rejected, returned).", ["stage", "outcome"])
 UNIT_SECONDS = Histogram(
@@ -115,10 +119,9 @@ class MetricsServer:
             listener = listening(host, port)
         except OSError as error:
             raise ConfigError(f"metrics port {port}: {error.strerror}; set ESSP_METRICS_PORT to another") from error
-        self._server = ThreadingHTTPServer(listener.getsockname()[:2], handler, bind_and_activate=False)
+        self._server = _Server(listener.getsockname()[:2], handler, bind_and_activate=False)
         self._server.socket.close()
         self._server.socket = listener
-        self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, name="essp-metrics", daemon=True)
         self._thread.start()
 
@@ -132,6 +135,17 @@ class MetricsServer:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A probe that gave up waiting, as on a busy node, is nobody's fault."""
+        error = sys.exception()
+        if not isinstance(error, OSError):
+            UNEXPECTED.labels("essp-metrics").inc()
+            log.error("an answer to %s has failed", client_address, exc_info=error)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -151,6 +165,11 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(503 if why else 200, why.encode() or b"ready\n")
         else:
             self._answer(404, b"see /metrics, /livez and /readyz\n")
+
+    def end_headers(self) -> None:
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("X-Content-Type-Options", "nosniff")
+        super().end_headers()
 
     def log_message(self, format: str, *args: object) -> None:
         """Probes come every few seconds; they are not worth a log line each."""

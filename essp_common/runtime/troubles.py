@@ -25,6 +25,7 @@ class Kind(StrEnum):
     CACHE_REFUSES = "cache-refuses"
     CACHE_EVICTS = "cache-evicts"
     CACHE_DAMAGED = "cache-damaged"
+    MIXED_RELEASES = "mixed-releases"
     STORAGE_FULL = "storage-full"
     STORAGE_SILENT = "storage-silent"
     STATE_DAMAGED = "state-damaged"
@@ -47,6 +48,8 @@ MEANINGS: Mapping[Kind, str] = {
     "noeviction",
     Kind.CACHE_DAMAGED: "the frame cache hands out values that are not what was stored; they are made again, and the "
     "machine's memory, the network or a proxy is to be looked at",
+    Kind.MIXED_RELEASES: "workers of two releases of ESSP are at work; clips of the older ones are made again until "
+    "those have left",
     Kind.STORAGE_FULL: "no room is left where results are written; free some, and what failed is tried again",
     Kind.STORAGE_SILENT: "where results are written does not answer; see that it runs and that the network lets it "
     "through",

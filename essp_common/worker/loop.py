@@ -20,6 +20,7 @@ can't be set up, and a lane that hangs: after
 from __future__ import annotations
 
 import logging
+import os
 import random
 import threading
 import time
@@ -59,6 +60,7 @@ _UNEXPECTED_RETRY_S = 0.2
 _TAKE_BACK_S = 5.0
 """How often a worker looks whether another has begun what it has in hand."""
 _jitter = random.Random()
+os.register_at_fork(after_in_child=_jitter.seed)
 
 
 class Stage(Protocol):

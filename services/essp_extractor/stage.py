@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from essp_common import topics
 from essp_common.bus.port import Bus, Record
 from essp_common.cache.port import Buffer, FrameCache, stream_key
-from essp_common.errors import BadFrames, CacheMiss, EsspError, PermanentError, TransientError
+from essp_common.errors import BadFrames, CacheMiss, EsspError, OtherRelease, PermanentError, TransientError
 from essp_common.failures import kind_of, kind_word, reason_of
 from essp_common.features import registry
 from essp_common.features.intermediates import Intermediates, extract_with
@@ -161,7 +161,7 @@ class ExtractStage:
         """Report the clip as lost. Damaged bytes are given up: the video they came from is sound."""
         for stream in streams:
             self._cache.ack(ready.key, ids.extractor_consumer(stream.stream))
-            self._fail(ready, stream, error, LOST)
+            self._fail(ready, stream, error, LOST, awaited=isinstance(error, OtherRelease))
         self._bus.flush()
 
     def _begin(self, record: Record) -> _Held:
@@ -254,7 +254,14 @@ class ExtractStage:
             self._extractors[kind] = extractor
         return extractor
 
-    def _fail(self, ready: ClipReady, stream: StreamRequest, error: EsspError, kind: FailureKind | None = None) -> None:
+    def _fail(
+        self,
+        ready: ClipReady,
+        stream: StreamRequest,
+        error: EsspError,
+        kind: FailureKind | None = None,
+        awaited: bool = False,
+    ) -> None:
         kind = kind_of(error) if kind is None else kind
         metrics.FAILURES.labels(ids.EXTRACTOR, kind_word(kind)).inc()
         failed = Failed(
@@ -264,6 +271,7 @@ class ExtractStage:
             kind=kind,
             stream=stream.stream,
             consumer=ids.extractor_consumer(stream.stream),
+            awaited=awaited,
         )
         progress = Progress(job=ready.clip.job, worker=self._worker, fence=ready.fence, failed=failed)
         self._bus.publish(topics.PROGRESS, ready.clip.job.encode(), progress.SerializeToString())

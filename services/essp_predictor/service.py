@@ -37,6 +37,8 @@ log = logging.getLogger(__name__)
 
 _POLL_S = 0.2
 _POLL_RECORDS = 100
+_STANDS_BY = 50
+"""Polls in a row without a share of the jobs: it gets none as long as another predictor is there."""
 _LAST_WORD_S = 1.0
 """How long a predictor that is drained waits for the end of a job whose answers are written: a job that runs in one
 process ends, and with it all services."""
@@ -71,7 +73,15 @@ class Predictor:
         self._control = ControlFeed(self._adapters.bus)
         subscription = self._adapters.bus.subscribe([topics.CONTROL], ids.PREDICTOR)
         try:
+            told, idle = False, 0
             for records in batches(subscription, self._draining, self.name, _POLL_RECORDS, _POLL_S):
+                idle = 0 if subscription.partitions else idle + 1
+                if idle == _STANDS_BY and not told:
+                    told = True
+                    log.warning(
+                        "predictor: another one has the jobs, and this one stands by until that leaves: one predictor "
+                        "scores all jobs, however many there are; give it a larger machine or GPU instead"
+                    )
                 for record in records:
                     self._receive(record, subscription)
         finally:

@@ -23,7 +23,7 @@ from essp_common.cache import redis as cache_redis
 from essp_common.cache.memory import MemoryCache
 from essp_common.cache.port import FrameCache, clip_key
 from essp_common.cache.redis import RedisCache
-from essp_common.errors import CacheFull, CacheMiss, ConfigError, Unavailable
+from essp_common.errors import CacheFull, CacheMiss, ConfigError, OtherRelease, Unavailable
 from essp_common.runtime.refusals import Refusals
 from essp_common.runtime.troubles import LASTS_S, Kind
 from essp_common.wiring import open_cache
@@ -586,4 +586,14 @@ def test_redis_value_of_another_release_is_a_miss(empty_redis_url: str) -> None:
             with pytest.raises(CacheMiss):
                 cache.get(KEY)
             assert cache.ack(KEY, "trainer.b") is False
+        client.set(KEY, b"000064\n-trainer.a\n".ljust(64) + b"frames")
+        assert not cache.holds(KEY)
+        for parts in ([], [(0, 2)], [(0, 6)]):
+            assert Kind.MIXED_RELEASES not in cache.troubles()
+            with pytest.raises(OtherRelease):
+                cache.get(KEY, parts)
+            assert client.exists(KEY), "a consumer of that release may want it"
+        assert Kind.MIXED_RELEASES in cache.troubles()
+        cache.put(KEY, b"frames", ["trainer.a"], TTL_S)
+        assert (cache.holds(KEY), bytes(cache.get(KEY))) == (True, b"frames")
     cache.close()

@@ -102,6 +102,9 @@ def administrator(monkeypatch: pytest.MonkeyPatch) -> Administrator:
 
     found.raises("membership", ConsumerCoordinator, "_process_join_group_response", no_group)
     found.raises("membership", ConsumerCoordinator, "_handle_heartbeat_response", no_group)
+    found.raises(
+        "session", ConsumerCoordinator, "_process_join_group_response", kafka_errors.InvalidSessionTimeoutError
+    )
     found.raises("commits", ConsumerCoordinator, "_handle_offset_commit_response", no_group)
     found.raises("reading", Fetcher, "_parse_fetched_data", no_topic)
     found.answers("writing", Sender, "_complete_batch", kafka_errors.TopicAuthorizationFailedError.errno)
@@ -195,6 +198,18 @@ def test_what_is_taken_away_is_waited_for_and_told_of(
         assert re.search(f"{said}.*{REMEDY}", bus.troubles()[Kind.BUS_REFUSES])
         administrator.give_back()
         until(lambda: tried(bus, topic, subscription) and not bus.troubles())
+
+
+@pytest.mark.integration
+def test_a_session_timeout_that_the_broker_does_not_take_ends_the_process(
+    bus: KafkaBus, topic: str, administrator: Administrator
+) -> None:
+    administrator.take("session")
+    with (
+        closing(bus.subscribe([topic], "g")) as subscription,
+        pytest.raises(ConfigError, match=r"session_timeout_ms.*group\.min\.session\.timeout\.ms"),
+    ):
+        subscription.poll(1, LONGEST_S)
 
 
 @pytest.mark.integration

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from urllib.parse import unquote
@@ -19,7 +20,7 @@ from fsspec.asyn import get_loop
 
 from essp.bench.accesses import Accesses, NotedStore
 from essp.bench.trace import s3_requests
-from essp_common.errors import ConfigError, Conflict, NotFound, StorageFull, Unavailable
+from essp_common.errors import ConfigError, Conflict, EsspError, NotFound, StorageFull, Unavailable
 from essp_common.objects import s3
 from essp_common.objects.directory import DirectoryStore
 from essp_common.objects.port import ObjectStore
@@ -29,6 +30,7 @@ from essp_common.wiring import Stores, open_store
 from essp_decoder.config import DecoderSettings
 from tests.contract.objects_suite import MIB, ListingContract, ObjectsContract, Place, ReadingContract, patterned
 from tests.contract.web_server import http_server
+from tests.harness.fork import beside_a_fork
 
 
 class TestDirectoryStore(ObjectsContract):
@@ -66,6 +68,22 @@ def test_requests_to_s3_are_counted(empty_s3_url: str) -> None:
     with pytest.raises(NotFound):
         store.get("b")
     assert s3_requests() == before + 3
+
+
+@pytest.mark.processes
+def test_a_fork_reads_from_s3_over_connections_of_its_own(empty_s3_url: str) -> None:
+    """Over one socket, parent and child would take each other's answers."""
+    store = open_store(empty_s3_url)
+    assert isinstance(store, S3Store)
+    for number in range(8):
+        store.put(str(number), b"%d" % number * 100_000)
+
+    def right() -> bool:
+        return all(store.get(str(number)) == b"%d" % number * 100_000 for number in list(range(8)) * 3)
+
+    parents = store._client._made
+    with beside_a_fork(lambda: right() and store._client._made is not parents):
+        assert right()
 
 
 def test_directory_write_leaves_nothing_else_behind(tmp_path: Path) -> None:
@@ -440,6 +458,13 @@ class TestWebStore(ReadingContract):
 
         return write
 
+    @pytest.mark.processes
+    def test_a_fork_reads_as_well(self, store: ObjectStore, place: Place) -> None:
+        place("a.mp4", b"0123456789")
+        assert store.get("a.mp4", 2, 3) == b"234"
+        with beside_a_fork(lambda: store.get("a.mp4", 2, 3) == b"234"):
+            assert store.get("a.mp4", 2, 3) == b"234"
+
     def test_a_server_without_ranges_is_read_all_the_same(self, tmp_path: Path, place: Place) -> None:
         place("a.mp4", b"0123456789")
         with http_server(tmp_path, ranges=False) as address:
@@ -449,6 +474,33 @@ class TestWebStore(ReadingContract):
         for status, kind in ((403, ConfigError), (500, Unavailable), (404, NotFound), (410, NotFound)):
             with http_server(tmp_path, status=status) as address, pytest.raises(kind, match=address):
                 open_store(address).head("a.mp4")
+
+    @pytest.mark.parametrize("status", [204, 301, 302, 400, 407, 416, 429, 501])
+    def test_odd_answers_are_right_or_an_error_of_ours(self, tmp_path: Path, place: Place, status: int) -> None:
+        place("a.mp4", b"0123456789")
+        with http_server(tmp_path, status=status) as address:
+            store = open_store(f"{address}/root")
+            for get in (store.get, lambda key, store=store: store.open(key).read()):
+                with suppress(EsspError):
+                    assert get("a.mp4") == b"0123456789"
+
+    @pytest.mark.parametrize("said", [{}, {"size": -1}, {"size": "many"}, {"size": None}, [], None, "size"])
+    def test_facts_that_are_none_are_an_error_of_ours(
+        self, store: ObjectStore, said: object, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(store._files, "info", lambda path: said)  # type: ignore[attr-defined]
+        for call in (store.head, store.get, store.open):
+            with pytest.raises(EsspError):
+                call("a.mp4")
+
+    @pytest.mark.parametrize("said", [b"", b"12", None, "0123456789", 7])
+    def test_bytes_that_are_none_are_an_error_of_ours(
+        self, store: ObjectStore, place: Place, said: object, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        place("a.mp4", b"0123456789")
+        monkeypatch.setattr(store._files, "cat_file", lambda path, start, end: said)  # type: ignore[attr-defined]
+        with pytest.raises(Unavailable):
+            store.get("a.mp4")
 
     def test_a_server_that_is_not_there(self) -> None:
         with socket.socket() as unused:

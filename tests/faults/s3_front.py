@@ -32,6 +32,7 @@ Act = Callable[["_Handler", Answer], None]
 
 _DROPPED = {"connection", "transfer-encoding", "keep-alive", "content-length"}
 _READS, _WRITES = ("GET", "HEAD"), ("PUT",)
+_ALL = ("GET", "HEAD", "PUT", "POST", "DELETE")
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,11 @@ class S3Front:
     def lose_answers(self, count: int, about: str) -> None:
         self._add(Fault("lost answer", about, _WRITES), count)
 
+    def alter(self, act: Act, count: int, methods: tuple[str, ...] = _ALL, asked: bool = True) -> None:
+        """The next `count` requests for keys that contain `about` are answered by `act`. `asked`: the server does them,
+        too, and `act` has its answer."""
+        self._add(Fault("altered", self.about, methods, act, asked), count)
+
     def heal(self) -> None:
         """Answer rightly from now on."""
         with self._lock:
@@ -150,6 +156,8 @@ class _Handler(BaseHTTPRequestHandler):
         fault = self.front.taken(self.command, self.path)
         if fault is not None and not fault.asked:
             self.close_connection = True
+            if fault.act is not None:
+                fault.act(self, (200, [], b""))
             return
         upstream = http.client.HTTPConnection("127.0.0.1", self.front.upstream, timeout=LONGEST_S)
         try:

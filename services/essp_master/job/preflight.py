@@ -9,6 +9,7 @@ whole. Nothing is written; `start_run.py` does that.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -122,6 +123,8 @@ def preflight(
     _check_background(spec, catalog)
     if spec.trainers:
         candidates(spec.aggregation, spec.data.targets)
+    output = output_of(spec, stores)
+    asked_epochs, spec = spec.epochs, spec if fresh or continues else _with_epochs_of(output, spec)
     phases = Phases(spec, catalog)
     classes = _names_of(spec, catalog)
     layouts = layouts_of(spec, declared.features)
@@ -130,7 +133,6 @@ def preflight(
     parts = parts_of(spec)
     bounds = bounds_of(phases, parts, declared.features)
     clips = unit_clips(spec, bounds)
-    output = output_of(spec, stores)
     if not continues:
         check_place(spec, stores, output, catalog, state)
     _try_seeds(phases, None if spec.data.targets == "class" else classes, parts, clips)
@@ -149,7 +151,12 @@ def preflight(
         bounds=bounds,
         unit_clips=clips,
         resume=resume,
-        warnings=(*_unlabelled(spec, catalog), *advice(phases, bounds), *of_more_epochs(known, spec)),
+        warnings=(
+            *_unlabelled(spec, catalog),
+            *advice(phases, bounds),
+            *of_more_epochs(known, spec),
+            *_of_fewer_epochs(asked_epochs, spec),
+        ),
     )
 
 
@@ -178,12 +185,26 @@ def check_owner(output: ObjectStore, spec: JobSpec, asked: Asked = ANYBODY, cont
             f"{lacks[0]}: {spec.output} holds this job with it, and a job can be given more, not fewer; write it into "
             f"the file, as {output.uri(layout.SPEC)} has it, or start with --fresh to remove what is there"
         )
-    if spec.epochs < known.epochs and not continues:
-        raise ConfigError(
-            f"epochs: {spec.output} holds this job with {known.epochs} epochs, and a job can be given more, not fewer; "
-            f"set epochs: {known.epochs} (or --epochs {known.epochs}), or start with --fresh to remove what is there"
-        )
     return known
+
+
+def _with_epochs_of(output: ObjectStore, spec: JobSpec) -> JobSpec:
+    """The job with the epochs that it was given before, if those are more: by `--epochs`, or while it ran. The file
+    that it was started with starts it again."""
+    known = None
+    with suppress(ConfigError):  # of what is no job of ESSP's `check_owner` tells
+        known = job_at(output)
+    if known is None or known.name != spec.name or known.epochs <= spec.epochs:
+        return spec
+    return spec.model_copy(update={"epochs": known.epochs})
+
+
+def _of_fewer_epochs(asked: int, spec: JobSpec) -> Iterator[str]:
+    if asked < spec.epochs:
+        yield (
+            f"epochs: {asked} are asked for, and the output holds this job with {spec.epochs}; it goes on with those, as "
+            "a job can be given more, not fewer (--fresh begins again)"
+        )
 
 
 def has_more(one: JobSpec, other: JobSpec) -> bool:

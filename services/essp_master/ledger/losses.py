@@ -6,6 +6,7 @@ the earlier seed, while the new one is being made.
 
 A reader that has waited for long asks for a clip without such a message (`Failed.awaited`): the message may be lost, or
 what the reader said of it before. Then it is made again only if it was reported as made, or as done by this reader.
+Bytes of another release, which an upgrade brings, are reported in the same way: that too is no loss.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Losses:
         entry = self._books.outstanding.get(position) or self._reopen(position, event.clip.attempt, consumer)
         if entry is None or not self._is_lost(entry, event, consumer):
             return None
-        if event.awaited:  # whatever attempt
+        if event.awaited and event.stage != EXTRACTOR:  # whatever attempt
             return entry
         attempt = event.clip.attempt
         if entry.clip.attempt < attempt and self._has_trained(consumer, position):

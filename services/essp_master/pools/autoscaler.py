@@ -29,7 +29,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from essp_common.quantities import percent
+from essp_common.quantities import counted, percent
 
 
 class Saturation(StrEnum):
@@ -136,7 +136,7 @@ class Autoscaler:
         memory = self._pools.setdefault(load.name, _Memory())
         memory.learn(load, self._policy, now_s)
         saturation = classify(load, self._policy)
-        needed = memory.needed(load, self._policy)
+        needed = max(memory.needed(load, self._policy), min(limits.min, load.replicas))  # it shrinks no further
         if saturation is Saturation.BOTTLENECK or needed > load.replicas:
             wanted, reason = self._grow(load, memory, saturation, needed, now_s)
         else:
@@ -171,8 +171,8 @@ class Autoscaler:
         if memory.per_worker is None or load.demand_per_s is None:
             return load.replicas + 1, "it is not known how much is wanted, so one worker more"
         return max(load.replicas, needed), (
-            f"trainers wait {percent(load.wait, 0)} and could take {memory.demand:.1f} clips/s; a worker makes "
-            f"{memory.per_worker:.1f}, so {needed} are needed"
+            f"trainers wait {percent(load.wait, 0)} and could take {memory.demand:.1f} clips/s; a busy worker makes "
+            f"{memory.per_worker:.1f}, so {_needed(needed, load.replicas)}"
             + f", including {load.stuck} to replace stuck ones"
             * (load.stuck > 0)
         )
@@ -248,6 +248,12 @@ def classify(load: PoolLoad, policy: Policy) -> Saturation:
     if load.full:
         return Saturation.BUFFERED
     return Saturation.BALANCED
+
+
+def _needed(needed: int, replicas: int) -> str:
+    if needed <= replicas:
+        return f"the {counted(replicas, 'worker')} that it has should do; what waits is worked off first"
+    return f"{counted(needed, 'worker')} {'is' if needed == 1 else 'are'} needed"
 
 
 def _bounded(load: PoolLoad, limits: Limits, wanted: int, reason: str) -> tuple[int, str]:

@@ -15,7 +15,7 @@ from essp_common.bus.kafka_clients import Undelivered
 from essp_common.bus.port import Subscription
 from essp_common.cache.memory import MemoryCache
 from essp_common.cache.port import Buffer, Part, Summed, stream_key
-from essp_common.errors import BadVideo, CacheFull, ConfigError, PermanentError, Unavailable
+from essp_common.errors import BadVideo, CacheFull, ConfigError, OtherRelease, PermanentError, Unavailable
 from essp_common.features import registry
 from essp_common.features.port import ArraySpec, Extractor
 from essp_common.features.quantization import usage
@@ -134,6 +134,24 @@ def test_lost_bytes_are_reported_so_that_the_clip_is_made_again() -> None:
         assert report.failed.consumer == "extractor.motion"
         bench.decoded(4)
         assert np.array_equal(bench.take(bench.ready(1)[4, "motion"]), expected("flow", 4, length=5))
+
+
+def test_bytes_of_another_release_are_made_again_and_no_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench, get = ExtractorBench(FLOW), MemoryCache.get
+    older = iter([OtherRelease("of 0.1")])
+
+    def of_a_mixed_pool(cache: MemoryCache, key: str, parts: Sequence[Part] = ()) -> Buffer:
+        if f":{JOB}:" in key and (error := next(older, None)):
+            raise error
+        return get(cache, key, parts)
+
+    monkeypatch.setattr(MemoryCache, "get", of_a_mixed_pool)
+    with bench.extractor("flow"):
+        bench.decoded(4)
+        (report,) = bench.progress(1)
+        assert (report.failed.kind, report.failed.awaited) == (LOST, True)
+        bench.decoded(4)
+        bench.ready(1)
 
 
 def test_message_delivered_again_changes_nothing() -> None:

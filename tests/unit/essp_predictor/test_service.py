@@ -29,6 +29,7 @@ from essp_common.pb.v1.messages_pb2 import (
     Control,
     JobSnapshot,
 )
+from essp_predictor import service
 from essp_predictor.config import PredictorSettings
 from essp_predictor.service import build
 from tests.harness.predictor_bench import (
@@ -63,6 +64,15 @@ def test_scores_are_those_computed_by_hand_in_any_order(bench: PredictorBench, o
         assert answer.scores == pytest.approx(mean, abs=ROUNDING)
         assert answer.class_name == CLASSES[int(mean.argmax())]
         assert (answer.clips, answer.error) == (2, None)
+
+
+def test_a_second_predictor_says_that_it_stands_by(
+    bench: PredictorBench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(service, "_POLL_S", 0.01)
+    monkeypatch.setattr(service, "_STANDS_BY", 2)
+    with bench.predictor(), bench.predictor():
+        until(lambda: "stands by" in caplog.text)
 
 
 def test_answers_do_not_depend_on_when_clips_arrive(

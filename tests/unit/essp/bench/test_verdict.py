@@ -40,13 +40,13 @@ MEMORY_READS = case([(1, 2500, 1.0), (4, 9000, 3.9)], [(1, 2600, 1.0), (4, 9500,
         ),
         (
             SLOW_DEVICE, Binds.DEVICE,
-            "the device binds: this is 95 % of raw reads, which still gain 2x from 2 to 4 threads: its latency binds, "
-            "and more threads help. 400 images/s with 4 threads, 4x as many as with 1.",
+            "the device binds: this is 95 % of raw reads, which still gain 95 % from 2 to 4 threads: its latency is "
+            "the limit, and more threads help. 400 images/s with 4 threads, 4x as many as with 1.",
         ),
         (
             NARROW_DEVICE, Binds.DEVICE,
-            "the device binds: this is 98 % of raw reads, which gain no more than 1x from 2 to 4 threads: it can serve "
-            "no more. 410 images/s with 2 threads, 1.4x as many as with 1.",
+            "the device binds: this is 98 % of raw reads, which gain only 1 % from 2 to 4 threads: its bandwidth is "
+            "the limit, and more threads do not help. 410 images/s with 2 threads, 1.4x as many as with 1.",
         ),
         (
             ONE_THREAD, Binds.DECODER,
@@ -75,6 +75,22 @@ def test_what_binds_is_said_with_its_reason(given: Case, binds: Binds, said: str
     assert verdict.binds is binds
     assert said in verdict.sentence
     assert verdict.sentence.startswith("hdd, full: ")
+
+
+@pytest.mark.parametrize(
+    ("raw", "said", "unsaid"),
+    [
+        ([(1, 180.0, 0.2), (4, 342.0, 0.4)], "no bound here", "more threads"),
+        ([(1, 230.0, 0.2), (4, 437.0, 0.4)], "gain 90 % from 1 to 4 threads: more threads help", "do not help"),
+        ([(2, 430.0, 0.2), (4, 410.0, 0.4)], "lose 5 % from 2 to 4 threads: it can serve no more", "gain"),
+    ],
+    ids=["faster than its bound", "a gain of less than a latency gives", "a loss"],
+)
+def test_no_verdict_contradicts_its_own_figures(raw: Sequence[Triple], said: str, unsaid: str) -> None:
+    verdict = judge(case([(4, 412.0, 0.8)], raw))
+    assert verdict.binds is Binds.DEVICE
+    assert said in verdict.sentence
+    assert unsaid not in verdict.sentence
 
 
 def test_a_device_elsewhere_is_the_network() -> None:

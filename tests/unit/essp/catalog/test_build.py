@@ -98,6 +98,16 @@ def test_each_video_becomes_a_row_with_its_facts(videos: Path) -> None:
     assert (progress[-1].files_total, progress[-1].bytes_done, progress[-1].eta_s) == (8, 16, 0.0)
 
 
+@pytest.mark.parametrize(
+    ("bytes_done", "bytes_total", "left_s"),
+    [(0, 2_000, None), (10, 10**12, None), (10, 2_000, None), (20, 2_000, 990), (0, 0, 990), (500, 2_000, 30)],
+)
+def test_the_time_that_is_left_is_told_when_it_is_known(bytes_done: int, bytes_total: int, left_s: int | None) -> None:
+    """One small file beside a sparse one of a terabyte made that thousands of hours."""
+    progress = Progress(1, 100, bytes_done, bytes_total, 0, 0, 10.0)
+    assert progress.eta_s == left_s
+
+
 def test_an_unusable_file_is_a_row_with_the_reason(videos: Path) -> None:
     write(videos / "class0" / "bad.mp4", "damaged")
     write(videos / "class0" / "odd.mp4", "not a number")
@@ -175,6 +185,13 @@ def test_an_output_that_cannot_be_written_is_refused_before_anything_is_read(vid
             build(f"file://{videos}", f"file://{out}", [f"file://{root}"], ONE)
     assert not readings(videos)
     assert not list(root.glob("*.part-*"))
+
+
+@pytest.mark.parametrize("name", ["x.txt", "catalog.csv", "c.json"])
+def test_a_catalog_is_not_called_what_it_is_not(videos: Path, name: str) -> None:
+    stem = name.partition(".")[0]
+    with pytest.raises(ConfigError, match=rf"{name} would not say so; write {stem}\.parquet"):
+        build(f"file://{videos}", f"file://{videos}/{name}", [f"file://{videos}"], ONE)
 
 
 def test_segments_are_cut_where_their_seconds_are_shown(tmp_path: Path) -> None:

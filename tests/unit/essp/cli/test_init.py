@@ -197,6 +197,39 @@ def test_records_that_cannot_be_trained_on_say_so(tmp_path: Path) -> None:
         main(str(tmp_path / "set.parquet"), tmp_path / "job.yaml", test=str(tmp_path / "cats"))
 
 
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        ("resnet19", r"--model: no model 'resnet19'; .*did you mean resnet18"),
+        ("our_package.nets:TINY", "--model: "),
+        ("fisher_vector", "--model fisher_vector encodes descriptors"),
+        ("r3d_18", "--model r3d_18 does not fit the streams that are written: "),
+    ],
+)
+def test_a_network_that_cannot_learn_from_the_streams_is_refused_at_once(
+    tmp_path: Path, model: str, said: str
+) -> None:
+    write_catalog(DirectoryStore(str(tmp_path)), "set.parquet", videos(20, 150))
+    with pytest.raises(ConfigError, match=said):
+        main(str(tmp_path / "set.parquet"), tmp_path / "job.yaml", model=model)
+    assert not (tmp_path / "job.yaml").exists()
+
+
+def test_where_there_is_one_class_there_is_nothing_to_learn() -> None:
+    rows = tuple(replace(row, class_name="left") for row in ROWS)
+    with pytest.raises(ConfigError, match=r"one class, 'left'.*essp\.Loader"):
+        job_text(Catalog(rows), "set.parquet", "job.yaml", "small")
+
+
+def test_one_line_more_leaves_a_group_out(tmp_path: Path) -> None:
+    """As docs/recipes.md has it, of a catalog without a test split."""
+    rows = tuple(replace(row, split="train") for row in ROWS)
+    text = job_text(Catalog(rows), "set.parquet", "job.yaml", "small")
+    assert parse_spec(text).data.test is None
+    data = parse_spec(text.replace("data:\n", 'data:\n  left_out: {group: "1"}\n', 1)).data
+    assert (data.left_out, data.test) == ({"group": "1"}, "test")
+
+
 @pytest.mark.parametrize("recipe", ["paper", "many"])
 def test_a_recipe_is_sound_once_its_weights_are_there(tmp_path: Path, recipe: str) -> None:
     """With all the networks that its comments offer, too."""

@@ -180,13 +180,15 @@ def test_an_output_that_is_a_file_is_refused_in_the_same_words(url: str, tmp_pat
     assert (tmp_path / "out").read_bytes() == b"mine"
 
 
-def test_fewer_epochs_than_the_output_holds_are_refused_in_the_same_words(url: str, tmp_path: Path) -> None:
-    store = DirectoryStore(str(tmp_path / "out"))
+def test_a_job_that_was_given_more_epochs_goes_on_with_those_whatever_its_file_says(tmp_path: Path) -> None:
+    """By --epochs or while it ran: the file that it was started with starts it again."""
+    store, stores = DirectoryStore(str(tmp_path / "out")), Stores((f"file://{tmp_path}",))
     store.put(layout.SPEC, make_job(tmp_path, epochs=5).model_dump_json().encode())
-    validate, run, post = refusals(url, tmp_path, make_job(tmp_path))
-    assert validate == run == post
-    assert "holds this job with 5 epochs, and a job can be given more, not fewer; set epochs: 5" in validate
-    assert essp("validate", str(tmp_path / "job.json"), "--epochs", "5").exit_code == 0
+    found = preflight(make_job(tmp_path), stores)
+    assert found.spec.epochs == 5
+    assert len([warning for warning in found.warnings if warning.startswith("epochs: 2 are asked for")]) == 1
+    assert preflight(make_job(tmp_path), stores, fresh=True).spec.epochs == 2
+    assert not [one for one in preflight(make_job(tmp_path, epochs=5), stores).warnings if one.startswith("epochs:")]
 
 
 def test_more_trainers_are_no_other_job_and_fewer_are_refused_in_the_same_words(url: str, tmp_path: Path) -> None:

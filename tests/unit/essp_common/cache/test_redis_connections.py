@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from types import SimpleNamespace
 from typing import Any
 
 from redis import Connection, ConnectionPool
-from redis.cluster import RedisCluster
+from redis.cluster import LoadBalancer, RedisCluster
 
 from essp_common.cache.redis_connections import DirectConnections
 
@@ -45,6 +46,10 @@ class Cluster(RedisCluster):
     """Knows one server at a time, which holds all slots."""
 
     def __init__(self, host: str) -> None:
+        self._lock = threading.RLock()
+        self.nodes_manager: Any = SimpleNamespace(
+            _lock=self._lock, _initialization_lock=threading.RLock(), read_load_balancer=LoadBalancer()
+        )
         self.leads_to(host)
 
     def leads_to(self, host: str) -> None:
@@ -69,3 +74,23 @@ def test_connections_to_a_server_that_left_the_cluster_are_closed() -> None:
     cluster.leads_to("second")
     assert direct.ask("key", ("GET", "key"), str, lambda: "otherwise") == "second"
     assert {"second"} == OPEN
+
+
+def test_locks_of_a_cluster_that_another_thread_held_are_free_in_a_fork() -> None:
+    cluster = Cluster("first")
+    direct, nodes = DirectConnections(cluster), cluster.nodes_manager
+
+    def locks() -> list[Any]:
+        return [cluster._lock, nodes._lock, nodes._initialization_lock, nodes.read_load_balancer._lock]
+
+    def take_all() -> None:
+        for lock in locks():
+            lock.acquire()
+
+    thread = threading.Thread(target=take_all)
+    thread.start()
+    thread.join()
+    assert not any(lock.acquire(blocking=False) for lock in locks())
+    direct.forked()
+    assert all(lock.acquire(blocking=False) for lock in locks())
+    assert cluster._lock is nodes._lock

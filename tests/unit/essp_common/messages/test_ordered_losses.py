@@ -10,7 +10,7 @@ import pytest
 from essp_common import topics
 from essp_common.bus.memory import MemorySubscription
 from essp_common.cache.port import Buffer, FrameCache, clip_key, stream_key
-from essp_common.errors import BadFrames, CacheMiss, Unavailable
+from essp_common.errors import BadFrames, CacheMiss, OtherRelease, Unavailable
 from essp_common.messages.ordered import Delivery, OrderedIntake
 from essp_common.pb.v1.messages_pb2 import (
     LOST,
@@ -47,6 +47,27 @@ def test_lost_bytes_are_reported_and_waited_for(bench: OrderedBench) -> None:
         assert take_all(intake) == [], "index 1 waits for its turn"
         bench.feature(phases[0], 0)
         assert places(take_all(intake)) == [(0, 0), (0, 1), (0, "end")]
+
+
+def test_bytes_of_another_release_are_asked_for_as_what_has_not_come(bench: OrderedBench) -> None:
+    """As often as a worker of that release makes them, which must not count as losses."""
+    older = True
+
+    def read(cache: FrameCache, key: str, size_bytes: int) -> Buffer:
+        if older:
+            raise OtherRelease(key)
+        return cache.get(key)
+
+    phases = [plan(TRAIN, 0, 1)]
+    with bench.intake(phases, replace(FLOW, read=read)) as intake:
+        for _ in range(12):
+            bench.feature(phases[0], 0)
+            assert take_all(intake) == []
+        older = False
+        bench.feature(phases[0], 0)
+        assert places(take_all(intake)) == [(0, 0), (0, "end")]
+    reports = [p.failed for p in bench.progress() if p.HasField("failed")]
+    assert [(report.kind, report.awaited) for report in reports] == [(LOST, True)] * 12
 
 
 def test_clips_are_fetched_together_and_what_was_missed_ahead_of_its_turn_is_asked_for_again() -> None:

@@ -86,6 +86,8 @@ def test_readiness_tells_what_it_means_and_what_to_do() -> None:
     assert "free some" in text
     assert "/secret/place" not in text, "anybody may ask for it"
     assert not conditions.summary(())
+    upgrade = Conditions(conditions.of("decoder", lambda: {Kind.MIXED_RELEASES: "two"}))
+    assert not conditions.summary(upgrade.look()), "or it never becomes ready, and the upgrade waits for that"
 
 
 class FullDisk:

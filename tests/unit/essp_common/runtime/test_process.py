@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import logging
 import os
 import signal
@@ -12,6 +13,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -260,6 +262,38 @@ def test_metrics_and_health_are_served() -> None:
             MetricsServer(server.port, ready.is_set, "127.0.0.1")
     finally:
         server.close()
+
+
+def test_no_answer_is_kept_or_taken_for_something_else() -> None:
+    server = MetricsServer(0, lambda: True, "127.0.0.1")
+    try:
+        for method, path in (("GET", "/metrics"), ("GET", "/readyz"), ("GET", "/other"), ("POST", "/metrics")):
+            with closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=LONGEST_S)) as client:
+                client.request(method, path)
+                headers = client.getresponse().headers
+            assert (headers["cache-control"], headers["x-content-type-options"]) == ("no-store", "nosniff"), path
+    finally:
+        server.close()
+
+
+def test_a_probe_that_gives_up_leaves_no_traceback(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A defect leaves one in the log."""
+    raised = iter([BrokenPipeError(), ConnectionResetError(), TimeoutError(), ValueError("defect")])
+
+    def ready() -> bool:
+        raise next(raised)
+
+    server = MetricsServer(0, ready, "127.0.0.1")
+    try:
+        for logged in (0, 0, 0, 1):
+            with pytest.raises(http.client.RemoteDisconnected):
+                get(server.port, "/readyz")
+            assert len(caplog.records) == logged
+    finally:
+        server.close()
+    assert not capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("root_logger")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from essp_common.pb.v1.messages_pb2 import LOST, TRAIN, TRAINER, ClipRef, Failed, Progress, Trained
+from essp_common.pb.v1.messages_pb2 import EXTRACTOR, LOST, TRAIN, TRAINER, ClipRef, Failed, Progress, Trained
 from essp_common.planning.planned_clip import PlannedClip
 from essp_common.planning.position import Position
 from essp_master.ledger.instructions import FailJob, Instruction, IssueUnits, ReleaseClip
@@ -70,6 +70,27 @@ def test_a_clip_whose_bytes_vanish_twice_is_made_again_although_the_second_loss_
     for report in reports:
         sim.receive(report)
     assert awaited(sim, consumer, place) == [place]
+    sim.run()
+    check_at_rest(sim)
+
+
+def test_clips_of_another_release_are_made_again_however_often_they_come() -> None:
+    """An extractor of a new release finds the clips of a decoder of an old one, until that has left."""
+    sim = LedgerSimulation(ledger_config(clips=1, videos=2, consumers={"trainer.flow": "flow"}))
+    before = len(sim.issued)
+    for _ in range(20):
+        sim.decode(-1)
+        seed, _ = sim.extractions.pop()
+        plan = sim.config.phases[seed.phase_index]
+        clip = ClipRef(purpose=plan.purpose, epoch=plan.epoch, index=seed.clip.index)
+        failed = Failed(clip=clip, stage=EXTRACTOR, kind=LOST, stream="flow", awaited=True)
+        sim.deliver()
+        sim.receive(Progress(failed=failed))
+    assert sim.issued[before:] == [Position(seed.phase_index, seed.clip.index)] * 20
+    assert sim.ledger.counts.lost == 0
+    failed.clip.attempt = 7
+    sim.receive(Progress(failed=failed))
+    assert len(sim.issued) == before + 20, "of an attempt that is not this one"
     sim.run()
     check_at_rest(sim)
 

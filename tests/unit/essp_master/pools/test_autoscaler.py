@@ -38,6 +38,17 @@ def test_a_busy_pool_whose_trainers_do_not_wait_is_left_alone() -> None:
     assert "no trainer waits" in decision.reason
 
 
+def test_no_sentence_contradicts_the_size_of_the_pool() -> None:
+    """One worker at the minimum cannot become fewer, and one that is there need not be added."""
+    alone = replace(IDLE, replicas=1, ready=1, demand_per_s=0.0, done_per_s=0.0, queue=0)
+    (decision,) = Autoscaler().decide([(alone, Limits(min=1))], 0.0)
+    assert (decision.wanted, "suffice" in decision.reason) == (1, False)
+    enough = replace(BUSY, replicas=1, ready=1, done_per_s=50.0)
+    (decision,) = shown(enough).decide([(enough, Limits())], 100.0)
+    assert (decision.wanted, "needed" in decision.reason) == (1, False)
+    assert "the 1 worker that it has should do" in decision.reason
+
+
 def test_it_grows_to_what_the_rates_say() -> None:
     scaler, load, sizes = shown(BUSY), BUSY, []
     for now_s in range(100, 250, 10):
