@@ -83,4 +83,5 @@ def _forked() -> None:
             log.exception("%s may not work in this fork", type(one).__name__)
 
 
-os.register_at_fork(after_in_child=_forked)
+if hasattr(os, "register_at_fork"):  # where there are forks
+    os.register_at_fork(after_in_child=_forked)
