@@ -13,7 +13,6 @@ catalog and the arguments, so two integers say where a loop is (`Loader.state_di
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -69,6 +68,7 @@ from essp_common.messages.ordered import PhaseEnd
 from essp_common.pb.v1.messages_pb2 import TRAIN, ClipRef
 from essp_common.planning.position import Position
 from essp_common.runtime.config import Settings
+from essp_common.runtime.forks import Mutex
 from essp_common.validation import problems, shown, suggested
 from essp_trainer.config import Rendezvous
 from essp_trainer.data.batch import Batch as PreparedBatch
@@ -532,7 +532,7 @@ class Loader(Epochs):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._changing = threading.RLock()
+        self._changing = Mutex(reentrant=True)
         if isinstance(self._source, OwnSource):
             self._consumer = self._source.add(self)
 

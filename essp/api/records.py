@@ -48,6 +48,7 @@ from essp.records.pieces import Meter, Pieces, Share
 from essp_common.errors import BadFrames, ConfigError, PermanentError
 from essp_common.planning.position import Position
 from essp_common.records.disk import Room
+from essp_common.records.names import RecordNames
 from essp_common.records.reader import RecordReader
 from essp_common.records.sampler import Draws
 from essp_common.records.versions import DataSet, digest
@@ -139,7 +140,9 @@ class Records(Epochs):
         self._uri = uri_of("uri", uri)
         number = None if version is None else whole_number("version", version, 1)
         room = _room_of(disk, disk_folder)
-        self._reader = RecordReader(DataSet(Stores(Settings().stores).under(self._uri)), number, room)
+        data_set = DataSet(Stores(Settings().stores).under(self._uri))
+        self._reader = RecordReader(data_set, number, room)
+        self._files = RecordNames(data_set, self._reader.version)
         records = self._reader.version.records
         self._share = Share(self._ranks.rank, self._ranks.world_size)
         if not self._share.size(records):
@@ -187,6 +190,24 @@ class Records(Epochs):
     def version(self) -> int:
         """The version of the data set that this loader shows."""
         return self._reader.number
+
+    def file(self, record: int) -> str:
+        """What the record of this number, as `Batch.meta["record"]` has it, was made from: the path of its image below
+        the source, and for a part of an image or a frame of a video which one. Empty: the data set does not say.
+
+        For example, the images that the loop found hardest, to look at or to label anew:
+
+            for record in batch.meta["record"]:
+                print(loader.file(record))
+
+        Raises `ConfigError` for a number that no record has had.
+        """
+        number = whole_number("record", record, 0)
+        if number >= self._reader.version.next_key:
+            raise ConfigError(
+                f"record: there is no record {number}; the last one is {self._reader.version.next_key - 1}"
+            )
+        return self._files[number]
 
     @property
     def damaged(self) -> dict[str, str]:

@@ -234,7 +234,7 @@ def _entry(row: CsvRow, columns: _Columns, folder: str) -> Entry:
     if row.problem:
         return replace(entry, error=f"fields: {row.problem}")
     if (columns.label or columns.labels) and not label:
-        return replace(entry, error=f"unlabelled: line {line} has no {columns.label or columns.labels}")
+        entry = replace(entry, unlabelled=f"line {line} has no {columns.label or columns.labels}")
     start, end = value(columns.start), value(columns.end)
     if not start and not end:
         return entry

@@ -54,5 +54,7 @@ class Entry:
     """Of the series: name -> file; the empty name: what each frame shows."""
     meta: Mapping[str, Any] = field(default_factory=dict)
     """What else the source says of it, by the name of the column."""
+    unlabelled: str = ""
+    """Why it has no class: a problem if another one of the source has one, else all can be predicted on."""
     error: str | None = None
     """`kind: reason` for what cannot become a usable row, whatever is in the file."""

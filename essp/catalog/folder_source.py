@@ -19,6 +19,8 @@ from essp_common.planning.splits import SPLIT_NAMES, canonical_split
 
 _LIST = re.compile(r"(train|val|trainval|test)list0*(\d+)\.txt$", re.IGNORECASE)
 _INDEX = "classInd.txt"
+_DESCRIPTION = "metadata"
+"""What Hugging Face calls the file that describes the videos beside it: `.jsonl`, `.csv` or `.parquet`."""
 _LISTED = re.compile(r"(.+?)(?:\s+([0-9]{1,9}))?")
 _NUMBERED = re.compile(r"([0-9]{1,9})\s+(\S.*)")
 
@@ -48,11 +50,26 @@ def class_folders(found: Found) -> Iterable[Entry]:
     """
     keys = [info.key for info in found.videos]
     splits = split_folders(keys, levels=1)
+    described = [key for key in found.others if PurePosixPath(key).stem.lower() == _DESCRIPTION]
+    if described:  # the upmost folders of a VideoFolder are splits
+        splits = splits or {top: canonical_split(top) for top in _tops(keys) if top.lower() in SPLIT_NAMES}
+    if unread := [key for key in described if key.lower().endswith((".jsonl", ".parquet"))]:
+        found.notes.append(
+            f"{few(unread)} of a VideoFolder of Hugging Face cannot be read; for the labels and captions in it, write "
+            "a CSV file with the columns file_name, label, split"
+        )
     if meant := {top: split for top, split in splits.items() if top.lower() not in SPLIT_NAMES}:
         found.notes.append(f"upmost folders are taken for splits: {few([f'{t} for {s}' for t, s in meant.items()])}")
     for info, place in zip(found.videos, places(keys, splits), strict=True):
         split = place.split if splits or not place.class_name else "train"
-        yield found.entry(info, place.class_name, split, error=place.error)
+        if described and place.split and not place.class_name:
+            yield found.entry(info, "", split, unlabelled="it lies in no class folder")
+        else:
+            yield found.entry(info, place.class_name, split, error=place.error)
+
+
+def _tops(keys: Iterable[str]) -> set[str]:
+    return {key.partition("/")[0] for key in keys if "/" in key}
 
 
 def places(keys: Sequence[str], splits: Mapping[str, str]) -> Iterator[Place]:

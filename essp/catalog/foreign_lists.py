@@ -103,13 +103,13 @@ def _of_kinetics(found: Found, key: str, columns: Sequence[str], row: CsvRow) ->
     if not video or wrong:
         what = f"segment: {wrong}" if video else "unnamed: it has no youtube_id"
         return Entry(video or f"{key} line {row.line}", "", label, split, error=f"{what} ({key}, line {row.line})")
-    error = None if label else "unlabelled: the list has no label for it (test lists of Kinetics have none)"
+    unlabelled = "" if label else f"{key} has no label for it"
     cut = f"{video}_{start_s:06.0f}_{end_s:06.0f}"
     info = found.called(cut, video)
     if info is None:
         return found.vanished(cut, key, label, split, (cut, video))
     further = {name: values[name.lower()] for name in columns if name and name.lower() not in ("label", "split")}
-    entry = found.entry(info, label, split, group=video, meta=further, error=error)
+    entry = found.entry(info, label, split, group=video, meta=further, unlabelled=unlabelled)
     if PurePosixPath(info.key).stem == cut:
         return entry
     segment = Segment(start_s, end_s, "s")

@@ -205,11 +205,38 @@ class Found:
         `called`: the names without a suffix under which it was looked for; else by the end of its path.
         """
         held = [info for stem in called for info in self._called(stem)] or self._ending(name)
-        error = f"vanished: {list_key} names it, but there is no such file below {self._folder}"
+        cures = filter(None, map(self._in_other_case, called or (name,)))
+        error = f"vanished: {list_key} names it, but there is no such file below {self._folder}{next(cures, '')}"
         if held:
             self._doubtful.update(info.key for info in held)
             error = f"doubled: {list_key} names it, and it may be {few([info.key for info in held])}; leave one of them"
         return Entry(name, self.store.uri(name) if is_key(name) else "", class_name, split, error=error)
+
+    @cached_property
+    def _by_folded_name(self) -> Mapping[str, Sequence[str]]:
+        """The videos by their names in small letters, with and without their suffixes."""
+        found = defaultdict[str, list[str]](list)
+        for info in self.videos:
+            path = PurePosixPath(info.key)
+            for name in {path.name.casefold(), path.stem.casefold()}:
+                found[name].append(info.key)
+        return found
+
+    def _in_other_case(self, name: str) -> str:
+        """What to rename, where one video is called like that but for upper and lower case; empty: nothing."""
+        listed = PurePosixPath(name).parts
+        near = []
+        for key in self._by_folded_name.get(listed[-1].casefold(), ()) if listed else ():
+            own = PurePosixPath(key).parts[-len(listed) :]
+            if own[-1].casefold() != listed[-1].casefold():
+                own = (*own[:-1], PurePosixPath(key).stem)
+            if own != listed and [part.casefold() for part in own] == [part.casefold() for part in listed]:
+                near.append(own)
+        if len(near) != 1:
+            return ""
+        own_part, listed_part = next(pair for pair in zip(near[0], listed, strict=True) if pair[0] != pair[1])
+        what = "the file" if own_part == near[0][-1] else "the folder"
+        return f"; rename {what} {own_part}, which is there, to {listed_part}"
 
     def unlisted(self, entries: Iterable[Entry]) -> Iterator[Entry]:
         """The videos that none of these entries is, or may be."""

@@ -68,8 +68,10 @@ def something(found: Found) -> Iterator[Entry]:
                 yield found.vanished(name, key, class_name, split, [name])
                 continue
             meta = {"sentence" if k == "label" else k: v for k, v in row.items() if k not in ("id", "template")}
-            error = None if class_name else f"unlabelled: {key} has no template for it"
-            yield found.entry(info, class_name, split, meta=meta, error=error)
+            given = row.get("template", row.get("label"))
+            lacks = "" if class_name else f"{key} has no template for it"
+            error = None if given is None or isinstance(given, str) or not lacks else f"unlabelled: {lacks}"
+            yield found.entry(info, class_name, split, meta=meta, unlabelled=lacks, error=error)
 
 
 def name_in(value: Any) -> str:
@@ -118,13 +120,16 @@ def _video(found: Found, key: str, name: str, video: Mapping[str, Any]) -> Itera
         return
     meta = {k: v for k, v in video.items() if k not in ("annotations", "subset")}
     annotations = video.get("annotations") or []
-    error = f"unlabelled: {key} has no annotation for it" if not annotations else None
+    error = None
     if not subset:
         error = f"split: `subset` in {key} is no name"
     elif not isinstance(annotations, list):
         error = f"segment: `annotations` in {key} is no list"
     if error is not None:
         yield found.entry(info, "", split, meta=meta, error=error)
+        return
+    if not annotations:
+        yield found.entry(info, "", split, meta=meta, unlabelled=f"{key} has no annotation for it")
         return
     spans = []
     for place, annotation in enumerate(annotations, 1):

@@ -1,7 +1,7 @@
-"""Shards of webdataset: tar archives in which files of one name but for the suffix are one sample.
+"""Shards of webdataset: tar archives in which files of one name but for the suffix are one sample, wherever they lie.
 
     clip_01.mp4   the video
-    clip_01.cls   the class, usually a number; or `label` or `class` in the .json
+    clip_01.cls   the class, usually a number; or `label` or `class` in the .json, or several in a list, or as `labels`
     clip_01.txt   a caption
     clip_01.json  an object, whose further entries are handed through
 
@@ -32,7 +32,7 @@ from essp_common.objects.documents import read_json, tar_members
 from essp_common.objects.keys import is_hidden, is_key
 from essp_common.planning.splits import SPLIT_NAMES, canonical_split
 
-_LABELS = ("label", "class", "class_name", "category")
+_LABELS = ("label", "class", "class_name", "category", "labels")
 _TEXTS = ("cls", "txt", "json")
 _SMALL_BYTES = 2**20
 """Files beside videos that are read: at most so large."""
@@ -66,9 +66,9 @@ def webdataset(found: Found) -> Iterator[Entry]:
                 shown.update((sample.name, sample.of(video.part)))
                 labelled.update((split,) if entry.class_name else ())
             for part in sample.lone_parts:
-                if label := _label(sample.beside(part))[0]:
+                if labels := _labels(sample.beside(part))[0]:
                     labelled.add(split)
-                    named[sample.of(part)] = label
+                    named[sample.of(part)] = labels[0]
         error = f"vanished: {key} has a label for it, and no video"
         alone += (Entry(f"{key}/{name}", "", named[name], split, error=error) for name in named if name not in shown)
     if not (described or alone) and any("/" in name for name in names):
@@ -120,6 +120,10 @@ class _Sample:
     texts: dict[tuple[str, str], bytes] = field(default_factory=dict)
     """Part and suffix -> content of what lies beside them."""
 
+    def has(self, part: str, suffix: str, video: bool) -> bool:
+        """Whether it has such a file already; another one begins another sample of this name."""
+        return any(own.part == part for own in self.videos) if video else (part, suffix) in self.texts
+
     @property
     def lone_parts(self) -> list[str]:
         """Those that texts are about and no video is. Beside a video without parts, `a.meta.json` is about none."""
@@ -148,11 +152,12 @@ def _split(key: str) -> str:
 
 
 def _samples(found: Found, key: str) -> Iterator[_Sample]:
-    """In webdataset the files of a sample follow one another."""
+    """In webdataset the files of a sample follow one another; other programs pack all videos, and then all labels."""
     uri = found.store.uri(key)
     if not key.endswith(".tar"):
         raise ConfigError(f"{uri} is compressed, so no video in it can be read by itself; decompress it first")
-    sample: _Sample | None = None
+    samples: list[_Sample] = []
+    newest: dict[str, _Sample] = {}
     try:
         with found.store.open(key) as file, tarfile.open(fileobj=file, mode="r:") as archive:
             for member in tar_members(archive):
@@ -163,10 +168,10 @@ def _samples(found: Found, key: str) -> Iterator[_Sample]:
                 stem, _, end = name.partition(".")
                 part, _, suffix = end.rpartition(".")
                 stem = f"{folder}/{stem}" if folder else stem
-                if sample is None or sample.name != stem:
-                    if sample is not None:
-                        yield sample
-                    sample = _Sample(stem)
+                sample = newest.get(stem)
+                if sample is None or sample.has(part, suffix.lower(), is_video(name)):
+                    sample = newest[stem] = _Sample(stem)
+                    samples.append(sample)
                 if is_video(name):
                     whole = member.isfile() and not member.issparse()
                     sample.videos.append(_Video(path, part, member.offset_data, member.size, whole))
@@ -175,36 +180,43 @@ def _samples(found: Found, key: str) -> Iterator[_Sample]:
                     sample.texts[part, suffix.lower()] = content.read() if content is not None else b""
     except tarfile.TarError as error:
         raise ConfigError(f"{uri} cannot be read as a tar archive: {error}") from error
-    if sample is not None:
-        yield sample
+    yield from samples
 
 
 def _entry(found: Found, shard: str, etag: str, split: str, video: _Video, texts: Mapping[str, bytes]) -> Entry:
     name, _, offset, size, whole = video
     if not is_key(name):
         return Entry(f"{shard}/{name!r}", "", "", split, error="name: it leaves the archive, or cannot be printed")
-    label, meta, error = _label(texts)
+    labels, meta, error = _labels(texts)
     if not whole:
         error = "format: it is a link, or has holes; pack the file itself"
     uri = found.store.uri(member_key(shard, offset, size, name))
-    return Entry(f"{shard}/{name}", uri, label, split, size, f"{etag}@{offset}", meta=meta, error=error)
+    label, several = labels[0] if labels else "", labels if len(labels) > 1 else ()
+    return Entry(f"{shard}/{name}", uri, label, split, size, f"{etag}@{offset}", labels=several, meta=meta, error=error)
 
 
-def _label(texts: Mapping[str, bytes]) -> tuple[str, dict[str, Any], str | None]:
-    """Class, further columns and what is wrong."""
+def _labels(texts: Mapping[str, bytes]) -> tuple[tuple[str, ...], dict[str, Any], str | None]:
+    """Labels, of which the first one is the class, further columns and what is wrong."""
     meta: dict[str, Any] = {}
     if "json" in texts:
         try:
             found = read_json(texts["json"])
         except ValueError as error:
-            return "", {}, f"unlabelled: its .json cannot be read ({error})"
+            return (), {}, f"unlabelled: its .json cannot be read ({error})"
         meta = found if isinstance(found, dict) else {"json": found}
     if "txt" in texts:
         meta.setdefault("caption", texts["txt"].decode("utf-8-sig", "replace").strip())
     if "cls" in texts:
         try:
-            return texts["cls"].decode("utf-8-sig").strip(), meta, None
+            label = texts["cls"].decode("utf-8-sig").strip()
         except UnicodeDecodeError:
-            return "", meta, "unlabelled: its .cls is not UTF-8 text"
-    named = next((name for name in _LABELS if name_in(meta.get(name))), None)
-    return ("" if named is None else name_in(meta.pop(named))), meta, None
+            return (), meta, "unlabelled: its .cls is not UTF-8 text"
+        return ((label,) if label else ()), meta, None
+    named = next((name for name in _LABELS if _names_in(meta.get(name))), None)
+    return (() if named is None else _names_in(meta.pop(named))), meta, None
+
+
+def _names_in(value: Any) -> tuple[str, ...]:
+    """One name, or those of a list; none if any of them is no name."""
+    names = tuple(map(name_in, value)) if isinstance(value, list) else (name_in(value),)
+    return tuple(dict.fromkeys(names)) if all(names) else ()

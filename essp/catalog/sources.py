@@ -37,6 +37,8 @@ Kind = Literal[
 _LEROBOT = "lerobot://"
 _UCF_NAME = re.compile(r"v_(.+_g[0-9]+)_c[0-9]+")
 _NUMBER = re.compile(r"0*([0-9]+)(\.0*)?")
+_USED = frozenset({"", "train", "validation", "test", "autotrain"})
+"""Splits that are used by themselves, and the one of Hollywood2 that its authors call so (docs/catalog.md)."""
 _LISTS = (".csv", ".tsv", ".txt", ".json")
 _ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.zst")
 
@@ -320,7 +322,14 @@ def _complete(
 ) -> Listing:
     """The listing with ids made unique: what is listed twice stays, as a problem; so does the first one, if they
     contradict each other."""
-    listed = [plain(entry) for entry in (_whole(entries) if whole else entries)]
+    entries = [plain(entry) for entry in entries]
+    labelled = any(entry.class_name for entry in entries)
+    if without := [entry for entry in entries if entry.unlabelled and entry.error is None]:
+        entries = [_unlabelled(entry) if labelled else entry for entry in entries]
+        if not labelled and kind != "folders":  # of those it is said already
+            what = f"{counted(len(without), 'video')} of {uri} {'has' if len(without) == 1 else 'have'} no label"
+            notes = (*notes, f"{what}, so they can only be predicted on")
+    listed = _whole(entries) if whole else entries
     counts = Counter(entry.id for entry in listed)
     said: defaultdict[str, set[tuple[str, str, tuple[str, ...]]]] = defaultdict(set)
     for entry in listed:
@@ -338,11 +347,29 @@ def _complete(
     if not unique:
         raise NotFound(f"{uri}: no video is listed there; give a folder of class folders or a CSV file")
     alike = (
+        *_unused({entry.split for entry in unique if entry.error is None}),
         *_alike("classes", {entry.class_name for entry in unique}),
         *_alike("splits", {entry.split for entry in unique}),
         *_alike("groups", {entry.group for entry in unique}),
     )
     return Listing(kind, tuple(unique), ignored, f"{kind}: {why}", (*notes, *alike))
+
+
+def _unused(splits: Collection[str]) -> Iterator[str]:
+    """What to do about splits that no job and no loop takes by itself; folds are meant to be named."""
+    if other := sorted(split for split in set(splits) - _USED if not split.lower().startswith("fold")):
+        yield (
+            f"nothing trains or tests on splits called {few(other)} unless it is said: call them train, validation and "
+            "test, or name them in a job (data.train, data.validation, data.test) or as split= of essp.Loader"
+        )
+
+
+def _unlabelled(entry: Entry) -> Entry:
+    """The entry, which is a problem if it has no label: the empty name would be a class beside those of the others."""
+    if not entry.unlabelled or entry.error is not None:
+        return entry
+    cure = "to predict on such videos, build a catalog of them alone"
+    return replace(entry, error=f"unlabelled: others have a label, but {entry.unlabelled}; {cure}")
 
 
 def _different(said: Collection[tuple[str, str, tuple[str, ...]]]) -> str:
@@ -395,6 +422,7 @@ def _joined(parts: Sequence[Entry]) -> Entry:
     if all(part.segment is None for part in parts) and len(parts) == 1:
         return first
     shown = [(part.segment or Segment(0, None, "s"), part.labels or (part.class_name,)) for part in parts]
+    shown = [(segment, names) for segment, names in shown if names != ("",)]
     joined = replace(
         first,
         id=first.id.rpartition(f"#{first.segment}")[0] if first.segment is not None else first.id,

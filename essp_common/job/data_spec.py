@@ -35,9 +35,9 @@ class DataSpec(Section):
     validation: Label | None = "validation"
     """Split that selects checkpoints and fusion weights. `validation_fraction` applies if the catalog lacks it, or if
     this is null."""
-    validation_fraction: float = Field(0.15, gt=0, lt=1)
+    validation_fraction: float = Field(0.15, ge=0, lt=1)
     """Share of each class's training videos set aside when the catalog has no validation split. Videos of one group of
-    the catalog stay together."""
+    the catalog stay together. 0: none are, and `consumers` get all; trainers then need a validation split."""
     test: Label | None = "test"
     """Split that the final figures are measured on. There is no test if this is null or the catalog lacks the split."""
     split_column: Label = ""
@@ -53,7 +53,7 @@ class DataSpec(Section):
     the spans of the video in which its frames lie. See [labels](labels.md)."""
     consumed: Literal["train", "validation", "test"] = "train"
     """Which of these three `consumers` get: of training, clips as `sampling.kind` draws them; of the others, clips at
-    even distances over each video. To have nothing set aside, name the training split as `validation`, too."""
+    even distances over each video."""
 
     @model_validator(mode="before")
     @classmethod

@@ -64,7 +64,8 @@ def place_of(uri: str, video: bool = False) -> Place:
         raise ConfigError(f"{_shown(shown_address(uri))} {problem}")
     authority, *parts = rest.removesuffix("/").split("/")
     if not is_key("/".join((authority or "-", *parts))):
-        raise ConfigError(f"{_shown(uri)} has a part that is empty, `.` or `..`, or one that is not UTF-8 or has a control character in it")
+        wrong = "a part that is empty, `.` or `..`, or one that is not UTF-8 or has a control character in it"
+        raise ConfigError(f"{_shown(uri)} has {wrong}")
     return Place(scheme.lower(), authority, tuple(parts))
 
 

@@ -64,6 +64,11 @@ def splits_of(catalog: Catalog, data: DataSpec) -> Splits:
     test = _optional(catalog, data.test, _DEFAULT.test, "data.test")
     if validation is not None:
         return Splits(train, validation, test, carved=False)
+    if not data.validation_fraction:
+        raise ConfigError(
+            f"data.validation_fraction: is 0, and there is no validation split; give a share to set aside of split "
+            f"{train_name!r}, or name a split in data.validation"
+        )
     held_out = _held_out(train.rows, data.validation_fraction)
     if not held_out.any() and data.records:
         raise ConfigError(
@@ -87,6 +92,8 @@ def consumed_view(catalog: Catalog, data: DataSpec) -> CatalogView:
     if data.consumed == "test":
         return _named(catalog, canonical_split(data.test or "test"), "data.consumed")
     train = _named(catalog, canonical_split(data.train), "data.train") if data.consumed == "train" else None
+    if train is not None and not data.validation_fraction:
+        return train
     validation = _optional(catalog, data.validation, _DEFAULT.validation, "data.validation")
     if validation is not None:
         return validation if train is None else train

@@ -1,16 +1,24 @@
 """Settings of a process: where its servers are. Read once, in `main`; nothing else reads the environment.
 
-Each setting is an environment variable with the prefix `ESSP_` (`ESSP_BUS=kafka://broker:9092`); a list is
-JSON. Command line flags, where there are any, win over the environment. A value that cannot be understood raises
-`ConfigError` with the variable's name.
+Each setting is an environment variable with the prefix `ESSP_` (`ESSP_BUS=kafka://broker:9092`); a list is JSON, or
+its entries with commas between them. Command line flags, where there are any, win over the environment. A value that
+cannot be understood raises `ConfigError` with the variable's name.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import re
+from typing import Annotated, Any, get_origin
 
 from pydantic import AfterValidator, Field, SecretStr, ValidationError
-from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
+from pydantic.fields import FieldInfo
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+)
 
 from essp_common.errors import ConfigError
 from essp_common.runtime.addresses import checked_address
@@ -30,6 +38,21 @@ def _checked_tenant(name: str) -> str:
 
 Tenant = Annotated[str, Field(pattern=r"^([a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?)?$"), AfterValidator(_checked_tenant)]
 Package = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$")]
+
+
+_BETWEEN, _BETWEEN_URLS = re.compile(","), re.compile(r",(?=\s*[A-Za-z][A-Za-z0-9+.-]*://)")
+
+
+class _Environment(EnvSettingsSource):
+    """The environment, whose lists are JSON, or entries with commas between them: `file:///data,s3://bucket`. A comma
+    within a URL is a part of it."""
+
+    def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
+        text = str(value).strip(" ,\t\n")
+        if get_origin(field.annotation) is not tuple or text.startswith(("[", "{", '"')):
+            return super().decode_complex_value(field_name, field, value)
+        parts = (_BETWEEN_URLS if "://" in text else _BETWEEN).split(text)
+        return [part for part in map(str.strip, parts) if part]
 
 
 class Settings(BaseSettings):
@@ -80,11 +103,23 @@ class Settings(BaseSettings):
         """User and password for the bus."""
         return Login(self.bus_user, self.bus_password.get_secret_value())
 
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return init_settings, _Environment(settings_cls)
+
     def __init__(self, **values: Any) -> None:
         try:
             super().__init__(**values)
         except SettingsError as error:
-            raise ConfigError(f"{error}: a list is JSON, as in ESSP_STORES='[\"file:///data\"]'") from None
+            how = "a list is JSON, or its entries with commas between them, as in ESSP_STORES=file:///data,s3://bucket"
+            raise ConfigError(f"{error}: {how}") from None
         except ValidationError as error:
             # Not the values, nor the error itself, which has them: one may be a token.
             wrong = [f"ESSP_{'_'.join(map(str, e['loc'])).upper()}: {requirement(e)}" for e in error.errors()]

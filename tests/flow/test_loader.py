@@ -168,6 +168,15 @@ def test_ranks_share_the_batches_of_one(catalog: Path) -> None:
     assert sorted(entry for share in shares for entry in share) == whole
 
 
+def test_clips_that_no_rank_shows_are_said_once(catalog: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for clips, options in ((10, {}), (9, {"split": "validation", "clips_per_video": 3}), (12, {})):
+        for rank in range(4):
+            loader(catalog, **{"clips_per_epoch": clips, **options}, rank=rank, world_size=4).close()
+    [warning] = [record.message for record in caplog.records if "ranks" in record.message]
+    assert "last 2 of the 10" in warning
+    assert warning.startswith("clips_per_epoch: ")
+
+
 @pytest.mark.parametrize(("batch_size", "shown"), [(4, [2, 3, 4, 5, 6, 7, 8, 9]), (3, [2, 3, 4, 5, 6, 7])])
 def test_a_state_goes_to_another_size_of_batches(catalog: Path, batch_size: int, shown: list[int]) -> None:
     """All of which are full. The clips up to a multiple of the size were left out."""

@@ -79,7 +79,7 @@ def test_a_loop_without_an_epoch_left_is_told_why(
         ({"device": "gpu"}, r"^device: 'gpu' is none"),
         ({"device": "meta"}, r"^device: .*meta"),
         ({"clips_per_visit": 8, "window": 0}, r"window: has to be 1 or more"),
-        ({"split": "validation", "validation_fraction": 0}, r"^validation_fraction"),
+        ({"split": "validation", "validation_fraction": 1}, r"^validation_fraction"),
         ({"catalog": "nowhere.parquet"}, r"^catalog: .*essp catalog build"),
     ],
 )

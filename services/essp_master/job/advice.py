@@ -8,9 +8,9 @@ import numpy as np
 
 from essp_common.job.spec import JobSpec
 from essp_common.job.trainer_spec import TrainerSpec
-from essp_common.pb.v1.messages_pb2 import TEST, Purpose
+from essp_common.pb.v1.messages_pb2 import TEST, TRAIN, Purpose
 from essp_common.planning.phases import Phases
-from essp_common.planning.plan import empty_classes
+from essp_common.planning.plan import empty_classes, plan_of
 from essp_common.planning.splits import straddling
 from essp_common.quantities import counted, percent
 from essp_master.job.sizing import catch_up_bytes, uncoupled_budget
@@ -30,6 +30,7 @@ def advice(phases: Phases, bounds: Sequence[Sequence[int]]) -> tuple[str, ...]:
     return (
         *_of_classes(phases),
         *_of_splits(phases),
+        *_of_ranks(phases),
         *_of_trainers(phases),
         *_of_visits(phases),
         *_of_places(phases),
@@ -62,6 +63,20 @@ def _of_classes(phases: Phases) -> Iterator[str]:
         yield f"a single training {kind} of {len(single)} of {len(view.classes)} classes: {_few(single)}"
     if phases.spec.trainers and phases.spec.data.targets == "class" and len(view.classes) == 1:
         yield f"every training {kind} is of one class, {view.classes[0]}: each answer is right, and nothing is learned"
+
+
+def _of_ranks(phases: Phases) -> Iterator[str]:
+    """Said to one rank of a loop. Each has as many clips, so the last ones of an epoch are in the share of none."""
+    sampling, (purpose, epoch) = phases.spec.sampling, phases.order[0]
+    if purpose != TRAIN or sampling.ranks == 1 or sampling.rank:
+        return
+    alone = sampling.model_copy(update={"ranks": 1, "rank": 0})
+    clips = len(plan_of(phases.view(0), phases.spec.clip, alone, purpose, epoch))
+    if left := clips % sampling.ranks:
+        yield (
+            f"sampling.clips_per_epoch: {sampling.ranks} ranks have as many clips each, so the last {left} of the "
+            f"{clips} of an epoch are shown by none; {clips - left} or {clips - left + sampling.ranks} would be divided"
+        )
 
 
 def _of_splits(phases: Phases) -> Iterator[str]:

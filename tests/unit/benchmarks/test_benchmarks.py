@@ -76,7 +76,7 @@ def test_a_line_says_whether_the_aim_is_met() -> None:
 )
 def test_a_figure_is_asked_for_by_its_name_or_the_beginning_of_it(asked: str, run: list[str]) -> None:
     assert benchmarks_of([asked]) == run
-    assert benchmarks_of(["master", asked]) == [*run, "master"]
+    assert benchmarks_of(["page", asked]) == [*run, "page"]
 
 
 def test_each_figure_that_is_explained_can_be_asked_for(capsys: pytest.CaptureFixture[str]) -> None:

@@ -25,6 +25,7 @@ from essp_common.learning.wanted import reading
 from essp_common.messages.ordered import Delivery, IntakeOptions, OrderedIntake, PhaseEnd
 from essp_common.pb.v1.messages_pb2 import TRAIN, ClipReady, ClipRef, FrameCodec, PhasePlan, Recipe, StreamRequest
 from essp_common.planning.position import Position
+from essp_common.runtime import retry
 from essp_common.video import codec
 from essp_common.wiring import open_cache
 from essp_trainer.data.batch import Batch, on_host
@@ -172,8 +173,9 @@ def delivery(index: int, value: bytes = b"") -> Delivery:
     return Delivery(0, ClipRef(index=index), "key", value, "" if value else "no such video", record)
 
 
-def test_what_ends_the_thread_that_takes_clips_reaches_the_training() -> None:
-    intake = Scripted(delivery(0), ValueError("a defect"))
+def test_what_ends_the_thread_that_takes_clips_reaches_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retry, "_UNEXPECTED_WAIT_S", 0.0)
+    intake = Scripted(delivery(0), *[ValueError("a defect")] * 3)
     with closing(prefetch_of(intake)) as prefetch:
         for _ in range(2):
             with pytest.raises(ValueError, match="a defect"):

@@ -12,6 +12,7 @@ from essp_common.bus.port import Record
 from essp_common.errors import Unavailable
 from essp_common.messages.ordered import Delivery
 from essp_common.pb.v1.messages_pb2 import ClipRef
+from essp_common.runtime import retry
 from essp_trainer.data.releases import Releases
 
 
@@ -129,9 +130,10 @@ def test_a_server_that_does_not_answer_holds_up_no_end() -> None:
     assert intake.released == []
 
 
-def test_any_other_error_reaches_the_training() -> None:
+def test_an_error_that_comes_again_and_again_reaches_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retry, "_UNEXPECTED_WAIT_S", 0.0)
     intake = Intake()
-    intake.failures = [ValueError("no such key")]
+    intake.failures = [ValueError("no such key")] * 3
     with releasing(intake) as releases:
         releases.release(clips(0))
         with pytest.raises(ValueError, match="no such key"):

@@ -15,10 +15,15 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 import essp
+from essp.records.build import BuildOptions
+from essp.records.build import build as build_records
 from essp.records.pieces import growth
+from essp.records.sources import open_source
 from essp_common.errors import ConfigError, NotFound
 from essp_common.objects.directory import DirectoryStore
 from essp_common.records.chunk import Record
+from essp_common.records.versions import DataSet
+from essp_common.wiring import Stores
 from tests.harness.loops import ask_in_a_worker_of_torch
 from tests.unit.essp.api.numbered_records import MEMORIES, RECORD_BYTES, RECORDS, SIDE, build, taken
 
@@ -41,6 +46,24 @@ def test_each_record_comes_once_an_epoch_in_an_order_of_the_seed(
         assert [taken(loader) for _ in range(3)] == epochs
     with essp.Records(path, batch_size=8, size=SIDE, seed=1) as loader:
         assert taken(loader) != epochs[0]
+
+
+def test_a_record_is_traced_to_its_file(tmp_path: Path) -> None:
+    for number in range(6):
+        place = tmp_path / "images" / "ab"[number % 2] / f"{number}.png"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        cv2.imwrite(str(place), np.full((8, 8, 3), 40 * number, np.uint8))
+    images, made = f"file://{tmp_path}/images", DataSet(DirectoryStore(str(tmp_path / "made")))
+    with open_source(images, Stores(["file:///"])) as source:
+        build_records(source, made, BuildOptions("raw"))
+    with essp.Records(tmp_path / "made", batch_size=4) as loader:
+        for batch in loader:
+            for record, frames in zip(batch.meta["record"], batch.frames, strict=True):
+                shown = int(frames[0, 0, 0, 0]) // 40
+                assert loader.file(record) == f"{'ab'[shown % 2]}/{shown}.png"
+        for odd in (6, *ODD):
+            with pytest.raises(ConfigError, match="record"):
+                loader.file(odd)
 
 
 def test_records_stay_on_a_disk(raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -31,17 +32,28 @@ def test_a_shard_whose_rest_would_be_lost_is_refused(tmp_path: Path, change: Cal
         listing(tmp_path, "t.tar")
 
 
-def test_samples_whose_parts_lie_apart_or_are_no_text_are_problems(tmp_path: Path) -> None:
+def test_samples_are_whole_wherever_their_parts_lie(tmp_path: Path) -> None:
     shard(
         tmp_path / "t.tar", a__cls=b"x", b__cls=b"y", a__mp4=b"1", c__mp4=b"2", c__cls=b"\xe9", d__mp4=b"", d__cls=b"z"
     )
     found = listing(tmp_path, "t.tar")
-    assert labelled(found) == {"t.tar/d.mp4": ("z", "train")}
+    assert labelled(found) == {"t.tar/a.mp4": ("x", "train"), "t.tar/d.mp4": ("z", "train")}
     assert errors(found) == {
-        "t.tar/a.mp4": "unlabelled: others have a label, and none lies beside it",
         "t.tar/b": "vanished: t.tar has a label for it, and no video",
         "t.tar/c.mp4": "unlabelled: its .cls is not UTF-8 text",
     }
+
+
+@pytest.mark.parametrize("name", ["label", "labels", "category"])
+def test_lists_of_labels_are_several(tmp_path: Path, name: str) -> None:
+    texts = [json.dumps({name: value}).encode() for value in (["x", 7, "x"], ["y"], ["z", None])]
+    shard(
+        tmp_path / "t.tar", **dict(zip(("a__mp4", "b__mp4", "c__mp4"), (b"1", b"2", b"3"), strict=True)),
+        **dict(zip(("a__json", "b__json", "c__json"), texts, strict=True)),
+    )  # fmt: skip
+    found = {entry.id: entry for entry in listing(tmp_path, "t.tar").entries}
+    assert [(entry.class_name, entry.labels) for entry in found.values()] == [("x", ("x", "7")), ("y", ()), ("", ())]
+    assert (found["t.tar/c.mp4"].error or "").startswith("unlabelled")
 
 
 def test_what_macos_adds_to_archives_is_no_part_of_a_sample(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from essp_common.errors import ConfigError, NotFound
 from essp_common.objects.directory import DirectoryStore
 from essp_common.objects.port import ObjectInfo
 from essp_common.wiring import Stores
-from tests.harness.listings import csv_of, labelled, listing, make, problems
+from tests.harness.listings import csv_of, labelled, listing, make, problems, write
 
 
 def test_class_folders_without_splits_are_all_for_training(tmp_path: Path) -> None:
@@ -124,6 +124,17 @@ def test_splits_without_class_folders_are_a_note_and_so_are_those_below_classes(
     assert not listing(tmp_path, "c").notes
 
 
+@pytest.mark.parametrize("name", ["train/metadata.jsonl", "metadata.jsonl", "test/metadata.parquet", "metadata.csv"])
+def test_folders_of_a_video_folder_are_splits_and_what_describes_them_is_named(tmp_path: Path, name: str) -> None:
+    make(tmp_path, "train/1.mp4", "train/2.mp4", "test/3.mp4")
+    write(tmp_path / name, "file_name,label\n")
+    found = listing(tmp_path)
+    assert labelled(found) == {"train/1.mp4": ("", "train"), "train/2.mp4": ("", "train"), "test/3.mp4": ("", "test")}
+    assert any(name in note for note in found.notes)
+    make(tmp_path, "train/run/4.mp4")
+    assert problems(listing(tmp_path)) == dict.fromkeys(("train/1.mp4", "train/2.mp4", "test/3.mp4"), "unlabelled")
+
+
 def test_that_all_videos_have_one_class_is_noted(tmp_path: Path) -> None:
     make(tmp_path, "data/run/1.mp4", "data/walk/2.mp4")
     (note,) = listing(tmp_path).notes
@@ -209,6 +220,16 @@ def test_ucf101_lists_that_do_not_fit_the_videos_are_problems(ucf: Path) -> None
     assert problems(found) == {"UCF-101/Walk/v_Walk_g01.avi": "mislabelled", "Run/v_Run_g09.avi": "vanished"}
 
 
+def test_what_to_rename_is_said_where_lists_differ_in_case_alone(ucf: Path) -> None:
+    (ucf / "UCF-101/Walk").rename(ucf / "UCF-101/WALK")
+    errors = {entry.id: entry.error or "" for entry in listing(ucf).entries}
+    assert any("rename the folder WALK, which is there, to Walk" in error for error in errors.values())
+    make(ucf, "Clip_a.mp4")
+    write(ucf / "net.json", '{"database": {"clip_A": {}}}')
+    (entry,) = listing(ucf, "net.json").entries
+    assert "rename the file Clip_a, which is there, to clip_A" in (entry.error or "")
+
+
 def test_a_ucf101_division_that_is_not_there_is_refused(ucf: Path) -> None:
     with pytest.raises(ConfigError, match="divisions found: 1, 2"):
         listing(ucf, split=3)
@@ -283,6 +304,40 @@ def test_unlabelled_videos_are_noted_with_the_remedy(tmp_path: Path) -> None:
     make(tmp_path, "1.mp4")
     (note,) = listing(tmp_path).notes
     assert "put videos in class folders" in note
+
+
+@pytest.mark.parametrize(
+    ("splits", "other"), [("eval 0 Train", "0, eval"), ("holdout test", "holdout"), ("dev TEST", "")]
+)
+def test_splits_that_nothing_takes_by_itself_are_noted(tmp_path: Path, splits: str, other: str) -> None:
+    make(tmp_path, *(f"{split}.mp4" for split in splits.split()))
+    rows = "".join(f"{split}.mp4,run,{split}\n" for split in splits.split())
+    notes = csv_of(tmp_path, f"path,label,split\n{rows}").notes
+    assert [f"splits called {other} unless" in note for note in notes] == [True] * bool(other)
+
+
+LISTS = {
+    "list.csv": ("path,label\n1.mp4,{}\n2.mp4,\n", "run"),
+    "labels.csv": ("path,labels\n1.mp4,{}\n2.mp4,\n", "run|jump"),
+    "kinetics.csv": ("label,youtube_id,time_start,time_end\n{},1,0,10\n,2,0,10\n", "run"),
+    "something.json": ('[{{"id": "1", "template": "{}"}}, {{"id": "2"}}]', "Running"),
+    "net.json": ('{{"database": {{"1": {{"annotations": [{}]}}, "2": {{}}}}}}', '{"segment": [0, 1], "label": "run"}'),
+}
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_of_lists_without_any_label_all_can_be_predicted_on(tmp_path: Path, name: str) -> None:
+    """Beside others that have one, they would be a class without a name."""
+    make(tmp_path, "1.mp4", "2.mp4")
+    text, label = LISTS[name]
+    write(tmp_path / name, text.format(""))
+    found = listing(tmp_path, name)
+    assert [(entry.class_name, entry.error) for entry in found.entries] == [("", None)] * 2
+    assert "2 videos" in found.notes[-1]
+    write(tmp_path / name, text.format(label))
+    errors = {entry.uri.rpartition("/")[2]: entry.error for entry in listing(tmp_path, name).entries}
+    assert errors["1.mp4"] is None
+    assert (errors["2.mp4"] or "").startswith("unlabelled: others have a label")
 
 
 def test_lists_of_mmaction2_are_read(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from essp_common.catalog.catalog import Catalog
 from essp_common.errors import ConfigError
 from essp_common.job.data_spec import DataSpec
-from essp_common.planning.splits import canonical_split, carve, splits_of, straddling
+from essp_common.planning.splits import canonical_split, carve, consumed_view, splits_of, straddling
 from tests.harness.catalog_rows import row
 
 
@@ -50,6 +50,18 @@ def test_a_missing_validation_split_is_carved_and_a_missing_test_left_out() -> N
     ids = [r.id for view in (splits.train, splits.validation) for r in view.rows]
     assert sorted(ids) == sorted(r.id for r in catalog.rows)
     assert splits_of(catalog, DataSpec(validation=None, test=None)).carved
+
+
+def test_loops_train_on_all_where_nothing_is_set_aside() -> None:
+    catalog = Catalog(tuple(row(f"{c}/{n}") for c in "ab" for n in range(4)))
+    assert len(consumed_view(catalog, DataSpec(validation_fraction=0)).rows) == 8
+    assert len(consumed_view(catalog, DataSpec(validation_fraction=0.25)).rows) == 6
+    with pytest.raises(ConfigError, match=r"data\.validation_fraction: is 0"):
+        consumed_view(catalog, DataSpec(validation_fraction=0, consumed="validation"))
+    with pytest.raises(ConfigError, match=r"data\.validation_fraction: is 0"):
+        splits_of(catalog, DataSpec(validation_fraction=0))
+    with_split = Catalog((row("a/1"), row("a/2", "validation")))
+    assert len(splits_of(with_split, DataSpec(validation_fraction=0)).validation.rows) == 1
 
 
 @pytest.mark.parametrize(

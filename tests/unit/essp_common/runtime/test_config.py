@@ -16,9 +16,28 @@ def test_the_environment_sets_them(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "value", "entries"),
+    [
+        ("stores", "file:///data", ("file:///data",)),
+        ("stores", " file:///data , s3://b?endpoint=http://h:1,", ("file:///data", "s3://b?endpoint=http://h:1")),
+        ("stores", "gs://b?scopes=a,b,https://host", ("gs://b?scopes=a,b", "https://host")),
+        ("stores", '["file:///a,b"]', ("file:///a,b",)),
+        ("code", "one.nets, two", ("one.nets", "two")),
+        ("code", "", ()),
+    ],
+)
+def test_a_list_is_json_or_entries_between_commas(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, entries: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv(f"ESSP_{name.upper()}", value)
+    assert getattr(Settings(), name) == entries
+
+
+@pytest.mark.parametrize(
     ("name", "value", "said"),
     [
-        ("ESSP_STORES", "file:///data", '"stores".*JSON'),
+        ("ESSP_STORES", '["file:///data"', '"stores".*JSON'),
+        ("ESSP_CODE", "our_package:nets", "ESSP_CODE_0: "),
         ("ESSP_DRAIN_S", "soon", "ESSP_DRAIN_S: .*number"),
         ("ESSP_DRAIN_S", "-5", "ESSP_DRAIN_S: .*0"),
         ("ESSP_DRAIN_S", "inf", "ESSP_DRAIN_S: .*86400"),
