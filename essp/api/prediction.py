@@ -295,8 +295,8 @@ def _meant(text: str, stores: Stores, suffixes: frozenset[str]) -> list[VideoRow
         return [missing]
     name = text.rstrip("/")
     rows = [VideoRow(f"{name}/{info.key}", folder.uri(info.key), "", "", info.size_bytes, info.etag) for info in files]
-    for below, error in left_out(uri, suffixes).problems.items():
-        rows.append(VideoRow(f"{name}/{below}", f"{uri}/{below}", "", "", 0, "", error=error))
+    for below, problem in left_out(uri, suffixes).problems.items():
+        rows.append(VideoRow(f"{name}/{below}", f"{uri}/{below}", "", "", 0, "", error=problem))
     if rows:
         return rows
     if shown or os.path.isdir(uri.removeprefix("file://")):

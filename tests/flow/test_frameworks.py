@@ -182,7 +182,8 @@ def steps_until(last: int, folder: Path, resume: str | None = None, **more: Any)
 
         def training_step(self, batch: essp.Batch, number: int) -> torch.Tensor:
             self.places.append(batch.meta["place"][0])
-            return self.layer(torch.ones(1, 1)).sum()
+            loss: torch.Tensor = self.layer(torch.ones(1, 1)).sum()
+            return loss
 
         def configure_optimizers(self) -> torch.optim.Optimizer:
             return torch.optim.SGD(self.parameters(), 0.1)
