@@ -146,7 +146,7 @@ class Stores:
 
     def troubles(self) -> Troubles:
         """What keeps the stores that are open from working."""
-        with self._lock:
+        with self._lock.held:
             stores = list(self._open.values())
         found: dict[Kind, str] = {}
         for store in stores:
@@ -168,7 +168,7 @@ class Stores:
         )
 
     def _store(self, root: Place) -> ObjectStore:
-        with self._lock:
+        with self._lock.held:
             if root not in self._open:
                 self._open[root] = open_store(self._roots[root])
             return self._open[root]

@@ -27,6 +27,7 @@ from essp.api.targets import Targets
 from essp_common.errors import ConfigError, EsspError, PermanentError
 from essp_common.job.fields import MOST_EPOCHS
 from essp_common.planning.position import Position
+from essp_common.runtime.forks import Mutex
 from essp_common.runtime.threads import guarded
 from essp_common.runtime.unbroken import unbroken
 from essp_common.validation import shown
@@ -116,7 +117,7 @@ class Epochs(IterableDataset[Batch]):
         """Another one once it is over."""
         self._begun_last = self._iteration
         """The iteration that began last."""
-        self._changing = threading.RLock()
+        self._changing = Mutex(reentrant=True)
         """Held while an iteration ends, and while what it needs begins: who ends it then waits, and takes that."""
 
     @property
@@ -226,7 +227,7 @@ class Epochs(IterableDataset[Batch]):
 
         def begin() -> T | None:
             made = None
-            with self._changing:
+            with self._changing.held:
                 if not self._over:
                     made = make()
                 end = self._take() if self._over else nothing
@@ -280,7 +281,7 @@ class Epochs(IterableDataset[Batch]):
     def _end(self, iteration: object = None, *, goes_on: bool = False) -> None:
         """End the processes and threads of this loader, and the iteration that it is in, unless that goes on. If one is
         given, only those of that one: who ended it earlier ends what it had."""
-        with self._changing:
+        with self._changing.held:
             if iteration is not None and iteration is not self._iteration:
                 return
             if not goes_on:

@@ -13,7 +13,6 @@ catalog and the arguments, so two integers say where a loop is (`Loader.state_di
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,6 +21,7 @@ from typing import Any, Literal, Self
 
 import numpy as np
 import torch
+from pydantic import ValidationError
 
 from essp.api.arguments import (
     Transform,
@@ -68,7 +68,8 @@ from essp_common.messages.ordered import PhaseEnd
 from essp_common.pb.v1.messages_pb2 import TRAIN, ClipRef
 from essp_common.planning.position import Position
 from essp_common.runtime.config import Settings
-from essp_common.validation import shown, suggested
+from essp_common.runtime.forks import Mutex
+from essp_common.validation import problems, shown, suggested
 from essp_trainer.config import Rendezvous
 from essp_trainer.data.batch import Batch as PreparedBatch
 from essp_trainer.data.batch import Seen
@@ -104,6 +105,27 @@ class Clip:
     pixels: Literal["rgb", "yuv420", "gray"] = "rgb"
     part: tuple[float, float] = (0.0, 1.0)
     snippets: int = 1
+
+    def __post_init__(self) -> None:
+        """Raises `ConfigError`, which names the field."""
+        self._job_section()
+
+    def _job_section(self) -> dict[str, Any]:
+        """The `clip` of a job."""
+        height, width = sides_of("clip.size", self.size, _MOST_SIDE)
+        section = {
+            "frames": whole_number("clip.frames", self.frames, 1),
+            "stride": self.stride,
+            "pixels": self.pixels,
+            "snippets": whole_number("clip.snippets", self.snippets, 1),
+            "part": self.part,
+            "resize": {"mode": "crop", "height": height, "width": width},
+        }
+        try:
+            ClipSpec.model_validate(section)
+        except ValidationError as error:
+            raise ConfigError("; ".join(f"clip.{problem}" for problem in problems(error, ClipSpec))) from error
+        return section
 
 
 class Loader(Epochs):
@@ -198,7 +220,9 @@ class Loader(Epochs):
 
         Raises `ConfigError`, which names the argument and the remedy.
         """
-        geometry = _geometry_of(clip)
+        if not isinstance(clip, Clip):
+            raise ConfigError(f"clip: {shown(clip)} is no essp.Clip")
+        geometry = clip._job_section()
         deltas = _deltas_of(delta_timestamps)
         if deltas and geometry["snippets"] > 1:
             raise ConfigError("delta_timestamps: clips in snippets have no targets; leave it out, or use snippets=1")
@@ -326,6 +350,15 @@ class Loader(Epochs):
         )
         loader._late = True
         return loader
+
+    def __repr__(self) -> str:
+        spec, clip = self._source.spec, self.clip
+        feature = spec.streams[spec.consumers[self._consumer].stream].feature
+        size = f"{clip.resize.height} x {clip.resize.width}"
+        return (
+            f"<Loader of {self._clips:,} clips an epoch in batches of {self._batch_size}; {feature}, "
+            f"{clip.frames} frames of {size}, stride {clip.stride}; {len(self.classes)} classes>"
+        )
 
     def another(self) -> Self:
         """Another loop over the same clips, with the same arguments and `map`; each clip is decoded once for all.
@@ -499,7 +532,7 @@ class Loader(Epochs):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._changing = threading.RLock()
+        self._changing = Mutex(reentrant=True)
         if isinstance(self._source, OwnSource):
             self._consumer = self._source.add(self)
 
@@ -521,21 +554,6 @@ class _View:
             return Seen(frames)
         identity = (self.sampling.seed, clip.epoch, _index_of(clip, self.sampling))
         return Seen(transformed(self.transform, frames, np.random.default_rng(identity)))
-
-
-def _geometry_of(clip: Clip) -> dict[str, Any]:
-    """The `clip` of a job."""
-    if not isinstance(clip, Clip):
-        raise ConfigError(f"clip: {shown(clip)} is no essp.Clip")
-    height, width = sides_of("clip.size", clip.size, _MOST_SIDE)
-    return {
-        "frames": whole_number("clip.frames", clip.frames, 1),
-        "stride": clip.stride,
-        "pixels": clip.pixels,
-        "snippets": whole_number("clip.snippets", clip.snippets, 1),
-        "part": clip.part,
-        "resize": {"mode": "crop", "height": height, "width": width},
-    }
 
 
 def _deltas_of(given: Mapping[str, Sequence[float]] | None) -> dict[str, tuple[float, ...]]:

@@ -106,7 +106,9 @@ def judge(case: Case) -> Verdict:
         case _:
             why = f"the {binds} binds: this is {percent(share, 0)} of raw reads, "
             if share > _BEYOND:
-                why += "which are no bound here: something was cached for one of them, or the rates vary; try more --runs"
+                why += (
+                    "which are no bound here: something was cached for one of them, or the rates vary; try more --runs"
+                )
             else:
                 why += _growth(case.raw)
     return Verdict(binds, f"{case.name}: {why}. {_scaling(case, best)}")

@@ -33,7 +33,7 @@ _LAST = 0.99
 _PATIENCE = 3
 """Times the seconds asked for that a trainer may take for its first batch, and for its second one."""
 ENOUGH_CLIPS = 300
-"""From so many clips on, what ESSP spends each second, with or without clips, is little beside what it spends on them."""
+"""From so many clips on, what ESSP spends each second, with or without clips, is little beside what clips cost."""
 
 
 class _Figures(dict[str, float]):
@@ -148,8 +148,8 @@ def _too_short(seconds: float, ended: bool) -> str:
         )
     longer = 2 * max(1, round(seconds))
     return (
-        f"no trainer got through a second batch in {seconds:.0f} s, so nothing was measured; try --seconds {longer}, or "
-        "a smaller batch_size"
+        f"no trainer got through a second batch in {seconds:.0f} s, so nothing was measured; try --seconds {longer}, "
+        "or a smaller batch_size"
     )
 
 

@@ -63,7 +63,9 @@ def _ask(job: str, server: str, token: str) -> JobStatus:
         with rest.connect(server, token) as client:
             return JobStatus.model_validate(rest.ask(client, "GET", rest.path_of("jobs", job)))
     except (NotFound, Unavailable) as error:
-        raise type(error)(f"{job} is neither a folder here, as runs/{job} may be, nor a job of the master: {error}") from error
+        raise type(error)(
+            f"{job} is neither a folder here, as runs/{job} may be, nor a job of the master: {error}"
+        ) from error
 
 
 def _plan(account: Account, stores: Stores) -> Planned | None:

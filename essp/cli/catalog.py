@@ -174,11 +174,18 @@ def _show_usable(console: Console, summary: Summary) -> None:
         console.print(_counts(title, counts))
     if summary.gop is not None:
         gop = summary.gop
-        seekable = f"{summary.seekable} of {summary.usable.videos} videos can be entered at keyframes"
+        seekable = _seekable(summary.seekable, summary.usable.videos)
         console.print(_counts("GOP length (frames)", {k: v for k, v in gop.counts.items() if v}, "groups"))
         console.print(
             f"GOP: median {gop.median}, longest {gop.longest} frames; {seekable}", highlight=False, soft_wrap=True
         )
+
+
+def _seekable(count: int, videos: int) -> str:
+    """Whether a clip costs the frames around it, or the file from its beginning."""
+    if count:
+        return f"{count} of {counted(videos, 'video')} can be entered at keyframes"
+    return "no video can be entered at a keyframe: each is decoded from its beginning, which is slow for long ones"
 
 
 def _amount(amount: Amount) -> str:

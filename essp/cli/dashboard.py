@@ -71,7 +71,7 @@ def dashboard(status: JobStatus, expand: bool = True) -> RenderableType:
     if status.result is not None:
         parts += ["", *_outcome(status)]
     title = Text.assemble((status.name, "bold"), " ", (str(status.state), _STATE_STYLE[status.state]))
-    pace = f"{duration(status.elapsed_s)} gone"
+    pace = f"elapsed {duration(status.elapsed_s)}"
     if status.state == JobState.RUNNING:
         pace += f" · {status.progress.clips_per_s:.1f} clips/s"
     return Panel(

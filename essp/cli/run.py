@@ -68,7 +68,8 @@ def main(
     servers: Annotated[
         bool,
         typer.Option(
-            "--servers", help="Send messages and clips through the servers that ESSP_BUS and ESSP_CACHE name, not memory."
+            "--servers",
+            help="Send messages and clips through the servers that ESSP_BUS and ESSP_CACHE name, not memory.",
         ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print events and status as JSON lines.")] = False,
@@ -93,7 +94,9 @@ def main(
                 fresh,
                 as_json,
                 again,
-                lambda of: run_watched(of, open_view(as_json), options, settings, verbose, yes=True),  # it was asked above
+                lambda of: run_watched(
+                    of, open_view(as_json), options, settings, verbose, yes=True
+                ),  # it was asked above
             )
             return
         status = run_watched(spec, open_view(as_json), options, settings, verbose, yes)
@@ -150,7 +153,8 @@ def run_watched(
 ) -> JobStatus:
     """Run a job to its end, or until Ctrl-C, which saves; then the report. The status it was left in.
 
-    `settings`: as of `settings_of`. `yes`: do not ask whether the output of another job may be removed, where the job begins anew.
+    `settings`: as of `settings_of`. `yes`: do not ask whether the output of another job may be removed, where the job
+    begins anew.
 
     Raises `ConfigError` for a job that cannot run, as `essp validate` does; `Unavailable` where the settings name
     servers that are not ready; `Conflict` while another process runs a job in that output.

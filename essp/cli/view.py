@@ -25,7 +25,7 @@ from rich.text import Text
 from essp.cli.console import open_console
 from essp.cli.dashboard import dashboard, duration, results
 from essp_common.job.status import JobEvent, JobState, JobStatus, PhaseReport, phase_title
-from essp_common.quantities import counted, percent
+from essp_common.quantities import percent
 
 PLAIN_INTERVAL_S = 10.0
 JSON_INTERVAL_S = 1.0
@@ -108,9 +108,10 @@ class PlainView:
     def show(self, status: JobStatus, events: Iterable[JobEvent] = ()) -> None:
         if self._reports is None:
             self._reports = {trainer.name: len(trainer.reports) for trainer in status.trainers}
-            for name, count in self._reports.items():
-                if count:
-                    self._line(status, f"{name}: resumes after {counted(count, 'finished phase')}")
+            for trainer in status.trainers:
+                if trainer.reports:
+                    last = trainer.reports[-1]
+                    self._line(status, f"{trainer.name}: resumes after {phase_title(last.purpose, last.epoch)}")
         for trainer in status.trainers:
             for report in trainer.reports[self._reports.get(trainer.name, 0) :]:
                 self._line(status, f"{trainer.name}: {_report(report, status.unit)}")

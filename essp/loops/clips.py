@@ -23,6 +23,7 @@ from essp_common.learning.wanted import in_flight
 from essp_common.messages.ordered import Delivery, IntakeOptions, OrderedIntake, PhaseEnd
 from essp_common.pb.v1.messages_pb2 import PhasePlan
 from essp_common.planning.position import Position
+from essp_common.quantities import counted
 from essp_common.runtime import ids
 from essp_trainer.config import TrainerSettings
 from essp_trainer.data.batch import Batch, View
@@ -110,9 +111,10 @@ class JobClips:
         self._told = counts.failed
         for failure in status.failures:
             named = ", ".join(example.video for example in failure.examples)
-            log.warning("%d clips could not be made (%s, %s): of %s", failure.count, failure.stage, failure.kind, named)
+            made = counted(failure.count, "clip")
+            log.warning("%s could not be made (%s, %s): of %s", made, failure.stage, failure.kind, named)
         if counts.skipped:
-            log.warning("%d clips were left out, since no other video could stand in", counts.skipped)
+            log.warning("left out, since no other video could stand in: %s", counted(counts.skipped, "clip"))
 
     def close(self) -> None:
         self._resources.close()

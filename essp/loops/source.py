@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
@@ -17,6 +16,7 @@ from essp_common.planning.position import Position
 from essp_common.records.rows import open_data
 from essp_common.runtime import ids
 from essp_common.runtime.config import Settings
+from essp_common.runtime.forks import Mutex
 from essp_common.runtime.threads import guarded
 from essp_common.validation import suggested
 from essp_master.job.preflight import Preflight
@@ -69,7 +69,7 @@ class OwnSource:
         self._reset()
 
     def _reset(self) -> None:
-        self._lock = threading.RLock()
+        self._lock = Mutex(reentrant=True)
         self._job: OwnJob | None = None
         self._early: dict[str, Membership] = {}
         """Of loops that have not asked for a batch yet."""
@@ -92,7 +92,7 @@ class OwnSource:
 
     def add(self, loop: Loop) -> str:
         """Remember a loop; the name that it has. Raises `ConfigError` if there are as many as there may be."""
-        with self._lock:
+        with self._lock.held:
             free = next((name for name in self.spec.consumers if name not in self._loops), None)
             if free is None:
                 raise ConfigError(
@@ -105,7 +105,7 @@ class OwnSource:
 
     def join(self, consumer: str, start: Position | None) -> tuple[OwnJob, Membership]:
         """Take part in the job, which is started if it does not run; the caller closes both."""
-        with self._lock:
+        with self._lock.held:
             job = self._job
             if job is None or not job.in_use:
                 return self._start(consumer, start)
@@ -122,7 +122,7 @@ class OwnSource:
 
     def leave(self, consumer: str) -> None:
         """A loop that has not joined will not do so."""
-        with self._lock:
+        with self._lock.held:
             early, job = self._early.pop(consumer, None), self._job
         if early is not None and job is not None and job.in_use:
             early.leave()
@@ -130,7 +130,7 @@ class OwnSource:
 
     def reach(self, start: Position) -> None:
         """Have as many epochs as it takes to begin there."""
-        with self._lock:
+        with self._lock.held:
             if start.phase_index >= self.spec.epochs:
                 epochs = (start.phase_index // self.spec.epochs + 1) * self.spec.epochs
                 self._found = self._check(self.spec.model_copy(update={"epochs": epochs}))

@@ -166,8 +166,8 @@ def _sweeps(run: Run) -> str:
                     for one in members
                 ],
             )
-            + f'<p class="quiet">Figures of the validation split, by {run.unit}. The best of many looks better '
-            "there than it is; its figures on the test split do not.</p>",
+            + f'<p class="quiet">Figures of the validation split, by {run.unit}. The best of several runs is '
+            "optimistic on validation; its test figure is not.</p>",
         )
         for sweep, members in standings(run).items()
         for names in [named(one.validation for one in members)]

@@ -121,6 +121,8 @@ class KafkaSubscription:
         """The latest deal: its number, and how many partitions it gave."""
         self._asked_at = self._heard_at = time.monotonic()
         self._next_commit = 0.0
+        self._uncommitted = False
+        """The last commit failed."""
         self._consumer = _connect(client, group, rights.login)
         try:
             self._begin()
@@ -421,10 +423,13 @@ class KafkaSubscription:
 
     def _on_commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], answer: object) -> None:
         if isinstance(answer, BaseException):
-            log.info("commit of group %s failed and is sent again: %s", self._group, answer)
+            if not self._uncommitted:  # once, not twice a second while a group does not form
+                self._uncommitted = True
+                log.info("commit of group %s failed and is sent again until it succeeds: %s", self._group, answer)
             if (denied := denial(self._committing, answer)) is not None:
                 self._rights.denied(denied)
             return
+        self._uncommitted = False
         self._rights.granted(self._committing)
         failpoint("kafka.committed")
         with self._changed:

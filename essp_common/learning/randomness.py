@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,7 +20,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-_INITIALISING = threading.Lock()
+from essp_common.runtime.forks import Mutex
+
+_INITIALISING = Mutex()
 _SELU = 1.0507009873554805 * 1.6732632423543772
 """What SELU approaches towards minus infinity, negated."""
 
@@ -43,7 +44,7 @@ def initial_weights(seed: int) -> Iterator[None]:
 
     One thread at a time enters the block.
     """
-    with _INITIALISING, torch.random.fork_rng(devices=[]):
+    with _INITIALISING.held, torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         yield
 

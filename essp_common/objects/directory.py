@@ -66,7 +66,7 @@ class Tidied:
     def is_due(self, place: str) -> bool:
         """Whether it was not looked through for long; it is now."""
         now_s = time.monotonic()
-        with self._lock:
+        with self._lock.held:
             if now_s - self._looked_s.get(place, -math.inf) < _STALE_S:
                 return False
             self._looked_s.pop(place, None)
@@ -77,7 +77,7 @@ class Tidied:
 
     def forget(self, place: str) -> None:
         """It was removed."""
-        with self._lock:
+        with self._lock.held:
             self._looked_s.pop(place, None)
 
 
@@ -245,7 +245,7 @@ class DirectoryStore:
             with suppress(FileNotFoundError):
                 try:
                     if not os.path.isdir(folder):
-                        with self._folders:
+                        with self._folders.held:
                             _make_durable_folder(folder, self._made)
                         if self._owned:
                             self._tidy_beside(folder, os.stat(folder).st_mtime)
@@ -289,7 +289,7 @@ class DirectoryStore:
         """Remove a folder and those around it, as far as they are empty and nobody else's."""
         while folder != self._root and not os.path.lexists(folder):  # it could not be made, or others were first
             folder = os.path.dirname(folder)
-        with self._folders, suppress(OSError):  # not empty, or a link
+        with self._folders.held, suppress(OSError):  # not empty, or a link
             while folder != self._root and (self._owned or folder in self._made):
                 os.rmdir(folder)
                 self._made.discard(folder)

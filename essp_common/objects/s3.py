@@ -2,8 +2,8 @@
 
 Credentials come from where every AWS client takes them: environment, profile, or the role of the machine. With an
 `endpoint`, the bucket stands in the path, and no checksums beyond the classic ones are sent, which older servers do not
-know; those that a server sends are compared. Large objects are written in parts, and appear only when the last one is
-there.
+know; those that a server sends with whole objects are compared. Large objects are written in parts, and appear only
+when the last one is there.
 
 Requests are tried four times. `if_absent` is a conditional write, and of several writers one succeeds. If the
 answer to a writer gets lost, its second request finds an object; the writer recognises its own by the mark that each
@@ -27,7 +27,7 @@ import os
 import re
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache, partial
 from typing import Any, BinaryIO, TypeVar
@@ -251,7 +251,7 @@ class S3Store:
                 return
             where = {"ContinuationToken": page["NextContinuationToken"]}
 
-    def _page(self, begin: str, after: str, where: dict[str, str]) -> tuple[Any, list[tuple[str, ObjectInfo]]]:
+    def _page(self, begin: str, after: str, where: dict[str, str]) -> tuple[Any, Sequence[tuple[str, ObjectInfo]]]:
         """A page of the keys that begin like this, all behind those of the page before, and the objects in it."""
         page = self._client.list_objects_v2(Bucket=self._bucket, Prefix=begin, MaxKeys=_PAGE_KEYS, **where)
         # A web page that happens to be XML is parsed as a list of nothing, which would be taken for an empty folder.
@@ -327,6 +327,8 @@ class S3Store:
 
     def _read(self, key: str, start: int, length: int | None, **condition: str) -> bytes:
         request = self._target(key) | condition
+        if not start and length is None:
+            request["ChecksumMode"] = "ENABLED"  # of parts of videos, the catalog has checksums
         if start or length is not None:
             request["Range"] = f"bytes={start}-{'' if length is None else start + length - 1}"
         with self._errors(key):
@@ -465,6 +467,7 @@ def _client(endpoint: str | None, region: str | None) -> Any:
         options = {
             "s3": {"addressing_style": "path"},
             "request_checksum_calculation": "when_required",
+            "response_checksum_validation": "when_required",
         }
     config = Config(
         connect_timeout=_CONNECT_S,

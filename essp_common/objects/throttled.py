@@ -122,7 +122,7 @@ class Device:
     def begin(self, now_s: float, count: int) -> float:
         """When the first of `count` bytes of a request that comes now can move."""
         throttle = self.throttle
-        with self._lock:
+        with self._lock.held:
             turn_s = now_s
             if len(self._turns) >= throttle.parallel:
                 turn_s = max(now_s, heapq.heappop(self._turns))
@@ -132,7 +132,7 @@ class Device:
 
     def move(self, ready_s: float, count: int) -> float:
         """When `count` bytes that can move from `ready_s` on have moved; they come after those of earlier calls."""
-        with self._lock:
+        with self._lock.held:
             self._link_free_s = max(self._link_free_s, ready_s) + count / self.throttle.bytes_per_s
             return self._link_free_s
 

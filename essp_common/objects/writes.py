@@ -35,7 +35,7 @@ class Writes:
     def one(self, small: bool = True) -> Iterator[None]:
         """A write. `small`: it takes no longer than a request does."""
         token = object()
-        with self._lock:
+        with self._lock.held:
             if small:
                 self._under_way[token] = self._clock()
         try:
@@ -47,19 +47,19 @@ class Writes:
             self._note(silent=str(error))
             raise
         except EsspError:  # an answer
-            with self._lock:
+            with self._lock.held:
                 self._silent = None
             raise
         else:
-            with self._lock:
+            with self._lock.held:
                 self._full = self._silent = None
         finally:
-            with self._lock:
+            with self._lock.held:
                 self._under_way.pop(token, None)
 
     def troubles(self) -> dict[Kind, str]:
         """There is no room, or no answer."""
-        with self._lock:
+        with self._lock.held:
             now_s = self._clock()
             if self._full is not None and now_s - self._full[1] < _FORGOTTEN_S:
                 return {Kind.STORAGE_FULL: f"{self._full[0]}; free some, what failed is tried again"}
@@ -74,7 +74,7 @@ class Writes:
         return {}
 
     def _note(self, full: str = "", silent: str = "") -> None:
-        with self._lock:
+        with self._lock.held:
             now_s = self._clock()
             if full:
                 self._full = (full, now_s)

@@ -142,7 +142,7 @@ class Disk:
             self._tell(error)
 
     def _tell(self, error: OSError) -> None:
-        with self._told:
+        with self._told.held:
             told, self.keeping = not self.keeping, False
         if not told:
             log.warning(

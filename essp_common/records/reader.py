@@ -252,7 +252,7 @@ class RecordReader:
     def _from_disk(self, copy: Copy) -> _Source:
         def fetch(wanted: Runs) -> Iterator[bytes]:
             for data in copy.read(wanted.begins, wanted.ends):
-                with self._lock:
+                with self._lock.held:
                     self.disk_bytes += len(data)
                 yield data
 
@@ -269,7 +269,7 @@ class RecordReader:
         def fetch(wanted: Runs) -> Iterator[bytes]:
             get = self._read_here if here else self._requested
             for run, data in zip(wanted, get(file.key, wanted), strict=True):
-                with self._lock:
+                with self._lock.held:
                     self.store_bytes += len(data)
                 if copy is not None:
                     first = int(np.searchsorted(begins, run.begin))
@@ -314,7 +314,7 @@ class RecordReader:
         return begins, begins + self.table["length"][places]
 
     def _tell(self, what: str, why: str) -> None:
-        with self._lock:
+        with self._lock.held:
             known = what in self.damaged
             self.damaged[what] = why
         if not known:

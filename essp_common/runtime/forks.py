@@ -33,21 +33,20 @@ def follow(one: Forked) -> None:
 
 
 class Mutex:
-    """A lock, for `with`, that is free in a fork, whoever had it."""
+    """A lock that is free in a fork, whoever had it: `with mutex.held`.
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
+    The lock itself is what enters and leaves the block, so that no signal comes between.
+    """
+
+    def __init__(self, reentrant: bool = False) -> None:
+        """`reentrant`: as `threading.RLock` is."""
+        self._new: Callable[[], Any] = threading.RLock if reentrant else threading.Lock
+        self.held = self._new()
         follow(self)
 
     def forked(self) -> None:
         """What it guards may have been under change: that has to be of no harm."""
-        self._lock = threading.Lock()
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
+        self.held = self._new()
 
 
 class Remade:

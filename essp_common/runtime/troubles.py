@@ -29,6 +29,7 @@ class Kind(StrEnum):
     STORAGE_FULL = "storage-full"
     STORAGE_SILENT = "storage-silent"
     STATE_DAMAGED = "state-damaged"
+    UNREPORTED = "unreported"
     UNSAVED = "unsaved"
     LOGS_LOST = "logs-lost"
 
@@ -54,6 +55,8 @@ MEANINGS: Mapping[Kind, str] = {
     Kind.STORAGE_SILENT: "where results are written does not answer; see that it runs and that the network lets it "
     "through",
     Kind.STATE_DAMAGED: "a document below ESSP_STATE cannot be read; restore it from a backup, or remove it",
+    Kind.UNREPORTED: "a worker has dropped work that it could neither do nor report, and a job waits for it; its log "
+    "says why; install it anew, with one version of all packages",
     Kind.UNSAVED: "a trainer cannot save its checkpoint; make room or give it the right, and it tries again",
     Kind.LOGS_LOST: "log lines cannot be written; make room where the logs go",
 }

@@ -12,9 +12,9 @@ One thread polls; `lanes` threads each own a `Stage` and handle one record at a 
 
 At most `lanes` records and a small prefetch are held; while they are, the subscription is paused. An exception
 that is not ESSP's own counts as one more failed try, then as a permanent error: a defect met by one record must not
-stop the pool, nor may one that cannot even be rejected: it is dropped and counted. What stops `run` is a stage that
-can't be set up, and a lane that hangs: after
-`stuck_s` in one try the worker leaves, so that others do what it had in hand.
+stop the pool, nor may one that cannot even be rejected: it is dropped, counted and told of (`troubles`). What stops
+`run` is a stage that can't be set up, and a lane that hangs: after `stuck_s` in one try the worker leaves, so that
+others do what it had in hand.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ from essp_common.runtime import metrics, threads
 from essp_common.runtime.failpoints import failpoint
 from essp_common.runtime.logs import bound
 from essp_common.runtime.retry import Outage
+from essp_common.runtime.troubles import Kind, Troubles
 from essp_common.worker.crash_counts import CrashCounts, Returned
 from essp_common.worker.heartbeat import LaneLoad
 from essp_common.worker.log_context import log_context
@@ -59,6 +60,8 @@ _PRESSURE_BACKOFF_S = 1.0
 _UNEXPECTED_RETRY_S = 0.2
 _TAKE_BACK_S = 5.0
 """How often a worker looks whether another has begun what it has in hand."""
+_DROPPED_S = 600.0
+"""For how long people are told of what was dropped: a job that waits for it has it issued again within that time."""
 _jitter = random.Random()
 os.register_at_fork(after_in_child=_jitter.seed)
 
@@ -124,6 +127,8 @@ class Worker:
         self._tries: dict[str, float] = {}
         """When each lane began what it is trying now, by its name."""
         self._error: Exception | None = None
+        self._dropped: tuple[str, float] | None = None
+        """What could not even be reported, and when."""
 
     def run(self) -> None:
         """Consume until `drain` is called; raises what a lane's `setup` raised, and `WorkerStuck`."""
@@ -159,6 +164,15 @@ class Worker:
     def gauges(self) -> dict[str, float]:
         """What a heartbeat says of it: its load since the last call, and the `partitions` that it owns."""
         return {**self.load.take(), "partitions": float(self._subscription.partitions)}
+
+    def troubles(self) -> Troubles:
+        """It has lately dropped a record, for which its job waits."""
+        if self._dropped is None or time.monotonic() - self._dropped[1] >= _DROPPED_S:
+            return {}
+        return {
+            Kind.UNREPORTED: f"{self._dropped[0]}: it could neither be done nor reported, and its job waits for it; "
+            "the worker's log says why, most likely that its packages are of two versions: install it anew"
+        }
 
     @property
     def in_hand(self) -> int:
@@ -356,9 +370,10 @@ class Worker:
             except TransientError as again:
                 tries += 1
                 self._back_off(again, tries, _ERROR_BACKOFF_S)
-            except Exception:
+            except Exception as failure:
                 # Whatever is wrong with it, it must not stop the pool.
                 log.exception("%s: %s is dropped, as it cannot even be reported", self.name, _where(record))
+                self._dropped = f"{_where(record)}: {type(failure).__name__}: {failure}", time.monotonic()
                 metrics.REFUSED.labels(record.topic).inc()
                 return
 

@@ -8,6 +8,7 @@ from essp_common.messages.control import ControlFeed
 from essp_common.runtime import ids
 from essp_common.runtime.process import cpu_count
 from essp_common.runtime.service import Service
+from essp_common.runtime.troubles import Troubles
 from essp_common.wiring import Adapters
 from essp_common.worker.heartbeat import Heart
 from essp_common.worker.loop import Worker, WorkerOptions
@@ -36,7 +37,11 @@ class Decoder:
         subscription = adapters.bus.subscribe([topics.SEEDS], ids.DECODER)
         options = WorkerOptions(lanes=lanes, stuck_s=settings.stuck_s)
         self._worker = Worker(ids.DECODER, subscription, adapters.cache, self._stage, self._reports, options)
-        self._heart = Heart(adapters.bus, worker, ids.DECODER, self._worker.gauges, troubles=adapters.troubles)
+
+        def troubles() -> Troubles:
+            return {**adapters.troubles(), **self._worker.troubles()}
+
+        self._heart = Heart(adapters.bus, worker, ids.DECODER, self._worker.gauges, troubles=troubles)
 
     def run(self) -> None:
         """Decode until drained. Raises `Unavailable` if child processes cannot be started."""

@@ -17,6 +17,7 @@ from essp_common.messages.control import ControlFeed
 from essp_common.runtime import ids
 from essp_common.runtime.process import cpu_count
 from essp_common.runtime.service import Service
+from essp_common.runtime.troubles import Troubles
 from essp_common.wiring import Adapters
 from essp_common.worker.heartbeat import Heart
 from essp_common.worker.loop import Worker, WorkerOptions
@@ -57,7 +58,11 @@ class Extractor:
             reports,
             WorkerOptions(lanes=settings.extractor_lanes or cpu_count(), stuck_s=settings.stuck_s),
         )
-        self._heart = Heart(adapters.bus, worker, pool, self._worker.gauges, troubles=adapters.troubles)
+
+        def troubles() -> Troubles:
+            return {**adapters.troubles(), **self._worker.troubles()}
+
+        self._heart = Heart(adapters.bus, worker, pool, self._worker.gauges, troubles=troubles)
 
     def run(self) -> None:
         """Extract until drained."""

@@ -22,7 +22,7 @@ from kafka.net.connection import KafkaConnection
 from kafka.producer.sender import Sender
 from kafka.producer.transaction_manager import InitProducerIdHandler
 
-from essp_common.bus import kafka_clients
+from essp_common.bus import kafka_clients, kafka_subscription
 from essp_common.bus.kafka import KafkaBus
 from essp_common.bus.kafka_clients import Undelivered
 from essp_common.bus.kafka_subscription import KafkaSubscription
@@ -198,6 +198,18 @@ def test_what_is_taken_away_is_waited_for_and_told_of(
         assert re.search(f"{said}.*{REMEDY}", bus.troubles()[Kind.BUS_REFUSES])
         administrator.give_back()
         until(lambda: tried(bus, topic, subscription) and not bus.troubles())
+
+
+@pytest.mark.integration
+def test_commits_that_fail_in_a_row_are_one_line(bus: KafkaBus, topic: str, caplog: pytest.LogCaptureFixture) -> None:
+    with closing(bus.subscribe([topic], "g")) as subscription:
+        assert isinstance(subscription, KafkaSubscription)
+        caplog.set_level("INFO", "essp_common.bus.kafka_subscription")
+        for answer in (kafka_errors.RebalanceInProgressError(), kafka_errors.RebalanceInProgressError(), None) * 2:
+            subscription._on_commit({}, answer)
+    assert [r.message.partition(":")[0] for r in caplog.records if r.name == kafka_subscription.__name__] == [
+        "commit of group g failed and is sent again until it succeeds"
+    ] * 2
 
 
 @pytest.mark.integration

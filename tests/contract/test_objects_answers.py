@@ -217,7 +217,11 @@ def test_parts_of_a_large_object(
     server, store = front
     monkeypatch.setattr(s3, "_PART_BYTES", 1000)
     monkeypatch.setattr(s3, "_TRANSFER", TransferConfig(multipart_threshold=1000, multipart_chunksize=2**23))
-    for put in (lambda: store.put("new", DATA), lambda: store.put_file("new", str(tmp_path / "new"))):
+    puts: tuple[Callable[[], object], ...] = (
+        lambda: store.put("new", DATA),
+        lambda: store.put_file("new", str(tmp_path / "new")),
+    )
+    for put in puts:
         (tmp_path / "new").write_bytes(DATA)
         server.alter(ANSWERS[name], 9, (method,), asked=False)
         with pytest.raises(EsspError):

@@ -155,7 +155,7 @@ KINDS = {
     ),
     "declared_frames": Kind(
         "note",
-        "a container that declares another number of frames",
+        "a wrong number of frames in the header",
         "ESSP counts for itself; tools that trust the header take wrong frames.",
     ),
     "pixel_aspect": Kind(

@@ -202,8 +202,8 @@ def _with_epochs_of(output: ObjectStore, spec: JobSpec) -> JobSpec:
 def _of_fewer_epochs(asked: int, spec: JobSpec) -> Iterator[str]:
     if asked < spec.epochs:
         yield (
-            f"epochs: {asked} are asked for, and the output holds this job with {spec.epochs}; it goes on with those, as "
-            "a job can be given more, not fewer (--fresh begins again)"
+            f"epochs: {asked} are asked for, and the output holds this job with {spec.epochs}; it goes on with those, "
+            "as a job can be given more, not fewer (--fresh begins again)"
         )
 
 

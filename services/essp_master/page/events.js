@@ -50,7 +50,7 @@ export function eventList(events, gap) {
   const chips = Object.keys(GROUPS).map(group => el("button",
     { type: "button", class: "chip", "data-key": group, "data-group": group, "aria-pressed": String(!without.has(group)), onclick: toggle },
     `${TITLES[group]} ${count(events.filter(event => groupOf(event) === group).length)}`));
-  const search = el("input", { type: "search", "aria-label": "only events with this text", placeholder: "only with this text", oninput: narrow });
+  const search = el("input", { type: "search", "aria-label": "only events with this text", placeholder: "Filter", oninput: narrow });
   const items = found.slice(0, most).map(event => el("li", { class: `is-${event.kind}`, "data-key": String(event.id) },
     at(event.time), el("span", {}, eventWords(event))));
   return el("div", { "data-key": "events" },

@@ -36,7 +36,7 @@ export function drawJob({ job, events, curves }, act) {
   const judged = judgedBy(job.trainers);
   const all = { loss: lines(job, curves, "loss"), [judged]: lines(job, curves, judged) };
   const failed = job.state === "failed", completed = job.state === "completed";
-  const made = section("What came of it", ...outcome(job));
+  const made = section("Results", ...outcome(job));
   return [
     el("div", { class: "head" }, el("h2", {}, job.name), state(job), el("span", { class: "grow" }), actions(job, act)),
     course(job, act),
@@ -52,8 +52,8 @@ export function drawJob({ job, events, curves }, act) {
       el("div", {},
         completed ? null : made,
         failed ? null : problems,
-        section("What happened", eventList(events, events.length ? events[0].id - job.first_event : 0),
-          el("p", { class: "note" }, el("a", { href: `#/logs/${encodeURIComponent(job.name)}` }, "What workers say about it"))))),
+        section("Events", eventList(events, events.length ? events[0].id - job.first_event : 0),
+          el("p", { class: "note" }, el("a", { href: `#/logs/${encodeURIComponent(job.name)}` }, "Logs about it"))))),
   ];
 }
 

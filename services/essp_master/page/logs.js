@@ -46,9 +46,9 @@ export function drawLogs({ logsOf, lines }) {
   const pools = [...new Set(lines.map(line => line.pool))].sort();
   const choice = el("select", { "aria-label": "only of this pool", onchange: choose },
     el("option", { value: "", selected: !pool }, "all pools"), pools.map(name => el("option", { value: name, selected: name === pool }, name)));
-  const search = el("input", { type: "search", "aria-label": "only lines with this text", placeholder: "only with this text", oninput: narrow });
+  const search = el("input", { type: "search", "aria-label": "only lines with this text", placeholder: "Filter", oninput: narrow });
   return [el("section", { "data-key": "logs" },
-    el("h2", {}, logsOf ? `What workers say about ${logsOf}` : "What workers say"),
+    el("h2", {}, logsOf ? `Logs about ${logsOf}` : "Logs"),
     logsOf ? el("p", { class: "note" }, el("a", { href: `#/jobs/${encodeURIComponent(logsOf)}` }, "The job"), " · ", el("a", { href: "#/logs" }, "all lines")) : null,
     el("div", { class: "filters" }, chips, choice, search),
     found.length ? el("ol", { class: "events lines", tabindex: "0", "aria-label": "lines, newest first" }, found.slice(0, most).map(line => shown(line, !logsOf)))

@@ -215,7 +215,7 @@ def test_one_answer_of_a_store_blames_no_video(odd: Odd, said: ObjectInfo | type
 
 def test_bytes_that_came_damaged_are_read_anew_before_the_video_is_blamed(odd: Odd) -> None:
     """Without checksums; the decoder's cache has kept them meanwhile."""
-    expected = odd.shown()[1]
+    expected = cast(Any, odd.shown()[1])
     odd.child._drop(odd.work.video, damaged=True)
     assert odd.blocks.held_bytes == 0
     odd.flips = [0]
@@ -232,7 +232,7 @@ def test_damage_that_a_decoder_does_not_notice_is_found_by_the_checksums(odd: Od
     def same(sums: bytes, place: int) -> bool:
         odd.child._drop(odd.work.video, damaged=True)
         odd.work.video.sums, odd.flips = sums, [place]
-        return np.array_equal(odd.shown()[1], expected)
+        return np.array_equal(cast(Any, odd.shown()[1]), expected)
 
     expected = cast("np.ndarray[Any, Any]", odd.shown()[1])
     places = range(odd.begin + 1000, odd.begin + 9000, 1000)

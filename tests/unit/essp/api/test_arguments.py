@@ -201,3 +201,20 @@ def test_the_present_gpu_is_that_of_the_thread_that_asks(monkeypatch: pytest.Mon
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
     found = [str(on_this_gpu(torch.device(name))) for name in ("cuda", "cuda:0", "cpu")]
     assert found == ["cuda:1", "cuda:0", "cpu"]
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"frames": 0}, r"clip\.frames: 0"),
+        ({"stride": -1}, r"clip\.stride: "),
+        ({"size": "224"}, r"clip\.size: '224'"),
+        ({"size": (224, 0)}, r"clip\.size: 0"),
+        ({"pixels": "bgr"}, r"clip\.pixels: "),
+        ({"part": (0.5, 0.25)}, "part"),
+        ({"frames": 5, "snippets": 2}, "snippets"),
+    ],
+)
+def test_a_clip_that_cannot_be_is_refused_where_it_is_made(given: dict[str, Any], named: str) -> None:
+    with pytest.raises(ConfigError, match=named):
+        essp.Clip(**given)

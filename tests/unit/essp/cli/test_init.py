@@ -206,9 +206,7 @@ def test_records_that_cannot_be_trained_on_say_so(tmp_path: Path) -> None:
         ("r3d_18", "--model r3d_18 does not fit the streams that are written: "),
     ],
 )
-def test_a_network_that_cannot_learn_from_the_streams_is_refused_at_once(
-    tmp_path: Path, model: str, said: str
-) -> None:
+def test_a_network_that_cannot_learn_from_the_streams_is_refused_at_once(tmp_path: Path, model: str, said: str) -> None:
     write_catalog(DirectoryStore(str(tmp_path)), "set.parquet", videos(20, 150))
     with pytest.raises(ConfigError, match=said):
         main(str(tmp_path / "set.parquet"), tmp_path / "job.yaml", model=model)

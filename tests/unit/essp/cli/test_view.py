@@ -82,7 +82,7 @@ def test_dashboard_tells_how_far_the_job_is() -> None:
     shown = text(dashboard(status()))
     assert "demo running" in shown
     assert "60.0 % · 240 of 400 clips · 2:10 to go" in shown
-    assert "1:23 gone · 12.3 clips/s" in shown
+    assert "elapsed 1:23 · 12.3 clips/s" in shown
     assert "train, epoch 2 (3 of 4) · 40 of 100 clips" in shown, "the slowest consumer counts"
 
 
@@ -93,7 +93,7 @@ def test_without_a_terminal_the_dashboard_is_as_wide_as_what_it_shows() -> None:
     assert {len(line) for line in fitting} == {len(fitting[0])}
     assert max(len(line.strip(" │")) for line in wide[1:-1]) < len(fitting[0]) < 200
     assert "demo running" in fitting[0]
-    assert "1:23 gone · 12.3 clips/s" in fitting[-1]
+    assert "elapsed 1:23 · 12.3 clips/s" in fitting[-1]
 
 
 def test_dashboard_names_the_bottleneck() -> None:
@@ -154,9 +154,9 @@ def test_who_asks_for_a_job_that_is_complete_sees_its_figures_and_where_the_mode
     assert "/runs/demo/model" not in text(dashboard(status()))
 
 
-def test_a_trainer_that_has_said_nothing_yet_takes_one_line(width: int = 80) -> None:
+def test_a_trainer_that_has_said_nothing_yet_takes_one_line() -> None:
     trainers = [trainer.model_copy(update={"purpose": None}) for trainer in status().trainers]
-    shown = text(dashboard(status().model_copy(update={"trainers": tuple(trainers)})), width)
+    shown = text(dashboard(status().model_copy(update={"trainers": tuple(trainers)})), 80)
     assert "epoch" not in " ".join(lines_of(shown, "trainer", "top-1")[0])
     assert [line[1:3] for line in lines_of(shown, "starts")] == [[trainer.name, "starts"] for trainer in trainers]
 
@@ -240,7 +240,7 @@ def test_what_was_done_before_is_not_told_as_new() -> None:
     with open_view(out=out, err=err) as view:
         view.show(status())
     shown = written(err).splitlines()
-    assert shown[0].endswith("rgb: resumes after 2 finished phases")
+    assert shown[0].endswith("rgb: resumes after validation, epoch 1")
     assert len(shown) == 2
 
 

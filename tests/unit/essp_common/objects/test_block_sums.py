@@ -41,7 +41,8 @@ class Wire:
         return self._damage(len(self.requests), DATA[start : start + length])
 
     def open(self, sums: BlockSums | None = SUMS, shared: DictBlocks | None = None) -> io.BufferedReader:
-        file = io.BufferedReader(RangedFile(len(DATA), self.fetch, BLOCK, "s3://b/v etag"), buffer_size=BLOCK)
+        raw = RangedFile(len(DATA), self.fetch, BLOCK, "s3://b/v etag")
+        file: io.BufferedReader = io.BufferedReader(raw, buffer_size=BLOCK)
         if shared is not None:
             share(file, shared)
         if sums is not None:

@@ -22,24 +22,25 @@ def test_a_fork_has_free_locks_and_clients_of_its_own() -> None:
         def __init__(self) -> None:
             self.made_by = os.getpid()
 
-    broken, mutex, client = Broken(), Mutex(), Remade(Client)
+    broken, client = Broken(), Remade(Client)
+    mutex, own = Mutex(), Mutex(reentrant=True)
     forks.follow(broken)
     held, done = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with mutex:
+        with mutex.held:
             held.set()
             done.wait()
 
     def right() -> bool:
-        with mutex:
+        with mutex.held, own.held, own.held:
             return bool(client.made_by == os.getpid()) and client.made_by == client.made_by
 
     thread = threading.Thread(target=hold)
     thread.start()
     held.wait()
     try:
-        with beside_a_fork(right):
+        with own.held, beside_a_fork(right):
             pass
     finally:
         done.set()

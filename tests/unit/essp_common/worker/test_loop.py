@@ -25,6 +25,7 @@ from essp_common.errors import (
     Unavailable,
 )
 from essp_common.runtime.metrics import REFUSED
+from essp_common.runtime.troubles import Kind
 from essp_common.worker import loop
 from essp_common.worker.crash_counts import CrashCounts
 from essp_common.worker.loop import Worker, WorkerOptions, WorkerStuck
@@ -386,6 +387,7 @@ def test_a_record_that_cannot_even_be_rejected_is_dropped_and_counted(
     publish(bus, "a", "b")
     stage.wait(lambda: len(stage.handled) == 2)
     running.stop()
+    assert "its dead letter is too large" in running.worker.troubles()[Kind.UNREPORTED]
     assert REFUSED.labels("t")._value.get() == before + 1
     assert running.returned() == []
 

@@ -36,6 +36,7 @@ ROW = VideoRow(
     keyframe_pts=(0, 1500),
     keyframe_frame=(0, 30),
     keyframe_offset=(48, 500),
+    sums=b"\x12abcd",
 )
 
 
