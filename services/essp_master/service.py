@@ -296,8 +296,7 @@ class Master:
         """Raises `ConfigError` for a job that its team may not have: it takes up too much, or writes elsewhere."""
         self._queue.check(spec, team)
         folders = self._settings.teams[team].outputs if team in self._settings.teams else ()
-        place = place_of(spec.output)
-        if folders and not any(place.below(place_of(folder)) for folder in folders):
+        if folders and not any(place_of(spec.output).below(place_of(folder)) for folder in folders):
             raise ConfigError(
                 f"output: jobs of team {team} write below {' or '.join(folders)}; choose an output there, as in "
                 f"{folders[0].rstrip('/')}/{spec.name}"

@@ -100,10 +100,11 @@ def test_an_object_store_that_fails_for_a_while(deployment: Deployment, begin: B
 
 
 def test_videos_that_changed_or_vanished(deployment: Deployment, begin: Begin, consumers: Adapters) -> None:
-    """Each is reported, and another of its class takes its place; everything else is as ever."""
+    """Each is reported, and another of its class takes its place; everything else is as ever. One answer blames no
+    video: it is asked for again."""
     letters = consumers.bus.subscribe([topics.DEADLETTER], None)
-    deployment.s3.retag(1)
-    deployment.s3.status(404, 1, "NoSuchKey")
+    deployment.s3.retag(4)
+    deployment.s3.status(404, 4, "NoSuchKey")
     run = begin()
     run.complete()
     counts = run.leaves_nothing().counts
