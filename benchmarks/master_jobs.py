@@ -1,9 +1,9 @@
 """What a master costs that has had many jobs: `master_many_jobs`.
 
-A real `service.Master` starts 10,000 jobs one after another, each with an output of its own beside the others, and each
-is stopped, as with a team that tries things for months. Nobody works on them: what is measured is what the master
-keeps, and what it does at each step because of it. It hears its own commands, as every process does. Its clock is moved
-by hand, half a second for each job, so that most of the jobs have ended within the last hour.
+A real `service.Master` starts 10,000 jobs one after another, each with its own output beside the others, and stops each
+again, as a team does that tries things for months. No worker runs: the benchmark measures what the master keeps of them
+and what each step costs because of it. The master reads its own commands, as every process does. Its clock advances by
+half a second a job, so most of the jobs have ended within the last hour.
 
     python -m benchmarks.master_jobs 10000       # the same in this process, as JSON
 """

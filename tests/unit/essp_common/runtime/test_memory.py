@@ -27,3 +27,9 @@ def test_the_limit_is_that_of_the_container_or_of_the_machine(
     (tmp_path / file).parent.mkdir(exist_ok=True)
     (tmp_path / file).write_text(text)
     assert memory_limit(tmp_path) == (limit or machine)
+
+
+def test_where_the_system_does_not_say_there_is_no_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on Windows, where a catalog can be read all the same."""
+    monkeypatch.delattr("os.sysconf")
+    assert memory_limit(tmp_path) == 2**63 - 1
