@@ -69,8 +69,9 @@ test-fast: setup  ## Those of `make test` that start no server and no process: u
 test-promises: setup  ## Faults, whole deployments, tutorial, notebooks, frameworks, the wheel: under eight minutes.
 	$(PYTEST) -n 4 --lane=promises
 
-test-long: setup  ## Each night: all seeds, encodings and networks, storms, a soak, the README's install.
+test-long: setup  ## Each night: all seeds, encodings, networks, ten times the examples, storms, a soak, the install.
 	$(PYTEST) -n 4 --lane=long
+	$(PYTEST) -n 4 --lane=test --examples=200
 	@$(MAKE) --no-print-directory storm soak test-install
 
 test-gpu: setup  ## The tests of what runs on a GPU, where there is one: under two minutes.

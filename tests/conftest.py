@@ -43,15 +43,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 """Several tests run at the same time: more threads than cores, and threads that spin while they wait, slow all down."""
 
-# How long an example takes says more about the machine than about what is tested. Examples are other ones in each run,
-# so that many short runs find what one long run would.
-settings.register_profile(
-    "essp", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True, max_examples=50
-)
-settings.load_profile("essp")
-
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--examples", type=int, default=20, help="how many of each property (default: 20)")
     parser.addoption("--lane", choices=(FAST, *LANES), help="only the tests of this lane (tests/lanes.py says which)")
     parser.addoption("--refuse-skips", action="store_true", help="a test that is skipped fails")
 
@@ -59,6 +53,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     _leave_running()
     _hear_interrupts()
+    # How long an example takes says more about the machine than about what is tested. Examples are other ones in each
+    # run, so that many short runs find what one long run would.
+    settings.register_profile(
+        "essp",
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow],
+        print_blob=True,
+        max_examples=config.getoption("--examples"),
+    )
+    settings.load_profile("essp")
     lane = config.getoption("--lane")
     if lane != "gpu":
         # Results of CPUs are the same everywhere; a training would find the GPU by itself.

@@ -85,7 +85,7 @@ def test_a_finished_job_that_is_given_more_epochs_goes_on_and_its_audit_is_clean
 def test_a_completed_job_that_is_run_again_stays_what_it_was(make_job: MakeJob, tmp_path: Path) -> None:
     spec = make_job("again", clips=12)
     audits, pages = [], []
-    for _ in range(3):
+    for _ in range(2):
         with Embedded(spec, Settings()) as job:
             while not job.ended(0.01):
                 pass
@@ -95,10 +95,10 @@ def test_a_completed_job_that_is_run_again_stays_what_it_was(make_job: MakeJob, 
         pages.append((tmp_path / "again" / "report" / "report.html").read_text())
         done = CliRunner().invoke(app, ["audit", str(tmp_path / "again"), "--json"])
         audits.append({f["invariant"]: f for f in json.loads(done.stdout)["findings"]})
-    assert [[finding["holds"] for finding in audit.values()] for audit in audits] == [[True] * 7] * 3
+    assert [[finding["holds"] for finding in audit.values()] for audit in audits] == [[True] * 7] * 2
     counted = [audit["no double count"]["checked"] for audit in audits]
     trained = counted[0].removesuffix(" in 1 run")
-    assert counted == [f"{trained} in {runs}" for runs in ("1 run", "2 runs", "3 runs")]
-    assert [audit["liveness"]["checked"].partition(",")[0] for audit in audits] == ["completed"] * 3
+    assert counted == [f"{trained} in {runs}" for runs in ("1 run", "2 runs")]
+    assert [audit["liveness"]["checked"].partition(",")[0] for audit in audits] == ["completed"] * 2
     decoded = [re.findall(r"clips decoded</td><td[^>]*>([0-9,]+)<", page) for page in pages]
-    assert decoded[0] == decoded[1] == decoded[2] != []
+    assert decoded[0] == decoded[1] != []

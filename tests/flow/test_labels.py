@@ -204,8 +204,6 @@ def test_clips_have_the_labels_of_their_frames(spans: str, tmp_path: Path) -> No
     assert model.test is not None
     assert model.test.videos == 36, "each clip stands for itself"
     assert model.test.fused["mAP"] > 0.8
-    assert "Average precision by label" in Path(write_report(output, STORES).removeprefix("file://")).read_text()
-
     file = str(Path(spans.removeprefix("file://")).parent / "test0.mp4")
     [answer] = essp.predict(file, spec.output, segments=True, every_s=0.1)
     for name, begin, end in (("red", 3, 19), ("bars", 11, 27)):

@@ -19,6 +19,7 @@ from essp_common.wiring import Stores
 from tests.flow.conftest import MakeJob
 from tests.harness.embedded_jobs import complete
 from tests.harness.journeys import weights_of
+from tests.lanes import often
 
 STORES = Stores(("file:///",))
 CLIPS = 24
@@ -29,7 +30,7 @@ def run(spec: JobSpec) -> None:
         complete(job)
 
 
-@pytest.mark.parametrize("paused", [False, True])
+@pytest.mark.parametrize("paused", often([True, False], 1))
 def test_a_job_that_gets_more_epochs_equals_one_that_had_them_from_the_start(
     make_job: MakeJob, tmp_path: Path, paused: bool
 ) -> None:

@@ -6,8 +6,6 @@ Three rules decide, in this order:
 - A test that uses a fixture of `SERVER_FIXTURES`, directly or through another fixture, is left out.
 - A test marked `processes` (starts a child process) or `slow` (computes for seconds) is left out.
 
-Properties are tried with 20 examples each.
-
 A test that starts a process although it stayed in the lane fails and names the program: the mark is missing. This holds
 for `subprocess`, `multiprocessing`, `os.fork`, `os.posix_spawn` and `os.system`, and for whatever is built on them.
 """
@@ -21,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
 
 SLOW_FOLDERS = frozenset({"benchmarks", "chart", "compose", "flow", "kills", "kubernetes", "page"})
 """Folders directly below `tests/`, or below `tests/unit/`."""
@@ -43,8 +40,6 @@ class FastLane:
         self._test: str | None = None
         """The test that runs, if one does."""
         self._started: list[str] = []
-        settings.register_profile("essp-fast", settings.get_profile("essp"), max_examples=20)
-        settings.load_profile("essp-fast")
         platform.platform()  # the first call starts `uname`, whose answer is kept
         sys.addaudithook(self._audit)  # stays for the life of the interpreter
         self._replace_fork_exec()

@@ -8,7 +8,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 from scipy.special import softmax
@@ -84,7 +84,6 @@ def test_labels_are_fused_by_means_and_judged_label_by_label() -> None:
 
 
 @given(st.integers(1, 3), cases)
-@settings(max_examples=25)
 def test_no_other_weights_of_a_mean_have_a_lower_log_loss(streams: int, case: tuple[int, int, int]) -> None:
     """By brute force."""
     videos, classes, seed = case
@@ -101,7 +100,6 @@ def test_no_other_weights_of_a_mean_have_a_lower_log_loss(streams: int, case: tu
 
 
 @given(cases)
-@settings(max_examples=25)
 def test_exponents_are_those_of_an_independent_optimiser(case: tuple[int, int, int]) -> None:
     videos, classes, seed = case
     labels = np.random.Generator(np.random.Philox(seed)).integers(0, classes, videos)
@@ -279,7 +277,6 @@ def test_recordings_that_are_known_by_heart_do_not_choose_a_strategy() -> None:
 
 
 @given(st.lists(st.integers(0, 6), min_size=2, max_size=40), st.integers(0, 2**32))
-@settings(max_examples=50)
 def test_no_video_is_judged_by_what_was_learned_from_its_group(drawn: list[int], seed: int) -> None:
     """And each is judged once, if there is another group to learn from."""
     labels = np.random.Generator(np.random.Philox(seed)).integers(0, 3, len(drawn))

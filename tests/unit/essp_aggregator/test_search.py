@@ -22,6 +22,7 @@ from essp_common.aggregation.candidates import Candidate, candidates
 from essp_common.errors import PermanentError
 from essp_common.job.spec import AggregationSpec
 from essp_common.tensors.packed import pack
+from tests.lanes import often
 from tests.unit.essp_common.aggregation.scored_clips import any_clips
 
 GRID: list[Any] = [
@@ -155,7 +156,7 @@ def test_a_child_answers_for_the_candidate_that_it_is_asked_for() -> None:
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("processes", [1, 3])
+@pytest.mark.parametrize("processes", often([3, 1], 1))
 def test_processes_give_the_results_of_this_one_to_the_last_bit(long: None, processes: int) -> None:
     grid, scores = several(*GRID), some_scores()
     trials, expected = Search(processes, "j")(grid, scores), in_turn(grid, scores)

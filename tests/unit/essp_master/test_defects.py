@@ -383,7 +383,7 @@ events = st.one_of(
 )  # fmt: skip
 
 
-@settings(deadline=None, max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(storm=st.lists(st.tuples(events, small), max_size=12))
 def test_no_storm_of_records_stops_the_master(
     adapters: Adapters, tmp_path: Path, storm: list[tuple[Progress | bytes, int]]

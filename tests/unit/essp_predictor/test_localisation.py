@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -105,7 +105,6 @@ def test_a_video_shorter_than_a_clip_ends_where_it_ends() -> None:
     assert (found.first_frame, found.last_frame) == (0, 5)
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(1, 40), st.integers(0, 2**32), st.floats(0.02, 2))
 def test_segments_lie_within_the_video_and_those_of_one_class_apart(clips: int, seed: int, spread: float) -> None:
     scores = np.random.Generator(np.random.Philox(seed)).dirichlet(np.full(5, spread), clips)

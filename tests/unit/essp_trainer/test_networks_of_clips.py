@@ -28,8 +28,8 @@ from tests.lanes import often
 
 pytestmark = pytest.mark.slow
 
-EVERYDAY = ("mvit_v2_s", "r3d_18")
-"""A network of transformers, and one of convolutions."""
+EVERYDAY = ("r3d_18", "mvit_v2_s")
+"""A network of convolutions, and one of transformers."""
 OF_CLIPS = sorted((name for name, entry in NETWORKS.items() if entry.clips), key=lambda name: name not in EVERYDAY)
 each_network = pytest.mark.parametrize("name", often(OF_CLIPS, len(EVERYDAY)))
 

@@ -30,6 +30,7 @@ from tests.harness.training_jobs import (
     phase_plans,
     train,
 )
+from tests.lanes import often
 
 CROP = 16
 
@@ -142,7 +143,7 @@ def test_it_learns_and_scores_every_clip(tmp_path: Path, epochs: int) -> None:
 
 @pytest.mark.parametrize(
     ("model", "frames", "crop"),
-    [("resnet18", 2, 32), ("mobilenet_v3_small", 1, 64), ("mc3_18", 2, 17), ("s3d", 13, S3D_SIDE)],
+    often([("resnet18", 2, 32), ("mc3_18", 2, 17), ("mobilenet_v3_small", 1, 64), ("s3d", 13, S3D_SIDE)], 2),
 )
 def test_the_last_layers_of_networks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, frames: int, crop: int

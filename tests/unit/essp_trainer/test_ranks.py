@@ -45,6 +45,7 @@ from tests.harness.training_jobs import (
     ranks_in_process,
     train,
 )
+from tests.lanes import often
 from tests.unit.essp_common.learning.test_branches import Mixture, linear
 
 pytestmark = pytest.mark.slow
@@ -95,7 +96,7 @@ def run(path: Path, ranks: int, **options: Any) -> Stage:
 
 
 @pytest.mark.usefixtures("double_precision")
-@pytest.mark.parametrize(("ranks", "batch_size"), [(2, 4), (3, 4), (3, 2)])
+@pytest.mark.parametrize(("ranks", "batch_size"), often([(2, 4), (3, 2), (3, 4)], 2))
 def test_any_number_of_ranks_takes_the_same_steps(tmp_path: Path, ranks: int, batch_size: int) -> None:
     one, several = (run(tmp_path / str(n), n, batch_size=batch_size) for n in (1, ranks))
     assert apart(one, several) < TOLERANCE

@@ -12,7 +12,7 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -251,7 +251,6 @@ entries = st.dictionaries(
 )
 
 
-@settings(max_examples=25)
 @given(st.fixed_dictionaries({name: st.lists(odd | entries, max_size=4) for name in content()}))
 def test_whatever_the_lists_hold_it_is_read_or_refused(
     tmp_path_factory: pytest.TempPathFactory, lists: Content

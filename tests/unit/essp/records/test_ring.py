@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import sys
 from collections.abc import Iterator
@@ -67,9 +68,9 @@ def in_a_child(work: Any) -> int:
 @pytest.mark.processes
 def test_a_kill_at_any_line_gives_the_batch_to_the_others(home: Home, feeder: Ring) -> None:
     """A child joins, takes two batches and is killed: before the first line of that, before the second one, ..."""
-    lines, status = 0, int(signal.SIGKILL)
+    lines, status = random.randrange(8), int(signal.SIGKILL)  # other lines in each run
     while status == signal.SIGKILL:
-        lines += 3
+        lines += 8
 
         def dies(lines: int = lines) -> None:
             member = Ring(home.address)

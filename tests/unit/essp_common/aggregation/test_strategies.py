@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
@@ -177,7 +177,6 @@ cases = st.tuples(st.sampled_from(STRATEGIES), st.integers(2, 12), st.integers(2
 
 
 @given(cases)
-@settings(max_examples=60)
 def test_what_holds_for_any_scores(case: tuple[tuple[str, dict[str, Any]], int, int, int]) -> None:
     (name, params), videos, classes, seed = case
     parts = {"rgb": any_clips(videos, classes, seed), "flow": any_clips(videos, classes, seed + 1)}

@@ -127,6 +127,7 @@ def test_a_crash_at_any_byte_that_matters_leaves_the_last_or_the_new_one_whole(f
     die_at_every_write(folder, keep, [None, 0.0, 0.5, 0.999, 1.0])
 
 
+@pytest.mark.lane("long")
 def test_so_does_a_crash_between_any_two_writes_to_s3(empty_s3_url: str) -> None:
     die_at_every_write(open_store(empty_s3_url), 1, [1.0])
 

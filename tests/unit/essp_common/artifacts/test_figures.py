@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn import metrics as sk
 
@@ -18,7 +18,6 @@ def probabilities(videos: int, classes: int, seed: int) -> np.ndarray:
 
 
 @given(st.tuples(st.integers(6, 60), st.integers(6, 9), st.integers(0, 2**32)))
-@settings(max_examples=50)
 def test_figures_are_those_of_scikit_learn(case: tuple[int, int, int]) -> None:
     videos, classes, seed = case
     scores = probabilities(videos, classes, seed)
@@ -47,7 +46,6 @@ def test_of_five_classes_there_is_no_top_5_that_would_always_be_1() -> None:
 
 
 @given(st.tuples(st.integers(6, 60), st.integers(6, 9), st.integers(0, 2**32)))
-@settings(max_examples=50)
 def test_figures_of_labels_are_those_of_scikit_learn(case: tuple[int, int, int]) -> None:
     videos, classes, seed = case
     random = np.random.Generator(np.random.Philox(seed))

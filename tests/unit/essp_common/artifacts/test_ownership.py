@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from essp_common.artifacts import checkpoint, layout
@@ -198,7 +198,6 @@ class Stepwise(DirectoryStore):
         return super().list(prefix)
 
 
-@settings(deadline=None, max_examples=60)
 @given(turns=st.lists(st.booleans(), max_size=60))
 def test_however_two_processes_interleave_the_latest_is_whole_and_only_grows(turns: list[bool]) -> None:
     """At any access of the one, the other may begin or take its next step."""

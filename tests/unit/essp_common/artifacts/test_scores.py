@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from essp_common.artifacts import scores
@@ -44,7 +44,6 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> DirectoryStore:
 
 
 @given(rows=st.integers(0, 40), classes=st.integers(1, 7), seed=st.integers(0, 2**32))
-@settings(max_examples=30)
 def test_a_table_survives_storage(store: DirectoryStore, rows: int, classes: int, seed: int) -> None:
     original = table(rows, classes, seed)
     scores.write(store, "trainers/rgb/scores/test-0000.parquet", original)
@@ -57,7 +56,6 @@ def test_a_table_survives_storage(store: DirectoryStore, rows: int, classes: int
 
 
 @given(rows=st.integers(0, 40), classes=st.integers(1, 7), seed=st.integers(0, 2**32))
-@settings(max_examples=30)
 def test_labels_survive_storage_and_follow_their_clips(
     store: DirectoryStore, rows: int, classes: int, seed: int
 ) -> None:
@@ -106,7 +104,6 @@ def test_shapes_have_to_fit() -> None:
 
 
 @given(rows=st.integers(1, 60), seed=st.integers(0, 2**32))
-@settings(max_examples=50)
 def test_by_video_is_the_mean_of_the_clips_in_any_order(rows: int, seed: int) -> None:
     original = table(rows, 4, seed)
     found = scores.by_video(original)
@@ -170,7 +167,6 @@ def test_in_a_product_nobody_has_a_veto() -> None:
 
 
 @given(st.integers(1, 4), st.integers(0, 2**32))
-@settings(max_examples=50)
 def test_fused_scores_are_probabilities_by_any_rule_and_continuous_in_the_weights(models: int, seed: int) -> None:
     random = np.random.Generator(np.random.Philox(seed))
     stacked = random.dirichlet(np.ones(5), (models, 7))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from essp_common.artifacts import checkpoint, checkpoint_writer, layout, staging
@@ -477,7 +477,6 @@ LIVES = st.lists(
 )
 
 
-@settings(max_examples=40)
 @given(lives=LIVES)
 def test_wherever_processes_die_on_two_nodes_the_next_goes_on_from_the_newest_that_is_its_own(
     tmp_path_factory: pytest.TempPathFactory, lives: list[tuple[int, int, list[str]]]

@@ -6,7 +6,7 @@ import warnings
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from skimage.feature import fisher_vector as reference_fisher_vector
 from sklearn.cluster import KMeans
@@ -199,7 +199,6 @@ def test_an_encoder_is_made_of_its_parts_and_can_be_stored(kind: str) -> None:
 
 
 @given(st.permutations(range(9)), st.integers(1, 70), st.lists(st.integers(0, 8), max_size=3))
-@settings(max_examples=25)
 def test_entries_are_sampled_alike_in_any_order_in_any_parts_and_resumed(
     order: list[int], most: int, stops: list[int]
 ) -> None:
@@ -225,7 +224,6 @@ def test_entries_are_sampled_alike_in_any_order_in_any_parts_and_resumed(
 
 
 @given(st.permutations(range(6)), st.integers(1, 80), st.integers(0, 9))
-@settings(max_examples=25)
 def test_a_sample_is_bounded_and_the_same_in_any_order(order: list[int], most: int, seed: int) -> None:
     videos = {f"v{number}": rows_of(number, count=3 * number + 1, width=2) for number in range(6)}
     samples = []

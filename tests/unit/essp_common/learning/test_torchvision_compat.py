@@ -29,6 +29,7 @@ assert torch.compile(lambda x: x + 1, backend="eager")(torch.ones(1)).item() == 
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+@pytest.mark.lane("promises")
 def test_whoever_asks_for_more_of_it_meanwhile_gets_the_compiler() -> None:
     code = """
 import sys

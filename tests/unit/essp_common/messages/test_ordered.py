@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from essp_common import topics
@@ -37,7 +37,6 @@ def deliveries(draw: st.DrawFn) -> tuple[list[int], list[tuple[int, int]], set[t
 
 
 @given(deliveries(), st.sampled_from([0, 1, 5]))
-@settings(max_examples=60)
 def test_every_clip_from_the_start_on_comes_once_in_order(
     case: tuple[list[int], list[tuple[int, int]], set[tuple[int, int]], Position, int], fetches: int
 ) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from essp_common.errors import Conflict, NotFound
@@ -71,7 +71,6 @@ def claims(log: NumberedLog, writer: int, won: dict[int, list[int]]) -> Iterator
 
 
 @given(schedule=st.lists(st.integers(0, 3), max_size=40))
-@settings(max_examples=60, deadline=None)
 def test_two_writers_never_both_win_however_their_steps_interleave(schedule: list[int]) -> None:
     with TemporaryDirectory() as folder:
         log = NumberedLog(DirectoryStore(folder), "log/")

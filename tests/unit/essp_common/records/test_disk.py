@@ -173,7 +173,7 @@ def test_a_set_that_was_made_anew_is_read_anew(tmp_path: Path) -> None:
     assert held_bytes(folder) <= RECORDS * (RECORD_BYTES + 50), "the former ones are gone"
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_whatever_the_disk_holds_records_are_right(source: Path, tmp_path: Path, data: Any) -> None:
     """Kills, power cuts, other programs and bad disks: any part of any copy may be lost or changed."""

@@ -56,7 +56,6 @@ def any_arrays(draw: st.DrawFn) -> dict[str, Array]:
     return {name: draw(npst.arrays(draw(dtypes), draw(shapes))) for name in names}
 
 
-@settings(deadline=None)
 @given(any_arrays(), st.sampled_from(CODECS), st.booleans())
 def test_what_is_exact_comes_back_to_the_bit(arrays: dict[str, Array], codec: Codec, planes: bool) -> None:
     data = pack(arrays, Packing(codec=codec, planes=planes))
@@ -66,7 +65,6 @@ def test_what_is_exact_comes_back_to_the_bit(arrays: dict[str, Array], codec: Co
     ]
 
 
-@settings(deadline=None)
 @given(any_arrays(), st.randoms(use_true_random=False), st.booleans())
 def test_differences_are_exact(arrays: dict[str, Array], chance: Any, planes: bool) -> None:
     """To a base with some of the arrays, some of another shape or type, and any numbers, NaN and infinities too."""
@@ -91,7 +89,6 @@ def weights(shape: tuple[int, ...], seed: int = 0, dtype: Any = np.float32) -> A
     return (rng.standard_normal(shape) * np.exp(rng.normal(-3, 1, (shape[0], *[1] * (len(shape) - 1))))).astype(dtype)
 
 
-@settings(deadline=None)
 @given(
     st.integers(2, 16),
     st.sampled_from(SCOPES),
@@ -234,7 +231,7 @@ FILES = packed_files()
 BASE = Base("base", {"w": weights((4, 30), 5)})
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(st.sampled_from(FILES), st.data())
 def test_damaged_files_are_refused_or_read_right(data: bytes, draw: st.DataObject) -> None:
     """Cut, lengthened, or with other bytes anywhere: never other numbers, never another error.

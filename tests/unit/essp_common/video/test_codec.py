@@ -232,7 +232,6 @@ def test_only_frames_of_yuv_and_of_luma_have_a_videos_own_colours(
 
 
 @ALL
-@settings(max_examples=60)
 @given(data=st.data())
 def test_flipped_bit_is_found(kind: FrameCodec, data: st.DataObject) -> None:
     value = bytearray(codec.encode(smooth_clip(frames=2), kind))

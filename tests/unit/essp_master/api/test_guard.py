@@ -98,7 +98,7 @@ def test_a_prefix_of_a_proxy_opens_nothing(app: FastAPI, root_path: str) -> None
 
 
 @given(path=st.text(st.characters(codec="utf-8"), max_size=30).map(lambda text: f"/{text}"))
-@settings(suppress_health_check=list(HealthCheck), max_examples=50)
+@settings(suppress_health_check=list(HealthCheck))
 def test_only_the_open_paths_are_open(app: FastAPI, path: str) -> None:
     if path not in OPEN_PATHS:
         assert status_of(app, "GET", path) == 401

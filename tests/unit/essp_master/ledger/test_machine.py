@@ -192,9 +192,7 @@ class LedgerMachine(RuleBasedStateMachine):
         check_at_rest(self.sim)
 
 
-LedgerMachine.TestCase.settings = settings(
-    max_examples=60, stateful_step_count=40, suppress_health_check=list(HealthCheck)
-)
+LedgerMachine.TestCase.settings = settings(stateful_step_count=40, suppress_health_check=list(HealthCheck))
 
 
 TestAnyOrder = LedgerMachine.TestCase

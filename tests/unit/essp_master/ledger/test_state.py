@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from essp_common.errors import ConfigError
@@ -82,7 +82,6 @@ def something(sim: LedgerSimulation, chance: random.Random) -> None:
     bad=st.sets(st.integers(0, 3), max_size=2),
     ahead=st.integers(0, 5),
 )
-@settings(max_examples=40)
 def test_after_any_cut_the_same_events_give_the_same_instructions(
     seed: int, cut: int, locality: int, room: int, bad: set[int], ahead: int
 ) -> None:

@@ -252,7 +252,6 @@ def test_no_plan_ever_goes_beyond_capacity_or_quota(
 
 
 @given(JOBS)
-@settings(max_examples=20)
 def test_plans_come_to_an_end_and_every_job_to_its_turn(drawn: list[tuple[str, int, int, int, bool]]) -> None:
     now = made(drawn)
     ended = 0
