@@ -59,7 +59,8 @@ demo: $(VENV)/.demo  ## Make a labelled video set, train two streams on it, fuse
 PYTEST_OPTIONS ?=
 PYTEST := $(BIN)/python -m pytest $(PYTEST_OPTIONS)
 
-# Lanes: tests/lanes.py says which test runs in which. They wait now and then: four workers keep two cores busy.
+# Lanes: tests/lanes.py says which test runs in which. They wait now and then: four workers keep two
+# cores busy, and six where whole deployments wait for one another.
 test: setup  ## What a change can break: under six minutes on two cores.
 	$(PYTEST) -n 4 --lane=test
 
