@@ -21,6 +21,7 @@ from essp_common.catalog.schema import (
     LATER,
     REMEDY,
     SCHEMA,
+    SHARED,
     SOURCE_KEY,
     VERSION,
     VERSION_KEY,
@@ -144,7 +145,7 @@ def _read_column(file: Any, name: str, wanted: bool, read: Columns) -> None:
     """Add a column to those that were read. What is read of a file at a time is a part of one column."""
     ids = read.by_name.get("id")
     beside = ids if name == "uri" and isinstance(ids, Texts) and ids.arrow().type == pa.string() else None
-    column, empty, holes = made_of(COLUMNS[name], _pieces(file, name), name in WORDS, beside)
+    column, empty, holes = made_of(COLUMNS[name], _pieces(file, name), name in WORDS, beside, name in SHARED)
     if len(column) != file.metadata.num_rows:  # only pages have checksums, and not what says which pages there are
         raise ValueError(f"column {name} has {len(column)} rows, and the table {file.metadata.num_rows}")
     if wanted or len(empty) or len(holes) or not sound_alone(name, column):
