@@ -294,7 +294,7 @@ class Master:
         """What `start` would check, and nothing of what it would do. Raises as `start` does."""
         self._check_team(spec, asked.team)
         with self._lock:
-            self._jobs.check_output(spec)
+            self._jobs.check_output(spec, asked)
         return self._starter.preflight(spec, fresh, asked=asked)
 
     def _check_team(self, spec: JobSpec, team: str) -> None:
