@@ -48,8 +48,10 @@ _OURS = "essp_"
 _CREATE_RULESET, _RESTRICT_SELF = 444, 446
 """Numbers of Landlock's system calls, which are those of all architectures but Alpha."""
 _PR_SET_NO_NEW_PRIVS = 38
-_EXECUTE, _WRITE_FILE, _REMOVE_AND_MAKE = 1 << 0, 1 << 1, 0b1_1111_1111 << 4
-"""Rights of Landlock's first version: READ_FILE and READ_DIR lie between."""
+_TELL_VERSION = 1
+_RIGHTS = ((1, 1 << 0 | 1 << 1 | 0b1_1111_1111 << 4), (3, 1 << 14))
+"""The rights that are given up, by the version of Landlock that knows them: to run, to write, to remove and to make
+files, which leaves reading; to truncate."""
 
 
 def environment() -> dict[str, str]:
@@ -74,12 +76,14 @@ def confine() -> None:
     if sys.platform != "linux" or platform.machine() == "alpha":
         return
     library = ctypes.CDLL(None, use_errno=True)
-    handled = struct.pack("=Q", _EXECUTE | _WRITE_FILE | _REMOVE_AND_MAKE)  # and nothing is allowed again
-    ruleset = library.syscall(ctypes.c_long(_CREATE_RULESET), handled, ctypes.c_size_t(len(handled)), ctypes.c_long(0))
+    call, none = library.syscall, ctypes.c_long(0)
+    version = call(ctypes.c_long(_CREATE_RULESET), none, none, ctypes.c_long(_TELL_VERSION))
+    rights = struct.pack("=Q", sum(bits for since, bits in _RIGHTS if version >= since))  # and none is given again
+    ruleset = call(ctypes.c_long(_CREATE_RULESET), rights, ctypes.c_long(len(rights)), none)
     if ruleset < 0:
         return
     try:
         library.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-        library.syscall(ctypes.c_long(_RESTRICT_SELF), ctypes.c_long(ruleset), ctypes.c_long(0))
+        call(ctypes.c_long(_RESTRICT_SELF), ctypes.c_long(ruleset), none)
     finally:
         os.close(ruleset)

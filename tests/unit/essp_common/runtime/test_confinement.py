@@ -48,8 +48,16 @@ def known(path: str) -> Known:
         first=started,
         present=[name for name in SECRETS if name in os.environ],
         parents=_succeeds(f"/proc/{os.getppid()}/mem", os.O_RDONLY),
-        writes=_succeeds(path, os.O_WRONLY),
+        writes=_succeeds(path, os.O_WRONLY) or _truncates(path),
     )
+
+
+def _truncates(path: str) -> bool:
+    try:
+        os.truncate(path, 1)
+    except PermissionError:
+        return False
+    return True
 
 
 def _succeeds(path: str, flags: int) -> bool:
