@@ -251,7 +251,7 @@ def _serve(connection: Connection) -> None:
     sys.path[:] = wanted["path"]
     os.environ.update(wanted["environment"])
     options = ProbeOptions(**wanted["options"])
-    if options.confined:
+    if options.confined and confinement.are_local(wanted["roots"]):  # else a client may keep what it logs in with
         confinement.confine()
     module, _, name = options.probe.partition(":")
     try:

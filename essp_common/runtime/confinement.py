@@ -8,7 +8,8 @@ of the broker and of Redis, and tokens, are no business of a child, and it has n
 
 `confine` asks the kernel (Landlock, Linux 5.13) for more: no file can be written, made or removed, no program run, and
 no other process be traced, nor its memory read. Where there is no Landlock, this is missing, and nothing else. What the
-user of a child may read, it can still read: files, and what `/proc` shows of other processes.
+user of a child may read, it can still read: files, and what `/proc` shows of other processes. A client of an object
+store may have to run a program that says its credentials (`credential_process` of AWS), so that is allowed there.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ _CREATE_RULESET, _RESTRICT_SELF = 444, 446
 """Numbers of Landlock's system calls, which are those of all architectures but Alpha."""
 _PR_SET_NO_NEW_PRIVS = 38
 _TELL_VERSION = 1
-_RIGHTS = ((1, 1 << 0 | 1 << 1 | 0b1_1111_1111 << 4), (3, 1 << 14))
+_EXECUTE = 1 << 0
+_RIGHTS = ((1, _EXECUTE | 1 << 1 | 0b1_1111_1111 << 4), (3, 1 << 14))
 """The rights that are given up, by the version of Landlock that knows them: to run, to write, to remove and to make
 files, which leaves reading; to truncate."""
 
@@ -71,15 +73,24 @@ def of_stores(roots: Iterable[str]) -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name.lower().startswith(begin)}
 
 
-def confine() -> None:
-    """Give up, for this process and for ever, what reading does not need. Does nothing where the kernel cannot."""
+def are_local(roots: Iterable[str]) -> bool:
+    """Whether all of these object stores are folders of this machine."""
+    return all(root.lower().startswith("file:") for root in roots)
+
+
+def confine(programs: bool = False) -> None:
+    """Give up, for this process and for ever, what reading does not need. Does nothing where the kernel cannot.
+
+    `programs`: it may run programs all the same.
+    """
     if sys.platform != "linux" or platform.machine() == "alpha":
         return
     library = ctypes.CDLL(None, use_errno=True)
     call, none = library.syscall, ctypes.c_long(0)
     version = call(ctypes.c_long(_CREATE_RULESET), none, none, ctypes.c_long(_TELL_VERSION))
-    rights = struct.pack("=Q", sum(bits for since, bits in _RIGHTS if version >= since))  # and none is given again
-    ruleset = call(ctypes.c_long(_CREATE_RULESET), rights, ctypes.c_long(len(rights)), none)
+    rights = sum(bits for since, bits in _RIGHTS if version >= since)
+    packed = struct.pack("=Q", rights & ~_EXECUTE if programs else rights)  # and none of them is given again
+    ruleset = call(ctypes.c_long(_CREATE_RULESET), packed, ctypes.c_long(len(packed)), none)
     if ruleset < 0:
         return
     try:

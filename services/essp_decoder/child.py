@@ -32,7 +32,7 @@ from essp_common.colour import Colour
 from essp_common.errors import BadVideo, EsspError, PermanentError, TransientError
 from essp_common.objects.port import StoreRefuses
 from essp_common.pb.v1.messages_pb2 import DecodeSeed, Video
-from essp_common.runtime.confinement import confine
+from essp_common.runtime.confinement import are_local, confine
 from essp_common.runtime.failpoints import failpoint
 from essp_common.runtime.shared_slots import Slot
 from essp_common.video.codec import complete, encode, frame_buffer, raw_bytes
@@ -197,7 +197,7 @@ def _confine(config: ChildConfig) -> None:
     _limit(resource.RLIMIT_NOFILE, _OPEN_FILES)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    confine()
+    confine(programs=not are_local(config.stores))
 
 
 def main(arguments: Sequence[str]) -> None:
