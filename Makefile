@@ -67,7 +67,7 @@ test-fast: setup  ## Those of `make test` that start no server and no process: u
 	$(PYTEST) -n 4 --lane=fast
 
 test-promises: setup  ## Faults, whole deployments, tutorial, notebooks, frameworks, the wheel: under eight minutes.
-	$(PYTEST) -n 4 --lane=promises
+	$(PYTEST) -n 6 --lane=promises
 
 test-long: setup  ## Each night: all seeds, encodings, networks, ten times the examples, storms, a soak, the install.
 	$(PYTEST) -n 4 --lane=long

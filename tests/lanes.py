@@ -31,6 +31,7 @@ FOLDERS = {
     "tests/witness": "promises",
     "tests/corpus": "promises",
     "tests/unit/benchmarks": "promises",
+    "tests/unit/harness": "promises",
     "tests/gpu": "gpu",
 }
 LANES = ("test", "promises", "long", "gpu")

@@ -25,6 +25,8 @@ from essp_common.objects.directory import DirectoryStore
 from tests.flow.conftest import RunExample
 from tests.harness.robots import CAMERAS, EPISODES, FPS, by_timestamp, state, write_robot
 
+pytestmark = pytest.mark.lane("promises")
+
 TOP = CAMERAS[0]
 FIRST = [sum(e.length for e in EPISODES[:n]) for n in range(len(EPISODES))]
 """Of each episode, the index of its first frame in the data set."""

@@ -10,6 +10,7 @@ a message or a segment of it, and lets the job go.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
@@ -42,7 +43,7 @@ status is kept. What a master costs therefore follows from the jobs under way, n
 _LOOK_S = 1.0
 """How often the store is asked whether another master has taken a fence."""
 _SWEEP_S = 2.0
-"""How often stray bytes are looked for after the end of a job."""
+"""How often stray bytes of jobs are looked for that ended so long ago at least: workers learn of it a moment later."""
 
 
 class JobRunner:
@@ -112,11 +113,11 @@ class JobRunner:
         self._forget()
         if now_s - self._swept_s >= _SWEEP_S:
             self._swept_s = now_s
-            self.sweep()
+            self.sweep(now_s - _SWEEP_S)
 
-    def sweep(self) -> bool:
-        """Free what workers stored for jobs that had ended. Whether there is any such job."""
-        swept = [job for job in self.jobs if job.state.ended and job.leftovers]
+    def sweep(self, ended_by_s: float = math.inf) -> bool:
+        """Free what workers stored for jobs that had ended by then. Whether there is any such job."""
+        swept = [job for job in self.jobs if job.state.ended and job.leftovers and job.ended_s <= ended_by_s]
         for job in swept:
             with self.isolated(job):
                 self.dispatch.sweep(job)
@@ -142,8 +143,7 @@ class JobRunner:
         self.dispatch.command(job, COMMANDS[wanted])
         if wanted.ended:
             self.tracking.ended(job.run.preflight.spec, wanted)
-            job.leftovers = True
-            self._swept_s = self.clock()
+            job.leftovers, job.ended_s = True, self.clock()
             self.dispatch.purge(job)
         return True
 
