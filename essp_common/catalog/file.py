@@ -21,6 +21,7 @@ from essp_common.catalog.schema import (
     LATER,
     REMEDY,
     SCHEMA,
+    SHARED,
     SOURCE_KEY,
     VERSION,
     VERSION_KEY,
@@ -147,7 +148,8 @@ def _read_column(file: Any, small: Any, name: str, wanted: bool, read: Columns) 
     """Add a column to those that were read. Of a file that is not `small`, a table, a part of it is read at a time."""
     ids = read.by_name.get("id")
     beside = ids if name == "uri" and isinstance(ids, Texts) and ids.arrow().type == pa.string() else None
-    column, empty, holes = made_of(COLUMNS[name], _pieces(file, small, name), name in WORDS, beside)
+    pieces = _pieces(file, small, name)
+    column, empty, holes = made_of(COLUMNS[name], pieces, name in WORDS, beside, name in SHARED)
     if len(column) != file.metadata.num_rows:  # only pages have checksums, and not what says which pages there are
         raise ValueError(f"column {name} has {len(column)} rows, and the table {file.metadata.num_rows}")
     if wanted or len(empty) or len(holes) or not sound_alone(name, column):

@@ -198,7 +198,7 @@ def test_frames_off_their_timestamps_are_a_row_with_an_error(tmp_path: Path) -> 
     (robot / f"videos/{TOP}/chunk-000/file-001.mp4").unlink()
     info.write_text(info.read_text().replace('"fps": 9.9', '"fps": 10'))
     rows = built(robot, "c.parquet", BuildOptions(camera=TOP)).catalog.rows
-    assert [row.error for row in rows] == [None, None, None, "vanished: no file"]
+    assert [row.error for row in rows] == [None, None, None, "missing: no file"]
 
 
 def test_values_of_several_lengths_are_no_series(robot: Path, tmp_path: Path) -> None:
