@@ -59,7 +59,8 @@ demo: $(VENV)/.demo  ## Make a labelled video set, train two streams on it, fuse
 PYTEST_OPTIONS ?=
 PYTEST := $(BIN)/python -m pytest $(PYTEST_OPTIONS)
 
-# Lanes: tests/lanes.py says which test runs in which. They wait now and then: four workers keep two cores busy.
+# Lanes: tests/lanes.py says which test runs in which. They wait now and then: four workers keep two
+# cores busy, and six where whole deployments wait for one another.
 test: setup  ## What a change can break: under six minutes on two cores.
 	$(PYTEST) -n 4 --lane=test
 
@@ -67,7 +68,7 @@ test-fast: setup  ## Those of `make test` that start no server and no process: u
 	$(PYTEST) -n 4 --lane=fast
 
 test-promises: setup  ## Faults, whole deployments, tutorial, notebooks, frameworks, the wheel: under eight minutes.
-	$(PYTEST) -n 4 --lane=promises
+	$(PYTEST) -n 6 --lane=promises
 
 test-long: setup  ## Each night: all seeds, encodings, networks, ten times the examples, storms, a soak, the install.
 	$(PYTEST) -n 4 --lane=long

@@ -70,8 +70,8 @@ def _problem(entry: os.DirEntry[str], name: str) -> str | None:
         if entry.is_file():
             return None
     except OSError:
-        return "vanished: a link that leads to itself"
-    return "vanished: a link that leads nowhere" if entry.is_symlink() else "not_video: not a regular file"
+        return "missing: a link that leads to itself"
+    return "missing: a link that leads nowhere" if entry.is_symlink() else "not_video: not a regular file"
 
 
 def _printable(name: str) -> str:

@@ -3,8 +3,8 @@
 | verb | lane | what | on two cores |
 |---|---|---|---|
 | `make test` | `test` | what a change can break | at most 6 minutes |
-| `make test-promises` | `promises` | whole deployments, faults, storms, programs of others | at most 8 minutes |
-| `make test-long` | `long` | all seeds, encodings and networks | each night |
+| `make test-promises` | `promises` | deployments, variants of jobs, faults, storms, programs of others | at most 8 minutes |
+| `make test-long` | `long` | all seeds, encodings, networks; 200 examples of each property | each night |
 | `make test-gpu` | `gpu` | what only a GPU shows | under 2 minutes |
 
 The rule: a test runs in the lane that its mark names (`pytest.mark.lane("long")`, for a whole module `pytestmark`); one
@@ -31,6 +31,7 @@ FOLDERS = {
     "tests/witness": "promises",
     "tests/corpus": "promises",
     "tests/unit/benchmarks": "promises",
+    "tests/unit/harness": "promises",
     "tests/gpu": "gpu",
 }
 LANES = ("test", "promises", "long", "gpu")

@@ -37,11 +37,16 @@ So every call, with a token or without, is refused unless
 process alone, and with a token (scope `metrics` or `read`) those of jobs. There are no cookies, and answers are not to
 be stored or framed.
 
+The metrics server of each process (`ESSP_METRICS_PORT`, in the chart 9100) gives `/metrics` under any address, a name
+without dots, a name that nobody can register (`localhost`, `.local`, `.svc`, `.internal`), and names below the search
+domains of `/etc/resolv.conf`, which in a pod are those of its cluster; under other names it answers 403.
+
 ## Whose a job is
 
 A token may belong to a team (`essp token NAME --team TEAM`). Its bearer sees and changes the jobs of that team, and no
 others: jobs of other teams are in no list, and asking for one is answered with 404, as if it did not exist. Reasons in
-the queue call them "a job of another team". One thing shows: a name that another team has taken is refused (409). A
+the queue call them "a job of another team". Two things show: a name that another team has taken is refused, and so is
+an output that one of its jobs has; neither answer names a job. A
 token with the scope `admin` sees all. Where no token has a team, everybody sees all jobs. An `Idempotency-Key` counts
 for the token that sent it; without tokens, for the address.
 """

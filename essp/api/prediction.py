@@ -284,7 +284,7 @@ def _meant(text: str, stores: Stores, suffixes: frozenset[str]) -> list[VideoRow
         info = store.head(key)
         return [VideoRow(text, uri, "", "", info.size_bytes, info.etag)]
     except NotFound as error:
-        missing = VideoRow(text, uri, "", "", 0, "", error=f"vanished: {error}")
+        missing = VideoRow(text, uri, "", "", 0, "", error=f"missing: {error}")
     except PermanentError as error:
         return [VideoRow(text, uri, "", "", 0, "", error=f"{error.kind}: {error}")]
     try:

@@ -174,7 +174,7 @@ def _values(runs: Sequence[Trained]) -> dict[str, Spread]:
 
 
 def sentences(rows: Sequence[Row], cores: int) -> list[str]:
-    """What binds each storage, and what batches ahead have gained."""
+    """The limiting factor of each storage, and what batches ahead have gained."""
     found = []
     for store in dict.fromkeys(row.labels["store"] for row in rows):
         mine = [row for row in rows if row.labels["store"] == store]
@@ -198,12 +198,15 @@ def _binds(best: Row, cores: int, sizes_differ: bool) -> str:
         f"AU is {percent(au)}, {'which passes' if au >= PASSES else 'below'} the {percent(PASSES, 0)} of MLPerf Storage"
     )
     if au >= PASSES:
-        return f"the accelerator binds {with_}: {passes}; data wait {percent(wait)}, with the first batch."
+        waits = f"data wait {percent(wait)}, with the first batch"
+        return f"the accelerator is the limiting factor {with_}: {passes}; {waits}."
     if busy >= _BUSY_CORES * cores:
-        return f"the cores bind {with_}: {busy:.1f} of {cores} are busy. {passes}; data wait {percent(wait)}."
+        cores_busy = f"{busy:.1f} of {cores} are busy"
+        return f"the cores are the limiting factor {with_}: {cores_busy}. {passes}; data wait {percent(wait)}."
     return (
-        f"the input binds {with_}: {percent(wait)} of the time is spent waiting for data, and {busy:.1f} of {cores} "
-        f"cores are busy. {passes}. More threads or a faster store help; essp bench io says which."
+        f"the input is the limiting factor {with_}: {percent(wait)} of the time is spent waiting for data, and "
+        f"{busy:.1f} of {cores} cores are busy. {passes}. More threads or a faster store help; essp bench io says "
+        "which."
     )
 
 

@@ -226,7 +226,7 @@ def _values(runs: Sequence[Saved]) -> dict[str, Spread]:
 
 
 def sentences(found: Mapping[Mode, Medians], options: CheckpointOptions) -> list[str]:
-    """What checkpoints cost, and what binds."""
+    """What checkpoints cost, and the limiting factor."""
     said = [sentence for mode in ("direct", "background", "burst") if (sentence := _cost(found, mode))]
     if "direct" in found and "burst" in found:
         gain = found["direct"].training_s / found["burst"].training_s
@@ -259,14 +259,14 @@ def _binds(found: Mapping[Mode, Medians], options: CheckpointOptions) -> Iterato
         f"the store takes {direct.held_s:.2f} s a checkpoint ({direct.checkpoint_bytes / direct.held_s / 1e6:.0f} MB/s)"
     )
     if direct.training_s < (1 + _COUNTS) * none.training_s:
-        yield f"the accelerator binds: {store}, and there are {between_s:.2f} s between two."
+        yield f"the accelerator is the limiting factor: {store}, and there are {between_s:.2f} s between two."
     elif direct.held_s <= between_s:
         yield (
-            f"the store binds direct checkpoints: {store}. There are {between_s:.2f} s between two, so that it can "
-            "keep up with a training that does not wait for it."
+            f"the store is the limiting factor of direct checkpoints: {store}. There are {between_s:.2f} s between "
+            "two, so that it can keep up with a training that does not wait for it."
         )
     else:
         yield (
-            f"the store binds: {store}, and there are only {between_s:.2f} s between two. No buffer hides that for "
-            "long: save more seldom, or to a faster store."
+            f"the store is the limiting factor: {store}, and there are only {between_s:.2f} s between two. No buffer "
+            "hides that for long: save less often, or to a faster store."
         )

@@ -1,8 +1,8 @@
 """The micro-benchmark of an input pipeline, without anybody who trains: storages x pipelines x prefetch x threads.
 
 All configurations take turns, run after run, so that a slow spell of the machine hits each of them; the first run of
-each is left out. Raw reads of the same bytes stand beside them as the upper bound, and what binds is said of each
-storage and pipeline.
+each is left out. Raw reads of the same bytes stand beside them as the upper bound, and the limiting factor is named for
+each storage and pipeline.
 """
 
 from __future__ import annotations

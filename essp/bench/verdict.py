@@ -1,4 +1,4 @@
-"""What binds an input pipeline, from its rates, those of raw reads, and the cores that both keep busy.
+"""The limiting factor of an input pipeline, from its rates, those of raw reads, and the cores that both keep busy.
 
     cores      the cores that this process may use are busy
     device     the pipeline is nearly as fast as raw reads of the same bytes (network: from another machine)
@@ -6,8 +6,8 @@
     lock       neither, and more threads gain nothing while about one core is busy: Python runs one thread at a time
     turns      neither: threads read and compute by turns, so more of them help
 
-Raw reads that keep all cores busy are reads of memory: then the cores bind, although the pipeline is as fast. Cores
-that other processes keep busy are not there for this one, so the sentence names them.
+Raw reads that keep all cores busy are reads of memory: then the cores are the limiting factor, although the pipeline is
+as fast. Cores that other processes keep busy are not there for this one, so the sentence names them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _BEYOND = 1.05
 _GAIN = 0.1
 """A gain of at least this share is worth more threads."""
 _SCALES = 1.5
-"""Twice the threads gain at least this while a latency binds, and less where a bandwidth does."""
+"""Twice the threads gain at least this while a latency is the limiting factor, and less where a bandwidth is."""
 
 
 class Binds(StrEnum):
@@ -77,34 +77,36 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What binds, and why."""
+    """The limiting factor, and why."""
 
     binds: Binds
     sentence: str
 
 
 def judge(case: Case) -> Verdict:
-    """What binds the pipeline where it is fastest."""
+    """The limiting factor of the pipeline where it is fastest."""
     best, raw = fastest(case.pipeline), fastest(case.raw)
     share = best.rate / raw.rate
     binds = _binds(case, best, raw)
     reads = f"raw reads are {_times(1 / share)} as fast"
     match binds:
         case Binds.CORES:
-            why = f"the cores bind: {best.cpu_cores:.1f} of {_cores(case.cores)} are busy with it"
+            why = f"the cores are the limiting factor: {best.cpu_cores:.1f} of {_cores(case.cores)} are busy with it"
             why += f", {best.other_cores:.1f} with other processes" if best.other_cores >= _NOTABLE else ""
             why += f", and {reads}"
         case Binds.LOCK:
-            why = f"the interpreter's lock binds: about one core is busy, more threads gain nothing, and {reads}"
+            why = "the interpreter's lock is the limiting factor: about one core is busy, more threads gain nothing, "
+            why += f"and {reads}"
         case Binds.DECODER:
-            why = f"the decoder binds: {_threads(best.threads)} computed all the time, {reads}, and "
+            why = f"the decoder is the limiting factor: {_threads(best.threads)} computed all the time, {reads}, and "
             why += f"{_cores(case.cores)} are there: more threads help"
         case Binds.TURNS:
-            why = f"neither cores nor reads bind: {best.cpu_cores:.1f} of {_cores(case.cores)} are busy, and {reads}: "
+            why = "neither cores nor reads are the limiting factor: "
+            why += f"{best.cpu_cores:.1f} of {_cores(case.cores)} are busy, and {reads}: "
             why += "threads read and compute by turns"
             why += "" if _stuck(case, best) else ", so more of them help"
         case _:
-            why = f"the {binds} binds: this is {percent(share, 0)} of raw reads, "
+            why = f"the {binds} is the limiting factor: this is {percent(share, 0)} of raw reads, "
             if share > _BEYOND:
                 why += (
                     "which are no bound here: something was cached for one of them, or the rates vary; try more --runs"

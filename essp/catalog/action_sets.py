@@ -85,7 +85,7 @@ def kth(found: Found) -> Iterator[Entry]:
                 yield replace(whole, id=f"{whole.id}#{piece.strip()}", error=f"segment: {key}: {piece!r} are no frames")
     for name in sequences:
         if name not in there:
-            yield found.vanished(name, key or "", name.split("_")[1])
+            yield found.missing(name, key or "", name.split("_")[1])
 
 
 def _sequences_of(found: Found) -> str | None:
@@ -124,7 +124,7 @@ def hmdb51(found: Found) -> Iterator[Entry]:
             continue
         info = videos.get(line.name)
         if info is None:
-            yield found.vanished(line.name, key, line.class_name, line.split)
+            yield found.missing(line.name, key, line.class_name, line.split)
             continue
         columns, group = split_columns(splits[info.key]), _film(info, line.class_name)
         yield found.entry(info, line.class_name, line.split, group=group, meta=columns)
@@ -195,7 +195,7 @@ def hollywood2(found: Found) -> Iterator[Entry]:
         names = tuple(sorted(name for name, mark in marks[clip].items() if mark == "1"))
         info = found.called(clip)
         if info is None:
-            yield found.vanished(clip, key, names[0] if names else "", split, [clip])
+            yield found.missing(clip, key, names[0] if names else "", split, [clip])
         elif clip in wrong:
             yield found.entry(info, names[0] if names else "", split, error=wrong[clip])
         elif not names:
@@ -239,7 +239,7 @@ def ccv(found: Found) -> Iterator[Entry]:
             shown = tuple(name for name, mark in zip(_CCV_CLASSES, columns, strict=True) if _number(mark) == 1)
             info = found.called(video)
             if info is None:
-                yield found.vanished(video, names, shown[0] if shown else "", split, [video])
+                yield found.missing(video, names, shown[0] if shown else "", split, [video])
             elif not shown:
                 yield found.entry(info, "", split, error=f"unlabelled: {rows} has no 1 for it")
             else:

@@ -11,6 +11,7 @@ that is not there or not what it was said to be.
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -249,8 +250,8 @@ def _run(whole: VideoRow, timing: Timing, segment: Segment, count: int) -> Video
 
 def file_row(file: VideoRow, outcome: Outcome) -> VideoRow:
     """The row of a whole file: what was known of it, and what reading it came to."""
-    if outcome.error is not None:
-        return replace(file, error=outcome.error)
+    if outcome.error is not None:  # of a file that the catalog does not know yet, nobody can say that it was there
+        return replace(file, error=re.sub(r"^vanished:", "missing:", outcome.error))
     facts: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in outcome.facts.items()
     }

@@ -40,7 +40,7 @@ from essp.catalog.found import few, is_video, lines_of
 from essp.listed_files import FORMS, LABEL_COLUMNS, PATH_COLUMNS, asked
 from essp.uris import listed_uri
 from essp_common.catalog.targets import Targets, pack
-from essp_common.errors import ConfigError, PermanentError
+from essp_common.errors import ConfigError, NotFound, PermanentError
 from essp_common.objects.documents import CsvFile, CsvRow, text_of
 from essp_common.objects.keys import escaped
 from essp_common.planning.splits import SPLIT_NAMES, canonical_split
@@ -332,7 +332,8 @@ def _with_files(entries: Sequence[Entry], stores: Stores, pool: ThreadPoolExecut
         try:
             there, info = asked(uri, stores, lambda store, key: store.head(key))
         except (PermanentError, ConfigError) as error:  # a server may refuse one file, and give the others
-            return _File(uri, error=f"{error.kind}: {error}", refused=error if isinstance(error, ConfigError) else None)
+            kind = "missing" if isinstance(error, NotFound) else error.kind  # nobody can say that it was there
+            return _File(uri, error=f"{kind}: {error}", refused=error if isinstance(error, ConfigError) else None)
         return _File(there, info.size_bytes, info.etag)
 
     uris = sorted({entry.uri for entry in entries if entry.uri})

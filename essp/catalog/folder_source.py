@@ -157,7 +157,7 @@ def ucf101(found: Found, lists: Sequence[str]) -> Iterable[Entry]:
         columns = split_columns(said)
         yield found.entry(info, parts[-2], assigned.split if assigned else "", error=error, meta=columns)
     for name, assigned in missing.items():
-        yield found.vanished(name, assigned.list_key, name.partition("/")[0], assigned.split)
+        yield found.missing(name, assigned.list_key, name.partition("/")[0], assigned.split)
 
 
 def split_columns(splits: Mapping[int, str]) -> dict[str, str]:

@@ -107,7 +107,7 @@ def _of_kinetics(found: Found, key: str, columns: Sequence[str], row: CsvRow) ->
     cut = f"{video}_{start_s:06.0f}_{end_s:06.0f}"
     info = found.called(cut, video)
     if info is None:
-        return found.vanished(cut, key, label, split, (cut, video))
+        return found.missing(cut, key, label, split, (cut, video))
     further = {name: values[name.lower()] for name in columns if name and name.lower() not in ("label", "split")}
     entry = found.entry(info, label, split, group=video, meta=further, unlabelled=unlabelled)
     if PurePosixPath(info.key).stem == cut:

@@ -197,7 +197,7 @@ class Found:
         """Of a video that is there."""
         return Entry(info.key, self.store.uri(info.key), class_name, split, info.size_bytes, info.etag, **more)
 
-    def vanished(
+    def missing(
         self, name: str, list_key: str, class_name: str = "", split: str = "", called: Sequence[str] = ()
     ) -> Entry:
         """Of a video that a list names, and that is not there, or not the only one that may be meant.
@@ -206,7 +206,7 @@ class Found:
         """
         held = [info for stem in called for info in self._called(stem)] or self._ending(name)
         cures = filter(None, map(self._in_other_case, called or (name,)))
-        error = f"vanished: {list_key} names it, but there is no such file below {self._folder}{next(cures, '')}"
+        error = f"missing: {list_key} names it, but there is no such file below {self._folder}{next(cures, '')}"
         if held:
             self._doubtful.update(info.key for info in held)
             error = f"doubled: {list_key} names it, and it may be {few([info.key for info in held])}; leave one of them"

@@ -65,7 +65,7 @@ def something(found: Found) -> Iterator[Entry]:
             class_name = label.replace("[", "").replace("]", "")
             info = found.called(name)
             if info is None:
-                yield found.vanished(name, key, class_name, split, [name])
+                yield found.missing(name, key, class_name, split, [name])
                 continue
             meta = {"sentence" if k == "label" else k: v for k, v in row.items() if k not in ("id", "template")}
             given = row.get("template", row.get("label"))
@@ -116,7 +116,7 @@ def _video(found: Found, key: str, name: str, video: Mapping[str, Any]) -> Itera
     split, called = canonical_split(subset), (f"v_{name}", name)
     info = found.called(*called)
     if info is None:
-        yield found.vanished(name, key, "", split, called)
+        yield found.missing(name, key, "", split, called)
         return
     meta = {k: v for k, v in video.items() if k not in ("annotations", "subset")}
     annotations = video.get("annotations") or []

@@ -131,7 +131,7 @@ def lerobot(found: Found) -> Iterator[Entry]:
                 yield Entry(entry_id, found.store.uri(key), tasks[0] if tasks else "", split, error=what)
                 continue
             if item is None:
-                yield Entry(entry_id, found.store.uri(key), tasks[0] if tasks else "", split, error="vanished: no file")
+                yield Entry(entry_id, found.store.uri(key), tasks[0] if tasks else "", split, error="missing: no file")
                 continue
             yield Entry(
                 entry_id,

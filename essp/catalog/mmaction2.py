@@ -95,7 +95,7 @@ def _videos(found: Found, key: str) -> Iterator[Entry]:
         none = next((label for label in labels if label < 0 or (names and label >= len(names))), None)
         classes = ("",) if none is not None else tuple(names[label] if names else str(label) for label in labels)
         if info is None:
-            yield found.vanished(line.path, key, classes[0], split)
+            yield found.missing(line.path, key, classes[0], split)
         elif none is not None:
             yield found.entry(info, "", split, error=f"unlabelled: line {line.place}: there is no class {none}")
         else:

@@ -7,7 +7,8 @@ the clock, after ten times as long. Memory
 that one file has damaged may bring the process down at a later one, so a crash is held against a file only when it
 was the first that a process read; otherwise the file gets a process of its own.
 
-Children answer in JSON and not in pickles: what has read untrusted bytes must not be able to run code here. They are
+Children answer in JSON and not in pickles: what has read untrusted bytes must not be able to run code here. They know
+no secrets but those of the stores that they read (`essp_common/runtime/confinement.py`). They are
 `python -m essp.catalog.probing CONNECTION`, and import nothing of the script that wants the facts.
 """
 
@@ -17,6 +18,7 @@ import errno
 import json
 import logging
 import math
+import os
 import re
 import resource
 import signal
@@ -36,6 +38,7 @@ from essp_common.distribution import remedy
 from essp_common.errors import ConfigError, EsspError, PermanentError, TransientError, Unavailable
 from essp_common.objects.block_sums import BlockSums, head_sums
 from essp_common.objects.ranged import noting
+from essp_common.runtime import confinement
 from essp_common.runtime.children import deaf_to_interrupts, module_command
 from essp_common.wiring import Stores
 
@@ -77,6 +80,8 @@ class ProbeOptions:
     probe: str = PROBE
     sums: bool = False
     """Whether the facts are to have checksums of the file's blocks, made of the bytes that are read anyway."""
+    confined: bool = True
+    """Whether children may only read; false for a probe of somebody's own that writes."""
 
     @property
     def hung_s(self) -> float:
@@ -182,6 +187,7 @@ class _Child:
         with theirs:  # closed here, or its end would go unnoticed
             self._process = self._begun(theirs.fileno())
         wanted = {"path": sys.path, "roots": roots, "options": asdict(options)}
+        wanted["environment"] = confinement.of_stores(roots)
         with suppress(BrokenPipeError, ConnectionResetError):  # whoever reads notices that it is gone
             self.connection.send_bytes(json.dumps(wanted).encode())
         self._hung_s = options.hung_s
@@ -198,7 +204,9 @@ class _Child:
         command = module_command("essp.catalog.probing", connection)
         try:
             with deaf_to_interrupts():
-                return subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[connection])
+                return subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, pass_fds=[connection], env=confinement.environment()
+                )
         except OSError as error:
             self.connection.close()
             raise Unavailable(f"a process that reads videos cannot be started: {error.strerror}") from error
@@ -241,7 +249,10 @@ def _serve(connection: Connection) -> None:
     except (EOFError, ConnectionResetError):
         return
     sys.path[:] = wanted["path"]
+    os.environ.update(wanted["environment"])
     options = ProbeOptions(**wanted["options"])
+    if options.confined and confinement.are_local(wanted["roots"]):  # else a client may keep what it logs in with
+        confinement.confine()
     module, _, name = options.probe.partition(":")
     try:
         function = getattr(import_module(module), name)

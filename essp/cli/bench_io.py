@@ -1,4 +1,4 @@
-"""`essp bench io`: how fast samples are read and decoded, beside raw reads, and what binds."""
+"""`essp bench io`: how fast samples are read and decoded, beside raw reads, and the limiting factor."""
 
 from __future__ import annotations
 
@@ -79,7 +79,8 @@ def main(
     """Measure how fast samples of SOURCE are shuffled, read, decoded, scaled and made into batches.
 
     Each number of threads is measured with each pipeline, prefetch, store and throttle, beside raw reads of the same
-    bytes, and a sentence says what binds. What is damaged is left out and counted. Ctrl-C gives what there is.
+    bytes, and a sentence names the limiting factor. What is damaged is left out and counted. Ctrl-C gives what there
+    is.
     """
     options = IoOptions(
         kinds=words(pipeline, "--pipeline", get_args(Kind)),

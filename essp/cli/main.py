@@ -59,6 +59,18 @@ class LazyGroup(TyperGroup):
             ctx.fail(f"No such command {name!r}. Did you mean {near[0]!r}?")
         return super().resolve_command(ctx, args)
 
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command that is called. What is wrong with an option is said as of a field of a job."""
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as error:
+            if (problems := getattr(error.__cause__, "errors", None)) is not None:
+                from essp_common.validation import requirement, shown  # loads pydantic, which this error has done
+
+                found = problems()[0]
+                error.message = f"it {requirement(found)}, and is {shown(found['input'])}"
+            raise
+
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
         """Names from the table: to load every command takes seconds."""
         known = {name: command for section in SECTIONS.values() for name, command in section.items()}

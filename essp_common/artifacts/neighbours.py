@@ -13,9 +13,8 @@ from collections.abc import Iterator
 from itertools import islice
 
 from essp_common.artifacts import layout
-from essp_common.artifacts.removal import holder_of
+from essp_common.artifacts.removal import Holder, holder_of
 from essp_common.errors import ConfigError, EsspError
-from essp_common.job.spec import JobSpec
 from essp_common.objects.port import ObjectStore
 from essp_common.wiring import Stores
 
@@ -25,7 +24,7 @@ _MOST_KEYS = 2_000
 """Of other stores: two requests."""
 
 
-def outputs_around(stores: Stores, uri: str) -> Iterator[tuple[str, JobSpec]]:
+def outputs_around(stores: Stores, uri: str) -> Iterator[tuple[str, Holder]]:
     """The outputs that a folder lies in, the nearest first, each with its job."""
     for place in real_uris(uri):
         scheme, _, path = place.partition("://")
@@ -39,7 +38,7 @@ def outputs_around(stores: Stores, uri: str) -> Iterator[tuple[str, JobSpec]]:
                 yield above.uri(layout.SPEC).removesuffix(f"/{layout.SPEC}"), found
 
 
-def outputs_within(output: ObjectStore) -> Iterator[tuple[str, JobSpec]]:
+def outputs_within(output: ObjectStore) -> Iterator[tuple[str, Holder]]:
     """The outputs in a folder, as far as they are found soon, each with its job."""
     place = output.uri(layout.SPEC).removesuffix(f"/{layout.SPEC}")
     end = f"/{layout.SPEC}"
@@ -59,12 +58,11 @@ def real_uris(uri: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys((uri, f"file://{os.path.realpath(uri.removeprefix('file://'))}")))
 
 
-def _job_at(output: ObjectStore) -> JobSpec | None:
+def _job_at(output: ObjectStore) -> Holder | None:
     try:
-        holder = holder_of(output)
+        return holder_of(output)
     except EsspError:  # it may not be looked into, or its `spec.json` is somebody else's
         return None
-    return None if holder is None else holder.spec
 
 
 def _near_files(root: str, name: str) -> Iterator[str]:

@@ -3,6 +3,7 @@
     Numbers   a NumPy array of the smallest type that holds them
     Texts     strings end to end in one buffer
     Blobs     the same of bytes
+    Shared    bytes of which rows that follow one another have the same, as segments of one file: each is there once
     Prefixed  strings that are those of another column, all different, behind the same beginning: URIs below one source
     Words     strings of which many are equal (classes, codecs): a small number for each, and the words
     Lists     lists of integers end to end, such as keyframes
@@ -138,6 +139,42 @@ class Prefixed(Texts):
         return pc.binary_join_element_wise(start, super().arrow().cast(pa.large_string()), end)
 
 
+class Shared:
+    """Byte strings of which rows that follow one another have the same: each is there once."""
+
+    def __init__(self, places: NDArray[Any], once: Blobs) -> None:
+        """`places`: where in `once` that of each row is."""
+        self.places = places
+        self.once = once
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def value(self, place: int) -> bytes:
+        """One of them."""
+        return self.once.encoded(int(self.places[place]))
+
+    def values(self, places: NDArray[Any]) -> list[bytes]:
+        """Those at these places; rows that share one get the same object."""
+        wanted, back = np.unique(self.places[places], return_inverse=True)
+        found = self.once.values(wanted)
+        return [found[place] for place in back.tolist()]
+
+    @property
+    def lengths(self) -> NDArray[Any]:
+        """Bytes of each."""
+        each: NDArray[Any] = self.once.lengths[self.places]
+        return each
+
+    def taken(self, places: NDArray[Any]) -> Shared:
+        """Those at these places."""
+        return Shared(self.places[places], self.once)
+
+    def arrow(self) -> Any:
+        """As a pyarrow array."""
+        return self.once.arrow().take(pa.array(self.places))
+
+
 class Words:
     """Strings of which many are equal."""
 
@@ -222,7 +259,7 @@ class Lists:
         return kind.from_arrays(pa.array(self.edges), pa.array(self.numbers))
 
 
-Column: TypeAlias = Numbers | Blobs | Words | Lists
+Column: TypeAlias = Numbers | Blobs | Shared | Words | Lists
 
 
 class Made(NamedTuple):
@@ -235,10 +272,13 @@ class Made(NamedTuple):
     """The rows with a list that lacks an entry."""
 
 
-def made_of(kind: pa.DataType, pieces: Iterable[Any], words: bool = False, beside: Texts | None = None) -> Made:
+def made_of(
+    kind: pa.DataType, pieces: Iterable[Any], words: bool = False, beside: Texts | None = None, shared: bool = False
+) -> Made:
     """The column of these `pyarrow.Array`s, which come one after the other.
 
     `words`: the pieces are dictionaries of strings. `beside`: strings, all different, as which the column's may end.
+    `shared`: of bytes, which rows that follow one another may share.
     """
     empty: list[NDArray[np.int64]] = []
     holes: list[NDArray[np.int64]] = []
@@ -249,7 +289,7 @@ def made_of(kind: pa.DataType, pieces: Iterable[Any], words: bool = False, besid
     elif pa.types.is_list(kind):
         column = _lists(whole)
     elif pa.types.is_binary(kind):
-        column = _end_to_end(whole, Blobs)
+        column = _shared(whole) if shared else _end_to_end(whole, Blobs)
     elif pa.types.is_string(kind):
         column = _behind(whole, beside) if beside is not None else _end_to_end(whole, Texts)
     else:
@@ -356,6 +396,25 @@ def _words(pieces: list[Any]) -> Words:
     places = np.append(once.indices.to_numpy(), -1)
     codes = np.concatenate([np.asarray(piece.indices.fill_null(-1).to_numpy(False), np.int32) for piece in pieces])
     return Words(narrow(places[codes]), _end_to_end([once.dictionary], Texts))
+
+
+def _shared(pieces: Iterable[Any]) -> Blobs | Shared:
+    """Of bytes: as `Shared` where any row has the same as the one before it."""
+    changes: list[NDArray[np.bool_]] = [np.zeros(0, np.bool_)]
+
+    def distinct() -> Iterator[Any]:
+        last = None
+        for piece in pieces:
+            if not len(piece):
+                continue
+            full = piece.fill_null(b"") if piece.null_count else piece
+            differs = pc.not_equal(full[1:], full[:-1]).to_numpy(False)
+            changes.append(np.append(full[0].as_py() != last, differs))
+            last = full[-1].as_py()
+            yield full.filter(pa.array(changes[-1]))
+
+    once, new = _end_to_end(distinct(), Blobs), np.concatenate(changes)
+    return once if len(once) == len(new) else Shared(narrow(np.cumsum(new) - 1), once)
 
 
 def _address(array: Any) -> tuple[int, int, int]:

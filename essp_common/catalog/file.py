@@ -21,6 +21,7 @@ from essp_common.catalog.schema import (
     LATER,
     REMEDY,
     SCHEMA,
+    SHARED,
     SOURCE_KEY,
     VERSION,
     VERSION_KEY,
@@ -34,6 +35,8 @@ from essp_common.runtime.memory import memory_limit
 
 _PIECE = 2**16
 """Rows of a column that are read at a time."""
+_SMALL_BYTES = 2**22
+"""What a table may take in memory for all of it to be read at once."""
 _REQUIRED = ("id", "uri", "class_name", "split", "size_bytes", "etag", "error")
 _DIFFERENT = ("id", "uri", "etag", "size_bytes", "timestamps", "targets", "sums")
 _IN_TURN = ("group", *(name for name in COLUMNS if name != "group"))
@@ -112,9 +115,10 @@ def _read(store: ObjectStore, key: str, uri: str, wanted: Collection[str]) -> tu
             if found := list(type_problems(file.schema_arrow, expected)):
                 raise ConfigError(f"{uri}: {'; '.join(found)}; {REMEDY}")
         with _opened(path, data, WORDS & set(expected)) as file:
-            for name in _IN_TURN:
-                if name in expected and (name in wanted or name not in CHECKED):
-                    _read_column(file, name, name in wanted, read)
+            needed = [name for name in _IN_TURN if name in expected and (name in wanted or name not in CHECKED)]
+            small = tables.read(file, needed) if _in_memory_bytes(file.metadata) <= _SMALL_BYTES else None
+            for name in needed:
+                _read_column(file, small, name, name in wanted, read)
             for name in lacking & set(wanted):
                 read.by_name[name] = _without(name, file.metadata.num_rows)
     except FileNotFoundError as error:
@@ -140,11 +144,12 @@ def _fault(store: ObjectStore, key: str, error: BaseException) -> str:
     return "its end is missing" if last != _PARQUET else f"it is damaged ({tables.reason(error)})"
 
 
-def _read_column(file: Any, name: str, wanted: bool, read: Columns) -> None:
-    """Add a column to those that were read. What is read of a file at a time is a part of one column."""
+def _read_column(file: Any, small: Any, name: str, wanted: bool, read: Columns) -> None:
+    """Add a column to those that were read. Of a file that is not `small`, a table, a part of it is read at a time."""
     ids = read.by_name.get("id")
     beside = ids if name == "uri" and isinstance(ids, Texts) and ids.arrow().type == pa.string() else None
-    column, empty, holes = made_of(COLUMNS[name], _pieces(file, name), name in WORDS, beside)
+    pieces = _pieces(file, small, name)
+    column, empty, holes = made_of(COLUMNS[name], pieces, name in WORDS, beside, name in SHARED)
     if len(column) != file.metadata.num_rows:  # only pages have checksums, and not what says which pages there are
         raise ValueError(f"column {name} has {len(column)} rows, and the table {file.metadata.num_rows}")
     if wanted or len(empty) or len(holes) or not sound_alone(name, column):
@@ -164,9 +169,9 @@ def _opened(path: str | None, data: bytes | None, words: Collection[str] = ()) -
     return tables.opened(path if path is not None else pa.BufferReader(data), words)
 
 
-def _pieces(file: Any, name: str) -> Iterator[Any]:
-    if name in WORDS or file.metadata.num_rows <= _PIECE:
-        column = tables.read(file, [name]).column(name)
+def _pieces(file: Any, small: Any, name: str) -> Iterator[Any]:
+    if small is not None or name in WORDS or file.metadata.num_rows <= _PIECE:
+        column = (tables.read(file, [name]) if small is None else small).column(name)
         column.validate(full=True)
         yield from column.chunks
     else:
@@ -199,10 +204,14 @@ def _check_version(uri: str, metadata: Mapping[bytes, bytes]) -> None:
         raise ConfigError(f"{uri} is a catalog of version {version}, this is ESSP with version {VERSION}: {REMEDY}")
 
 
+def _in_memory_bytes(metadata: Any) -> int:
+    text = sum(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
+    return int(metadata.num_rows * _ROW_BYTES + text)
+
+
 def _check_size(uri: str, metadata: Any) -> None:
     """A small file can list millions of equal rows, and its end says how many before any of them is read."""
-    text = sum(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
-    needed, limit = metadata.num_rows * _ROW_BYTES + text, memory_limit()
+    needed, limit = _in_memory_bytes(metadata), memory_limit()
     if needed > limit * _SHARE:
         raise ConfigError(
             f"{uri} lists {metadata.num_rows:,} videos, which would take {size(needed)} of the {size(limit)} of memory "

@@ -16,8 +16,19 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from essp_common.catalog.columns import Blobs, Column, Lists, Numbers, Texts, Words, made_of, value_of, values_of
-from essp_common.catalog.schema import COLUMNS, REMEDY, WORDS
+from essp_common.catalog.columns import (
+    Blobs,
+    Column,
+    Lists,
+    Numbers,
+    Shared,
+    Texts,
+    Words,
+    made_of,
+    value_of,
+    values_of,
+)
+from essp_common.catalog.schema import COLUMNS, REMEDY, SHARED, WORDS
 from essp_common.errors import ConfigError
 
 _AT_ONCE = 4096
@@ -182,8 +193,11 @@ class Rows(Sequence[VideoRow]):
         return self._words(name).used(self.places)
 
     def lengths(self, name: str) -> NDArray[Any]:
-        """The bytes of each text of a column."""
-        found: NDArray[Any] = self._texts(name).lengths[self.places]
+        """The bytes of each value of a column of texts or of bytes."""
+        column = self.columns[name]
+        if not isinstance(column, Blobs | Shared):
+            raise TypeError(f"{name} is no column of texts")
+        found: NDArray[Any] = column.lengths[self.places]
         return found
 
     def lists(self, name: str) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
@@ -295,7 +309,12 @@ def _columns_of(rows: Sequence[VideoRow]) -> dict[str, Column]:
     values["time_base_den"] = [row.time_base[1] for row in rows]
     arrays = {name: pa.array(values[name], kind) for name, kind in COLUMNS.items()}
     return {
-        name: made_of(COLUMNS[name], [array.dictionary_encode() if name in WORDS else array], name in WORDS).column
+        name: made_of(
+            COLUMNS[name],
+            [array.dictionary_encode() if name in WORDS else array],
+            name in WORDS,
+            shared=name in SHARED,
+        ).column
         for name, array in arrays.items()
     }
 

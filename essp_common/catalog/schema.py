@@ -51,6 +51,8 @@ KEYFRAMES = ("keyframe_pts", "keyframe_frame", "keyframe_offset")
 """One list a video, all of the same length: an entry for each keyframe."""
 WORDS = frozenset({"class_name", "split", "container", "codec", "pixel_format", "group", "notes", "error"})
 """The columns of `Words`."""
+SHARED = frozenset({"timestamps", "sums"})
+"""The columns of which rows of one file have the same bytes."""
 LATER = frozenset({"notes", "sums"})
 """The columns that catalogs of this version may lack, since they came later: texts and bytes, which are then empty."""
 SCHEMA = pa.schema(list(COLUMNS.items()), metadata={VERSION_KEY: VERSION})

@@ -4,13 +4,15 @@ Each process reads the whole topic, from its beginning and without a group, so a
 as one that was there from the start. The topic is small. Every command carries the job's snapshot, so only the latest
 command of a job counts. Of two masters the one with the higher fence wins: a command with a lower fence than the
 latest one of its job is ignored. If the bus does not answer, the feed keeps what it knows and polls again until
-`close`.
+`close`. Thousands of jobs may have ended, and a message takes many times its size once it is parsed: commands that
+ended a job are kept packed.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+import zlib
 from collections.abc import Callable, Collection, Sequence
 from typing import TypeAlias
 
@@ -50,6 +52,7 @@ class ControlFeed:
     def __init__(self, bus: Bus) -> None:
         """Follow the topic in a thread of its own, until `close`."""
         self._latest: dict[str, Control] = {}
+        self._ended: dict[str, bytes] = {}
         self._listeners: list[Listener] = []
         self._changed = threading.Condition()
         self._dispatch = threading.RLock()  # one command at a time reaches the listeners, in order
@@ -61,7 +64,7 @@ class ControlFeed:
     def latest(self, job: str) -> Control | None:
         """The last command of a job, or None while nothing is known of it."""
         with self._changed:
-            return self._latest.get(job)
+            return self._known(job)
 
     def state(self, job: str) -> Command:
         """The last command of a job; `COMMAND_UNSPECIFIED` while nothing is known of it."""
@@ -101,20 +104,20 @@ class ControlFeed:
     def jobs(self) -> dict[str, Control]:
         """The last command of every job."""
         with self._changed:
-            return dict(self._latest)
+            return self._latest | {job: _unpacked(packed) for job, packed in self._ended.items()}
 
     def wait(self, job: str, timeout_s: float, commands: Collection[Command] = ()) -> Control | None:
         """Wait until the job's last command is one of `commands` (none given: any). None when time is up or
         the feed is closed."""
 
         def arrived() -> bool:
-            control = self._latest.get(job)
+            control = self._known(job)
             return self._closing.is_set() or (control is not None and (not commands or control.command in commands))
 
         with self._changed:
             if not self._changed.wait_for(arrived, timeout_s) or self._closing.is_set():
                 return None
-            return self._latest[job]
+            return self._known(job)
 
     def on_change(self, listener: Listener) -> None:
         """Call `listener` with the last command of every job known by now, then with each that arrives.
@@ -161,10 +164,20 @@ class ControlFeed:
         except BadMessage as error:
             refuse("control", record, error)
             return None
-        known = self._latest.get(control.job)
+        known = self._known(control.job)
         if known is not None and control.fence < known.fence:
             return None
-        self._latest[control.job] = control
+        if control.command in ENDED:
+            self._ended[control.job] = zlib.compress(record.value)
+            self._latest.pop(control.job, None)
+        else:
+            self._latest[control.job] = control
+            self._ended.pop(control.job, None)
+        return control
+
+    def _known(self, job: str) -> Control | None:
+        if (control := self._latest.get(job)) is None and (packed := self._ended.get(job)) is not None:
+            return _unpacked(packed)
         return control
 
     def _notify(self, listener: Listener, control: Control) -> None:
@@ -172,3 +185,7 @@ class ControlFeed:
             listener(control)
         except Exception:  # a listener must not cut the others off from the master
             log.exception("control: a listener failed on %s", control.job)
+
+
+def _unpacked(packed: bytes) -> Control:
+    return Control.FromString(zlib.decompress(packed))

@@ -29,8 +29,9 @@ log = logging.getLogger(__name__)
 
 SEEN_S = 30.0
 """Within so long of its beginning everybody can know of a condition."""
-_READY_IN_SPITE_OF = frozenset({Kind.MIXED_RELEASES})
-"""An upgrade waits for its new processes to be ready, and this is over when the upgrade is."""
+_READY_IN_SPITE_OF = frozenset({Kind.MIXED_RELEASES, Kind.DEFECT})
+"""An upgrade waits for its new processes to be ready, and mixed releases are over when the upgrade is. Of a defect one
+part suffers, and everything else is to go on."""
 Subject = tuple[Kind, str]
 """A kind, and whom it concerns: a pool, a training, `master`."""
 Source = Callable[[], Mapping[Subject, str]]

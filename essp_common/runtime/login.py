@@ -25,12 +25,17 @@ NOBODY = Login()
 
 
 def password_in(path: str) -> str:
-    """The password in a file, without line breaks after it. Raises `ConfigError`."""
+    """The password in a file. Raises `ConfigError`."""
+    return secret_in(path, "password_file")
+
+
+def secret_in(path: str, setting: str) -> str:
+    """What the file of this setting holds, without line breaks after it. Raises `ConfigError`."""
     try:
-        password = Path(path).read_text(encoding="utf-8").rstrip("\r\n")
+        secret = Path(path).read_text(encoding="utf-8").rstrip("\r\n")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise ConfigError(f"password_file: {path} cannot be read: {reason}") from error
-    if not password:
-        raise ConfigError(f"password_file: {path} is empty; write the password into it")
-    return password
+        raise ConfigError(f"{setting}: {path} cannot be read: {reason}") from error
+    if not secret:
+        raise ConfigError(f"{setting}: {path} is empty; write the secret into it")
+    return secret

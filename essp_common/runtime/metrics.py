@@ -16,13 +16,14 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, Counter, Gauge, Histogram, generate_latest
 
 from essp_common import distribution
 from essp_common.errors import ConfigError
+from essp_common.runtime.hosts import is_inside, search_domains
 from essp_common.runtime.listening import EVERYWHERE, listening
 
 log = logging.getLogger(__name__)
@@ -103,7 +104,11 @@ def frames(what: str) -> int:
 
 
 class MetricsServer:
-    """Serves metrics and health of this process over HTTP, from a thread of its own."""
+    """Serves metrics and health of this process over HTTP, from a thread of its own.
+
+    Metrics are refused under a name that a page's owner may have had lead here (`hosts.py`). Prometheus asks for an
+    address, or for a name of the cluster; probes may use any name.
+    """
 
     def __init__(
         self,
@@ -114,7 +119,8 @@ class MetricsServer:
     ) -> None:
         """`port` 0 takes a free one (see `port`). `hindered`: what keeps the service from work, in lines; empty:
         nothing does. Raises `ConfigError` when the port is taken."""
-        handler = type("_Handler", (_Handler,), {"ready": staticmethod(ready), "hindered": staticmethod(hindered)})
+        asked = {"ready": staticmethod(ready), "hindered": staticmethod(hindered), "domains": search_domains()}
+        handler = type("_Handler", (_Handler,), asked)
         try:
             listener = listening(host, port)
         except OSError as error:
@@ -153,9 +159,15 @@ class _Handler(BaseHTTPRequestHandler):
     """Seconds. A client that says nothing for so long is hung up on: it holds a thread."""
     ready: Callable[[], bool]
     hindered: Callable[[], str]
+    domains: Sequence[str] = ()
+    """Below which the names of this network lie."""
 
     def do_GET(self) -> None:
-        if self.path == "/metrics":
+        if self.path == "/metrics" and not all(is_inside(host, self.domains) for host in self._hosts()):
+            self._answer(
+                403, b"the header Host is a name of the internet; ask for an address or a name of this network\n"
+            )
+        elif self.path == "/metrics":
             self.hindered()  # the gauge of conditions says what holds now
             self._answer(200, generate_latest(), CONTENT_TYPE_LATEST)
         elif self.path == "/livez":
@@ -165,6 +177,10 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(503 if why else 200, why.encode() or b"ready\n")
         else:
             self._answer(404, b"see /metrics, /livez and /readyz\n")
+
+    def _hosts(self) -> Sequence[str]:
+        """What the client calls this server; nothing where it is no browser."""
+        return self.headers.get_all("Host", [])
 
     def end_headers(self) -> None:
         self.send_header("Cache-Control", "no-store")

@@ -32,6 +32,7 @@ class Kind(StrEnum):
     UNREPORTED = "unreported"
     UNSAVED = "unsaved"
     LOGS_LOST = "logs-lost"
+    DEFECT = "defect"
 
 
 MEANINGS: Mapping[Kind, str] = {
@@ -59,6 +60,8 @@ MEANINGS: Mapping[Kind, str] = {
     "says why; install it anew, with one version of all packages",
     Kind.UNSAVED: "a trainer cannot save its checkpoint; make room or give it the right, and it tries again",
     Kind.LOGS_LOST: "log lines cannot be written; make room where the logs go",
+    Kind.DEFECT: "a part of the master fails of an error that nobody expected, and is tried again; all else goes on; "
+    "the log of the master has the error: report it",
 }
 """What each kind means and what to do, for people who know no more than that."""
 

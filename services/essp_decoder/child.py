@@ -1,7 +1,8 @@
 """The process that touches untrusted video: `python -m essp_decoder.child SOCKET MEMORY [BLOCKS]`, started by
 `sandbox.py`.
 
-It imports PyAV and NumPy, and the object store's client if videos are there; it has no access to the bus or the cache.
+It imports PyAV and NumPy, and the object store's client if videos are there; it has no access to the bus or the cache,
+nor their passwords: `essp_common/runtime/confinement.py` says what it gets.
 `protocol.py` describes the messages on the socket. The process ends when the socket is closed.
 """
 
@@ -31,6 +32,7 @@ from essp_common.colour import Colour
 from essp_common.errors import BadVideo, EsspError, PermanentError, TransientError
 from essp_common.objects.port import StoreRefuses
 from essp_common.pb.v1.messages_pb2 import DecodeSeed, Video
+from essp_common.runtime.confinement import are_local, confine
 from essp_common.runtime.failpoints import failpoint
 from essp_common.runtime.shared_slots import Slot
 from essp_common.video.codec import complete, encode, frame_buffer, raw_bytes
@@ -188,12 +190,14 @@ def _die_with_parent() -> None:
 def _confine(config: ChildConfig) -> None:
     """Set limits that hold even without the parent.
 
-    The process can write to sockets and shared memory, not to files.
+    The process can write to sockets and shared memory, not to files; where the kernel has Landlock, neither to those
+    that are there, nor to the memory of other processes.
     """
     _limit(resource.RLIMIT_AS, config.address_bytes)
     _limit(resource.RLIMIT_NOFILE, _OPEN_FILES)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    confine(programs=not are_local(config.stores))
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -203,6 +207,7 @@ def main(arguments: Sequence[str]) -> None:
     channel = Channel(socket.socket(fileno=socket_fd))
     with suppress(EOFError, ConnectionError):
         config = ChildConfig.unpacked(channel.receive())
+        os.environ.update(config.environment)
         _confine(config)
         child = Child(config, memory_fd, BlockClient(Connection(blocks_fd[0])) if blocks_fd else None)
         channel.send(READY)

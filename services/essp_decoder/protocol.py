@@ -16,8 +16,8 @@ from __future__ import annotations
 import json
 import socket
 import struct
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 
 from essp_common.errors import PermanentError
@@ -48,6 +48,8 @@ class ChildConfig:
     """Address space beyond the shared memory."""
     unit_s: float
     """Maximum time for a request. Twice that in CPU time ends a child whose parent died."""
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """With which the stores' clients log in; set when it is sent."""
 
     def packed(self) -> bytes:
         """The bytes to send."""

@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import socket
 import subprocess
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from multiprocessing import Pipe
 from typing import Any
@@ -25,7 +24,7 @@ from typing import Any
 from essp_common.cache.port import Buffer
 from essp_common.errors import BadVideo, EsspError, PermanentError, TransientError, Unavailable, VideoFault
 from essp_common.pb.v1.messages_pb2 import DecodeSeed
-from essp_common.runtime import metrics
+from essp_common.runtime import confinement, metrics
 from essp_common.runtime.children import module_command
 from essp_common.runtime.shared_slots import SharedMemory, Slot
 from essp_decoder.block_cache import BlockCache, BlockServer
@@ -170,7 +169,8 @@ class Sandbox:
         except OSError as error:
             raise Unavailable(f"the decoder's child process did not start: {error.strerror}") from error
         try:
-            child.channel.send(self._options.config.packed())
+            config = self._options.config
+            child.channel.send(replace(config, environment=confinement.of_stores(config.stores)).packed())
             ready = child.channel.receive(_START_S) == READY
         except (EOFError, OSError):
             ready = False
@@ -202,7 +202,7 @@ class _Child:
                 module_command("essp_decoder.child", *fds),
                 stdin=subprocess.DEVNULL,
                 pass_fds=fds,
-                env=os.environ | _ENVIRONMENT,
+                env=confinement.environment() | _ENVIRONMENT,
                 process_group=0,  # an interrupt at the terminal reaches only the parent, which drains
             )
             own.pop_all()

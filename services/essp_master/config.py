@@ -9,7 +9,9 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ByteSize, ConfigDict, Field, SecretStr
 
+from essp_common.errors import ConfigError
 from essp_common.runtime.config import Settings
+from essp_common.runtime.login import secret_in
 
 Bytes = Annotated[ByteSize, Field(ge=1, le=2**50)]
 
@@ -60,6 +62,9 @@ class MasterSettings(Settings):
 
     api_token: SecretStr = SecretStr("")
     """Callers of the API have to send a token (`Authorization: Bearer ...`). This one may do everything."""
+    api_token_file: str = ""
+    """File that holds this token, in place of `api_token`: who sees the environment of the process does not see it. It
+    is read when the master starts."""
     api_tokens: tuple[ApiToken, ...] = ()
     """Further tokens, each with a name and scopes: a JSON list of `{"name": .., "sha256": .., "scopes": ["read"]}`."""
     api_open: bool = False
@@ -136,8 +141,12 @@ class MasterSettings(Settings):
     """Messages of `essp.progress` accounted for at once."""
 
     def tokens(self) -> tuple[ApiToken, ...]:
-        """All tokens that the API accepts."""
+        """All tokens that the API accepts. Raises `ConfigError` for a file that has none."""
         secret = self.api_token.get_secret_value()
+        if self.api_token_file:
+            if secret:
+                raise ConfigError("ESSP_API_TOKEN and ESSP_API_TOKEN_FILE exclude each other; set one of them")
+            secret = secret_in(self.api_token_file, "ESSP_API_TOKEN_FILE")
         if not secret:
             return self.api_tokens
         digest = hashlib.sha256(secret.encode()).hexdigest()

@@ -22,6 +22,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,7 @@ from essp_master.job.output import ANYBODY, Asked
 from essp_master.job.pool_demand import PoolDemand, demand_of
 from essp_master.job.preflight import Preflight
 from essp_master.job.status_view import curves_of, status_of
+from essp_master.lifecycle.defects import Defects
 from essp_master.lifecycle.queueing import JobQueue
 from essp_master.lifecycle.renewals import Renewals
 from essp_master.lifecycle.runner import KEPT_WHOLE, RECENT, JobRunner
@@ -129,6 +131,8 @@ class Master:
         self.conditions = Conditions(conditions.of(ids.MASTER, adapters.troubles))
         """What keeps ESSP from working."""
         self.conditions.add(self._unsaved)
+        self._defects = Defects(clock)
+        self.conditions.add(self._defects.troubles)
         self.conditions.add(PoolWatch(self.pool_demands, self.worker_registry, adapters.troubles, clock))
 
     # --- the service ---
@@ -174,22 +178,23 @@ class Master:
         """Account for the messages that come within `timeout_s`; how many there were."""
         self._history.hold_back()
         records = self._subscription.poll(self._settings.poll_records, timeout_s)
+        attempt = self._defects.attempt
         with self._lock:
             now_s = self._clock()
             for record in records:
-                self._receive(record, now_s)
-            self.worker_registry.read(now_s)
-            self._runner.issue()
+                attempt("a message", partial(self._receive, record, now_s), waits=False)
+            attempt("workers", partial(self.worker_registry.read, now_s))
+            attempt("issuing", self._runner.issue)
             if now_s - self._ticked_s >= _TICK_S:
                 self._ticked_s = now_s
-                self._runner.tick(now_s)
-                self._queue.plan()
+                attempt("silent and ended jobs", partial(self._runner.tick, now_s))
+                attempt("queue", self._queue.plan)
             self._history.handled(records)
         self._runner.outbox.send()
-        self._runner.fail_refused()
+        attempt("refused messages", self._runner.fail_refused)
         failpoint("master.instructions-published")
-        self._runner.write_histories()
-        self._renewals.begin_closed()
+        attempt("histories", self._runner.write_histories)
+        attempt("next runs", self._renewals.begin_closed)
         return len(records)
 
     def _receive(self, record: Record, now_s: float) -> None:
@@ -214,8 +219,8 @@ class Master:
             while not self._recovers and self.step(0.0):
                 pass  # no other master will account for these messages
             self._history.finish()
-            self._sweep()
-            self._runner.write_histories(now=True)
+            self._defects.attempt("last search of the cache", self._sweep)
+            self._defects.attempt("last histories", partial(self._runner.write_histories, now=True))
         except TransientError as error:
             log.warning("master: %s; the next one accounts for the last seconds again", error)
         self._history.finish()
@@ -289,7 +294,7 @@ class Master:
         """What `start` would check, and nothing of what it would do. Raises as `start` does."""
         self._check_team(spec, asked.team)
         with self._lock:
-            self._jobs.check_output(spec)
+            self._jobs.check_output(spec, asked)
         return self._starter.preflight(spec, fresh, asked=asked)
 
     def _check_team(self, spec: JobSpec, team: str) -> None:

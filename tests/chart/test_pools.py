@@ -92,7 +92,7 @@ def test_each_pool_can_be_changed_and_no_other_changes(helm: Helm, pool: str) ->
     assert workload["metadata"]["annotations"]["own"] == "of the workload"
     (spread,) = spec["topologySpreadConstraints"]
     assert (spread["topologyKey"], spread["labelSelector"]["matchLabels"]["essp.dev/pool"]) == ("zone", pool)
-    volumes = {volume["name"]: volume["emptyDir"] for volume in spec["volumes"]}
+    volumes = {volume["name"]: volume.get("emptyDir", {}) for volume in spec["volumes"]}
     assert volumes["shm"] == {"medium": "Memory", "sizeLimit": "2Gi"}
     assert (volumes["tmp"]["sizeLimit"], volumes["extra"]["sizeLimit"]) == ("3Gi", "1Gi")
     assert {"name": "extra", "mountPath": "/extra"} in container["volumeMounts"]

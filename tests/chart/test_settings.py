@@ -155,12 +155,32 @@ def test_credentials_come_from_secrets(helm: Helm) -> None:
         assert "ESSP_BUS_PASSWORD" not in environment  # a file, since it may change
         assert environment["ESSP_CACHE"] == "<essp-redis/url>"
         assert "AWS_ACCESS_KEY_ID" not in environment  # the role of the service account
-        if environment.get("ESSP_API_TOKEN"):
-            seen.add(workload["metadata"]["name"])
+        name, files = workload["metadata"]["name"], files_of(workload)
+        if name == "video-doctor":  # a caller, and gone within seconds
             assert environment["ESSP_API_TOKEN"] == "<essp-api/token>"
-    assert seen == {"video-master", "video-doctor"}
+        else:
+            assert "ESSP_API_TOKEN" not in environment
+        if file := environment.get("ESSP_API_TOKEN_FILE"):
+            seen.add(name)
+            assert files[file] == ("essp-api", "token")
+    assert seen == {"video-master"}
     environment = environment_of(pool_of(objects := helm.render(), "decoder"), objects)
     assert environment["AWS_SECRET_ACCESS_KEY"] == "<essp-s3/AWS_SECRET_ACCESS_KEY>"
+
+
+def test_with_files_alone_no_environment_holds_a_secret(helm: Helm) -> None:
+    """But that of `helm test`, which is a caller."""
+    redis = {"server": "redis:6379", "user": "essp", "passwordSecret": "redis-login"}
+    s3 = {"buckets": ["videos"], "existingSecret": "", "credentialsSecret": "essp-s3"}
+    objects = helm.render(redis=redis, s3=s3, controlPlane={"ranks": 1})
+    for workload in workloads(objects):
+        environment, files = environment_of(workload, objects), files_of(workload)
+        assert files[environment["AWS_SHARED_CREDENTIALS_FILE"]] == ("essp-s3", "credentials")
+        if workload["metadata"]["name"].endswith("-doctor"):
+            continue
+        assert not [value for value in environment.values() if re.fullmatch(r"<.*/(password|token|url|AWS_.*)>", value)]
+    with pytest.raises(Refused, match=r"s3: credentialsSecret, .* not both"):
+        helm.render(s3=s3 | {"existingSecret": "essp-s3"})
 
 
 def test_values_arrive_as_they_are(helm: Helm, monkeypatch: pytest.MonkeyPatch) -> None:

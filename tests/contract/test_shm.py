@@ -202,6 +202,7 @@ def test_writer_killed_at_any_moment(cache: SharedMemoryCache, before: bytes | N
     assert killed_at_each_call(lambda: cache.put(KEY, NEW, ["trainer.a"], TTL_S), look) > 15
 
 
+@pytest.mark.lane("promises")
 def test_reader_killed_at_any_moment(cache: SharedMemoryCache) -> None:
     """Its ack counts or does not; doing it again is harmless, and the others' acks are as they were."""
 
@@ -240,6 +241,7 @@ def test_purge_killed_at_any_moment(cache: SharedMemoryCache) -> None:
     assert killed_at_each_call(lambda: cache.purge(job_prefix("job-a")), look) > 5
 
 
+@pytest.mark.lane("promises")
 def test_all_users_killed_at_any_moment_of_a_life(tmp_path: Path) -> None:
     """Nothing of them stays once any other cache is opened, and the same one begins empty."""
 

@@ -7,6 +7,7 @@ import re
 import shutil
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from essp.catalog.build import BuildOptions, build
@@ -21,7 +22,10 @@ from essp_common.wiring import Stores
 from tests.flow.conftest import MakeJob
 from tests.harness.embedded_jobs import complete
 
+pytestmark = pytest.mark.lane("promises")
 
+
+@pytest.mark.lane("test")
 def test_an_audit_finds_nothing_until_somebody_tampers(videos: Path, make_job: MakeJob, tmp_path: Path) -> None:
     damaged, catalog = tmp_path / "videos", tmp_path / "catalog.parquet"
     shutil.copytree(videos, damaged)

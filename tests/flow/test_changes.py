@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from typer.testing import CliRunner
 
 from essp.cli.main import app
@@ -19,6 +20,8 @@ from essp_common.wiring import Stores
 from tests.flow.conftest import MakeJob
 from tests.harness.embedded_jobs import complete
 from tests.harness.journeys import weights_of
+
+pytestmark = pytest.mark.lane("promises")
 
 LR, UPDATES = "trainers.rgb.optimizer.lr", 6
 """Of an epoch: 24 clips, 4 at once."""

@@ -21,6 +21,8 @@ from tests.harness.command_line import essp
 from tests.harness.embedded_jobs import finish
 from tests.harness.journeys import job_text, weights_of
 
+pytestmark = pytest.mark.lane("promises")
+
 STORES = Stores(("file:///",))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from essp.account import account_of
 from essp.audit.invariants import check
 from essp.audit.plan import planned
@@ -17,6 +19,8 @@ from tests.flow.conftest import MakeJob
 from tests.flow.test_journey import issued_by
 from tests.harness.embedded_jobs import finish, run
 from tests.harness.journeys import weights_of
+
+pytestmark = pytest.mark.lane("promises")
 
 STORES = Stores(("file:///",))
 EPOCHS = 6

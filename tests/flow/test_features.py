@@ -26,6 +26,8 @@ from essp_common.wiring import Stores
 from tests.flow.conftest import MakeJob
 from tests.harness.embedded_jobs import finish
 
+pytestmark = pytest.mark.lane("promises")
+
 STORES = Stores(("file:///",))
 FISHER_VECTOR = {"name": "fisher_vector", "pca": 4, "centres": 2}
 

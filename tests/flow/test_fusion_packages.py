@@ -19,6 +19,8 @@ from essp_common.wiring import Stores
 from tests.flow.conftest import MakeJob
 from tests.harness.embedded_jobs import complete
 
+pytestmark = pytest.mark.lane("promises")
+
 QUANTILE = '''
 import numpy as np
 from pydantic import Field

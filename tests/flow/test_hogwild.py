@@ -5,12 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from essp_common.objects.directory import DirectoryStore
 from essp_common.records.chunk import Record
 from essp_common.records.versions import DataSet
 from essp_common.records.writer import Writer
 from tests.flow.conftest import RunExample
+
+pytestmark = pytest.mark.lane("promises")
 
 
 def test_the_example_of_hogwild_learns(tmp_path: Path, example: RunExample) -> None:

@@ -26,7 +26,7 @@ from essp_common.wiring import Stores
 from essp_master.job.preflight import preflight
 from tests.harness.embedded_jobs import complete
 
-pytestmark = [pytest.mark.slow, pytest.mark.processes]
+pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.lane("promises")]
 
 STORES = Stores(("file:///",))
 SHOWN = ((), ("bars",), ("red",), ("bars", "red"))

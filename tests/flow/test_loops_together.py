@@ -15,6 +15,8 @@ import pytest
 import essp
 from tests.harness.loops import loader, taken
 
+pytestmark = pytest.mark.lane("promises")
+
 
 def run_together(loops: Sequence[essp.Loader], take: Callable[[int, essp.Loader], Any]) -> list[Any]:
     """What `take` gives for each loop, in threads that run at once."""

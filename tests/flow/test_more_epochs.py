@@ -21,6 +21,8 @@ from tests.harness.embedded_jobs import complete
 from tests.harness.journeys import weights_of
 from tests.lanes import often
 
+pytestmark = pytest.mark.lane("promises")
+
 STORES = Stores(("file:///",))
 CLIPS = 24
 

@@ -20,6 +20,7 @@ from essp_common.runtime.config import Settings
 from essp_common.wiring import Stores
 from tests.flow.conftest import MakeJob, asked_clips
 from tests.harness.embedded_jobs import finish
+from tests.lanes import often
 
 pytestmark = pytest.mark.lane("promises")
 
@@ -45,7 +46,7 @@ def of_clips(spec: JobSpec, snippets: int) -> JobSpec:
     )
 
 
-@pytest.mark.parametrize("snippets", [1, 2])
+@pytest.mark.parametrize("snippets", often([1, 2], 1))
 def test_a_network_of_clips_is_trained_measured_and_predicts(make_job: MakeJob, videos: Path, snippets: int) -> None:
     """A model is asked with the same frames as it was measured on, whoever computes them; it sees each snippet alone,
     and the logits of all are averaged."""

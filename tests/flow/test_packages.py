@@ -35,6 +35,8 @@ from tests.flow.conftest import MakeJob
 from tests.harness.embedded_jobs import complete, finish
 from tests.harness.journeys import weights_of
 
+pytestmark = pytest.mark.lane("promises")
+
 STORES = Stores(("file:///",))
 NETS = """
 import torch

@@ -22,6 +22,8 @@ from essp_master.job import sizing
 from tests.flow.conftest import MakeJob
 from tests.harness.embedded_jobs import complete
 
+pytestmark = pytest.mark.lane("promises")
+
 FRAMES_OF_A_VIDEO, GROUP = 24, 8
 """In a video, and in each of its groups of pictures. Clips are of four frames."""
 Phase = tuple[int, int]

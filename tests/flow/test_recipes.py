@@ -20,6 +20,8 @@ from essp_common.runtime.config import Settings
 from essp_common.wiring import Stores
 from tests.harness.embedded_jobs import finish
 
+pytestmark = pytest.mark.lane("promises")
+
 STORES = Stores(("file:///",))
 SMALL: dict[str, Any] = {"model": "small", "weights": None, "batch_size": 8, "threads": 1}
 

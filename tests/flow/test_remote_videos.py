@@ -31,7 +31,7 @@ def test_videos_on_a_web_server(videos: Path, tmp_path: Path, monkeypatch: pytes
         built = build(f"file://{tmp_path}/list.csv", f"file://{tmp_path}/c.parquet", roots, BuildOptions())
         errors = {row.uri: row.error for row in built.catalog.rows}
         assert [errors[name] for name in addresses] == [None] * 3
-        assert (errors[f"{address}/gone.mp4"] or "").startswith("vanished")
+        assert (errors[f"{address}/gone.mp4"] or "").startswith("missing")
         local = dict(zip(addresses, files, strict=True))
         clip = essp.Clip(frames=3, stride=2, size=32)
         options = {"clip": clip, "batch_size": 3, "decoders": 1, "validation_fraction": 0, "clips_per_epoch": 3}

@@ -25,6 +25,8 @@ from essp_common.objects.directory import DirectoryStore
 from tests.flow.conftest import RunExample
 from tests.harness.robots import CAMERAS, EPISODES, FPS, by_timestamp, state, write_robot
 
+pytestmark = pytest.mark.lane("promises")
+
 TOP = CAMERAS[0]
 FIRST = [sum(e.length for e in EPISODES[:n]) for n in range(len(EPISODES))]
 """Of each episode, the index of its first frame in the data set."""
@@ -196,7 +198,7 @@ def test_frames_off_their_timestamps_are_a_row_with_an_error(tmp_path: Path) -> 
     (robot / f"videos/{TOP}/chunk-000/file-001.mp4").unlink()
     info.write_text(info.read_text().replace('"fps": 9.9', '"fps": 10'))
     rows = built(robot, "c.parquet", BuildOptions(camera=TOP)).catalog.rows
-    assert [row.error for row in rows] == [None, None, None, "vanished: no file"]
+    assert [row.error for row in rows] == [None, None, None, "missing: no file"]
 
 
 def test_values_of_several_lengths_are_no_series(robot: Path, tmp_path: Path) -> None:

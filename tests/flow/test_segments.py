@@ -22,6 +22,8 @@ from essp_common.wiring import Stores
 from tests.harness.command_line import essp as command
 from tests.harness.embedded_jobs import complete
 
+pytestmark = pytest.mark.lane("promises")
+
 FPS, FRAMES = 25, 110
 SEEN = (40, 69)
 """First and last frame that show the class: more than two thirds of a video do not."""

@@ -24,6 +24,8 @@ from essp_common.video.synthetic import Encoding, numbered, read_number, write_v
 from tests.flow.conftest import MakeJob, asked_clips
 from tests.harness.embedded_jobs import finish
 
+pytestmark = pytest.mark.lane("promises")
+
 SNIPPETS = 3
 
 

@@ -15,6 +15,8 @@ import essp
 from essp.catalog.build import BuildOptions, build
 from essp_common.catalog.targets import Span, unpack
 
+pytestmark = pytest.mark.lane("promises")
+
 CLIP = essp.Clip(frames=4, stride=3, size=40)
 
 

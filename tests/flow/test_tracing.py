@@ -15,7 +15,7 @@ from tests.harness.collector import collecting
 from tests.harness.embedded_jobs import complete
 from tests.harness.journeys import job_text, make_videos
 
-pytestmark = [pytest.mark.slow, pytest.mark.processes]
+pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.lane("promises")]
 
 
 def test_each_clip_of_a_job_has_its_whole_way(tmp_path: Path) -> None:

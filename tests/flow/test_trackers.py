@@ -12,6 +12,8 @@ from essp_common.runtime.config import Settings
 from tests.flow.conftest import MakeJob
 from tests.harness.embedded_jobs import finish
 
+pytestmark = pytest.mark.lane("promises")
+
 GROUPS = {"train": "epoch", "validation": "validation", "test": "test"}
 """Phase -> what trackers call its figures."""
 Figures = dict[str, list[tuple[int, float]]]

@@ -226,7 +226,7 @@ class Cluster:
             if found is None:
                 raise Refusal(404, "NotFound", f'{kind} "{name}" not found')
             if method == "DELETE":
-                return self._end(kind, name, found, query.get("propagationPolicy", "Background"))
+                return self._end(kind, name, found, body or query)
             return copy.deepcopy(self._one(method, kind, name, part, found, body))
 
     def watch(self, path: str, query: dict[str, str]) -> Generator[Object]:
@@ -265,7 +265,12 @@ class Cluster:
             with self.lock:
                 self.watching -= 1
 
-    def _end(self, kind: str, name: str, found: Object, policy: str) -> Object:
+    def _end(self, kind: str, name: str, found: Object, options: Object) -> Object:
+        """`options`: of the body; those of the query count only where there is none, as the API server has it."""
+        uid, policy = options.get("preconditions", {}).get("uid"), options.get("propagationPolicy", "Background")
+        if uid not in (None, found["metadata"]["uid"]):
+            there = f"UID in precondition: {uid}, UID in object meta: {found['metadata']['uid']}"
+            raise Refusal(409, "Conflict", f"Precondition failed: {there}")
         if kind == "jobs" and policy == "Foreground" and self._pods_of(name):
             return self.put(kind, _merged(found, {"metadata": {"deletionTimestamp": _NOW}}))
         self.delete(kind, name)

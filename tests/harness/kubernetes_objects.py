@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 from kubernetes import client
 
@@ -98,3 +99,19 @@ def ended(cluster: Cluster, kind: str, reason: str, message: str) -> None:
 def repaired(driver: KubernetesDriver, condition: Callable[[], bool]) -> None:
     """Repair until it is so, as the reconciler does whenever something changes."""
     until(lambda: bool(driver.repair() or True) and condition())
+
+
+def made_anew_before_deletion(monkeypatch: pytest.MonkeyPatch, cluster: Cluster, kind: str) -> None:
+    """Have somebody else delete an object of this kind and make one of its name, just before each deletion arrives."""
+    answer = cluster.answer
+
+    def raced(method: str, url: str, body: Any) -> Any:
+        if method == "DELETE":
+            for name in cluster.names(kind):
+                former = copy.deepcopy(cluster.objects[kind, name])
+                del former["metadata"]["uid"]
+                cluster.delete(kind, name)
+                cluster.put(kind, former)
+        return answer(method, url, body)
+
+    monkeypatch.setattr(cluster, "answer", raced)

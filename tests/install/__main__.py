@@ -57,6 +57,8 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="print JSON in place of a table")
     chosen = parser.parse_args()
     results = []
+    if chosen.folder:
+        chosen.folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="essp-install-", dir=chosen.folder) as temporary:
         folder = Path(temporary)
         wheel = build_wheel(folder)

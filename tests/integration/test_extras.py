@@ -31,7 +31,7 @@ import importlib.abc, os, sys
 
 class Blocker(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] == os.environ["BLOCKED"]:
+        if name.partition(".")[0] == os.environ["PYTHON_BLOCKED"]:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 sys.meta_path.insert(0, Blocker())
@@ -168,7 +168,13 @@ class Essp:
         request = {
             "arguments": arguments,
             "folder": str(folder),
-            "environment": {**os.environ, **given, "BLOCKED": library, "PYTHONPATH": path, "ESSP_LOG_LEVEL": "ERROR"},
+            "environment": {
+                **os.environ,
+                **given,
+                "PYTHON_BLOCKED": library,
+                "PYTHONPATH": path,
+                "ESSP_LOG_LEVEL": "ERROR",
+            },
             "stdout": str(outputs[0]),
             "stderr": str(outputs[1]),
             **({} if code is None else {"code": code.format(dir=folder)}),

@@ -58,6 +58,9 @@ ESSP_CACHE: {{ printf "%s://%s%s%s%s" $scheme $user .Values.redis.server $path $
 ESSP_TENANT: {{ . | quote }}
 {{- end }}
 ESSP_STORES: {{ include "essp.stores" . | quote }}
+{{- if .Values.s3.credentialsSecret }}
+AWS_SHARED_CREDENTIALS_FILE: /etc/essp/s3/credentials
+{{- end }}
 {{- if .Values.s3.caSecret }}
 AWS_CA_BUNDLE: /etc/essp/s3/ca.crt
 {{- end }}
@@ -92,7 +95,9 @@ ESSP_{{ upper $name }}: {{ include "essp.setting" $value | quote }}
 - {name: ESSP_API_OPEN, value: "true"}
 {{- end }}
 - {name: ESSP_API_HOSTS, value: {{ include "essp.apiHosts" $root | quote }}}
-{{- include "essp.tokenEnv" $root }}
+{{- if not $root.Values.api.open }}
+- {name: ESSP_API_TOKEN_FILE, value: /etc/essp/api/token}
+{{- end }}
 {{- include "essp.controlEnv" . }}
 {{- else }}
 - {name: ESSP_METRICS_PORT, value: {{ include "essp.metricsPort" . | quote }}}
@@ -115,6 +120,7 @@ ESSP_{{ upper $name }}: {{ include "essp.setting" $value | quote }}
 {{- concat $names .Values.api.hosts | uniq | toRawJson -}}
 {{- end -}}
 
+{{/* The token of a caller; the master has it as a file. */}}
 {{- define "essp.tokenEnv" -}}
 {{- with .Values.api }}
 {{- if not .open }}

@@ -85,6 +85,9 @@ spec:
         - {name: tmp, mountPath: /tmp}
         - {name: shm, mountPath: /dev/shm}
         {{- include "essp.secretMounts" $root | trim | nindent 8 }}
+        {{- if eq (include "essp.takesToken" .) "true" }}
+        - {name: api-secrets, mountPath: /etc/essp/api, readOnly: true}
+        {{- end }}
         {{- if eq (include "essp.makesPools" .) "true" }}
         - {name: templates, mountPath: /etc/essp/templates, readOnly: true}
         {{- end }}
@@ -95,6 +98,12 @@ spec:
     - {name: tmp, emptyDir: {sizeLimit: {{ $pool.tmp }}}}
     - {name: shm, emptyDir: {medium: Memory, sizeLimit: {{ $pool.shm }}}}
     {{- include "essp.secretVolumes" $root | trim | nindent 4 }}
+    {{- if eq (include "essp.takesToken" .) "true" }}
+    - name: api-secrets
+      projected:
+        sources:
+          - secret: {name: {{ $root.Values.api.existingSecret }}, items: [{key: {{ $root.Values.api.secretKey }}, path: token}]}
+    {{- end }}
     {{- if eq (include "essp.makesPools" .) "true" }}
     - {name: templates, configMap: {name: {{ include "essp.fullname" $root }}-templates}}
     {{- end }}
@@ -152,9 +161,17 @@ securityContext:
 {{- if and (eq .server "kafka") $its.existingSecret }}
 - secret: {name: {{ $its.existingSecret }}, items: [{key: {{ $its.secretKey }}, path: password}]}
 {{- end }}
+{{- if and (eq .server "s3") $its.credentialsSecret }}
+- secret: {name: {{ $its.credentialsSecret }}, items: [{key: credentials, path: credentials}]}
+{{- end }}
 {{- if and (eq .server "redis") $its.passwordSecret }}
 - secret: {name: {{ $its.passwordSecret }}, items: [{key: {{ $its.passwordKey }}, path: password}]}
 {{- end }}
+{{- end -}}
+
+{{/* Whether a pool's processes are shown the API's token, which is a file for them. */}}
+{{- define "essp.takesToken" -}}
+{{- and (eq .pool.service "master") (not .root.Values.api.open) -}}
 {{- end -}}
 
 {{- define "essp.pullSecrets" -}}

@@ -17,7 +17,6 @@ that those who reach it look at.
 
 from __future__ import annotations
 
-import ipaddress
 import re
 import socket
 from collections.abc import Collection, Iterable
@@ -27,9 +26,9 @@ from starlette.datastructures import Headers
 from starlette.types import Scope
 
 from essp_common.distribution import VERSION_HEADER
+from essp_common.runtime.hosts import AUTHORITY, plain, plain_name
 from essp_common.validation import shown
 
-_AUTHORITY = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]+\]|[^\s:/?#@\[\]\\,]+?)\.?(?::(?P<port>[0-9]{1,5}))?")
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 _PORTS = {"http": 80, "https": 443}
 _OWN_SITES = frozenset({"same-origin", "none"})
@@ -112,28 +111,12 @@ def own_request(headers: Headers) -> bool:
     return "authorization" in headers or VERSION_HEADER in headers
 
 
-def plain(authority: str) -> str:
-    """The host of an authority (`HOST:PORT`), as hosts are compared: in small letters, an address in its shortest form
-    and without brackets. Empty: it is none."""
-    found = _AUTHORITY.fullmatch(authority)
-    return "" if found is None else _plain(found["name"])
-
-
-def _plain(name: str) -> str:
-    name = name.strip("[]").lower()
-    try:
-        address = ipaddress.ip_address(name.partition("%")[0])
-    except ValueError:
-        return name
-    return str(getattr(address, "ipv4_mapped", None) or address)
-
-
 def _own(scope: Scope) -> frozenset[str]:
     """The address that the connection was made to. One from another machine may also use this machine's name."""
     server = scope.get("server")
     if not server or server[1] is None:
         return frozenset()
-    address = _plain(server[0])
+    address = plain_name(server[0])
     return frozenset({address} if address in _LOOPBACK else {address, plain(socket.gethostname())})
 
 
@@ -144,7 +127,9 @@ def _below(name: str, names: Collection[str]) -> bool:
 def _same(origin: str, host: str) -> bool:
     """Whether a page of this origin was served by this host. Which scheme the page has, only a proxy knows."""
     scheme, _, authority = origin.partition("://")
-    there, here, port = _AUTHORITY.fullmatch(authority), _AUTHORITY.fullmatch(host), _PORTS.get(scheme.lower())
+    there, here, port = AUTHORITY.fullmatch(authority), AUTHORITY.fullmatch(host), _PORTS.get(scheme.lower())
     if there is None or here is None or port is None:
         return False
-    return _plain(there["name"]) == _plain(here["name"]) and int(there["port"] or port) == int(here["port"] or port)
+    return plain_name(there["name"]) == plain_name(here["name"]) and int(there["port"] or port) == int(
+        here["port"] or port
+    )

@@ -19,6 +19,7 @@ thread-safe; `service.py` guards it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -106,8 +107,10 @@ class Job:
         """It gets more epochs or trainers, and this run of it ends; None: neither."""
         self.handed_on = False
         """Its next run may have begun: this one writes no history any more."""
+        self.ended_s = -math.inf
+        """When it ended, by the master's clock."""
         self.leftovers = False
-        """It has ended, and a worker has stored bytes for it since."""
+        """It has ended, and workers may have stored bytes for it since."""
         self._heard_s: dict[str, float] = {}
         """When each loop last gave a sign of life."""
         self._handshake: Handshake | None = None

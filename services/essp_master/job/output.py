@@ -43,6 +43,10 @@ class Asked:
     replaces: str = ""
     """The name of another job, whose output may be removed for this one (`fresh`)."""
 
+    def sees(self, team: str | None) -> bool:
+        """Whether they may know of the jobs of this team."""
+        return self.admin or (team or "") == self.team
+
 
 ANYBODY = Asked()
 """Somebody whom no token tells apart from others."""
@@ -103,27 +107,38 @@ def removal(output: ObjectStore, spec: JobSpec, asked: Asked) -> Removal | None:
 
 
 def _check_team(spec: JobSpec, held: Holder, asked: Asked) -> None:
-    if not asked.admin and (held.team or "") != asked.team:
+    if not asked.sees(held.team):
         whose = f"of team {held.team}" if held.team else "of no team"
         raise Forbidden(
-            f"output: {spec.output} holds job {held.spec.name} {whose}, and this token is of "
+            f"output: {spec.output} holds a job {whose}, and this token is of "
             f"{f'team {asked.team}' if asked.team else 'no team'}; {_OTHER}, or ask somebody with an admin token"
         )
 
 
-def check_place(spec: JobSpec, stores: Stores, output: ObjectStore, catalog: Catalog, state: str = "") -> None:
+def check_place(
+    spec: JobSpec,
+    stores: Stores,
+    output: ObjectStore,
+    catalog: Catalog,
+    state: str = "",
+    asked: Asked = ANYBODY,
+) -> None:
     """Raises `ConfigError` for an output that is in or around what is not this job's. `state`: folder of the master's
-    state; empty: it has none."""
+    state; empty: it has none. `asked`: who is told; nobody of the jobs of other teams."""
     if state and any(_share(place, other) for place in real_uris(spec.output) for other in real_uris(state)):
         raise ConfigError(f"output: {spec.output} and the master's own state (ESSP_STATE) share a folder; {_OTHER}")
     _check_data(spec)
     _check_videos(spec, catalog)
     for where, other in outputs_around(stores, spec.output):
-        if not _is_division(spec, other):
-            raise ConfigError(f"output: {spec.output} lies in the output of job {other.name}, {where}; {_OTHER}")
+        if not _is_division(spec, other.spec):
+            raise ConfigError(f"output: {spec.output} lies in the output of {_named(other, where, asked)}; {_OTHER}")
     for where, other in outputs_within(output):
-        if not _is_division(other, spec):
-            raise ConfigError(f"output: in {spec.output} lies the output of job {other.name}, {where}; {_OTHER}")
+        if not _is_division(other.spec, spec):
+            raise ConfigError(f"output: in {spec.output} lies the output of {_named(other, where, asked)}; {_OTHER}")
+
+
+def _named(other: Holder, where: str, asked: Asked) -> str:
+    return f"job {other.spec.name}, {where}" if asked.sees(other.team) else "a job of another team"
 
 
 def _check_data(spec: JobSpec) -> None:

@@ -134,7 +134,7 @@ def preflight(
     bounds = bounds_of(phases, parts, declared.features)
     clips = unit_clips(spec, bounds)
     if not continues:
-        check_place(spec, stores, output, catalog, state)
+        check_place(spec, stores, output, catalog, state, asked)
     _try_seeds(phases, None if spec.data.targets == "class" else classes, parts, clips)
     removes = removal(output, spec, asked) if fresh else None
     known = None if fresh else check_owner(output, spec, asked, continues)

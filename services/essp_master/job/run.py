@@ -10,6 +10,7 @@ segment (that master died before anything had happened), and in a new run, where
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -198,6 +199,7 @@ def _last_stage(spec: JobSpec) -> Stage | None:
     return AGGREGATOR if spec.predictor is None else PREDICTOR
 
 
+@functools.cache
 def _versions() -> dict[str, str]:
     found = {}
     for package in _PACKAGES:

@@ -21,6 +21,7 @@ from essp_common.job.spec import JobSpec
 from essp_common.job.status import JobStatus, JobSummary
 from essp_common.validation import suggested
 from essp_master.job.job import Job
+from essp_master.job.output import ANYBODY, Asked
 from essp_master.job.status_view import summary_of, summary_of_past
 
 
@@ -42,13 +43,21 @@ class _Past:
         return JobStatus.model_validate_json(zlib.decompress(self.packed))
 
 
+@dataclass(frozen=True, slots=True)
+class _Starting:
+    """A job that is being started, or whose next run is."""
+
+    spec: JobSpec
+    team: str
+
+
 class JobTable:
     """Jobs by name."""
 
     def __init__(self) -> None:
         self._jobs: dict[str, Job] = {}
         self._past: dict[str, _Past] = {}
-        self._starting: dict[str, JobSpec] = {}
+        self._starting: dict[str, _Starting] = {}
 
     def __iter__(self) -> Iterator[Job]:
         """The jobs of this master, in the order of their starts."""
@@ -77,7 +86,7 @@ class JobTable:
         """Know a job, in place of one of that name which has ended."""
         self._jobs[job.name] = job
 
-    def reserve(self, spec: JobSpec, takes_over: bool = False) -> Job | None:
+    def reserve(self, spec: JobSpec, asked: Asked = ANYBODY, takes_over: bool = False) -> Job | None:
         """Keep name and output for a job that is being started; the job of that name that has ended, if there is one.
 
         Raises `Conflict` while a job of that name runs or is being started, and, unless a run is taken over, while
@@ -86,20 +95,31 @@ class JobTable:
         name = spec.name
         present = self._jobs.get(name)
         if name in self._starting or (present is not None and not present.state.ended):
+            team = self._starting[name].team if name in self._starting else self._jobs[name].team
+            if not asked.sees(team):
+                raise Conflict(f"name: {name} is taken; choose another name")
             state = "starting" if present is None or present.state.ended else present.state
             raise Conflict(f"job {name} is {state}; stop it first, or choose another name")
         if not takes_over:
-            self.check_output(spec)
-        self._starting[name] = spec
+            self.check_output(spec, asked)
+        self._starting[name] = _Starting(spec, asked.team)
         return present
 
-    def check_output(self, spec: JobSpec) -> None:
-        """Raises `Conflict` while another job writes to the output of this one, within it or around it."""
-        under_way = {job.name: (job.spec, str(job.state)) for job in self._jobs.values() if not job.state.ended}
-        under_way |= {name: (starting, "starting") for name, starting in self._starting.items()}
-        for name, (other, state) in under_way.items():
+    def check_output(self, spec: JobSpec, asked: Asked = ANYBODY) -> None:
+        """Raises `Conflict` while another job writes to the output of this one, within it or around it. `asked`: who is
+        told; nobody of the jobs of other teams."""
+        under_way = {
+            job.name: (job.spec, job.team, str(job.state)) for job in self._jobs.values() if not job.state.ended
+        }
+        under_way |= {name: (found.spec, found.team, "starting") for name, found in self._starting.items()}
+        for name, (other, team, state) in under_way.items():
             if name == spec.name or not _share(spec.output, other.output):
                 continue
+            if not asked.sees(team):
+                raise Conflict(
+                    f"output: {spec.output} is in use by a job of another team; choose another output, or wait until "
+                    "that job has ended"
+                )
             whose = f"that of job {name}"
             where = (
                 f"is {whose}" if spec.output == other.output else f"and {whose} ({other.output}) are one in the other"
@@ -122,7 +142,7 @@ class JobTable:
 
     def hold(self, name: str) -> None:
         """Keep the name of a job whose next run is being started."""
-        self._starting[name] = self._jobs[name].spec
+        self._starting[name] = _Starting(self._jobs[name].spec, self._jobs[name].team)
 
     def release(self, name: str) -> None:
         """The job of that name was started, or refused."""

@@ -56,7 +56,7 @@ class JobQueue:
             return JobState.RUNNING
         with self._runner.lock:
             newcomer = self._admission.newcomer(spec, team, datetime.now(UTC))
-            admitted = spec.name in self._admission.plan(self._runner.jobs, [*self._starting.values(), newcomer]).start
+            admitted = spec.name in self._admission.plan([*self._contenders(self._admission), newcomer]).start
             if admitted:
                 self._starting[spec.name] = replace(newcomer, running=True, waiting=False)
             return JobState.RUNNING if admitted else JobState.QUEUED
@@ -79,11 +79,12 @@ class JobQueue:
         if self._admission is None or not self._ready():
             return
         jobs, runner = self._runner.jobs, self._runner
-        decided = self._admission.plan(jobs, self._starting.values())
+        decided = self._admission.plan(self._contenders(self._admission))
         for name, other in decided.preempt.items():
             if (job := jobs.find(name)) is not None:
-                runner.enter(job, JobState.QUEUED, f"it made room for {other}")
-                job.pause(finishes=True)
+                with runner.isolated(job):
+                    runner.enter(job, JobState.QUEUED, f"it made room for {other}")
+                    job.pause(finishes=True)
         for name in decided.start:
             job = jobs[name]
             with runner.isolated(job):
@@ -91,4 +92,15 @@ class JobQueue:
                 runner.carry_out(job, job.resume())
         for place in decided.waiting:
             if (waiting := jobs.find(place.job)) is not None and waiting.state is JobState.QUEUED:
-                waiting.wait_at(QueueStatus(position=place.position, reason=place.reason))
+                with runner.isolated(waiting):
+                    waiting.wait_at(QueueStatus(position=place.position, reason=place.reason))
+
+    def _contenders(self, admission: Admission) -> list[Contender]:
+        """The jobs that have not ended, and those that begin to run. One of which it cannot be told what it needs
+        fails."""
+        seen = []
+        for job in self._runner.jobs:
+            if not job.state.ended:
+                with self._runner.isolated(job):
+                    seen.append(admission.contender(job))
+        return [*seen, *self._starting.values()]

@@ -58,19 +58,22 @@ class Renewals:
         runner = self._runner
         with runner.lock:
             for job in runner.jobs if not self._draining.is_set() else ():
-                now_s = runner.clock()
-                if job.extension is None or job.name in self._threads or now_s < self._again_s.get(job.name, 0.0):
-                    continue
-                own = {ids.trainer_pool(job.name, name) for name in job.spec.trainers}
-                up = runner.up()[0] if runner.recovers else own
-                if not job.has_closed(up, now_s) or not runner.history.holds_all_of(job):
-                    continue
-                job.handed_on = True
-                runner.jobs.hold(job.name)
-                renew = partial(self._renew, job, job.extension.goal, Origin.of_run(job))
-                thread = guarded("essp-renew", renew)
-                self._threads[job.name] = thread
-                thread.start()
+                with runner.isolated(job):
+                    self._begin_if_closed(job)
+
+    def _begin_if_closed(self, job: Job) -> None:
+        runner, now_s = self._runner, self._runner.clock()
+        if job.extension is None or job.name in self._threads or now_s < self._again_s.get(job.name, 0.0):
+            return
+        own = {ids.trainer_pool(job.name, name) for name in job.spec.trainers}
+        up = runner.up()[0] if runner.recovers else own
+        if not job.has_closed(up, now_s) or not runner.history.holds_all_of(job):
+            return
+        thread = guarded("essp-renew", partial(self._renew, job, job.extension.goal, Origin.of_run(job)))
+        job.handed_on = True
+        runner.jobs.hold(job.name)
+        self._threads[job.name] = thread
+        thread.start()
 
     def join(self) -> None:
         """Wait for those that are being started."""

@@ -10,12 +10,13 @@ a message or a segment of it, and lets the job go.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
 
 from essp_common.errors import EsspError, Fenced, TransientError
-from essp_common.failures import shortened
+from essp_common.failures import reason_of, shortened
 from essp_common.job.status import JobState
 from essp_common.messages.control import ControlFeed
 from essp_common.pb.v1.messages_pb2 import Control, Progress
@@ -42,7 +43,7 @@ status is kept. What a master costs therefore follows from the jobs under way, n
 _LOOK_S = 1.0
 """How often the store is asked whether another master has taken a fence."""
 _SWEEP_S = 2.0
-"""How often stray bytes are looked for after the end of a job."""
+"""How often stray bytes of jobs are looked for that ended so long ago at least: workers learn of it a moment later."""
 
 
 class JobRunner:
@@ -76,6 +77,8 @@ class JobRunner:
         self._look_s: dict[str, float] = {}
         """Jobs of which nobody had taken a higher fence, and when that is asked again: it is asked under the lock, and
         anybody may send messages with such fences."""
+        self._defects: dict[str, str] = {}
+        """What has gone wrong last with which job."""
 
     def handle(self, progress: Progress, now_s: float) -> None:
         """Account for a message about a job."""
@@ -110,22 +113,25 @@ class JobRunner:
         self._forget()
         if now_s - self._swept_s >= _SWEEP_S:
             self._swept_s = now_s
-            self.sweep()
+            self.sweep(now_s - _SWEEP_S)
 
-    def sweep(self) -> bool:
-        """Free what workers stored for jobs that had ended. Whether there is any such job."""
-        swept = [job for job in self.jobs if job.state.ended and job.leftovers]
+    def sweep(self, ended_by_s: float = math.inf) -> bool:
+        """Free what workers stored for jobs that had ended by then. Whether there is any such job."""
+        swept = [job for job in self.jobs if job.state.ended and job.leftovers and job.ended_s <= ended_by_s]
         for job in swept:
-            self.dispatch.sweep(job)
+            with self.isolated(job):
+                self.dispatch.sweep(job)
         return bool(swept)
 
     def _forget(self) -> None:
         """Keep no more than the status of all but the newest jobs that have ended, once their histories hold all."""
         for job in self.jobs.ended_but(KEPT_WHOLE):
-            if not job.leftovers and self.history.holds_all_of(job):
-                self.jobs.remember(without_events(status_of(job, None, self.clock())))
-                self.history.forget(job.name)
-                self._look_s.pop(job.name, None)
+            with self.isolated(job):
+                if not job.leftovers and self.history.holds_all_of(job):
+                    self.jobs.remember(without_events(status_of(job, None, self.clock())))
+                    self.history.forget(job.name)
+                    self._look_s.pop(job.name, None)
+                    self._defects.pop(job.name, None)
 
     def enter(self, job: Job, wanted: JobState, reason: str = "") -> bool:
         """Change a job's state, and tell all workers. False: it was in that state."""
@@ -137,8 +143,7 @@ class JobRunner:
         self.dispatch.command(job, COMMANDS[wanted])
         if wanted.ended:
             self.tracking.ended(job.run.preflight.spec, wanted)
-            job.leftovers = True
-            self._swept_s = self.clock()
+            job.leftovers, job.ended_s = True, self.clock()
             self.dispatch.purge(job)
         return True
 
@@ -166,7 +171,18 @@ class JobRunner:
 
     def isolated(self, job: Job) -> _Isolated:
         """What goes wrong within this block is the job's own trouble: it fails, and the others go on."""
-        return _Isolated(job, self.fail)
+        return _Isolated(job, self)
+
+    def met(self, job: Job, error: Exception) -> None:
+        """Something has gone wrong with this job alone: it fails. One that has ended says so, once."""
+        reason = str(error) if isinstance(error, EsspError) else f"unexpected error: {reason_of(error)}"
+        if self._defects.get(job.name) != reason:
+            self._defects[job.name] = reason
+            if not isinstance(error, EsspError):
+                log.error("job %s: unexpected error", job.name, exc_info=error, extra={"job_id": job.name})
+            if job.state.ended:
+                job.reporter.warn([f"job {job.name}: {reason}"])
+        self.fail(job, reason)
 
     def fail(self, job: Job, reason: str) -> None:
         """End a job, unless it has ended."""
@@ -178,7 +194,8 @@ class JobRunner:
         with self.lock:
             for name, error in self.outbox.refused():
                 if (job := self.jobs.find(name)) is not None:
-                    self.fail(job, str(error))
+                    with self.isolated(job):
+                        self.fail(job, str(error))
 
     # --- other masters ---
 
@@ -235,7 +252,8 @@ class JobRunner:
                         self.yield_to(job, lost.error.fence)
                 else:
                     job.unrecorded = True
-                    self._tell_of_lost(job, f"its history cannot be written: {lost.error}; it lacks {lost.part}")
+                    with self.isolated(job):
+                        self._tell_of_lost(job, f"its history cannot be written: {lost.error}; it lacks {lost.part}")
             if self.outbox.empty:
                 self.history.write(self.jobs, now)
 
@@ -243,11 +261,11 @@ class JobRunner:
 class _Isolated:
     """What `JobRunner.isolated` gives. One is made for each message, so it is no generator."""
 
-    __slots__ = ("_fail", "_job")
+    __slots__ = ("_job", "_runner")
 
-    def __init__(self, job: Job, fail: Callable[[Job, str], None]) -> None:
+    def __init__(self, job: Job, runner: JobRunner) -> None:
         self._job = job
-        self._fail = fail
+        self._runner = runner
 
     def __enter__(self) -> None:
         pass
@@ -255,9 +273,5 @@ class _Isolated:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
         if not isinstance(error, Exception) or isinstance(error, TransientError):
             return False
-        if isinstance(error, EsspError):
-            self._fail(self._job, str(error))
-        else:
-            log.exception("job %s: unexpected error", self._job.name, extra={"job_id": self._job.name})
-            self._fail(self._job, f"unexpected error: {type(error).__name__}: {error}")
+        self._runner.met(self._job, error)
         return True

@@ -70,7 +70,7 @@ class JobStarter:
 
     def start(self, spec: JobSpec, fresh: bool, checked: Preflight | None, asked: Asked) -> None:
         """Start a job, or start one that has ended again. `checked`: its preflight, if that was made."""
-        with self._reserved(spec) as present:
+        with self._reserved(spec, asked) as present:
             events = present.reporter.log if present is not None else EventLog()
             found = checked or self.preflight(spec, fresh, asked=asked)
             state = self._queue.begins(found.spec, asked.team)
@@ -79,7 +79,7 @@ class JobStarter:
 
     def take_over(self, spec: JobSpec, command: Control) -> None:
         """Continue the run of which this is the last command."""
-        with self._reserved(spec, takes_over=True) as present:
+        with self._reserved(spec, Asked(command.team), takes_over=True) as present:
             events = present.reporter.log if present is not None else EventLog()
             found = self.preflight(spec, continues=True)
             goal = None
@@ -110,11 +110,11 @@ class JobStarter:
             raise PermanentError(reason) from error
 
     @contextmanager
-    def _reserved(self, spec: JobSpec, takes_over: bool = False) -> Iterator[Job | None]:
+    def _reserved(self, spec: JobSpec, asked: Asked, takes_over: bool = False) -> Iterator[Job | None]:
         """Within the block nobody else starts this job. The job of that name that has ended, if there is one."""
         runner = self._runner
         with runner.lock:
-            present = runner.jobs.reserve(spec, takes_over)
+            present = runner.jobs.reserve(spec, asked, takes_over)
         try:
             yield present
         finally:

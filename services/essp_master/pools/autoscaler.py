@@ -81,8 +81,8 @@ class Limits:
 
     min: int = 0
     max: int = 64
-    max_because: str = "the setting"
-    """What limits `max`, for people: partitions, the quota, the setting."""
+    max_because: str = ""
+    """Why no more than `max` are added, for people, where that is not the maximum that they know; empty: it is."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -258,7 +258,7 @@ def _needed(needed: int, replicas: int) -> str:
 
 def _bounded(load: PoolLoad, limits: Limits, wanted: int, reason: str) -> tuple[int, str]:
     if wanted > limits.max:
-        return limits.max, f"{reason}; the maximum is {limits.max} ({limits.max_because})"
+        return limits.max, f"{reason}; {limits.max_because or f'the maximum is {limits.max}'}"
     if wanted < limits.min:
         return limits.min, f"{reason}; the minimum is {limits.min}"
     return wanted, reason

@@ -174,11 +174,12 @@ class Expired(EsspError):
 
 @contextmanager
 def answers(missing_ok: bool = False) -> Iterator[None]:
-    """Within this block errors of the client become ours."""
+    """Within this block errors of the client become ours. `missing_ok`: the object may be gone, also if another one has
+    its name by now."""
     try:
         yield
     except ApiException as error:
-        if error.status == 404 and missing_ok:
+        if missing_ok and (error.status == 404 or "Precondition failed" in _said(error)):
             return
         if error.status == _GONE:
             raise Expired(str(error.reason)) from error

@@ -20,6 +20,9 @@ What is done to a pool or a training is an Event of its Deployment or Job, so `k
 A master that takes over finds what the one before has made: trainings keep their ranks, and what belongs to no job and
 no registration any more is removed. A ConfigMap of the release owns all of it, so Kubernetes removes it with the
 release.
+
+Nothing is deleted, or changed, because of its name alone: an object's labels have to say that the master made it for
+this release, and a deletion names the object's uid, so an object of the same name that was made meanwhile stays.
 """
 
 from __future__ import annotations
@@ -55,7 +58,7 @@ from essp_master.pools.manifests import (
     training_name,
 )
 from essp_master.pools.pod_trouble import shortage_of, trouble_of
-from essp_master.pools.port import CannotNow, PoolSize, TrainingKey
+from essp_master.pools.port import CannotNow, PlatformRefuses, PoolSize, TrainingKey
 from essp_master.registrations import ExtractorRow, TrainerRow
 
 POOL = "essp.dev/pool"
@@ -181,7 +184,7 @@ class KubernetesDriver:
                 found.spec.replicas or 0,
                 found.status.ready_replicas or 0,
                 *_bounds(found.metadata),
-                registered=found.metadata.labels.get(MANAGED_BY) == MASTER,
+                registered=_is_registered(found),
                 held_up=held_up.get(work, ""),
             )
             for found in self._deployments.objects().values()
@@ -262,10 +265,10 @@ class KubernetesDriver:
         with self._lock:
             self._extractors.pop(pool, None)
         deployment = self._deployment(pool)
-        if deployment is not None:
+        if deployment is not None and _is_registered(deployment):
             with answers(missing_ok=True):
                 self._apps.delete_namespaced_deployment(
-                    deployment.metadata.name, self._namespace, _request_timeout=TIMEOUT_S
+                    deployment.metadata.name, self._namespace, body=_only(deployment), _request_timeout=TIMEOUT_S
                 )
 
     def train(self, job: str, trainer: str, ranks: int, row: TrainerRow | None) -> None:
@@ -277,7 +280,7 @@ class KubernetesDriver:
         with self._lock:
             self._trainers[name] = training
             if not training.wanted:
-                self._delete(training.body["metadata"]["name"])  # also one that has not been seen yet
+                self._delete_unseen(name)
             with suppress(PermanentError, CannotNow):  # `repair` reports it
                 self._repair(name)
 
@@ -421,6 +424,11 @@ class KubernetesDriver:
             with suppress(Exists), answers():  # it is not seen yet, or not gone yet: the watch will show either
                 self._apps.create_namespaced_deployment(self._namespace, self._owned(extractor.body), **_WRITES)
             return ""
+        if not _is_registered(found):
+            raise PlatformRefuses(
+                f"Deployment {found.metadata.name} is pool {pool} already, and the master did not make it; take back "
+                "the registration, or remove that Deployment from the release"
+            )
         if found.metadata.deletion_timestamp is not None or not _differs(found, extractor.body):
             return ""
         with answers(missing_ok=True):
@@ -442,7 +450,7 @@ class KubernetesDriver:
             del self._trainers[name]
             return ""
         if not training.wanted or _differs(job, training.body):
-            self._delete(job.metadata.name)
+            self._delete(job)
             return ""
         training.there = True
         if sentence := self._made_whole(training, job):
@@ -463,7 +471,7 @@ class KubernetesDriver:
         if now_s - training.half_done_s < _HALF_DONE_S:
             return ""
         training.half_done_s = None
-        self._delete(job.metadata.name)
+        self._delete(job)
         return _half_done(job)
 
     def _create(self, name: str, training: _Training) -> str:
@@ -478,10 +486,20 @@ class KubernetesDriver:
         gone, training.there, training.reported = training.there, False, ""
         return f"the Job of training {name} was gone and is made again" if gone else ""
 
-    def _delete(self, name: str) -> None:
+    def _delete_unseen(self, name: str) -> None:
+        """Delete a training's Job also where the watch has not told of it yet."""
+        with answers():
+            jobs = self._batch.list_namespaced_job(
+                self._namespace, label_selector=self._ours(f"{TRAINING}={name}"), _request_timeout=TIMEOUT_S
+            ).items
+        for job in jobs:
+            self._delete(job)
+
+    def _delete(self, job: Any) -> None:
+        """Delete a training's Job: this one, and no other that has its name by now."""
         with answers(missing_ok=True):
             self._batch.delete_namespaced_job(
-                name, self._namespace, propagation_policy="Foreground", _request_timeout=TIMEOUT_S
+                job.metadata.name, self._namespace, body=_only(job, "Foreground"), _request_timeout=TIMEOUT_S
             )
 
     def _owned(self, body: Manifest) -> Manifest:
@@ -507,6 +525,18 @@ def _work(found: Any) -> str:
     metadata = found.metadata
     work: str = (metadata.annotations or {}).get(WORK) or metadata.labels.get(POOL) or metadata.name
     return work
+
+
+def _is_registered(deployment: Any) -> bool:
+    """Whether the master made it, for a registered extractor."""
+    return bool(deployment.metadata.labels.get(MANAGED_BY) == MASTER)
+
+
+def _only(found: Any, propagation: str | None = None) -> client.V1DeleteOptions:
+    """Of a deletion: that it is of this object, and not of another one with its name."""
+    return client.V1DeleteOptions(
+        preconditions=client.V1Preconditions(uid=found.metadata.uid), propagation_policy=propagation
+    )
 
 
 def _bounds(metadata: Any) -> tuple[int, int]:

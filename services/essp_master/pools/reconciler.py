@@ -23,6 +23,7 @@ from datetime import UTC, datetime
 from pydantic import BaseModel, ConfigDict
 
 from essp_common.errors import ConfigError, EsspError, NotFound, PermanentError, TransientError
+from essp_common.quantities import counted
 from essp_common.runtime import ids
 from essp_common.runtime.conditions import Condition, Subject
 from essp_common.runtime.troubles import Kind
@@ -361,8 +362,8 @@ class Reconciler:
     def _limits(self, pool: str, size: PoolSize) -> Limits:
         rule = self.rule(pool, size)
         if rule.replicas is not None:
-            return Limits(min=rule.replicas, max=rule.replicas, max_because="a fixed size")
-        return Limits(min=min(rule.min, rule.max), max=rule.max, max_because="the pool's rule")
+            return Limits(min=rule.replicas, max=rule.replicas, max_because=f"its size is fixed at {rule.replicas}")
+        return Limits(min=min(rule.min, rule.max), max=rule.max)
 
     def _growth_limits(self, pool: str, size: PoolSize, states: Mapping[str, PoolState]) -> Limits:
         """The bounds within which the autoscaler decides: where workers share cores, no more than keep these busy. A
@@ -375,8 +376,9 @@ class Reconciler:
         allowed = max(most, limits.min, min(size.replicas, limits.max))
         if allowed >= limits.max:
             return limits
-        each = f"{lanes or size.cores} for each worker"
-        return Limits(min=limits.min, max=allowed, max_because=f"the {size.cores} cores of this machine, {each}")
+        busy = f"{counted(allowed, 'worker')} {'keeps' if allowed == 1 else 'keep'}"
+        why = f"{busy} the {size.cores} cores of this machine busy, so no more are added, though the bounds allow it"
+        return Limits(min=limits.min, max=allowed, max_because=why)
 
     def _hindered(self, pools: Iterable[str]) -> dict[str, str]:
         """The pools whose workers cannot work, and why. What the master meets at a server, all of them do."""

@@ -8,7 +8,7 @@ A job counts with its whole budget and one rank for each trainer that is not don
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from datetime import datetime
 
 from essp_common.errors import ConfigError
@@ -64,15 +64,15 @@ class Admission:
         need = self._need(spec, len(spec.trainers))
         return Contender(name=spec.name, team=team, priority=spec.priority, since=since, need=need, waiting=True)
 
-    def plan(self, jobs: Iterable[Job], starting: Iterable[Contender] = ()) -> Plan:
-        """Decide. `starting`: jobs that are not among `jobs` yet."""
-        seen = [*(self._contender(job) for job in jobs if not job.state.ended), *starting]
+    def plan(self, seen: Sequence[Contender]) -> Plan:
+        """Decide about these jobs, which have not ended."""
         if (capacity := self.capacity) is not None:
             return plan(seen, capacity, self._settings.teams)
         waiting = sorted((job for job in seen if job.waiting), key=lambda job: job.rank)
         return Plan((), {}, tuple(Waiting(job.name, place, _NOT_KNOWN) for place, job in enumerate(waiting, 1)))
 
-    def _contender(self, job: Job) -> Contender:
+    def contender(self, job: Job) -> Contender:
+        """A job of this master."""
         spec, running, waiting = job.spec, job.state is JobState.RUNNING, job.state is JobState.QUEUED
         need = self._need(spec, len(spec.trainers.keys() - job.ledger.finals))
         held = Amount()

@@ -41,10 +41,13 @@ from essp_common.pb.v1.messages_pb2 import (
     Trouble,
 )
 from essp_common.runtime.metrics import REFUSED
+from essp_common.runtime.troubles import Kind
 from essp_common.wiring import Adapters
 from essp_master.job import job as job_module
 from essp_master.job import message_builder
 from essp_master.job import start_run as start_run_module
+from essp_master.queue.admission import Admission
+from essp_master.queue.plan import Contender
 from essp_master.service import Master
 from tests.harness.fleet import Clock, Fleet, FleetOf, make_job, master_over, run_to_rest
 from tests.harness.masters import die, master_named
@@ -130,6 +133,104 @@ def test_an_error_in_one_job_fails_that_job_alone(
     assert (bad.state, "a defect" in bad.reason) == (JobState.FAILED, True)
     assert commands_of(fleet, "bad")[-1] == Control.FAIL
     assert all(phase.finished for phase in master.status("small").phases)
+
+
+def test_a_job_of_which_the_queue_cannot_tell_what_it_needs_fails_alone(
+    adapters: Adapters, fleet_of: FleetOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    master, fleet = master_over(adapters, queue_budget=2**40), fleet_of()
+    master.start(fleet.job)
+    master.start(other_job(fleet.job, tmp_path, "bad"))
+    real = Admission.contender
+
+    def contender(self: Admission, job: job_module.Job) -> Contender:
+        if job.name == "bad":
+            raise KeyError("a defect")
+        return real(self, job)
+
+    monkeypatch.setattr(Admission, "contender", contender)
+    monkeypatch.setattr("essp_master.service._TICK_S", 0.0)
+    run_to_rest(master, fleet)
+    assert (master.status("bad").state, "a defect" in master.status("bad").reason) == (JobState.FAILED, True)
+    assert all(phase.finished for phase in master.status("small").phases)
+
+
+@pytest.mark.parametrize(
+    "where", ["job.job.Job.let_go", "effects.dispatch.Dispatch.sweep", "lifecycle.runner.without_events"]
+)
+def test_a_defect_of_a_job_that_has_ended_is_told_once_and_hurts_nobody(
+    adapters: Adapters,
+    fleet_of: FleetOf,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    where: str,
+) -> None:
+    clock = Clock()
+    master, fleet = master_over(adapters, clock, history_s=0.0), fleet_of()
+    master._runner.recovers = True
+    master.start(fleet.job)
+    master.stop("small")
+
+    def broken(*_: object) -> None:
+        raise KeyError("a defect")
+
+    monkeypatch.setattr(f"essp_master.{where}", broken)
+    if where == "lifecycle.runner.without_events":
+        monkeypatch.setattr("essp_master.lifecycle.runner.KEPT_WHOLE", 0)
+    for _ in range(4):
+        master.step(0)
+        master._history.wait(10.0)
+        clock.now_s += 10.0
+    assert master.status("small").state is JobState.STOPPED
+    assert sum("a defect" in event.message for event in master.events("small")) == 1
+    assert sum("unexpected error" in record.message for record in caplog.records) == 1
+
+
+PARTS = [
+    ("essp_master.pools.worker_registry.WorkerRegistry", "note"),
+    ("essp_master.pools.worker_registry.WorkerRegistry", "read"),
+    ("essp_master.lifecycle.runner.JobRunner", "issue"),
+    ("essp_master.lifecycle.runner.JobRunner", "tick"),
+    ("essp_master.lifecycle.queueing.JobQueue", "plan"),
+    ("essp_master.effects.outbox.Outbox", "refused"),
+    ("essp_master.effects.history_writer.HistoryWriter", "write"),
+    ("essp_master.lifecycle.renewals.Renewals", "begin_closed"),
+]
+
+
+@pytest.mark.parametrize(("owner", "method"), PARTS, ids=[method for _, method in PARTS])
+def test_an_error_that_concerns_no_job_waits_and_is_told_once_while_all_else_goes_on(
+    adapters: Adapters,
+    fleet_of: FleetOf,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    owner: str,
+    method: str,
+) -> None:
+    clock, tries = Clock(), list[float]()
+    master, fleet = master_over(adapters, clock, queue_budget=2**40), fleet_of()
+    master.start(fleet.job)
+
+    def broken(*_: object, **__: object) -> None:
+        tries.append(clock())
+        raise KeyError("a defect")
+
+    monkeypatch.setattr("essp_master.service._TICK_S", 0.0)
+    with monkeypatch.context() as defect:
+        defect.setattr(f"{owner}.{method}", broken)
+        for _ in range(20):
+            beat = Progress(worker="w", heartbeat=Heartbeat(pool="decoder"))
+            adapters.bus.publish(topics.PROGRESS, b"", beat.SerializeToString())
+            master.step(0)
+            clock.now_s += 0.5
+        assert 1 < len(tries) < 20 or method == "note", "it is tried again, after pauses that grow"
+        assert [(it.kind, "a defect" in it.words) for it in master.conditions.look()] == [(Kind.DEFECT, True)]
+        assert sum("nobody expected; it goes on" in record.message for record in caplog.records) == 1
+    clock.now_s += 60.0
+    run_to_rest(master, fleet)
+    assert master.status("small").state is JobState.RUNNING
+    assert all(phase.finished for phase in master.status("small").phases)
+    assert master.conditions.look() == ()
 
 
 def test_a_job_that_cannot_be_taken_over_fails_and_is_not_met_again(

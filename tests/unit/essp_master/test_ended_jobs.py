@@ -132,6 +132,28 @@ def test_a_master_keeps_the_status_alone_of_all_but_the_newest_jobs_that_have_en
     assert master.events("first")
 
 
+def test_jobs_that_end_one_after_another_are_let_go_meanwhile(
+    adapters: Adapters, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They end more often than is looked for bytes that workers stored too late."""
+    clock = Clock()
+    master = master_named("m1", adapters, clock)
+    for module in (runner, service):
+        monkeypatch.setattr(module, "KEPT_WHOLE", 1)
+    begun = 0
+
+    def one_more_leaves_few() -> bool:
+        nonlocal begun
+        name, begun = f"job-{begun}", begun + 1
+        master.start(fleet.job.model_copy(update={"name": name, "output": f"{fleet.job.output}/{name}"}))
+        master.stop(name)
+        clock.now_s += 0.5
+        master.step(0.01)
+        return len(list(master._jobs)) < begun - 10
+
+    until(one_more_leaves_few)
+
+
 def test_jobs_that_are_past_take_little_memory(adapters: Adapters, fleet: Fleet) -> None:
     """A master may know thousands of them, with hundreds of epochs each."""
     master = master_named("m1", adapters)

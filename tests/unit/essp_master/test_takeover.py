@@ -146,7 +146,7 @@ def test_jobs_whose_outputs_lie_in_each_other_are_both_taken_over(
     first = master_named("m1", adapters)
     first.start(fleet.job)
     with monkeypatch.context() as before:
-        before.setattr(JobTable, "check_output", lambda table, spec: None)
+        before.setattr(JobTable, "check_output", lambda table, *given: None)
         before.setattr(preflight, "check_place", lambda *given: None)
         first.start(fleet.job.model_copy(update={"name": "inner", "output": f"{fleet.job.output}/inner"}))
     die(first)

@@ -26,7 +26,7 @@ from tests.harness.small_networks import small_mvit
 from tests.harness.training_jobs import Running, Stage, phase_plans
 from tests.lanes import often
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.lane("promises")]
 
 EVERYDAY = ("r3d_18", "mvit_v2_s")
 """A network of convolutions, and one of transformers."""

@@ -48,7 +48,7 @@ from tests.harness.training_jobs import (
 from tests.lanes import often
 from tests.unit.essp_common.learning.test_branches import Mixture, linear
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.lane("promises")]
 
 T = TypeVar("T")
 

@@ -19,7 +19,7 @@ def test_a_file_whose_name_no_uri_can_have_is_said_and_not_left_out(tmp_path: Pa
     assert {name: str(error).partition(":")[0] for name, error in rows.items()} == {
         "bad\\xff.mp4": "name",
         "n\\nl.mp4": "name",
-        "gone.mp4": "vanished",
+        "gone.mp4": "missing",
     }
 
 
@@ -34,8 +34,8 @@ def test_a_folder_without_videos_is_said_to_be_one_with_what_is_read(tmp_path: P
     assert empty.startswith(f"empty: there is no video in the folder {tmp_path}/empty; what ends in one of these is")
     assert f"there is no video in the folder {tmp_path}/others, only 2 other files; what ends in" in others
     assert ", .mp4, " in empty and ".rmvb" not in empty and ".png" not in empty  # noqa: PT018
-    assert missing == f"vanished: there is no file {tmp_path}/missing"
-    assert file == f"vanished: there is no file {tmp_path}/missing.mp4"
+    assert missing == f"missing: there is no file {tmp_path}/missing"
+    assert file == f"missing: there is no file {tmp_path}/missing.mp4"
     [pictures] = find(wanted[:1], stores, VIDEO_SUFFIXES | {".png"})
     assert "there is no video or picture in" in str(pictures.error)
     assert ".png" in str(pictures.error)

@@ -56,9 +56,18 @@ def row(store: str, prefetch: int, threads: int, **values: float) -> Row:
 
 def test_sentences_say_what_binds() -> None:
     cases: Sequence[tuple[str, Row]] = (
-        ("a: the accelerator binds", row("a", 1, 2, seconds=9, data_wait=0.02, utilisation=0.98, cpu_cores=0.5)),
-        ("b: the cores bind", row("b", 0, 8, seconds=9, data_wait=0.4, utilisation=0.6, cpu_cores=3.9)),
-        ("c: the input binds", row("c", 0, 1, seconds=9, data_wait=0.4, utilisation=0.6, cpu_cores=1.1)),
+        (
+            "a: the accelerator is the limiting factor",
+            row("a", 1, 2, seconds=9, data_wait=0.02, utilisation=0.98, cpu_cores=0.5),
+        ),
+        (
+            "b: the cores are the limiting factor",
+            row("b", 0, 8, seconds=9, data_wait=0.4, utilisation=0.6, cpu_cores=3.9),
+        ),
+        (
+            "c: the input is the limiting factor",
+            row("c", 0, 1, seconds=9, data_wait=0.4, utilisation=0.6, cpu_cores=1.1),
+        ),
         ("d: with 1 thread and prefetch 0 there was one step", row("d", 0, 1, seconds=9, data_wait=0.4, cpu_cores=1)),
     )
     said = sentences([one for _, one in cases], cores=4)
@@ -77,9 +86,9 @@ def test_the_best_row_makes_the_most_samples() -> None:
     )
     small = Row({**small.labels, "batch": 8}, small.values)
     assert sentences([small, large], 4)[0].startswith(
-        "a: the input binds with 1 thread and prefetch 0, in batches of 64,"
+        "a: the input is the limiting factor with 1 thread and prefetch 0, in batches of 64,"
     )
-    assert sentences([small], 4)[0].startswith("a: the input binds with 1 thread and prefetch 0: ")
+    assert sentences([small], 4)[0].startswith("a: the input is the limiting factor with 1 thread and prefetch 0: ")
 
 
 def test_sentences_say_what_prefetch_hides() -> None:

@@ -140,8 +140,8 @@ def medians(training_s: float, held_s: float = 0.0, drained_s: float = 0.0) -> M
 @pytest.mark.parametrize(
     ("direct", "said"),
     [
-        (medians(100.1, 0.02), "the accelerator binds"),
-        (medians(125.0, 5.0), "the store binds direct checkpoints"),
+        (medians(100.1, 0.02), "the accelerator is the limiting factor"),
+        (medians(125.0, 5.0), "the store is the limiting factor of direct checkpoints"),
         (medians(250.0, 30.0), "No buffer hides that for long"),
     ],
 )

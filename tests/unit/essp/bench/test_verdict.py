@@ -1,4 +1,4 @@
-"""What binds follows from rates, raw reads and busy cores."""
+"""The limiting factor follows from rates, raw reads and busy cores."""
 
 from __future__ import annotations
 
@@ -35,42 +35,48 @@ MEMORY_READS = case([(1, 2500, 1.0), (4, 9000, 3.9)], [(1, 2600, 1.0), (4, 9500,
     [
         (
             BUSY, Binds.CORES,
-            "the cores bind: 3.9 of 4 cores are busy with it, and raw reads are 26x as fast. 370 images/s with 4 "
+            "the cores are the limiting factor: "
+            "3.9 of 4 cores are busy with it, and raw reads are 26x as fast. 370 images/s with 4 "
             "threads, 3.7x as many as with 1.",
         ),
         (
             SLOW_DEVICE, Binds.DEVICE,
-            "the device binds: this is 95 % of raw reads, which still gain 95 % from 2 to 4 threads: its latency is "
+            "the device is the limiting factor: "
+            "this is 95 % of raw reads, which still gain 95 % from 2 to 4 threads: its latency is "
             "the limit, and more threads help. 400 images/s with 4 threads, 4x as many as with 1.",
         ),
         (
             NARROW_DEVICE, Binds.DEVICE,
-            "the device binds: this is 98 % of raw reads, which gain only 1 % from 2 to 4 threads: its bandwidth is "
+            "the device is the limiting factor: "
+            "this is 98 % of raw reads, which gain only 1 % from 2 to 4 threads: its bandwidth is "
             "the limit, and more threads do not help. 410 images/s with 2 threads, 1.4x as many as with 1.",
         ),
         (
             ONE_THREAD, Binds.DECODER,
-            "the decoder binds: 1 thread computed all the time, raw reads are 95x as fast, and 4 cores are there: more "
+            "the decoder is the limiting factor: "
+            "1 thread computed all the time, raw reads are 95x as fast, and 4 cores are there: more "
             "threads help. 100 images/s with 1 thread.",
         ),
         (
             LOCKED, Binds.LOCK,
-            "the interpreter's lock binds: about one core is busy, more threads gain nothing, and raw reads are 1.6x "
+            "the interpreter's lock is the limiting factor: "
+            "about one core is busy, more threads gain nothing, and raw reads are 1.6x "
             "as fast. 6,000 images/s with 1 thread, and more threads gain nothing.",
         ),
         (
             BY_TURNS, Binds.TURNS,
-            "neither cores nor reads bind: 0.8 of 4 cores are busy, and raw reads are 3.5x as fast: threads read and "
+            "neither cores nor reads are the limiting factor: "
+            "0.8 of 4 cores are busy, and raw reads are 3.5x as fast: threads read and "
             "compute by turns, so more of them help.",
         ),
         (
             STUCK, Binds.TURNS,
             "threads read and compute by turns. 100 images/s with 1 thread, and more threads gain nothing.",
         ),
-        (MEMORY_READS, Binds.CORES, "the cores bind: 3.9 of 4 cores"),
+        (MEMORY_READS, Binds.CORES, "the cores are the limiting factor: 3.9 of 4 cores"),
     ],
 )  # fmt: skip
-def test_what_binds_is_said_with_its_reason(given: Case, binds: Binds, said: str) -> None:
+def test_the_limiting_factor_is_said_with_its_reason(given: Case, binds: Binds, said: str) -> None:
     verdict = judge(given)
     assert verdict.binds is binds
     assert said in verdict.sentence
@@ -95,7 +101,7 @@ def test_no_verdict_contradicts_its_own_figures(raw: Sequence[Triple], said: str
 
 def test_a_device_elsewhere_is_the_network() -> None:
     assert judge(replace(SLOW_DEVICE, network=True)).binds is Binds.NETWORK
-    assert "the network binds" in judge(replace(NARROW_DEVICE, network=True)).sentence
+    assert "the network is the limiting factor" in judge(replace(NARROW_DEVICE, network=True)).sentence
 
 
 def test_cores_that_others_use_are_not_there() -> None:

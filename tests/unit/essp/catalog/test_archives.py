@@ -39,7 +39,7 @@ def test_samples_are_whole_wherever_their_parts_lie(tmp_path: Path) -> None:
     found = listing(tmp_path, "t.tar")
     assert labelled(found) == {"t.tar/a.mp4": ("x", "train"), "t.tar/d.mp4": ("z", "train")}
     assert errors(found) == {
-        "t.tar/b": "vanished: t.tar has a label for it, and no video",
+        "t.tar/b": "missing: t.tar has a label for it, and no video",
         "t.tar/c.mp4": "unlabelled: its .cls is not UTF-8 text",
     }
 
@@ -157,7 +157,7 @@ def test_names_of_samples_may_have_dots(tmp_path: Path) -> None:
         "t.tar/b.2.mp4": ("z", "train"),
         "t.tar/c.MP4": ("v", "train"),
     }
-    assert errors(found) == {"t.tar/b.3": "vanished: t.tar has a label for it, and no video"}
+    assert errors(found) == {"t.tar/b.3": "missing: t.tar has a label for it, and no video"}
 
 
 def test_several_videos_of_a_sample_share_what_is_said_of_all(tmp_path: Path) -> None:

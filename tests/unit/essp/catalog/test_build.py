@@ -35,7 +35,7 @@ from tests.harness.catalog_probe import PROBE, facts
 
 pytestmark = pytest.mark.processes
 
-FAKE = BuildOptions(probe=ProbeOptions(workers=2, timeout_s=60.0, probe=PROBE))
+FAKE = BuildOptions(probe=ProbeOptions(workers=2, timeout_s=60.0, probe=PROBE, confined=False))
 
 ONE = replace(FAKE, probe=replace(FAKE.probe, workers=1))
 """For claims about what is read, and not about who reads it; each worker more is a Python more to start."""
@@ -298,7 +298,7 @@ def kill(now):
 
 if __name__ == "__main__":
     journal.ROWS = 1
-    options = b.BuildOptions(probe=probing.ProbeOptions(workers=1, probe={PROBE!r}))
+    options = b.BuildOptions(probe=probing.ProbeOptions(workers=1, probe={PROBE!r}, confined=False))
     b.build("file://{videos}", "file://{root}/c.parquet", ["file://{root}"], options, kill)
 """
     (root / "killed.py").write_text(script)

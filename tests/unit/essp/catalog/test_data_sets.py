@@ -61,7 +61,7 @@ def test_hmdb51_lists_give_the_split_and_names_the_film(tmp_path: Path) -> None:
         f"videos/brush_hair/{names[2]}": ("brush_hair", ""),
         "videos/wave/other.avi": ("wave", "train"),
     }
-    assert problems(found) == {"wave/gone.avi": "vanished", "videos/wave/new.avi": "unlisted"}
+    assert problems(found) == {"wave/gone.avi": "missing", "videos/wave/new.avi": "unlisted"}
     assert {entry.group for entry in found.entries if "brush" in entry.id} == {"April_09"}
     second = listing(tmp_path, split=2)
     assert labelled(second)[f"videos/brush_hair/{names[0]}"] == ("brush_hair", "test")
@@ -97,7 +97,7 @@ def test_hollywood2_clips_have_several_labels(tmp_path: Path) -> None:
     assert problems(found) == {
         "AVIClips/actioncliptrain00003.avi": "unlabelled",
         "AVIClips/actioncliptrain00009.avi": "unlisted",
-        "actioncliptest00002": "vanished",
+        "actioncliptest00002": "missing",
     }
 
 
@@ -116,7 +116,7 @@ def test_ccv_columns_are_labels(tmp_path: Path) -> None:
         "a1.mp4": (("Basketball", "Bird"), "train"),
         "videos/b2.mp4": (("Playground",), "test"),
     }
-    assert problems(found) == {"c3.mp4": "unlabelled", "d4": "vanished"}
+    assert problems(found) == {"c3.mp4": "unlabelled", "d4": "missing"}
     write(tmp_path / "testLabel.txt", "1 0\n1 0\n")
     with pytest.raises(ConfigError, match=r"testLabel\.txt, line 1: 2 columns in place of 20"):
         listing(tmp_path)
@@ -160,7 +160,7 @@ def test_something_something_is_labelled_by_its_templates(tmp_path: Path) -> Non
         "20bn/7.webm": ("Holding something", "train"),
         "20bn/8.webm": ("Holding something", "validation"),
     }
-    assert problems(found) == {"6": "vanished", "20bn/9.webm": "unlabelled"}
+    assert problems(found) == {"6": "missing", "20bn/9.webm": "unlabelled"}
     assert by_id(found)["20bn/7.webm"].meta == {"sentence": "holding a pen", "placeholders": ["a pen"]}
 
 
@@ -196,7 +196,7 @@ def test_activitynet_segments_are_rows_with_what_overlaps_them(tmp_path: Path) -
     assert problems(found) == {
         "videos/xyz.mkv#annotation 1": "segment",
         "videos/v_tst.mp4": "unlabelled",
-        "gone": "vanished",
+        "gone": "missing",
     }
     run = by_id(found)["videos/v_abc.mp4#8-20s"]
     assert [name for _, name in run.spans] == ["Jump", "Run", "Sing"]

@@ -195,7 +195,7 @@ def test_letters_with_accents_may_be_written_in_two_ways(
     assert list(labelled(found)) == [there]
     (entry,) = (entry for entry in found.entries if entry.error is None)
     assert entry.uri == f"file://{tmp_path}/{there}"
-    assert sorted(problems(found).values()) == (["doubled", "vanished"] if name == "index.csv" else [])
+    assert sorted(problems(found).values()) == (["doubled", "missing"] if name == "index.csv" else [])
 
 
 def test_files_of_one_name_in_many_folders_are_found_without_looking_at_each_other(

@@ -103,7 +103,7 @@ def test_paths_of_mmaction2_may_be_absolute(tmp_path: Path) -> None:
     write(tmp_path / "list.txt", f"{tmp_path}/v/1.mp4 0\n/elsewhere/2.mp4 0\n")
     found = listing(tmp_path, "list.txt")
     assert labelled(found) == {"v/1.mp4": ("0", "train")}
-    assert one_error(found) == f"vanished: list.txt names it, but there is no such file below {tmp_path}/"
+    assert one_error(found) == f"missing: list.txt names it, but there is no such file below {tmp_path}/"
 
 
 def test_labels_of_mmaction2_that_no_class_has_are_problems(tmp_path: Path) -> None:
@@ -206,7 +206,7 @@ def test_sequences_of_kth_that_are_no_frames_are_problems(tmp_path: Path, frames
 def test_sequences_of_kth_without_a_video_are_problems(tmp_path: Path) -> None:
     make(tmp_path, "boxing/person01_boxing_d1_uncomp.avi")
     write(tmp_path / "00sequences.txt", "person01_boxing_d1\tframes\t1-9\nperson02_boxing_d1\tframes\t1-9\n")
-    assert problems(listing(tmp_path)) == {"person02_boxing_d1": "vanished"}
+    assert problems(listing(tmp_path)) == {"person02_boxing_d1": "missing"}
 
 
 def test_a_few_other_videos_leave_a_folder_of_kth_one(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def test_a_name_that_no_file_can_have_costs_its_own_row_alone(tmp_path: Path, na
         write(tmp_path / file, text)
     found = listing(tmp_path, "train.txt" if lay_out == "mmaction2" else "")
     assert found.kind == lay_out
-    assert one_error(found).startswith("vanished: ")
+    assert one_error(found).startswith("missing: ")
     assert all(key.startswith("x/actioncliptrain00001.mp4") for key in labelled(found))
     assert labelled(found)
     _check_names(found)
@@ -42,7 +42,7 @@ def test_a_name_that_no_file_can_have_costs_its_own_row_alone(tmp_path: Path, na
 def test_names_that_nobody_can_read_are_problems(tmp_path: Path) -> None:
     make(tmp_path, "1.mp4", "2.mp4", "3.mp4", "20bn/7.webm", "20bn/8.webm")
     odd = csv_of(tmp_path, 'path,label,group\n1.mp4,"a\nb",\n2.mp4,a\x00b,\n3.mp4,a,\x1b[31m\n4\x7f.mp4,a,\n')
-    assert problems(odd) == {"1.mp4": "name", "2.mp4": "name", "3.mp4": "name", "4\\x7f.mp4": "vanished"}
+    assert problems(odd) == {"1.mp4": "name", "2.mp4": "name", "3.mp4": "name", "4\\x7f.mp4": "missing"}
     assert "has characters that nobody can read" in errors(odd)["2.mp4"]
     write(
         tmp_path / "l.json",

@@ -217,7 +217,7 @@ def test_ucf101_lists_that_do_not_fit_the_videos_are_problems(ucf: Path) -> None
         "UCF-101/Run/v_Run_g01.avi": ("Run", ""),
         "UCF-101/Run/v_Run_g02.avi": ("Run", "train"),
     }
-    assert problems(found) == {"UCF-101/Walk/v_Walk_g01.avi": "mislabelled", "Run/v_Run_g09.avi": "vanished"}
+    assert problems(found) == {"UCF-101/Walk/v_Walk_g01.avi": "mislabelled", "Run/v_Run_g09.avi": "missing"}
 
 
 def test_what_to_rename_is_said_where_lists_differ_in_case_alone(ucf: Path) -> None:
@@ -277,7 +277,7 @@ def test_names_that_no_message_can_carry_are_problems(tmp_path: Path) -> None:
     assert problems(found) == {
         "run/bad\\nname.mp4": "name",
         "run/latin\\xe4.mp4": "name",
-        "run/gone.mp4": "vanished",
+        "run/gone.mp4": "missing",
     }
 
 
@@ -289,7 +289,7 @@ def test_links_in_circles_end(tmp_path: Path) -> None:
     (tmp_path / "run" / "up").symlink_to(tmp_path)
     found = listing(tmp_path)
     assert labelled(found) == {"run/1.mp4": ("run", "train")}
-    assert problems(found) == {"run/self.mp4": "vanished"}
+    assert problems(found) == {"run/self.mp4": "missing"}
 
 
 def test_folders_without_a_video_are_noted(tmp_path: Path) -> None:
@@ -345,7 +345,7 @@ def test_lists_of_mmaction2_are_read(tmp_path: Path) -> None:
     (tmp_path / "train.txt").write_text("v/a b.mp4 3\n\nv/2.mp4 0\nv/gone.mp4 1\n")
     found = listing(tmp_path, "train.txt")
     assert labelled(found) == {"v/a b.mp4": ("3", "train"), "v/2.mp4": ("0", "train")}
-    assert problems(found) == {"v/gone.mp4": "vanished"}
+    assert problems(found) == {"v/gone.mp4": "missing"}
 
 
 def test_lists_of_kinetics_are_read(tmp_path: Path) -> None:
@@ -359,7 +359,7 @@ def test_lists_of_kinetics_are_read(tmp_path: Path) -> None:
         "clips/abseiling/abc_000020_000030.mp4": ("abseiling", "train"),
         "whole/xyz.mp4#5-15s": ("singing", "validation"),
     }
-    assert sorted(problems(found).values()) == ["doubled", "vanished"]
+    assert sorted(problems(found).values()) == ["doubled", "missing"]
     assert next(e.segment for e in found.entries if e.id.startswith("whole")) == Segment(5.0, 15.0, "s")
 
 
@@ -465,11 +465,11 @@ def test_csv_rows_that_make_no_sense_are_problems_with_their_line(tmp_path: Path
     found = csv_of(tmp_path, text)
     assert labelled(found) == {"1.mp4": ("a", "train")}
     assert problems(found) == {
-        "missing.mp4": "vanished",
+        "missing.mp4": "missing",
         "line 4": "unnamed",
         "1.mp4@2": "doubled",
         "1.mp4@3": "doubled",
-        "file:///etc/passwd": "vanished",
+        "file:///etc/passwd": "missing",
     }
     reasons = " ".join(e.error or "" for e in found.entries)
     assert "no configured store" in reasons

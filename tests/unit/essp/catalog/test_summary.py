@@ -28,7 +28,7 @@ def test_a_summary_adds_up() -> None:
         replace(row("b/1", "test"), seekable=False, keyframe_frame=()),
         row("b/2", error="damaged: block 7"),
         row("c/1", error="damaged: block 9"),
-        row("c/2", error="vanished: gone"),
+        row("c/2", error="missing: gone"),
     )
     summary = summarize(Catalog(rows, "here"), examples=1)
     assert (summary.rows, summary.usable.videos, summary.usable.frames) == (6, 3, 125)
@@ -44,7 +44,7 @@ def test_a_summary_adds_up() -> None:
     assert (summary.gop.shortest, summary.gop.longest) == (12, 50)
     assert [(p.kind, p.videos, p.examples) for p in summary.problems] == [
         ("damaged", 2, ("b/2: block 7",)),
-        ("vanished", 1, ("c/2: gone",)),
+        ("missing", 1, ("c/2: gone",)),
     ]
 
 

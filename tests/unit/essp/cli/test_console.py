@@ -66,6 +66,20 @@ def test_a_mistyped_command_names_the_one_that_was_meant(typed: str, meant: str)
     assert f"Did you mean {meant!r}?" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["demo", "--seed", "8x"], "'--seed': it has to be a whole number, and is '8x'"),
+        (["job", "events", "j", "--after", "-3"], "'--after': it has to be 0 or more, and is '-3'"),
+        (["predict", "x", "--top", "-1"], "'--top': it has to be 1 or more, and is '-1'"),
+    ],
+)
+def test_a_wrong_value_of_an_option_is_said_as_of_a_field(arguments: list[str], told: str) -> None:
+    done = CliRunner().invoke(app, arguments, prog_name="essp")
+    assert (done.exit_code, "Input should" in done.stderr) == (2, False)
+    assert told in done.stderr
+
+
 @pytest.mark.parametrize(("setting", "value"), [("bus", "http://x:1"), ("cache", "http://x:1")])
 def test_a_wrong_scheme_is_said_before_the_host_is_looked_for(setting: str, value: str) -> None:
     given = {"bus": "memory://", "cache": "memory://"} | {setting: value}

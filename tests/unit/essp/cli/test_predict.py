@@ -69,7 +69,7 @@ def test_what_is_not_there_is_said_by_its_name(folder: Path) -> None:
         (f"{folder}/a.mp4", True),
         ("s3://elsewhere/c.mp4", False),
     ]
-    assert (rows[0].error or "").startswith("vanished: ")
+    assert (rows[0].error or "").startswith("missing: ")
     assert "configured store" in (rows[2].error or "")
 
 
@@ -85,7 +85,7 @@ def test_probing_fills_in_the_facts_or_the_reason(folder: Path) -> None:
     found = {Path(row.id).name: row for row in probe(find([str(folder), f"{folder}/absent"], STORES), Settings())}
     assert (found["a.mp4"].frame_count, found["a.mp4"].last_frame, found["a.mp4"].width) == (8, 7, 64)
     assert (found["broken.mp4"].error or "").startswith("not_video: ")
-    assert (found["absent"].error or "").startswith("vanished: ")
+    assert (found["absent"].error or "").startswith("missing: ")
 
 
 def test_the_job_sees_clips_as_training_did(model_uri: str) -> None:

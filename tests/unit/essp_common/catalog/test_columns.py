@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from essp_common.catalog import columns
 from essp_common.catalog.catalog import Catalog
-from essp_common.catalog.columns import Lists, Prefixed, Texts, Words
+from essp_common.catalog.columns import Lists, Prefixed, Shared, Texts, Words, taken, values_of
 from essp_common.catalog.file import read_catalog, to_table, write_catalog
 from essp_common.catalog.rows import ById, Rows, VideoRow
 from essp_common.catalog.schema import PLANNED
@@ -121,6 +121,25 @@ def test_words_that_a_file_lists_twice_are_one_word() -> None:
         assert [made.column.value(n) for n in range(len(expected))] == expected
         assert len(made.column.used()) == 2
         assert made.empty.tolist() == [2]
+
+
+def test_segments_of_one_file_share_its_checksums(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In whatever pieces the file is read, and after a choice of rows."""
+    monkeypatch.setattr("essp_common.catalog.file._PIECE", 7)
+    store, sums = DirectoryStore(str(tmp_path)), [bytes([n]) * 5_000 for n in range(5)]
+    rows = [replace(row, sums=sums[n // 10], timestamps=b"t" * (n // 25)) for n, row in enumerate(CATALOG.rows[:50])]
+    write_catalog(store, "c", Catalog(rows))
+    for found in (Catalog(rows).rows, read_catalog(store, "c").rows):
+        column = found.columns["sums"]
+        assert isinstance(column, Shared)
+        assert column.once.arrow().nbytes < 6 * 5_000, "each is in memory once"
+        assert [row.sums for row in found] == [row.sums for row in rows]
+        assert [row.timestamps for row in found] == [row.timestamps for row in rows]
+        assert len({id(row.sums) for row in list(found)}) == 5
+        some = taken(column, np.array([41, 3, 4]))
+        assert values_of(some, np.arange(3)) == [sums[4], sums[0], sums[0]]
+    write_catalog(store, "d", Catalog(found))
+    assert (tmp_path / "c").read_bytes() == (tmp_path / "d").read_bytes()
 
 
 @pytest.mark.parametrize("odd", [0, 3, 4, 9])

@@ -276,6 +276,34 @@ def test_no_answer_is_kept_or_taken_for_something_else() -> None:
         server.close()
 
 
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        *((host, 200) for host in ("10.2.3.4:9100", "[fd00::7]:9100", "localhost", "decoder", "host.internal")),
+        *((host, 200) for host in ("10-2-3-4.team.pod.cluster.local:9100", "essp-decoder-metrics.team.svc")),
+        *((host, 200) for host in ("decoder.team.svc.k8s.corp.example:9100", "LOCALHOST.:9100")),
+        *((host, 403) for host in ("evil.example.com:9100", "10.2.3.4.evil.example", "k8s.corp.example.evil.org")),
+        *((host, 403) for host in ("", "a b", "localhost@evil.example")),
+    ],
+)
+def test_metrics_are_given_under_no_name_that_a_strangers_page_can_have(
+    host: str, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Prometheus asks pods by their address or by a name of the cluster; probes may use any name."""
+    (tmp_path / "resolv.conf").write_text("nameserver 10.0.0.1\nsearch team.svc.k8s.corp.example k8s.corp.example\n")
+    monkeypatch.setattr("essp_common.runtime.hosts.RESOLVER", tmp_path / "resolv.conf")
+    server = MetricsServer(0, lambda: True, "127.0.0.1")
+    try:
+        with closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=LONGEST_S)) as client:
+            for path, expected in (("/metrics", status), ("/livez", 200), ("/readyz", 200)):
+                client.request("GET", path, headers={"Host": host})
+                answer = client.getresponse()
+                answer.read()
+                assert answer.status == expected, path
+    finally:
+        server.close()
+
+
 def test_a_probe_that_gives_up_leaves_no_traceback(
     capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -20,7 +20,8 @@ from starlette.routing import BaseRoute, Route
 
 from essp_common.distribution import VERSION_HEADER
 from essp_common.job.status import JobState
-from essp_master.api.door import Door, plain, untyped
+from essp_common.runtime.hosts import plain
+from essp_master.api.door import Door, untyped
 from essp_master.api.standby import create_standby
 from essp_master.config import MasterSettings
 from essp_master.job.output import Asked

@@ -19,7 +19,7 @@ from starlette.datastructures import URL
 from starlette.requests import HTTPConnection
 from starlette.routing import BaseRoute
 
-from essp_common.errors import Unavailable
+from essp_common.errors import ConfigError, Unavailable
 from essp_master.api import standby
 from essp_master.api.app import create_app
 from essp_master.api.guard import OPEN_PATHS, guarded, needed
@@ -190,3 +190,14 @@ def test_the_description_is_open_to_a_browser_and_loads_nothing_from_elsewhere(t
         assert "default-src 'self'" in page.headers["content-security-policy"]
         assert served.client.get("/openapi.json").json()["info"]["title"] == "ESSP"
         assert served.client.get("/favicon.ico").headers["content-type"] == "image/svg+xml"
+
+
+def test_the_token_may_stand_in_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("swordfish\n")
+    with Served(tmp_path, api_token_file=str(file)) as served:
+        assert served.client.get("/v1/jobs", headers={"Authorization": "Bearer swordfish"}).status_code == 200
+        assert served.client.get("/v1/jobs", headers={"Authorization": "Bearer other"}).status_code == 401
+    for wrong in ({"api_token": "also"}, {"api_token_file": str(tmp_path / "none")}):
+        with pytest.raises(ConfigError, match="ESSP_API_TOKEN_FILE"):
+            MasterSettings.model_validate({"api_token_file": str(file), **wrong}).tokens()

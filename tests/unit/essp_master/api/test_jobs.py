@@ -454,10 +454,16 @@ def test_the_output_of_another_team_is_refused_but_to_an_admin(tmp_path: Path) -
             return served.client.post(path, json=named, params=params, headers={"Authorization": f"Bearer {token}"})
 
         assert post("a").status_code == 202
+        paths = ("/v1/jobs:validate", "/v1/jobs")
+        told = [problem(post("b", path), 409)["detail"] for path in paths]
         assert post("root", "/v1/jobs/small:stop").status_code == 200
-        for path in ("/v1/jobs:validate", "/v1/jobs"):
-            for more in ({}, {"fresh": "true"}):
-                assert "holds job small of team vision" in problem(post("b", path, **more), 403)["detail"]
+        told += [problem(post("b", path, **more), 403)["detail"] for path in paths for more in ({}, {"fresh": "true"})]
+        place = body["output"]
+        for body["output"] in (f"{place}/more", place.rpartition("/")[0]):
+            told += [problem(post("b", path), 422)["detail"] for path in paths]
+        body["output"] = place
+        assert all("a job of another team" in words or "a job of team vision" in words for words in told)
+        assert not [words for words in told if "small" in words.replace(place, "")]
         assert post("a", "/v1/jobs:validate", fresh="true").status_code == 200
         assert post("root", "/v1/jobs:validate", fresh="true").status_code == 200
         assert post("a").status_code == 202

@@ -150,7 +150,7 @@ def test_the_output_of_another_team(
         if may:
             found(job, tmp_path, fresh, asked)
         else:
-            with pytest.raises(Forbidden, match=r"holds job small of (no )?team"):
+            with pytest.raises(Forbidden, match=r"holds a job of (no )?team"):
                 found(job, tmp_path, fresh, asked)
 
 

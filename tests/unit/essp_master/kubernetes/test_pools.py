@@ -11,7 +11,7 @@ from kubernetes import client
 from essp_common.errors import ConfigError
 from essp_common.runtime.troubles import Kind
 from essp_master.pools.kubernetes import COST, MAX_REPLICAS, MIN_REPLICAS, RELEASE, SCALED_BY, KubernetesDriver
-from essp_master.pools.port import PoolSize
+from essp_master.pools.port import PlatformRefuses, PoolSize
 from essp_master.registrations import Resources
 from tests.harness.kubernetes_api import Cluster
 from tests.harness.kubernetes_objects import (
@@ -19,6 +19,7 @@ from tests.harness.kubernetes_objects import (
     IMAGE,
     NAMESPACE,
     deployment,
+    made_anew_before_deletion,
     make,
     read,
     seen,
@@ -34,8 +35,6 @@ def test_a_pool_is_scaled_and_nothing_else_of_it_changed(api: client.ApiClient, 
     after = read(api, "essp-decoder")
     seen(driver, decoder=PoolSize(7, 0))
     assert after.spec.template == before.spec.template
-    driver.remove("decoder")
-    seen(driver)
 
 
 def test_bounds_are_those_of_the_chart(cluster: Cluster, driver: KubernetesDriver) -> None:
@@ -87,6 +86,30 @@ def test_a_registered_extractor_gets_its_deployment(api: client.ApiClient, drive
     driver.remove("extractor.depth_map")
     driver.remove("extractor.depth_map")
     seen(driver)
+
+
+def test_a_pool_of_the_chart_is_neither_changed_nor_removed_for_a_registration_of_its_name(
+    cluster: Cluster, driver: KubernetesDriver
+) -> None:
+    cluster.put("deployments", deployment("essp-depth", "extractor.depth_map", 3))
+    seen(driver, extractor_depth_map=PoolSize(3, 0))
+    before = cluster.objects["deployments", "essp-depth"]
+    with pytest.raises(PlatformRefuses, match="essp-depth"):
+        driver.add_extractor(DEPTH)
+    driver.remove("extractor.depth_map")
+    assert cluster.names("deployments") == ["essp-depth"]
+    assert cluster.objects["deployments", "essp-depth"] == before
+
+
+def test_a_deployment_that_was_made_anew_meanwhile_is_not_removed_with_the_one_before(
+    cluster: Cluster, driver: KubernetesDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The watch tells of it a moment later."""
+    driver.add_extractor(DEPTH)
+    seen(driver, extractor_depth_map=PoolSize(2, 0, registered=True))
+    made_anew_before_deletion(monkeypatch, cluster, "deployments")
+    driver.remove("extractor.depth_map")
+    assert cluster.names("deployments") == ["extractor-depth-map"]
 
 
 def test_an_upgrade_reaches_the_pools_of_registered_extractors(

@@ -17,8 +17,8 @@ from kubernetes import client
 
 from essp_common.runtime.troubles import Kind
 from essp_master.pools import kubernetes
-from essp_master.pools.kubernetes import KubernetesDriver
-from essp_master.pools.manifests import RANKS_PER_NODE, ranks_per_node, training_job, training_name
+from essp_master.pools.kubernetes import RELEASE, KubernetesDriver
+from essp_master.pools.manifests import RANKS_PER_NODE, TRAINING, ranks_per_node, training_job, training_name
 from essp_master.pools.port import PoolSize
 from essp_master.pools.trainer_ranks import TrainerRanks
 from essp_master.registrations import Resources, TrainerRow
@@ -32,6 +32,7 @@ from tests.harness.kubernetes_objects import (
     begun,
     ended,
     job_of,
+    made_anew_before_deletion,
     repaired,
     seen,
     template,
@@ -280,6 +281,28 @@ def test_a_job_of_somebody_else_that_is_in_the_way_is_told_of(cluster: Cluster, 
     told = [sentence for _ in range(6) for sentence in driver.repair()]
     assert len(told) == 1
     assert "not the master's" in told[0]
+
+
+def test_a_job_of_somebody_else_stays_when_a_training_ends(cluster: Cluster, driver: KubernetesDriver) -> None:
+    """A name proves nothing; nor do the labels of another release."""
+    labels = {TRAINING: DEMO_RGB, RELEASE: "another"}
+    for others in ({}, labels):
+        cluster.put("jobs", {"metadata": {"name": DEMO_RGB, "labels": others}, "spec": {}})
+        driver.train("demo", "rgb", 0, None)
+        driver.repair()
+        assert cluster.names("jobs") == [DEMO_RGB]
+
+
+@pytest.mark.parametrize("ranks", [0, 3])
+def test_a_job_that_was_made_anew_meanwhile_is_not_deleted_with_the_one_before(
+    cluster: Cluster, driver: KubernetesDriver, monkeypatch: pytest.MonkeyPatch, ranks: int
+) -> None:
+    """The watch tells of it a moment later."""
+    driver.train("demo", "rgb", 2, None)
+    seen(driver, trainer_demo_rgb=PoolSize(2, 0, 0))
+    made_anew_before_deletion(monkeypatch, cluster, "jobs")
+    driver.train("demo", "rgb", ranks, None)
+    assert cluster.names("jobs") == [DEMO_RGB]
 
 
 def test_trainers_with_similar_names_have_different_jobs() -> None:

@@ -72,14 +72,14 @@ def step(sim: LedgerSimulation, chance: random.Random) -> None:
     chance.choice(events)()
 
 
-# In 16 and 84 a catch-up queue takes over a clip that was to be made again. The last two once stood still for ever.
-@pytest.mark.parametrize("seed", [*range(10), 16, 84, 332, 827])
+# In 16 and 84 a catch-up queue takes over a clip that was to be made again. 332 and 827 once stood still for ever.
+@pytest.mark.parametrize("seed", often([16, 84, 332, 827, *range(10)], 8))
 def test_a_job_comes_to_its_end(seed: int) -> None:
     chance = random.Random(seed)
     live_through(random_simulation(chance), chance)
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", often(range(10), 5))
 def test_a_job_whose_trainers_keep_within_a_pass_comes_to_its_end(seed: int) -> None:
     chance = random.Random(seed)
     live_through(random_simulation(chance, epochs=4, lead=1 + seed % 2), chance)
@@ -96,8 +96,8 @@ def live_through(sim: LedgerSimulation, chance: random.Random) -> None:
     check_at_rest(sim)
 
 
-# In the last two, clips were preempted that a trainer had in hand.
-@pytest.mark.parametrize("seed", [*range(10), 178, 268])
+# In 178 and 268 clips were preempted that a trainer had in hand.
+@pytest.mark.parametrize("seed", often([178, 268, *range(10)], 6))
 def test_a_job_whose_trainers_train_in_batches_comes_to_its_end(seed: int) -> None:
     chance = random.Random(seed)
     live_through(simulation_in_batches(chance), chance)

@@ -29,7 +29,9 @@ from tests.harness.photographs import photograph
 
 pytestmark = pytest.mark.processes
 
-FAKE = CheckOptions(probe=ProbeOptions(workers=1, timeout_s=60.0, probe="tests.harness.check_reading:read"))
+FAKE = CheckOptions(
+    probe=ProbeOptions(workers=1, timeout_s=60.0, probe="tests.harness.check_reading:read", confined=False)
+)
 
 
 def check(folder: Path, options: CheckOptions = FAKE) -> Check:
