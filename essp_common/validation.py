@@ -25,7 +25,7 @@ _WORDS = {
     "finite_number": "has to be a finite number",
     "bool_type": "has to be true or false",
     "bool_parsing": "has to be true or false",
-    "string_type": "has to be text; numbers go in quotes",
+    "string_type": "has to be text",
     "string_pattern_mismatch": "has to match {pattern}",
     "literal_error": "has to be {expected}",
     "enum": "has to be {expected}",
@@ -95,6 +95,8 @@ def _problem(found: ErrorDetails, kind: type[BaseModel]) -> str:
     value = found["input"]
     if found["type"] not in _SAID and not isinstance(value, _UNSHOWN):
         text += f", and is {'empty' if value is None else shown(value)}"
+    if found["type"] == "string_type" and isinstance(value, int | float):
+        text += f" ({'yes, no, on and off' if isinstance(value, bool) else 'numbers'} go in quotes)"
     return f"{place}: {text}" if place else text
 
 

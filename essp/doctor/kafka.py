@@ -12,6 +12,7 @@ from dataclasses import replace
 from urllib.parse import urlsplit
 
 from kafka import KafkaAdminClient
+from kafka.admin import ConfigResource, ConfigResourceType
 
 from essp.doctor.finding import CONNECT_S, Finding, fail, ok, unreachable, warn
 from essp_common import topics
@@ -25,6 +26,7 @@ from essp_common.runtime.login import Login
 CHECK = "kafka"
 ROUND_TRIP_S = 10.0
 _CONNECT_MS = 4000
+_LEAST, _MOST = "group.min.session.timeout.ms", "group.max.session.timeout.ms"
 
 
 def examine(url: str, login: Login, tenant: str = "") -> Iterator[Finding]:
@@ -65,7 +67,10 @@ def _topics(options: KafkaOptions, tenant: str) -> Iterator[Finding]:
     with mapped("ask Kafka"), connected(KafkaAdminClient, **options.client()) as admin:
         brokers = admin.describe_cluster()["brokers"]
         described = admin.describe_topics(list(wanted))
+        refused = _refused_timeout(options, admin, str(brokers[0]["broker_id"]) if brokers else "")
     yield ok(CHECK, f"{counted(len(brokers), 'broker')} answer" + ("s" if len(brokers) == 1 else ""))
+    if refused:
+        yield refused
     found = {topic["name"]: len(topic["partitions"]) for topic in described if topic["error_code"] == 0}
     hidden = [topic["name"] for topic in described if topic["error_code"] == HIDDEN.errno]
     missing = [topic for topic in wanted if topic not in found and topic not in hidden]
@@ -85,6 +90,24 @@ def _topics(options: KafkaOptions, tenant: str) -> Iterator[Finding]:
         yield fail(CHECK, f"topic {topic} has {count} partitions, ESSP needs {needed}", remedy)
     if not (hidden or missing or wrong):
         yield ok(CHECK, f"topics {', '.join(wanted)} have the partitions they need")
+
+
+def _refused_timeout(options: KafkaOptions, admin: KafkaAdminClient, broker: str) -> Finding | None:
+    """A session timeout that the broker takes of no group; None where it does, or this user may not ask."""
+    try:
+        asked = ConfigResource(ConfigResourceType.BROKER, broker, [_LEAST, _MOST])
+        found = admin.describe_configs([asked], config_filter="all")["broker"][broker]
+        least, most = (int(found[name]["value"]) for name in (_LEAST, _MOST))
+    except Exception:  # noqa: BLE001  it needs a right of its own, and not each broker answers it
+        return None
+    if least <= options.session_timeout_ms <= most:
+        return None
+    return fail(
+        CHECK,
+        f"the broker takes session timeouts of {least} to {most} ms, and session_timeout_ms of ESSP_BUS is "
+        f"{options.session_timeout_ms}: no worker could read",
+        f"set session_timeout_ms in between, or {_LEAST} and {_MOST} of the broker",
+    )
 
 
 def _round_trip(options: KafkaOptions, tenant: str) -> Iterator[Finding]:

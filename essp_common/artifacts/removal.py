@@ -9,7 +9,8 @@ asked for, whoever wants to remove one:
    way to it leads out of the output.
 
 What stays: the specification (the next job is written over it, so that a removal which is cut short can be begun
-again), the catalog, the fences, the locks, and all that is not ESSP's, which is counted.
+again), the catalog, the fences, the locks, and all that is not ESSP's, which is counted. No job begins that would write
+over what is not ESSP's.
 """
 
 from __future__ import annotations
@@ -147,6 +148,15 @@ def removal_of(output: ObjectStore) -> Removal | None:
     # Without its manifest nothing looks whole, should the removal be cut short.
     keys = sorted((info.key for info in own), key=lambda key: (not key.endswith("/manifest.json"), key))
     return Removal(_bare(output), holder.spec.name, tuple(keys), sum(info.size_bytes for info in own), tuple(kept))
+
+
+def check_kept(removal: Removal, spec: JobSpec) -> None:
+    """Raises `NoOutput` if this job, begun after the removal, would write over what has stayed."""
+    if found := [key for key in removal.kept if _is_of(spec, key) and not _stays(key)]:
+        raise NoOutput(
+            f"job {spec.name} would write over {_named(found)} in {removal.uri}, which job {removal.job} did not write "
+            "there, or which a symbolic link leads to; move that elsewhere, or choose another output"
+        )
 
 
 def remove(output: ObjectStore, removal: Removal) -> None:

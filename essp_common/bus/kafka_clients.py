@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
@@ -46,6 +46,20 @@ def no_topic(topic: str) -> NotFound:
         f"there is no topic {topic}; a master makes it when it starts, or the user that this process logs in as may "
         "not see it: `essp setup --acls` shows the rights that it needs"
     )
+
+
+class TopicsGone(FlowUnavailable):
+    """Somebody has deleted topics while they were read."""
+
+
+def check_topics(consumer: KafkaConsumer, topics: Sequence[str]) -> None:
+    """Raises `TopicsGone` where the broker's last answer was that one of these is not there. Asks nobody: the consumer
+    does so by itself, and without a word."""
+    if gone := [topic for topic in topics if consumer._cluster.partitions_for_topic(topic) is None]:
+        raise TopicsGone(
+            f"the broker has no topic {', '.join(gone)} any more; `essp setup` makes it again, and then it is read "
+            "from its beginning"
+        )
 
 
 _HANDSHAKE_S = 5.0

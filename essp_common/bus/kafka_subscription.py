@@ -34,8 +34,10 @@ from kafka.structs import MemberState
 
 from essp_common.bus.kafka_clients import (
     OnLogin,
+    TopicsGone,
     Undelivered,
     Unexpected,
+    check_topics,
     connected,
     denial,
     has_to_join,
@@ -247,7 +249,7 @@ class KafkaSubscription:
                         if self._defects == DEFECTS:
                             raise error.__cause__ or error from None
                     if not self._rights.words:  # a refusal is an answer
-                        self._membership.failed(str(error))
+                        self._membership.failed(str(error), silent=not isinstance(error, TopicsGone))
                     self._tell(error)
                     self._closing.wait(error.retry_after_s if isinstance(error, TransientError) else 1.0)
         except Exception as error:
@@ -287,6 +289,7 @@ class KafkaSubscription:
                 self._rights.granted(self._reading)
         elif now - self._heard_at > _PROBE_IDLE_S:
             self._heard_at = now
+            check_topics(self._consumer, self._topics)
             self._consumer.beginning_offsets([self._probed], timeout_ms=_PROBE_TIMEOUT_MS)
             self._membership.heard()
             self._defects = 0

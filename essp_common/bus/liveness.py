@@ -70,7 +70,7 @@ class Membership:
         self._silent_s = silent_s
         self._joining_s: float | None = None
         self._asked_s = self._heard_s = clock()
-        self._refusal = ""
+        self._refusal, self._silent = "", True
 
     def asks(self) -> None:
         """The broker is asked, which takes a moment."""
@@ -79,11 +79,11 @@ class Membership:
     def heard(self) -> None:
         """The broker has answered."""
         self._heard_s = self._clock()
-        self._refusal = ""
+        self._refusal, self._silent = "", True
 
-    def failed(self, why: str) -> None:
-        """The broker was asked in vain."""
-        self._refusal = why
+    def failed(self, why: str, silent: bool = True) -> None:
+        """The broker was asked in vain. `silent`: it did not answer; otherwise `why` says all."""
+        self._refusal, self._silent = why, silent
 
     def joining(self, joining: bool) -> None:
         """Whether the member waits for its share of the group's partitions."""
@@ -98,6 +98,8 @@ class Membership:
         if not why and now_s - self._asked_s >= self._join_s:
             why = "the client still waits"
         if why and now_s - self._heard_s >= self._silent_s:
+            if not self._silent:
+                return {Kind.BUS_SILENT: f"group {self._group} reads nothing: {why}"}
             return {
                 Kind.BUS_SILENT: f"the broker has not answered group {self._group} for {now_s - self._heard_s:.0f} s "
                 f"({why}); see that it runs and that the network lets it through"

@@ -262,7 +262,8 @@ class RedisCache:
             cursor = -1
             while cursor:
                 with self._errors("purge"), understood():
-                    cursor, keys = answers.page(node.scan(max(0, cursor), match=pattern, count=_SCAN_COUNT))
+                    found = node.scan(max(0, cursor), match=pattern, count=_SCAN_COUNT)
+                    cursor, keys = answers.page(found, prefix.encode())
                     dropped += _unlink(node, keys)
         return dropped
 

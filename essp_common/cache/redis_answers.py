@@ -60,10 +60,10 @@ def maybe(answer: Any) -> bytes | memoryview | None:
     return answer
 
 
-def page(answer: Any) -> tuple[int, list[bytes]]:
-    """A cursor, and keys."""
+def page(answer: Any, prefix: bytes) -> tuple[int, list[bytes]]:
+    """A cursor, and keys that begin so: others would be those of another SCAN."""
     match answer:
-        case (int(cursor), list(keys)) if all(isinstance(key, bytes) for key in keys):
+        case (int(cursor), list(keys)) if all(isinstance(key, bytes) and key.startswith(prefix) for key in keys):
             return cursor, keys
     raise WrongAnswer(answer, "a list of keys")
 

@@ -28,6 +28,7 @@ MOST_DEPTH = 32
 _MOST_DIGITS = 64
 _HALVES = re.compile("[\ud800-\udfff]")
 _MERGE = "tag:yaml.org,2002:merge"
+_TEXT = "tag:yaml.org,2002:str"
 _NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 _OF_A_WRONG_TAG = (ValueError, TypeError, LookupError)
 """What the library raises for `!!int ""`, `!!bool x` or `{!!map a: 1}`."""
@@ -64,6 +65,12 @@ class _Strict(yaml.SafeLoader):
         if node is not None:
             _check_written_out(node)
         return node
+
+    def resolve(self, kind: type[yaml.Node], value: Any, implicit: Any) -> Any:
+        """What a value is that says no kind. `12:30` is text: 750 to YAML, which counts in sixties, and to nobody
+        else."""
+        tag = super().resolve(kind, value, implicit)  # type: ignore[no-untyped-call]
+        return _TEXT if tag in _NUMBERS and ":" in value else tag
 
     def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> Any:
         """JSON writes a character beyond U+FFFF as two escapes, which YAML reads as two halves of one."""

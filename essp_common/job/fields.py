@@ -19,9 +19,12 @@ from pydantic import (
     StrictFloat,
     StrictInt,
     StrictStr,
+    ValidationInfo,
     WithJsonSchema,
+    field_validator,
     model_validator,
 )
+from pydantic_core import PydanticCustomError
 
 from essp_common.objects.uris import checked_uri
 from essp_common.quantities import parse_bytes
@@ -111,6 +114,16 @@ class Section(BaseModel):
             if (word := _word_meant(value, field.annotation)) is not None
         }
         return given | meant if meant else given
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _yes_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
+        """`epochs: yes` would be 1. `ema: off` is 0, which is what was meant."""
+        if value is True and info.field_name is not None:
+            kinds = _kinds(cls.model_fields[info.field_name].annotation)
+            if bool not in kinds and (int in kinds or float in kinds):
+                raise PydanticCustomError("int_type" if int in kinds else "float_type", "Input should be a number")
+        return value
 
 
 def _word_meant(value: int | None, annotation: Any) -> str | None:

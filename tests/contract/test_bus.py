@@ -22,7 +22,7 @@ from kafka import errors as kafka_errors
 from essp.servers.servers import KafkaServer
 from essp_common.bus import kafka_subscription
 from essp_common.bus.kafka import KafkaBus
-from essp_common.bus.kafka_clients import Undelivered
+from essp_common.bus.kafka_clients import TopicsGone, Undelivered
 from essp_common.bus.kafka_options import KafkaOptions
 from essp_common.bus.kafka_rights import Rights
 from essp_common.bus.kafka_subscription import KafkaSubscription
@@ -186,6 +186,25 @@ class TestKafkaBus(BusContract):
                 proxy.heal()
                 own(subscription, PARTITIONS)
                 until(lambda: not other.troubles())
+
+    @pytest.mark.parametrize("group", [None, "g"])
+    def test_a_topic_that_was_deleted_is_told_of_until_it_is_back(
+        self, bus: Bus, topic: str, monkeypatch: pytest.MonkeyPatch, group: str | None
+    ) -> None:
+        """Kafka says so with each answer, Tansu does not."""
+        monkeypatch.setattr(kafka_subscription, "_PROBE_IDLE_S", 0.1)
+        monkeypatch.setattr(kafka_subscription, "Membership", partial(Membership, silent_s=0.1))
+        with closing(bus.subscribe([topic], group)) as subscription:
+            assert isinstance(subscription, KafkaSubscription)
+            if group is not None:
+                own(subscription, PARTITIONS)
+            with monkeypatch.context() as deleted:
+                deleted.setattr(subscription._consumer._cluster, "partitions_for_topic", lambda topic: None)
+                with pytest.raises(TopicsGone, match=f"no topic {topic} any more; `essp setup` makes it again"):
+                    until(lambda: subscription.poll(1, 0.1))
+                until(lambda: "any more" in bus.troubles().get(Kind.BUS_SILENT, ""))
+                assert "has not answered" not in bus.troubles()[Kind.BUS_SILENT]
+            until(lambda: not bus.troubles())
 
     def test_a_member_that_leaves_while_another_one_joins_does_not_lock_it_out(self, subscribe: Open) -> None:
         """It leaves before its next heartbeat would have told it that the group is being dealt anew."""

@@ -130,6 +130,19 @@ def _check(cache: RedisCache, proxy: Proxy, change: Change, call: str, name: str
     assert cache.usage().limit_bytes > 0
 
 
+def test_keys_that_another_search_has_found_are_not_purged(proxy: Proxy) -> None:
+    page = b"*2\r\n$1\r\n0\r\n*1\r\n" + _bulk(KEY.encode())
+    with closing(_opened(proxy)) as cache:
+        cache.put(KEY, VALUE, ["trainer.a"], TTL_S)
+        for change in (instead(page), before(page)):
+            assert cache.purge("essp:none:") == 0, "over a connection that is ready"
+            proxy.alter(change)
+            with pytest.raises(FlowUnavailable, match="a list of keys was due"):
+                cache.purge("essp:none:")
+            assert bytes(cache.get(KEY)) == VALUE
+        assert cache.purge(KEY) == 1
+
+
 @pytest.mark.parametrize("name", ["HTML", "nil", "OK", "unknown error", "array"])
 def test_what_is_no_redis_is_told_at_the_start(proxy: Proxy, name: str) -> None:
     proxy.alter(instead(ANSWERS[name]), None)

@@ -11,7 +11,16 @@ from dataclasses import dataclass
 
 from essp_common.artifacts import layout
 from essp_common.artifacts.neighbours import outputs_around, outputs_within, real_uris
-from essp_common.artifacts.removal import Holder, OfAnotherJob, Removal, check_free, holder_of, kind_of, removal_of
+from essp_common.artifacts.removal import (
+    Holder,
+    OfAnotherJob,
+    Removal,
+    check_free,
+    check_kept,
+    holder_of,
+    kind_of,
+    removal_of,
+)
 from essp_common.catalog.catalog import Catalog
 from essp_common.errors import ConfigError, Forbidden
 from essp_common.job.spec import JobSpec
@@ -74,7 +83,8 @@ def holder(output: ObjectStore, spec: JobSpec, asked: Asked) -> Holder | None:
 def removal(output: ObjectStore, spec: JobSpec, asked: Asked) -> Removal | None:
     """What is removed for a job that begins anew; None: nothing of a job is there. Nothing is removed yet.
 
-    Raises `ConfigError` for what is no output, `Forbidden` for that of another team, and `OfAnotherJob`.
+    Raises `ConfigError` for what is no output, or where the job would write over what stays, `Forbidden` for the output
+    of another team, and `OfAnotherJob`.
     """
     try:
         found, held = removal_of(output), holder_of(output)
@@ -88,6 +98,11 @@ def removal(output: ObjectStore, spec: JobSpec, asked: Asked) -> Removal | None:
             f"choose another output, or say that it may go: replaces={found.job}",
             found.job,
         )
+    try:
+        if found is not None:
+            check_kept(found, spec)
+    except ConfigError as error:
+        raise ConfigError(f"output: {error}") from error
     return found
 
 

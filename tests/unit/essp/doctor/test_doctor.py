@@ -22,6 +22,8 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 from kafka import KafkaAdminClient
+from kafka.admin import ConfigResource
+from kafka.errors import ClusterAuthorizationFailedError
 from typer.testing import CliRunner
 
 from essp.cli import main as cli
@@ -219,6 +221,26 @@ def test_topics_that_a_user_may_not_see(kafka_url: str, monkeypatch: pytest.Monk
     assert "may not see the topics essp.seeds" in said(found, "kafka", Level.FAIL)
     assert "`essp setup --acls` shows" in said(found, "kafka", Level.FAIL)
     assert "topics are missing" not in said(found, "kafka", Level.WARN)
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(("given_ms", "fails"), [(5999, True), (6000, False), (1_800_001, True), (None, False)])
+def test_session_timeouts_that_the_broker_refuses(
+    kafka_url: str, monkeypatch: pytest.MonkeyPatch, given_ms: int | None, fails: bool
+) -> None:
+    def bounds(admin: KafkaAdminClient, asked: list[ConfigResource], config_filter: str) -> dict[str, Any]:
+        if given_ms is None:
+            raise ClusterAuthorizationFailedError
+        bounds_ms = {"group.min.session.timeout.ms": "6000", "group.max.session.timeout.ms": "1800000"}
+        return {"broker": {asked[0].name: {name: {"value": value} for name, value in bounds_ms.items()}}}
+
+    monkeypatch.setattr(KafkaAdminClient, "describe_configs", bounds)
+    monkeypatch.setattr(kafka, "_round_trip", lambda options, tenant: iter(()))
+    url = f"{kafka_url.partition('?')[0]}?session_timeout_ms={given_ms or 6000}"
+    told = said(list(kafka.examine(url, NOBODY)), "kafka", Level.FAIL)
+    assert (
+        f"takes session timeouts of 6000 to 1800000 ms, and session_timeout_ms of ESSP_BUS is {given_ms}" in told
+    ) == fails
 
 
 @pytest.mark.integration

@@ -1,15 +1,21 @@
-"""Connections beside redis-py's go when the server that they are to leaves the cluster."""
+"""Connections beside redis-py's: those to a server that leaves the cluster are closed, and those whose answers are no
+answers to what was asked."""
 
 from __future__ import annotations
 
 import threading
+from collections import deque
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
-from redis import Connection, ConnectionPool
+import pytest
+from redis import Connection, ConnectionPool, Redis
 from redis.cluster import LoadBalancer, RedisCluster
 
+from essp_common.cache import redis_answers as answers
+from essp_common.cache.redis_answers import WrongAnswer
 from essp_common.cache.redis_connections import DirectConnections
+from essp_common.cache.seal import Seal
 
 OPEN: set[str] = set()
 
@@ -94,3 +100,78 @@ def test_locks_of_a_cluster_that_another_thread_held_are_free_in_a_fork() -> Non
     direct.forked()
     assert all(lock.acquire(blocking=False) for lock in locks())
     assert cluster._lock is nodes._lock
+
+
+class Scripted(Answering):
+    """A connection by which these answers come."""
+
+    coming: ClassVar[deque[object]] = deque()
+    """Those that the server sends."""
+
+    def pack_command(self, *args: object) -> list[bytes]:
+        return [b"a command"]
+
+    def send_packed_command(self, *args: Any, **kwargs: Any) -> None:
+        """It arrives."""
+
+    def read_response(self, *args: Any, **kwargs: Any) -> Any:
+        return self.coming.popleft()
+
+    def has_more(self) -> bool:
+        return bool(self.coming)
+
+
+def scripted(*coming: object) -> tuple[DirectConnections, ConnectionPool]:
+    OPEN.clear()
+    pool = ConnectionPool(Scripted, host="here", protocol=2)
+    Scripted.coming = deque(coming)
+    return DirectConnections(Redis.from_pool(pool)), pool
+
+
+def test_an_answer_behind_which_more_comes_is_none() -> None:
+    direct, _ = scripted(1, 2)
+    assert direct.ask("key", ("DEL", "key"), answers.count, lambda: 3) == 3
+    assert not OPEN, "it is closed"
+
+
+def test_answers_before_a_wrong_one_may_be_those_of_other_commands() -> None:
+    direct, _ = scripted(1, 2, b"none")
+    commands = [("key", ("DEL", "key"))] * 3
+    assert direct.ask_all(commands, answers.count, lambda place: 10 + place) == [10, 11, 12]
+    assert not OPEN, "it is closed"
+
+
+def test_where_the_other_way_is_answered_wrong_too_all_connections_are_closed() -> None:
+    direct, pool = scripted(1)
+    assert direct.ask("key", ("DEL", "key"), answers.count, lambda: b"none") == 1
+    of_redis: Any = pool.get_connection()
+    of_redis.host = "another"
+    of_redis.connect()
+    pool.release(of_redis)
+    Scripted.coming.append(b"none")
+    assert {"here", "another"} == OPEN
+    with pytest.raises(WrongAnswer):
+        direct.ask("key", ("DEL", "key"), answers.count, lambda: b"none")
+    assert not OPEN
+
+
+@pytest.mark.parametrize("answer", [1, 0, b"no", None, False, []])
+def test_what_says_nothing_of_something_stored(answer: object) -> None:
+    answers.stored(b"OK")
+    with pytest.raises(WrongAnswer):
+        answers.stored(answer)
+
+
+@pytest.mark.parametrize("answer", [-1, True, b"1", None, 1.0])
+def test_what_is_no_count(answer: object) -> None:
+    assert answers.count(0) == 0
+    with pytest.raises(WrongAnswer):
+        answers.count(answer)
+
+
+@pytest.mark.parametrize(
+    ("part", "piece"), [((0, 4), 0), ((4, 7), 1), ((10, 13), 3), ((5, 8), None), ((4, 10), None), ((0, 3), None)]
+)
+def test_what_is_no_piece_cannot_be_checked_alone(part: tuple[int, int], piece: int | None) -> None:
+    seal = Seal(0, b"", head_bytes=4, piece_bytes=3)
+    assert seal.places([part]) == (None if piece is None else [piece])

@@ -120,6 +120,32 @@ def test_a_word_that_is_no_choice_stays_refused(written: str) -> None:
         parse_spec(job("trainers.rgb.device", written))
 
 
+@pytest.mark.parametrize(
+    ("field", "written", "words"),
+    [
+        ("epochs", "yes", "has to be a whole number, and is True"),
+        ("trainers.rgb.seed", "on", "has to be a whole number, and is True"),
+        ("trainers.rgb.augment.mixup", "true", "has to be a number, and is True"),
+        ("limits.budget", "on", "has to be a whole number, and is True"),
+        ("epochs", "12:30", "has to be a whole number, and is '12:30'"),
+        ("trainers.rgb.ema", "0:0.5", "has to be a number, and is '0:0.5'"),
+        ("data.train", "no", "has to be text, and is False (yes, no, on and off go in quotes)"),
+        ("data.train", "7", "has to be text, and is 7 (numbers go in quotes)"),
+        ("data.train", "[a]", "has to be text"),
+    ],
+)
+def test_what_only_yaml_takes_for_something_else_is_refused(field: str, written: str, words: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        parse_spec(job(field, written))
+    assert f"{field}: {words}" in str(refused.value)
+
+
+def test_off_is_the_nought_of_a_number_and_a_time_is_text() -> None:
+    spec = parse_spec(job("trainers.rgb.ema", "off"))
+    assert spec.trainers["rgb"].ema == 0
+    assert parse_spec(job("data.train", "12:30")).data.train == "12:30"
+
+
 def test_each_choice_of_a_job_may_be_written_as_it_is_named() -> None:
     """Without quotes, whatever YAML makes of it."""
     for kind in _sections(JobSpec):

@@ -77,7 +77,7 @@ def doubling(levels: int, opening: str, closing: str) -> str:
         ("[" + "1," * (MOST_VALUES + 1) + "]", f"more than {MOST_VALUES}"),
         ("x: " + "9" * 5000, "a number of 5000"),
         ("x: 0x" + "f" * 5000, "a number of 5002"),
-        ("x: 1" + ":1" * 5000, "a number of 10001"),
+        ("x: !!int 1" + ":1" * 5000, "a number of 10001"),
         ("#" * (MOST_CHARACTERS + 1), "is the most"),
     ],
 )

@@ -230,9 +230,22 @@ def test_what_is_no_host_has_no_name(host: str) -> None:
     assert plain(host) == "" or host == "\xff:"
 
 
+def test_two_hosts_are_none() -> None:
+    """A proxy before this server may have looked at the other one."""
+    headers = [(b"host", b"localhost"), (b"host", b"evil.example")]
+    scope = {"type": "http", "headers": headers, "server": ("127.0.0.1", 8080)}
+    assert Door().refusal(scope, probe=False, page=False) is not None
+
+
 def test_two_content_types_are_none() -> None:
     raw = [(b"content-type", b"application/json"), (b"content-type", b"text/plain")]
     assert untyped("POST", Headers(raw=raw), yaml=False, bare=True) is not None
+
+
+@pytest.mark.parametrize("body", [(b"content-length", b"3"), (b"transfer-encoding", b"chunked")])
+def test_a_body_without_a_content_type_is_refused_where_none_is_needed(body: tuple[bytes, bytes]) -> None:
+    assert untyped("POST", Headers(raw=[]), yaml=False, bare=True) is None
+    assert untyped("POST", Headers(raw=[body]), yaml=False, bare=True) is not None
 
 
 # --- teams ---

@@ -168,3 +168,25 @@ def test_another_job_is_removed_if_it_was_named(tmp_path: Path) -> None:
     assert removes.keys == ("trainers/rgb/history.json",)
     with pytest.raises(ConfigError, match=r"holds another job \(other\), which differs in name"):
         found(job, tmp_path)
+
+
+def test_what_a_removal_leaves_is_not_written_over(tmp_path: Path) -> None:
+    """That of a trainer the other job did not have, and what lies behind a link."""
+    job = make_job(tmp_path)
+    other = at(job, tmp_path / "out", "other").model_copy(update={"trainers": {"flow": job.trainers["rgb"]}})
+    output = left_in(other)
+    over = pytest.raises(
+        ConfigError, match=r"^output: job small would write over trainers/rgb/history\.json in file://"
+    )
+    with over:
+        found(job, tmp_path, True, Asked(replaces="other"))
+    (tmp_path / "out/trainers/rgb").rename(tmp_path / "mine")
+    (tmp_path / "out/trainers/rgb").symlink_to(tmp_path / "mine")
+    for held in (other, job):
+        output.put(layout.SPEC, held.model_dump_json(indent=2).encode())
+        with over:
+            found(job, tmp_path, True, Asked(replaces="other"))
+    (tmp_path / "out/trainers/rgb").unlink()
+    output.put("report/thesis.tex", b"mine")
+    assert (removes := found(job, tmp_path, True).removes) is not None
+    assert removes.kept == ("report/thesis.tex",)
