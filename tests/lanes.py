@@ -3,7 +3,7 @@
 | verb | lane | what | on two cores |
 |---|---|---|---|
 | `make test` | `test` | what a change can break | at most 6 minutes |
-| `make test-promises` | `promises` | deployments, variants of jobs, faults, storms, others' programs | at most 8 minutes |
+| `make test-promises` | `promises` | deployments, faults, storms, foreign programs | at most 8 minutes |
 | `make test-long` | `long` | all seeds, encodings, networks; 200 examples of each property | each night |
 | `make test-gpu` | `gpu` | what only a GPU shows | under 2 minutes |
 
