@@ -67,9 +67,9 @@ class Dispatch:
         """Publish a mark behind all messages about a job so far."""
         self._publish(job, topics.PROGRESS, job.name.encode(), job.mark().SerializeToString())
 
-    def purge(self, job: Job) -> None:
+    def purge(self, job: str) -> None:
         """Free all bytes of a job."""
-        self._outbox.add(partial(self._cache.purge, job_prefix(job.name)), job.name)
+        self._outbox.add(partial(self._cache.purge, job_prefix(job)), job)
 
     def sweep(self, job: Job) -> None:
         """Free what workers stored for a job that had ended: they learn of its end a moment later."""

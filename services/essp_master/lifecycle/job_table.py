@@ -161,6 +161,10 @@ class JobTable:
         """Whether there is a job of that name that is past, and it was not started again."""
         return name in self._past and name not in self._jobs
 
+    def is_starting(self, name: str) -> bool:
+        """Whether a job of that name is being started."""
+        return name in self._starting
+
     def past_since(self, since: datetime, most: int) -> list[JobStatus]:
         """The newest jobs, at most so many, that ended after this moment and are past, and were not started again."""
         found = (

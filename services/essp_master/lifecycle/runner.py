@@ -77,6 +77,8 @@ class JobRunner:
         self._look_s: dict[str, float] = {}
         """Jobs of which nobody had taken a higher fence, and when that is asked again: it is asked under the lock, and
         anybody may send messages with such fences."""
+        self._late: set[str] = set()
+        """Jobs that are past, of which a worker has stored bytes since: it stood still while its job ended."""
         self._defects: dict[str, str] = {}
         """What has gone wrong last with which job."""
 
@@ -84,6 +86,8 @@ class JobRunner:
         """Account for a message about a job."""
         job = self.jobs.find(progress.job)
         if job is None:
+            if progress.HasField("made") and self.jobs.is_past(progress.job):
+                self._late.add(progress.job)
             return
         with self.isolated(job):
             if progress.fence > job.run.fence:
@@ -121,7 +125,11 @@ class JobRunner:
         for job in swept:
             with self.isolated(job):
                 self.dispatch.sweep(job)
-        return bool(swept)
+        late, self._late = self._late, set()
+        for name in late:
+            if self.jobs.is_past(name) and not self.jobs.is_starting(name):
+                self.dispatch.purge(name)
+        return bool(swept or late)
 
     def _forget(self) -> None:
         """Keep no more than the status of all but the newest jobs that have ended, once their histories hold all."""
@@ -144,7 +152,7 @@ class JobRunner:
         if wanted.ended:
             self.tracking.ended(job.run.preflight.spec, wanted)
             job.leftovers, job.ended_s = True, self.clock()
-            self.dispatch.purge(job)
+            self.dispatch.purge(job.name)
         return True
 
     def carry_out(self, job: Job, instructions: Sequence[Instruction]) -> None:

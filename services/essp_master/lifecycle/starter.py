@@ -185,7 +185,7 @@ class JobStarter:
         runner.jobs.add(job)
         job.activity.listener = runner.tracking.follow(job.run.preflight.spec, job.run.epoch_clips, job.run.resumed)
         if job.run.continued is None or (command is not None and command.fence < command.since):
-            dispatch.purge(job)  # of a run that nobody was told of, all that is there is older
+            dispatch.purge(job.name)  # of a run that nobody was told of, all that is there is older
         if command is None or under_way(command):
             dispatch.command(job, Control.START if job.state is JobState.RUNNING else Control.PAUSE)
         if job.run.continued is not None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from essp_common.artifacts.history import History
+from essp_common.cache.port import job_prefix
 from essp_common.errors import Conflict
 from essp_common.job.status import JobState
 from essp_common.pb.v1.messages_pb2 import (
@@ -20,6 +21,7 @@ from essp_common.pb.v1.messages_pb2 import (
     Control,
     Failed,
     Finished,
+    Made,
     Progress,
 )
 from essp_common.wiring import Adapters
@@ -67,6 +69,16 @@ def test_jobs_that_ended_are_known_after_a_restart(adapters: Adapters, fleet: Fl
     with pytest.raises(Conflict, match="job small is completed; start it again"):
         second.resume("small")
     assert not second.events("small")
+
+
+def test_bytes_that_are_stored_once_another_master_has_come_are_freed(adapters: Adapters, fleet: Fleet) -> None:
+    """A worker stood still while its job ended, and goes on."""
+    die(master_whose_job_ended(adapters, fleet, JobState.STOPPED))
+    second = master_named("m2", adapters)
+    adapters.cache.put(f"{job_prefix('small')}late", b"bytes", ["trainer.rgb"], 60.0)
+    fleet.report(Progress(fence=1, made=Made()))
+    until(lambda: second.step(0.01) == 0 and second._runner.sweep())
+    until(lambda: second.step(0.01) == 0 and adapters.cache.usage().keys == 0)
 
 
 def test_a_master_holds_no_catalog_of_a_job_that_has_ended(adapters: Adapters, fleet: Fleet) -> None:
