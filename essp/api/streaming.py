@@ -201,8 +201,9 @@ class Stream:
         for row in rows:
             if row.error is not None:
                 kind, _, reason = row.error.partition(": ")
-                known = kind in get_args(VideoFault)
-                self._failed(row, BadVideo(reason, kind) if known else EsspError(row.error))  # type: ignore[arg-type]
+                fault = "vanished" if kind == "missing" else kind  # a failure has one word for both
+                known = fault in get_args(VideoFault)
+                self._failed(row, BadVideo(reason, fault) if known else EsspError(row.error))  # type: ignore[arg-type]
                 continue
             frame_bytes = int(np.prod(frame_shape(self._resize, row.height, row.width)))
             most = self._unit_bytes // frame_bytes

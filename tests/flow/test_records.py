@@ -92,7 +92,7 @@ def _predict_files(model: str, scores: list[tuple[float, ...]], folder: Path) ->
     errors = [str(answer.error) for answer in (empty, words, absent)]
     assert errors[0] == "empty: the file is empty"
     assert errors[1].startswith("not an image of a known format (JPEG, PNG")
-    assert errors[2].startswith("vanished: ")
+    assert errors[2].startswith("missing: ")
 
 
 def test_a_damaged_record_is_replaced_by_one_of_its_class(folders: dict[str, str], tmp_path: Path) -> None:
