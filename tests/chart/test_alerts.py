@@ -43,6 +43,7 @@ def test_they_fire_when_they_should_and_not_before(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.lane("promises")
 @needs_promtool
 def test_an_alert_that_asks_for_something_else_is_noticed(tmp_path: Path) -> None:
     """The cases can fail: with the last comparison of any alert turned round, they do."""

@@ -175,6 +175,7 @@ def test_few_descriptors_are_enough_for_many_values_in_hand(tmp_path: Path, monk
             del held
 
 
+@pytest.mark.lane("promises")
 @pytest.mark.parametrize("before", [None, OLD])
 def test_writer_killed_at_any_moment(cache: SharedMemoryCache, before: bytes | None) -> None:
     """The value is the one before or the new one, whole; what was being written takes no room for long."""

@@ -106,6 +106,7 @@ def test_tenants_of_one_process() -> None:
     check_apart(MemoryBus(), MemoryCache(2**20))
 
 
+@pytest.mark.lane("promises")
 @pytest.mark.integration
 def test_tenants_of_kafka_and_redis(own_kafka_url: str, empty_redis_url: str) -> None:
     bus, cache = open_bus(own_kafka_url), open_cache(empty_redis_url)

@@ -25,6 +25,8 @@ from essp_common.tensors.packed import pack
 from tests.lanes import often
 from tests.unit.essp_common.aggregation.scored_clips import any_clips
 
+pytestmark = pytest.mark.lane("promises")
+
 GRID: list[Any] = [
     "average",
     "best",

@@ -28,6 +28,8 @@ from tests.harness.training_jobs import Running, Stage, final_weights, last_trai
 from tests.harness.waiting import LONGEST_S
 from tests.unit.essp_trainer import test_encoding, test_probing
 
+pytestmark = pytest.mark.lane("promises")
+
 Make = Callable[[Path], Stage]
 SPAN = "the span of its vectors"
 

@@ -34,7 +34,7 @@ from essp_trainer.checkpoints.packing_process import PackingProcess
 from tests.harness.training_jobs import Running, Stage, final_weights, job_spec, phase_plans, train
 from tests.harness.waiting import LONGEST_S
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.lane("promises")]
 
 MODEL = "model.tensors"
 Tensors = dict[str, torch.Tensor]

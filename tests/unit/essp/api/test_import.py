@@ -85,6 +85,7 @@ for name in {ON_LINUX}:
     assert [line.partition(" (")[0] for line in said] == [f"essp.{name} needs Linux" for name in ON_LINUX]
 
 
+@pytest.mark.lane("promises")
 @pytest.mark.processes
 @pytest.mark.parametrize("command", ["run", "catalog"])
 def test_elsewhere_than_on_linux_a_command_says_that_it_needs_linux(command: str) -> None:

@@ -69,6 +69,7 @@ def test_nobody_is_told_what_is_exported() -> None:
     assert not [path for path in opened if "onnxruntime" in path]
 
 
+@pytest.mark.lane("promises")
 def test_a_program_with_other_answers_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = essp.load_model(model_at(tmp_path))
     stream = model.streams["rgb"]

@@ -96,6 +96,7 @@ def test_pictures_have_the_colours_of_their_theme(job: FinishedJob, written: Pag
     assert job.store.get("report/samples.png") in shown[1::2]
 
 
+@pytest.mark.lane("promises")
 def test_a_report_is_kept_when_the_job_has_run_again(tmp_path: Path) -> None:
     job = fused(tmp_path)
     write_report(job.store, STORES)

@@ -24,7 +24,7 @@ from essp_common.video.synthetic import numbered, read_number, write_video
 from tests.harness.finished_job import CLASSES, FinishedJob
 from tests.unit.essp.report.pages import STORES, Page, pixels
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.lane("promises")]
 
 
 def test_samples_are_the_frames_that_the_models_see(tmp_path: Path, job: FinishedJob) -> None:

@@ -21,7 +21,7 @@ from essp_common.errors import NotFound, PermanentError
 from tests.harness.finished_job import JOB, score_table, swept
 from tests.unit.essp.report.pages import STORES, Page, fused
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.lane("promises")]
 
 
 def test_members_that_a_sweep_does_not_keep_are_reported_and_not_fused(tmp_path: Path) -> None:

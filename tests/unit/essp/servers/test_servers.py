@@ -21,7 +21,7 @@ from essp_common.errors import ConfigError, Unavailable
 from tests.harness.command_line import essp
 from tests.harness.waiting import LONGEST_S
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.lane("promises")]
 
 KINDS = [RedisServer, KafkaServer, S3Server]
 

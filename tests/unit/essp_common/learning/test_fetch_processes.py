@@ -24,7 +24,7 @@ from essp_common.video import codec
 from essp_common.wiring import open_cache
 from tests.unit.essp_common.runtime.test_shared_slots import no_larger_than
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.lane("promises")]
 
 READ = reading(ClipSpec(frames=3, codec=CodecSpec(name="zstd")), 2)
 SIDES = (8, 64, 8, 300)

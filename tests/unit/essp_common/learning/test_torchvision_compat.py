@@ -10,6 +10,7 @@ import pytest
 pytestmark = pytest.mark.processes
 
 
+@pytest.mark.lane("promises")
 def test_torchvision_is_loaded_for_networks_and_the_compiler_when_it_is_used() -> None:
     code = """
 import sys
