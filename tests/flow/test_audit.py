@@ -59,6 +59,7 @@ def test_an_audit_finds_nothing_until_somebody_tampers(videos: Path, make_job: M
     assert CliRunner().invoke(app, ["audit", str(tmp_path)]).exit_code != 0, "no job is there"
 
 
+@pytest.mark.lane("long")
 def test_a_finished_job_that_is_given_more_epochs_goes_on_and_its_audit_is_clean(
     make_job: MakeJob, tmp_path: Path
 ) -> None:
@@ -86,6 +87,7 @@ def test_a_finished_job_that_is_given_more_epochs_goes_on_and_its_audit_is_clean
     assert "training has finished; to continue, give --epochs 6" in again.stderr, "it has 3"
 
 
+@pytest.mark.lane("long")
 def test_a_completed_job_that_is_run_again_stays_what_it_was(make_job: MakeJob, tmp_path: Path) -> None:
     spec = make_job("again", clips=12)
     audits, pages = [], []

@@ -41,6 +41,7 @@ def with_rate(spec: JobSpec, **fields: Any) -> JobSpec:
     return spec.model_copy(update={"trainers": {**spec.trainers, "rgb": rgb}})
 
 
+@pytest.mark.lane("long")
 def test_a_changed_job_that_is_interrupted_equals_one_that_had_the_change_in_its_schedule(
     make_job: MakeJob, tmp_path: Path
 ) -> None:

@@ -101,6 +101,7 @@ def test_strategies_learn_from_the_vectors_of_encoders_as_from_features(make_job
     assert answer.class_name == "right"
 
 
+@pytest.mark.lane("long")
 @pytest.mark.slow
 def test_a_job_that_is_killed_goes_on_to_the_weights_of_one_that_was_not(make_job: MakeJob, tmp_path: Path) -> None:
     whole, parted = (

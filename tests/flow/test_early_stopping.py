@@ -94,6 +94,7 @@ def test_once_all_have_stopped_nothing_is_decoded_for_training(make_job: MakeJob
     assert violations(spec) == []
 
 
+@pytest.mark.lane("long")
 def test_a_job_that_is_drained_anywhere_ends_with_the_same_weights(make_job: MakeJob) -> None:
     whole = impatient(make_job("whole", epochs=EPOCHS), rgb=1, flow=2)
     ends = {trainer.name: trainer.stopped for trainer in run(whole).trainers}

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import essp
+from tests.lanes import often
 from tools import python_reference as reference
 
 
@@ -62,7 +63,7 @@ os.replace = replace_and_die
 
 @pytest.mark.processes
 @pytest.mark.lane("promises")
-@pytest.mark.parametrize("feature", ["rgb", "flow"])
+@pytest.mark.parametrize("feature", often(["rgb", "flow"], 1))
 def test_the_loop_of_the_page_trains_and_resumes(
     feature: str, catalog: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -178,6 +178,7 @@ def test_a_job_outlives_its_masters(failover: FailoverFleet, expected: dict[str,
     assert api.ask(job, "resume") == 409
 
 
+@pytest.mark.lane("long")
 def test_a_change_of_a_running_job_outlives_trainer_and_master(
     failover: FailoverFleet, videos: Path, tmp_path: Path
 ) -> None:

@@ -158,6 +158,7 @@ def counts(manifest: Manifest) -> bytes:
     return f"{manifest.step} {manifest.updates} {manifest.digest};".encode()
 
 
+@pytest.mark.lane("long")
 def test_killed_at_each_point_it_ends_as_if_never_stopped(servers: Servers, tmp_path: Path) -> None:
     servers.begin()
     for point in ONE_RANK:
