@@ -51,6 +51,7 @@ from essp_master.queue.plan import Contender
 from essp_master.service import Master
 from tests.harness.fleet import Clock, Fleet, FleetOf, make_job, master_over, run_to_rest
 from tests.harness.masters import die, master_named
+from tests.harness.waiting import LONGEST_S
 
 
 def other_job(spec: JobSpec, folder: Path, name: str) -> JobSpec:
@@ -503,6 +504,7 @@ def test_no_storm_of_records_stops_the_master(
     master.status("small").model_dump_json()
     master.stop("small") if not master.status("small").state.ended else None
     die(master)
+    master._history.wait(LONGEST_S)  # or it would write into the output of the next example
 
 
 def _master_of(adapters: Adapters, folder: Path) -> Master:
