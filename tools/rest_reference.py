@@ -37,9 +37,9 @@ So every call, with a token or without, is refused unless
 process alone, and with a token (scope `metrics` or `read`) those of jobs. There are no cookies, and answers are not to
 be stored or framed.
 
-The metrics server of each process (`ESSP_METRICS_PORT`, in the chart 9100) gives `/metrics` under any address, a name
-without dots, a name that nobody can register (`localhost`, `.local`, `.svc`, `.internal`), and names below the search
-domains of `/etc/resolv.conf`, which in a pod are those of its cluster; under other names it answers 403.
+The metrics server of each process (`ESSP_METRICS_PORT`, in the chart 9100) answers `/metrics` if the header `Host` is
+an address, a name without dots, a reserved name (`localhost`, `.local`, `.svc`, `.internal`), or a name below a search
+domain of `/etc/resolv.conf`, which in a pod are those of its cluster. For any other name it answers 403.
 
 ## Whose a job is
 

@@ -195,7 +195,7 @@ class Records(Epochs):
         """What the record of this number, as `Batch.meta["record"]` has it, was made from: the path of its image below
         the source, and for a part of an image or a frame of a video which one. Empty: the data set does not say.
 
-        For example, the images that the loop found hardest, to look at or to label anew:
+        For example, to look at or relabel the images with the highest loss:
 
             for record in batch.meta["record"]:
                 print(loader.file(record))
