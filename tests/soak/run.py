@@ -185,7 +185,8 @@ class _Soak:
         """Make the faults that are due, and repair what they broke."""
         while self._next is not None and self._elapsed_s >= self._next.at_s:
             fault = self._next
-            self._next = next(self._faults) if self._elapsed_s < self._options.seconds else None
+            following = next(self._faults)
+            self._next = following if following.at_s < self._options.seconds else None
             if self._make(fault):
                 lasting = f" for {fault.frozen_s:.1f} s" if fault.kind == "stop" else ""
                 self._tell(f"{self._elapsed_s:6.1f} s  {fault.kind} {fault.victim}{lasting}")
