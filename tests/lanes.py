@@ -9,7 +9,7 @@
 
 The rule: a test runs in the lane that its mark names (`pytest.mark.lane("long")`, for a whole module `pytestmark`); one
 without a mark in the lane of its folder (`FOLDERS`); any other in `test`. So a new test runs with each change, unless
-it or its folder says otherwise. `often` marks the cases of a test that are too many for each change.
+it or its folder says otherwise. `often` and `one_of_each` mark the cases of a test that are too many for each change.
 
 `pytest PATH` runs whatever lies there, of each lane but `gpu`. `pytest --lane=fast` (`make test-fast`) runs those of
 the lane `test` that start no server and no process: `harness/fast_lane.py`.
@@ -17,7 +17,7 @@ the lane `test` that start no server and no process: `harness/fast_lane.py`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Hashable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,16 @@ def often(cases: Iterable[Any], count: int) -> list[Any]:
         case if number < count else pytest.param(*case if isinstance(case, tuple) else (case,), marks=_LONG)
         for number, case in enumerate(cases)
     ]
+
+
+def one_of_each(cases: Iterable[tuple[Any, ...]], kind: Callable[[tuple[Any, ...]], Hashable]) -> list[Any]:
+    """Likewise, of which the first of each kind runs with each change."""
+    seen: set[Hashable] = set()
+    found: list[Any] = []
+    for case in cases:
+        found.append(pytest.param(*case, marks=_LONG) if kind(case) in seen else case)
+        seen.add(kind(case))
+    return found
 
 
 _LONG = pytest.mark.lane("long")

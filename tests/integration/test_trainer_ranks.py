@@ -252,6 +252,7 @@ class Launched:
         self.process.wait()
 
 
+@pytest.mark.lane("long")
 def test_ranks_are_started_again_when_one_is_killed(servers: Servers, tmp_path: Path) -> None:
     """Rank 1 dies between its first checkpoint and the next."""
     servers.stage.command(Control.START)
