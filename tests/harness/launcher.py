@@ -8,9 +8,9 @@ Each started process has its own session, environment and output. Its keeper run
 for it to end.
 
 What is imported may not depend on the environment, which a process gets after it was forked. Failpoints do, so they
-are armed then. There are preloaded processes of four kinds: with torch, which takes seconds to load and which only some
-commands need, without it, with what the children of decoders load and nothing else, and with what reads the facts of
-videos for catalogs.
+are armed then. There are preloaded processes of several kinds: with torch, which takes seconds to load and which only
+some commands need, without it, with what the children of decoders load and nothing else, with what reads the facts of
+videos for catalogs, and with what tests import, for the test workers themselves (`forked_python.py`).
 
 All workers of a run share them: each kind waits for the first who asks, loads its modules, and forks a process for each
 worker, which then forks what that worker asks for. A test process that runs alone starts them for itself.
@@ -37,6 +37,7 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 from essp_common.runtime import failpoints
 
@@ -68,12 +69,17 @@ _MODULES = (
     "uvicorn.loops.asyncio",
 )
 """What a process has imported at its end, or a module that imports it."""
-_OPTIMIZERS = "torch._dynamo"
-"""Torch loads its compiler with the first optimizer."""
+_TORCH = (
+    "essp_predictor.main",
+    "essp_trainer.distributed.ranks",
+    "essp_trainer.service",
+    "torch._dynamo",  # torch loads its compiler with the first optimizer
+)
 _PRELOADED = {
     "plain": _MODULES,
-    "torch": (*_MODULES, "essp_predictor.main", "essp_trainer.distributed.ranks", "essp_trainer.service", _OPTIMIZERS),
+    "torch": (*_MODULES, *_TORCH),
     "child": ("essp_decoder.child",),
+    "worker": (*_MODULES, *_TORCH, "sklearn", "scipy.optimize", "scipy.stats", "matplotlib", "moto.core", "kubernetes"),
     "probe": ("essp.catalog.probing", "essp_common.video.probe", "essp_common.objects.s3"),
 }
 _ESSP, RANK = "essp.cli.main:main", "essp_trainer.main:as_process"
@@ -263,6 +269,23 @@ def _keep(status: int, stdout: int, stderr: int, *files: int) -> None:
         os.close(file)
 
 
+def _become_worker(channel: socket.socket) -> None:
+    """Run what Python would, by the request of `forked_python.py`, which waits as long as the channel is open."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    request, streams, _, _ = socket.recv_fds(channel, _LARGEST_REQUEST, 3)
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+        os.close(stream)
+    arguments, environment, folder = json.loads(request)
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(folder)
+    sys.dont_write_bytecode = "-B" in arguments
+    sys.argv, sys.orig_argv = ["-c"], [sys.executable, *arguments]
+    main = sys.modules["__main__"] = ModuleType("__main__")
+    exec(arguments[-1], vars(main))
+
+
 def _end_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
@@ -279,6 +302,9 @@ def _main() -> None:
             import_module(module)
     gc.freeze()
     gc.enable()
+    if sys.argv[2] == "worker":
+        _become_worker(_one_of_many(channel))
+        return
     request = _serve(_one_of_many(channel) if shared else channel)
     if request is None:
         return

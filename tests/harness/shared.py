@@ -1,13 +1,15 @@
 """What all test workers of a run share, since it takes seconds to load: an S3 server, and processes that fork others.
 
 The process that deals the tests out starts both before its workers, and tells them by the environment. The S3 server
-loads while the workers collect their tests; what forks others loads when a worker first asks for it
-(`launcher.py`). Without workers (`pytest PATH`), a test process starts each for itself.
+loads while the workers collect their tests; what forks others loads when somebody first asks for it (`launcher.py`).
+The workers are such forks themselves. Without workers (`pytest PATH`), a test process starts each for itself.
 """
 
 from __future__ import annotations
 
 import os
+import shlex
+import sys
 import threading
 import time
 from contextlib import ExitStack, suppress
@@ -16,6 +18,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Self
 
 import pytest
+from execnet.xspec import XSpec
 
 from essp.servers.servers import S3Server, free_port
 from tests.harness import launcher
@@ -23,6 +26,8 @@ from tests.harness.waiting import LONGEST_S
 
 S3_PORT = "ESSP_TEST_S3_PORT"
 """The environment variable with the port of the S3 server that all workers use."""
+
+_FORKED_PYTHON = Path(__file__).with_name("forked_python.py")
 
 
 class Shared:
@@ -32,10 +37,12 @@ class Shared:
         self._resources = ExitStack()
 
     @pytest.hookimpl(optionalhook=True)
-    def pytest_xdist_setupnodes(self) -> None:
+    def pytest_xdist_setupnodes(self, specs: list[XSpec]) -> None:
         """Before the first worker is started."""
         folder = Path(self._resources.enter_context(TemporaryDirectory(prefix="essp-shared-")))
         self._resources.enter_context(launcher.for_all_workers(folder))
+        for spec in specs:
+            spec.python = shlex.join([sys.executable, "-E", "-S", str(_FORKED_PYTHON), str(folder)])
         port = os.environ[S3_PORT] = str(free_port())
         self._resources.callback(os.environ.pop, S3_PORT)
         server = S3Server(folder, int(port))
