@@ -171,6 +171,7 @@ def test_killed_at_each_point_it_ends_as_if_never_stopped(servers: Servers, tmp_
     assert servers.stage.cache.usage().keys == 0
 
 
+@pytest.mark.lane("long")
 def test_killed_between_the_burst_buffer_and_the_store_it_ends_as_if_never_stopped(
     servers: Servers, tmp_path: Path
 ) -> None:
