@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import product
+from operator import itemgetter
 from pathlib import Path
 
 import pytest
 
-from tests.lanes import FAST, FOLDERS, LANES, across, often
+from tests.lanes import FAST, FOLDERS, LANES, across, often, one_of_each
 
 pytest_plugins = ["pytester"]
 ROOT = Path(__file__).resolve().parents[2]
@@ -89,6 +90,12 @@ def test_the_first_cases_of_many_run_with_each_change() -> None:
     everyday, *others = often([(1, "a"), (2, "b"), (3, "c")], 1)
     assert everyday == (1, "a")
     assert [(case.values, case.marks[0].args) for case in others] == [((2, "b"), ("long",)), ((3, "c"), ("long",))]
+
+
+def test_one_case_of_each_kind_runs_with_each_change() -> None:
+    cases = one_of_each([(1, "a"), (2, "b"), (3, "a")], itemgetter(1))
+    assert cases[:2] == [(1, "a"), (2, "b")]
+    assert [(case.values, case.marks[0].args) for case in cases[2:]] == [((3, "a"), ("long",))]
 
 
 def test_the_first_cases_of_a_product_have_each_value_and_each_pair() -> None:

@@ -38,6 +38,7 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
+from unittest.mock import patch
 
 from essp_common.runtime import failpoints
 
@@ -203,11 +204,10 @@ def for_all_workers(folder: Path) -> Iterator[None]:
             listener.bind(str(folder / name))
             listener.listen()
             waiting.append(_started(listener, name))
-    os.environ[_SHARED] = str(folder)
     try:
-        yield
+        with patch.dict(os.environ, {_SHARED: str(folder)}):
+            yield
     finally:
-        del os.environ[_SHARED]
         for process in waiting:
             process.terminate()
             process.wait()
