@@ -25,6 +25,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from essp.servers.servers import KafkaServer, RedisServer, S3Server
+from tests.harness import shared
 from tests.harness.fast_lane import FastLane
 from tests.harness.leaks import LeakCheck
 from tests.harness.reports import EveryFailureReported
@@ -69,6 +70,7 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     config.pluginmanager.register(LeakCheck())
     config.pluginmanager.register(EveryFailureReported())
+    config.pluginmanager.register(shared.Shared())
     config.pluginmanager.register(Lane(lane))
     if config.getoption("--refuse-skips"):
         config.pluginmanager.register(SkipsRefused())
@@ -106,6 +108,7 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Only called where there are several workers."""
     from tests.harness.scheduling import CostliestFirst
@@ -192,7 +195,7 @@ def own_kafka_url(tmp_path: Path) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def s3_server(server_logs: Path) -> Iterator[S3Server]:
     """An S3 server with the bucket `essp-tests`; its credentials are in the environment."""
-    with pytest.MonkeyPatch.context() as environment, S3Server(server_logs) as server:
+    with pytest.MonkeyPatch.context() as environment, shared.s3_server(server_logs) as server:
         environment.setenv("AWS_ACCESS_KEY_ID", "test")
         environment.setenv("AWS_SECRET_ACCESS_KEY", "test")
         environment.setenv("AWS_DEFAULT_REGION", "us-east-1")
@@ -226,12 +229,36 @@ def forked_decoders(monkeypatch: pytest.MonkeyPatch) -> None:
     """The children of this test's decoders are forked from a process that has loaded what they import, which takes half
     a second of each otherwise. That they start by their command is shown where they are tested themselves."""
     from essp_decoder import sandbox
+
+    monkeypatch.setattr(sandbox, "subprocess", _forking("child"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def forked_probes() -> Iterator[None]:
+    """Likewise what reads the facts of videos for catalogs: nearly each test of a job needs one."""
+    from essp.catalog import probing
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(probing, "subprocess", _forking("probe"))
+        yield
+
+
+@pytest.fixture
+def started_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of this test are started by their command."""
+    from essp.catalog import probing
+
+    monkeypatch.setattr(probing, "subprocess", subprocess)
+
+
+def _forking(kind: str) -> SimpleNamespace:
+    """In place of `subprocess`, for those who start this kind of child."""
     from tests.harness import launcher
 
     def popen(command: Sequence[str], *, pass_fds: Sequence[int], env: Mapping[str, str], **_: Any) -> launcher.Forked:
-        return launcher.start_child(pass_fds, env)
+        return launcher.start_child(kind, pass_fds, env)
 
-    monkeypatch.setattr(sandbox, "subprocess", SimpleNamespace(Popen=popen, DEVNULL=subprocess.DEVNULL))
+    return SimpleNamespace(Popen=popen, DEVNULL=subprocess.DEVNULL, TimeoutExpired=subprocess.TimeoutExpired)
 
 
 @pytest.fixture

@@ -2,14 +2,15 @@
 
 | verb | lane | what | on two cores |
 |---|---|---|---|
-| `make test` | `test` | what a change can break | 7 minutes (to be: 6) |
-| `make test-promises` | `promises` | deployments, faults, storms, foreign programs | 12 minutes (to be: 8) |
-| `make test-long` | `long` | all seeds, encodings, networks; 200 examples of each property | each night |
+| `make test` | `test` | what a change can break | 6 minutes |
+| `make test-promises` | `promises` | deployments, faults, storms, foreign programs | 8 minutes |
+| `make test-long` | `long` | tutorial, site, all seeds and networks; 200 examples of each property | each night |
 | `make test-gpu` | `gpu` | what only a GPU shows | under 2 minutes |
 
 The rule: a test runs in the lane that its mark names (`pytest.mark.lane("long")`, for a whole module `pytestmark`); one
 without a mark in the lane of its folder (`FOLDERS`); any other in `test`. So a new test runs with each change, unless
-it or its folder says otherwise. `often` marks the cases of a test that are too many for each change.
+it or its folder says otherwise. `often` and `one_of_each` mark the cases of a test that are too many for each change;
+`across` begins with those of a product that differ the most.
 
 `pytest PATH` runs whatever lies there, of each lane but `gpu`. `pytest --lane=fast` (`make test-fast`) runs those of
 the lane `test` that start no server and no process: `harness/fast_lane.py`.
@@ -17,7 +18,9 @@ the lane `test` that start no server and no process: `harness/fast_lane.py`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable
+from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +49,36 @@ def often(cases: Iterable[Any], count: int) -> list[Any]:
         case if number < count else pytest.param(*case if isinstance(case, tuple) else (case,), marks=_LONG)
         for number, case in enumerate(cases)
     ]
+
+
+def one_of_each(cases: Iterable[tuple[Any, ...]], kind: Callable[[tuple[Any, ...]], Hashable]) -> list[Any]:
+    """Likewise, of which the first of each kind runs with each change."""
+    seen: set[Hashable] = set()
+    found: list[Any] = []
+    for case in cases:
+        found.append(pytest.param(*case, marks=_LONG) if kind(case) in seen else case)
+        seen.add(kind(case))
+    return found
+
+
+def across(*lists: Iterable[Any]) -> list[tuple[Any, ...]]:
+    """The product of lists. Its first cases have each value, and then each pair of values, as early as can be."""
+    columns = [list(values) for values in lists]
+    rest = list(product(*(range(len(values)) for values in columns)))
+    seen = Counter[tuple[tuple[int, int], ...]]()
+
+    def again(case: tuple[int, ...], size: int) -> int:
+        """How often so many of its values were together before."""
+        return sum(seen[each] for each in combinations(enumerate(case), size))
+
+    found: list[tuple[Any, ...]] = []
+    while rest:
+        sizes = range(1, len(columns) + 1)
+        case = min(rest, key=lambda case: [again(case, size) for size in reversed(sizes)])
+        rest.remove(case)
+        found.append(tuple(values[number] for values, number in zip(columns, case, strict=True)))
+        seen.update(each for size in sizes for each in combinations(enumerate(case), size))
+    return found
 
 
 _LONG = pytest.mark.lane("long")

@@ -331,5 +331,10 @@ def _in_text(value: bytes) -> str:
     return b64encode(value).decode("ascii")
 
 
+def main(arguments: Sequence[str]) -> None:
+    """The child: its argument is the number of the connection."""
+    _serve(Connection(int(arguments[0])))
+
+
 if __name__ == "__main__":
-    _serve(Connection(int(sys.argv[1])))
+    main(sys.argv[1:])

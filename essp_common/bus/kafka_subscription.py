@@ -60,7 +60,7 @@ COMMIT_INTERVAL_S = 0.5
 ABANDONED_S = 240.0
 DEFECTS = 5
 _MAX_POLL_INTERVAL_MS = 60_000
-_POLL_MS = 250
+_POLL_MS = 500
 """How long one poll waits for messages. Each poll costs CPU, and closing waits for the poll under way."""
 _READ_AHEAD, _READ_AHEAD_BYTES = 2000, 32 * 2**20
 """So many messages, and bytes of them, are held ready, and what the last poll has brought beyond. Of those that are
@@ -485,6 +485,6 @@ def _connect(client: Mapping[str, Any], group: str | None, on_login: OnLogin) ->
         auto_offset_reset="earliest",
         allow_auto_create_topics=False,
         metrics_enabled=False,
-        # An idle consumer asks twice a second. Not longer: a fetch in flight does not know of partitions gained since.
-        fetch_max_wait_ms=500,
+        # An idle consumer asks once a second. Not longer: a fetch in flight does not know of partitions gained since.
+        fetch_max_wait_ms=900,
     )

@@ -33,7 +33,7 @@ from tests.harness.serving import served, whole_app
 
 CHECKS = [not_a_server_error, content_type_conformance]
 SCHEMA = schemathesis.openapi.from_path(str(Path(__file__).parents[2] / "docs" / "openapi.json"))
-MOST = 150
+MOST = 60
 """Edges of an operation that are tried as they come; of more only each twelfth, outside of a storm."""
 STREAMS = "/events"
 """Of a job that runs they do not end; what they answer is tested by name elsewhere."""

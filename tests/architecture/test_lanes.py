@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
+from operator import itemgetter
 from pathlib import Path
 
 import pytest
 
-from tests.lanes import FAST, FOLDERS, LANES, often
+from tests.lanes import FAST, FOLDERS, LANES, across, often, one_of_each
 
 pytest_plugins = ["pytester"]
 ROOT = Path(__file__).resolve().parents[2]
@@ -88,6 +90,21 @@ def test_the_first_cases_of_many_run_with_each_change() -> None:
     everyday, *others = often([(1, "a"), (2, "b"), (3, "c")], 1)
     assert everyday == (1, "a")
     assert [(case.values, case.marks[0].args) for case in others] == [((2, "b"), ("long",)), ((3, "c"), ("long",))]
+
+
+def test_one_case_of_each_kind_runs_with_each_change() -> None:
+    cases = one_of_each([(1, "a"), (2, "b"), (3, "a")], itemgetter(1))
+    assert cases[:2] == [(1, "a"), (2, "b")]
+    assert [(case.values, case.marks[0].args) for case in cases[2:]] == [((3, "a"), ("long",))]
+
+
+def test_the_first_cases_of_a_product_have_each_value_and_each_pair() -> None:
+    assert across("ab", "123") == [("a", "1"), ("b", "2"), ("a", "3"), ("b", "1"), ("a", "2"), ("b", "3")]
+    cases = across("abc", "1234", "wxyz")
+    assert [len({case[place] for case in cases[:4]}) for place in range(3)] == [3, 4, 4]
+    assert len({case[1:] for case in cases[:16]}) == 16
+    assert {*cases} == {*product("abc", "1234", "wxyz")}
+    assert len(cases) == 48
 
 
 def test_folders_of_lanes_exist() -> None:

@@ -140,7 +140,7 @@ def test_messages_are_published_again_after_a_silence_longer_than_a_message_live
     fault: Callable[[Proxy], None], losses: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The process that published goes on by itself, whatever of its messages was lost."""
-    monkeypatch.setattr(kafka_options, "_REQUEST_TIMEOUT_MS", 700)
+    monkeypatch.setattr(kafka_options, "_REQUEST_TIMEOUT_MS", 1000)
     monkeypatch.setattr(kafka_publisher, "_DELIVERY_TIMEOUT_MS", 2000)
     with KafkaServer(tmp_path, session_timeout_ms=2000) as server, Proxy(server.port, rewrite=True) as link:
         bus = open_bus(f"kafka://127.0.0.1:{link.port}?session_timeout_ms=2000&connect_timeout_ms=2000")

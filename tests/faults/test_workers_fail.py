@@ -30,6 +30,7 @@ from essp_common.wiring import Adapters
 from tests.faults.conftest import Begin
 from tests.faults.deployment import Deployment, said
 from tests.integration.fleet import Process
+from tests.lanes import often
 
 pytestmark = [
     pytest.mark.integration,
@@ -49,7 +50,7 @@ KILLED = {
 """Where decoders and extractors die in the same jobs: two of a kind, since what three died of is given up."""
 
 
-@pytest.mark.parametrize("row", KILLED)
+@pytest.mark.parametrize("row", often(KILLED, 3))
 def test_killed(row: str, deployment: Deployment, begin: Begin) -> None:
     decoders, extractors = KILLED[row]
     armed = {deployment.decoder(f"{name}:1:kill"): name for name in decoders}

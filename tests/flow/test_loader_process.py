@@ -18,6 +18,7 @@ from essp.catalog.build import BuildOptions, build
 from essp.loops import clips_process
 from tests.harness.loops import loader, taken
 from tests.harness.waiting import LONGEST_S, until
+from tests.lanes import often
 
 pytestmark = [pytest.mark.processes, pytest.mark.lane("promises")]
 
@@ -154,7 +155,7 @@ if sys.argv[2] in ("forks", "closes"):
 """
 
 
-@pytest.mark.parametrize("how", ["raises", "forks", "closes"])
+@pytest.mark.parametrize("how", often(["raises", "forks", "closes"], 1))
 def test_nothing_is_left_of_it_however_the_loop_ends(catalog: Path, tmp_path: Path, how: str) -> None:
     """A fork that lives on holds the connection, too."""
     script = tmp_path / "loop.py"

@@ -8,8 +8,12 @@ Each started process has its own session, environment and output. Its keeper run
 for it to end.
 
 What is imported may not depend on the environment, which a process gets after it was forked. Failpoints do, so they
-are armed then. There are three preloaded processes: with torch, which takes seconds to load and which only some
-commands need, without it, and with what the children of decoders load and nothing else.
+are armed then. There are preloaded processes of several kinds: with torch, which takes seconds to load and which only
+some commands need, without it, with what the children of decoders load and nothing else, with what reads the facts of
+videos for catalogs, and with what tests import, for the test workers themselves (`forked_python.py`).
+
+All workers of a run share them: each kind waits for the first who asks, loads its modules, and forks a process for each
+worker, which then forks what that worker asks for. A test process that runs alone starts them for itself.
 
 When a test process ends, for any reason, all processes started for it end, too.
 """
@@ -28,11 +32,13 @@ import struct
 import subprocess
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
+from unittest.mock import patch
 
 from essp_common.runtime import failpoints
 
@@ -64,14 +70,23 @@ _MODULES = (
     "uvicorn.loops.asyncio",
 )
 """What a process has imported at its end, or a module that imports it."""
-_OPTIMIZERS = "torch._dynamo"
-"""Torch loads its compiler with the first optimizer."""
+_TORCH = (
+    "essp_predictor.main",
+    "essp_trainer.distributed.ranks",
+    "essp_trainer.service",
+    "torch._dynamo",  # torch loads its compiler with the first optimizer
+)
 _PRELOADED = {
     "plain": _MODULES,
-    "torch": (*_MODULES, "essp_predictor.main", "essp_trainer.distributed.ranks", "essp_trainer.service", _OPTIMIZERS),
+    "torch": (*_MODULES, *_TORCH),
     "child": ("essp_decoder.child",),
+    "worker": (*_MODULES, *_TORCH, "sklearn", "scipy.optimize", "scipy.stats", "matplotlib", "moto.core", "kubernetes"),
+    "probe": ("essp.catalog.probing", "essp_common.video.probe", "essp_common.objects.s3"),
 }
-_ESSP, RANK, _CHILD = "essp.cli.main:main", "essp_trainer.main:as_process", "essp_decoder.child:main"
+_ESSP, RANK = "essp.cli.main:main", "essp_trainer.main:as_process"
+_CHILDREN = {"child": "essp_decoder.child:main", "probe": "essp.catalog.probing:main"}
+_SHARED = "ESSP_TEST_PRELOADED"
+"""The environment variable with the folder in which preloaded processes wait for all workers."""
 _TORCH_COMMANDS = frozenset({"trainer", "predictor", RANK})
 _ROOT = Path(__file__).parents[2]
 _PR_SET_PDEATHSIG = 1
@@ -134,9 +149,9 @@ def start(arguments: Sequence[str], environment: Mapping[str, str], log: Path, e
         return _forked("torch" if torch else "plain", entry, arguments, environment, [output.fileno()] * 2)
 
 
-def start_child(files: Sequence[int], environment: Mapping[str, str]) -> Forked:
-    """Start a decoder's child, which writes to where this process does, and gets these files."""
-    return _forked("child", _CHILD, (), environment, [1, 2], files)
+def start_child(kind: str, files: Sequence[int], environment: Mapping[str, str]) -> Forked:
+    """Start a `child` of a decoder, or a `probe`. It writes to where this process does, and gets these files."""
+    return _forked(kind, _CHILDREN[kind], (), environment, [1, 2], files)
 
 
 def _forked(
@@ -161,18 +176,58 @@ def _preloaded(name: str) -> socket.socket:
     from tests.harness.leaks import lasting  # not at the top: the processes that are started import this module
 
     with lasting():
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        if shared := os.environ.get(_SHARED):
+            ours = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            ours.connect(os.path.join(shared, name))
+            process = None
+        else:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            with theirs:
+                process = _started(theirs, name)
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _LARGEST_REQUEST)
-        command = [sys.executable, "-m", __name__, str(theirs.fileno()), name]
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], cwd=_ROOT)
-        theirs.close()
 
     def end() -> None:
         ours.close()
-        process.wait()
+        if process is not None:
+            process.wait()
 
     atexit.register(end)
     return ours
+
+
+@contextmanager
+def for_all_workers(folder: Path) -> Iterator[None]:
+    """Processes that wait in this folder, while the block runs, to load what test workers ask for."""
+    waiting = []
+    for name in _PRELOADED:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+            listener.bind(str(folder / name))
+            listener.listen()
+            waiting.append(_started(listener, name))
+    try:
+        with patch.dict(os.environ, {_SHARED: str(folder)}):
+            yield
+    finally:
+        for process in waiting:
+            process.terminate()
+            process.wait()
+
+
+def _started(channel: socket.socket, name: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", __name__, str(channel.fileno()), name]
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[channel.fileno()], cwd=_ROOT)
+
+
+def _one_of_many(listener: socket.socket) -> socket.socket:
+    """Fork a process for each test worker; in that process alone, the way to the worker."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    while True:
+        channel, _ = listener.accept()
+        if os.fork() == 0:
+            _end_with_parent()
+            listener.close()
+            return channel
+        channel.close()
 
 
 def _serve(channel: socket.socket) -> tuple[str, list[str]] | None:
@@ -214,12 +269,32 @@ def _keep(status: int, stdout: int, stderr: int, *files: int) -> None:
         os.close(file)
 
 
+def _become_worker(channel: socket.socket) -> None:
+    """Run what Python would, by the request of `forked_python.py`, which waits as long as the channel is open."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    request, streams, _, _ = socket.recv_fds(channel, _LARGEST_REQUEST, 3)
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+        os.close(stream)
+    arguments, environment, folder = json.loads(request)
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(folder)
+    sys.dont_write_bytecode = "-B" in arguments
+    sys.argv, sys.orig_argv = ["-c"], [sys.executable, *arguments]
+    main = sys.modules["__main__"] = ModuleType("__main__")
+    exec(arguments[-1], vars(main))
+
+
 def _end_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _main() -> None:
     channel = socket.socket(fileno=int(sys.argv[1]))
+    shared = bool(channel.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+    if shared:
+        select.select([channel], [], [])  # perhaps nobody ever asks
     gc.disable()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -227,7 +302,10 @@ def _main() -> None:
             import_module(module)
     gc.freeze()
     gc.enable()
-    request = _serve(channel)
+    if sys.argv[2] == "worker":
+        _become_worker(_one_of_many(channel))
+        return
+    request = _serve(_one_of_many(channel) if shared else channel)
     if request is None:
         return
     entry, arguments = request
@@ -236,7 +314,7 @@ def _main() -> None:
     # A master starts its workers likewise.
     sys.orig_argv = [sys.executable, "-m", "essp" if entry == _ESSP else module, *arguments]
     main = getattr(import_module(module), function)
-    main(arguments) if entry == _CHILD else main()
+    main(arguments) if entry in _CHILDREN.values() else main()
 
 
 if __name__ == "__main__":

@@ -16,11 +16,6 @@ from xdist.workermanage import WorkerController
 
 TOGETHER = {
     "faults of workers": ("tests/faults/test_workers_fail.py",),
-    "faults of servers": (
-        "tests/faults/test_broker_fails.py",
-        "tests/faults/test_cluster_fails.py",
-        "tests/faults/test_servers_fail.py",
-    ),
     "faults": ("tests/faults",),
     "chart": ("tests/chart",),
 }
@@ -38,8 +33,7 @@ DEPLOYMENTS = (
 AT_ONCE = 2
 COSTS_S = {
     "faults of workers": 120.0,
-    "faults of servers": 120.0,
-    "faults": 110.0,
+    "faults": 150.0,
     "tests/integration/test_trainer_ranks.py": 110.0,
     "tests/integration/test_servers_journey.py": 100.0,
     "tests/integration/test_master_failover.py": 80.0,

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping
+from operator import itemgetter
 from pathlib import Path
 from types import MappingProxyType
 
@@ -23,6 +24,7 @@ from essp_common.video.synthetic import numbered, write_video
 from essp_common.wiring import Stores
 from tests.harness.finished_job import JOB, finished_job
 from tests.harness.journeys import job_text
+from tests.lanes import one_of_each
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -40,8 +42,8 @@ sys.meta_path.insert(0, Blocker())
 SERVERS = {"ESSP_BUS": "kafka://127.0.0.1:1", "ESSP_CACHE": "redis://127.0.0.1:1/0"}
 S3 = {"ESSP_STORES": '["s3://bucket", "file:///"]'}
 NEEDS: tuple[tuple[str, str, Mapping[str, str]], ...] = (
-    ("demo --dir {dir}/demo", "skimage", {}),
     ("demo-data file://{dir}/store", "skimage", {}),
+    ("demo --dir {dir}/demo", "skimage", {}),
     ("catalog build {dir}/videos --out {dir}/c.parquet", "av", {}),
     ("validate {dir}/s3.yaml", "boto3", S3),
     ("plan {dir}/job.yaml", "torch", {}),
@@ -89,7 +91,7 @@ NEEDS: tuple[tuple[str, str, Mapping[str, str]], ...] = (
     ("aggregator", "kafka", SERVERS),
     ("predictor", "torch", {}),
 )
-"""Command, a library that it needs, and the settings with which it does."""
+"""Command, a library that it needs, and the settings with which it does. With each change, one of each library."""
 
 VIDEO = "r'{dir}/videos/one/0.mp4'"
 CLIPS = "essp.Loader(r'{dir}/catalog.parquet', clip=essp.Clip(frames=11, size=32), decoders=1"
@@ -195,7 +197,11 @@ def essp(folder: Path) -> Iterator[Essp]:
     assert server.returncode == 0
 
 
-@pytest.mark.parametrize(("line", "library", "settings"), NEEDS, ids=[f"{n[0].split()[0]}-{n[1]}" for n in NEEDS])
+@pytest.mark.parametrize(
+    ("line", "library", "settings"),
+    one_of_each(NEEDS, itemgetter(1)),
+    ids=[f"{line.split()[0]}-{library}" for line, library, _ in NEEDS],
+)
 def test_a_missing_library_is_one_line_with_its_extra(
     essp: Essp, line: str, library: str, settings: Mapping[str, str]
 ) -> None:
@@ -228,7 +234,11 @@ except essp.ConfigError as error:
 """
 
 
-@pytest.mark.parametrize(("call", "library"), CALLS, ids=[f"{name_of(call)}-{lib}" for call, lib in CALLS])
+@pytest.mark.parametrize(
+    ("call", "library"),
+    one_of_each(CALLS, itemgetter(1)),
+    ids=[f"{name_of(call)}-{library}" for call, library in CALLS],
+)
 def test_a_missing_library_is_an_error_of_the_function_with_its_extra(essp: Essp, call: str, library: str) -> None:
     assert_one_line(essp("", library, S3, CALL.replace("{call}", call)), library)
 

@@ -232,6 +232,7 @@ def test_a_job_comes_to_the_same_over_real_servers(deployment: Deployment, expec
     assert answer["videos"][0]["class"] in ("left", "right")
 
 
+@pytest.mark.lane("long")
 def test_a_network_of_a_package_of_its_own_trains_by_name_and_by_path(
     deployment: Deployment, catalog: str, package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -303,6 +304,7 @@ def test_a_job_that_is_changed_and_whose_trainers_die_comes_to_what_it_would_hav
     assert weights_of(deployment.stores, deployment.output("changed")) == embedded(spec).weights
 
 
+@pytest.mark.lane("long")
 def test_a_paused_job_issues_nothing_and_goes_on_when_resumed(deployment: Deployment, expected: Expected) -> None:
     text, api = deployment.job("paused"), deployment.api
     assert api.start(text) == 202
@@ -330,6 +332,7 @@ def test_a_paused_job_issues_nothing_and_goes_on_when_resumed(deployment: Deploy
         deployment.fleet.ended(trainer)
 
 
+@pytest.mark.lane("long")
 def test_a_stopped_job_is_saved_and_goes_on_when_started_again(deployment: Deployment, expected: Expected) -> None:
     text, api = deployment.job("stopped"), deployment.api
     assert api.start(text) == 202
@@ -353,6 +356,7 @@ def test_a_stopped_job_is_saved_and_goes_on_when_started_again(deployment: Deplo
         deployment.fleet.ended(trainer)
 
 
+@pytest.mark.lane("long")
 def test_a_killed_decoder_and_a_killed_trainer_cost_nothing_but_time(
     deployment: Deployment, expected: Expected
 ) -> None:
@@ -374,6 +378,7 @@ def test_a_killed_decoder_and_a_killed_trainer_cost_nothing_but_time(
     deployment.decoders.append(fleet.start("decoder"))
 
 
+@pytest.mark.lane("long")
 def test_records_of_nobody_on_kafka_disturb_no_job(deployment: Deployment, expected: Expected) -> None:
     """Also without a value, which only Kafka knows. A process that ended would fail the test."""
 

@@ -171,6 +171,7 @@ def test_killed_at_each_point_it_ends_as_if_never_stopped(servers: Servers, tmp_
     assert servers.stage.cache.usage().keys == 0
 
 
+@pytest.mark.lane("long")
 def test_killed_between_the_burst_buffer_and_the_store_it_ends_as_if_never_stopped(
     servers: Servers, tmp_path: Path
 ) -> None:
@@ -252,6 +253,7 @@ class Launched:
         self.process.wait()
 
 
+@pytest.mark.lane("long")
 def test_ranks_are_started_again_when_one_is_killed(servers: Servers, tmp_path: Path) -> None:
     """Rank 1 dies between its first checkpoint and the next."""
     servers.stage.command(Control.START)

@@ -16,6 +16,7 @@ GROWTH = 8 * 2**20
 """Noise of allocators; clips that piled up would be many times that: two decoders make 10 MiB of them a second."""
 
 
+@pytest.mark.lane("long")
 def test_memory_is_flat_however_slow_the_trainer(tmp_path: Path) -> None:
     course = run(SECONDS, tmp_path)
     plot(course, tmp_path / "memory.png")

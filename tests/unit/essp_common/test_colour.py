@@ -9,8 +9,9 @@ import torch
 from av.video.reformatter import ColorRange, Colorspace, Interpolation
 from numpy.typing import NDArray
 
-from essp_common.colour import COLOURS, MATRICES, Colour, grey, height_of, pictures
+from essp_common.colour import MATRICES, Colour, grey, height_of, pictures
 from essp_common.learning import colour as on_device
+from tests.lanes import across, often
 
 SPACES = {
     "bt601": Colorspace.ITU601,
@@ -25,9 +26,13 @@ matrix in 1/65536 times at most 128, twice."""
 LUMA = np.arange(0, 256, 15, dtype=np.uint8)
 
 
-@pytest.fixture(params=COLOURS, ids=lambda colour: f"{colour[0]}-{'full' if colour[1] else 'limited'}")
+EACH = [Colour(*each) for each in across(sorted(MATRICES, key="fcc".__eq__), (False, True))]  # which is almost bt601
+
+
+@pytest.fixture(params=often(EACH, 4), ids=lambda colour: f"{colour.matrix}-{'full' if colour.full else 'limited'}")
 def colour(request: pytest.FixtureRequest) -> Colour:
-    return Colour(*request.param)
+    assert isinstance(request.param, Colour)
+    return request.param
 
 
 def all_chroma() -> tuple[NDArray[np.uint8], NDArray[np.uint8], NDArray[np.uint8]]:

@@ -39,6 +39,7 @@ from essp_master.service import Master
 from tests.harness.fleet import Clock, Fleet, run_to_rest
 from tests.harness.masters import master_named
 from tests.harness.waiting import until
+from tests.lanes import across, often
 
 LR = "trainers.rgb.optimizer.lr"
 
@@ -301,8 +302,10 @@ def test_what_cannot_be_is_refused(adapters: Adapters, fleet: Fleet, epochs: Any
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-@pytest.mark.parametrize("paused", [False, True])
-@pytest.mark.parametrize("point", ["", "master.fence-taken", "master.start-recorded", "announced"])
+@pytest.mark.parametrize(
+    ("point", "paused"),
+    often(across(["", "master.fence-taken", "master.start-recorded", "announced"], [False, True]), 4),
+)
 def test_the_next_master_finishes_it(
     adapters: Adapters, fleet: Fleet, monkeypatch: pytest.MonkeyPatch, point: str, paused: bool
 ) -> None:

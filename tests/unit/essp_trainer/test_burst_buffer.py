@@ -20,6 +20,7 @@ from tests.harness.checkpoints import manifests
 from tests.harness.training_jobs import Running, Stage, final_weights, job_spec, last_training_state, phase_plans, train
 from tests.harness.troubled_stores import Slow, Unreliable
 from tests.harness.waiting import until
+from tests.lanes import often
 
 pytestmark = pytest.mark.slow
 
@@ -28,7 +29,7 @@ def burst(folder: Path, size: str = "1GiB") -> str:
     return f"{folder.as_uri()}?bytes={size}"
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", often([2, 1], 1))
 def test_training_goes_on_while_staged_checkpoints_wait_for_the_store(tmp_path: Path, ranks: int) -> None:
     """They count once they are durable, and those that were not begun to be copied come to nothing."""
     stores = Slow()
@@ -56,7 +57,7 @@ def test_training_goes_on_while_staged_checkpoints_wait_for_the_store(tmp_path: 
     assert sorted(path.name for path in (tmp_path / "nvme").rglob("*") if path.is_file()) == ["lock", "owner"]
 
 
-@pytest.mark.parametrize("trouble", ["no room", "no folder", "another process"])
+@pytest.mark.parametrize("trouble", often(["no room", "another process", "no folder"], 2))
 def test_a_burst_buffer_that_cannot_be_used_costs_no_checkpoint(tmp_path: Path, whole: Stage, trouble: str) -> None:
     CHECKPOINTS.clear()
     stage = Stage(job_spec(tmp_path / "run", checkpoint={"every": 4}), phase_plans(2))

@@ -95,7 +95,7 @@ def test_without_a_phase_after_the_epochs_it_is_over_at_once(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    "point", often(["trainer.saved", "trainer.committed", "trainer.scored", "trainer.announced"], 2)
+    "point", often(["trainer.saved", "trainer.committed", "trainer.scored", "trainer.announced"], 1)
 )
 def test_it_may_die_anywhere_around_the_stop(tmp_path: Path, point: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A second process finds the training where the first left it, and comes to the same end."""

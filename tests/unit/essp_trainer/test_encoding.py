@@ -34,6 +34,7 @@ from tests.harness.training_jobs import (
     phase_plans,
     train,
 )
+from tests.lanes import often
 
 FACTS = 10
 
@@ -192,7 +193,7 @@ def test_a_single_epoch_that_leaves_descriptors_out_is_warned_of(
     assert any("give the job 2 epochs, or raise samples" in message for message in caplog.messages) == said
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", often([3, 2], 1))
 def test_any_number_of_ranks_learns_the_same_to_the_bit(tmp_path: Path, ranks: int) -> None:
     one, several = trained(job(tmp_path / "one")), trained(job(tmp_path / "several"), ranks=ranks)
     assert final_weights(several) == final_weights(one)
@@ -201,12 +202,15 @@ def test_any_number_of_ranks_learns_the_same_to_the_bit(tmp_path: Path, ranks: i
 
 @pytest.mark.parametrize(
     "parts",
-    [
-        [(1, (0, 4)), (1, None)],
-        [(1, (0, 8)), (1, (2, 4)), (1, None)],
-        [(1, (2, 8)), (1, (3, 4)), (1, (4, 8)), (1, None)],
-        [(2, (0, 4)), (3, (2, 8)), (1, None)],
-    ],
+    often(
+        [
+            [(2, (0, 4)), (3, (2, 8)), (1, None)],
+            [(1, (2, 8)), (1, (3, 4)), (1, (4, 8)), (1, None)],
+            [(1, (0, 4)), (1, None)],
+            [(1, (0, 8)), (1, (2, 4)), (1, None)],
+        ],
+        2,
+    ),
 )
 def test_stopped_and_resumed_is_as_never_stopped(tmp_path: Path, parts: list[tuple[int, ClipPosition | None]]) -> None:
     whole, parted = trained(job(tmp_path / "whole")), in_parts(lambda: stage_of(job(tmp_path / "parted")), parts)

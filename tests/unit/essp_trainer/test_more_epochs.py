@@ -22,6 +22,7 @@ from tests.harness.training_jobs import (
     phase_plans,
     train,
 )
+from tests.lanes import often
 
 pytestmark = pytest.mark.slow
 
@@ -61,7 +62,7 @@ def start_longer(stage: Stage, start: Position | None = None) -> None:
     stage.feed((position for position in stage.every_position() if position >= begin), fence=8)
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", often([2, 1], 1))
 def test_a_trainer_goes_on_in_the_next_run(tmp_path: Path, ranks: int) -> None:
     stage = begun(tmp_path / "parts")
     with Running(stage, ranks) as running:

@@ -26,14 +26,16 @@ from tests.harness.checkpoints import manifests, needed
 from tests.harness.training_jobs import Running, Stage, final_weights, job_spec, phase_plans, train
 from tests.harness.troubled_stores import RESULTS, Unreliable
 from tests.harness.waiting import LONGEST_S
+from tests.lanes import across, often
 
 pytestmark = pytest.mark.slow
 
 SCORES = [layout.scores("one", "validation", 0), layout.scores("one", "validation", 1), layout.scores("one", "test", 1)]
 
 
-@pytest.mark.parametrize("error", [Unavailable("No space left on device"), ConfigError("AccessDenied")])
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize(
+    ("ranks", "error"), often(across([1, 2], [Unavailable("No space left on device"), ConfigError("AccessDenied")]), 2)
+)
 def test_a_checkpoint_that_cannot_be_saved_is_reported_and_tried_again(
     tmp_path: Path, error: EsspError, ranks: int
 ) -> None:
@@ -110,8 +112,9 @@ def test_none_is_a_difference_to_one_that_could_not_be_saved(tmp_path: Path) -> 
     assert any(needed(manifest) for manifest in there)
 
 
-@pytest.mark.parametrize("error", [StorageFull("No space left on device"), ConfigError("AccessDenied")])
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize(
+    ("ranks", "error"), often(across([1, 2], [StorageFull("No space left on device"), ConfigError("AccessDenied")]), 2)
+)
 def test_a_store_that_refuses_everything_stops_no_phase(tmp_path: Path, error: EsspError, ranks: int) -> None:
     """All scores are there in the end, and the history is whole."""
     stores = Unreliable(error)
@@ -320,8 +323,7 @@ def test_a_copy_for_which_there_is_no_memory_is_a_save_that_failed(
     assert final_weights(stage) == final_weights(whole)
 
 
-@pytest.mark.parametrize("refused", RESULTS)
-@pytest.mark.parametrize("kind", [Unavailable, ConfigError])
+@pytest.mark.parametrize(("kind", "refused"), often(across([Unavailable, ConfigError], RESULTS), 2))
 def test_a_final_checkpoint_that_cannot_be_saved_fails_the_training(
     tmp_path: Path, kind: type[EsspError], refused: str
 ) -> None:

@@ -20,11 +20,11 @@ import essp
 from essp.api.arguments import Frames
 from essp.records.pieces import Pieces
 from essp_common.errors import ConfigError
+from tests.lanes import across, often
 from tests.unit.essp.api.numbered_records import MEMORIES, RECORDS, SIDE, taken
 
 
-@pytest.mark.parametrize("memory", MEMORIES)
-@pytest.mark.parametrize("kind", ["raw", "mixed"])
+@pytest.mark.parametrize(("kind", "memory"), often(across(["raw", "mixed"], MEMORIES), 3))
 def test_a_loop_goes_on_where_it_stopped(kind: str, memory: Any, request: pytest.FixtureRequest) -> None:
     path = request.getfixturevalue(kind)
     options: dict[str, Any] = {"batch_size": 8, "size": SIDE, "memory": memory}

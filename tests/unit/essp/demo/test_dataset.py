@@ -87,6 +87,7 @@ def test_formats_do_not_tell_the_class(facts: dict[Path, VideoFacts]) -> None:
     assert all(kinds[label] == kinds[CLASSES[0]] for label in CLASSES)
 
 
+@pytest.mark.lane("long")
 @pytest.mark.processes
 def test_another_seed_makes_other_bytes(dataset: Path, tmp_path: Path) -> None:
     """The same seed makes the same: below, of one take in every class, and of every format in an interrupted set."""
@@ -139,6 +140,7 @@ def test_one_process_at_a_time_makes_a_set(tmp_path: Path) -> None:
         make_dataset(tmp_path / "videos", 1, progress=meanwhile)
 
 
+@pytest.mark.lane("long")
 @pytest.mark.processes
 def test_a_process_that_is_killed_is_told_of_and_the_set_goes_on(
     dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -17,6 +17,7 @@ from essp.report.plots import DARK, LIGHT
 from essp.report.samples import choose, draw_samples, read_samples
 from essp_common.artifacts.manifest import PhaseRecord, TakenChange
 from tests.harness.finished_job import CLASSES
+from tests.lanes import often
 from tests.unit.essp.report.pages import STORES, Page, pixels
 
 pytestmark = pytest.mark.slow
@@ -32,7 +33,7 @@ def test_a_confusion_matrix_is_dark_where_the_videos_are() -> None:
     assert shares[0] > shares[1] + 0.05
 
 
-@pytest.mark.parametrize("name", ["win_$5_to_$10", "$a^$", "cash $_$"])
+@pytest.mark.parametrize("name", often(["win_$5_to_$10", "$a^$", "cash $_$"], 1))
 def test_names_of_classes_are_no_formulas(run: Run, name: str) -> None:
     assert pixels(plots.confusion(np.eye(4, dtype=np.int64), [name, *CLASSES[1:]], LIGHT)).size
     samples = [replace(each, label=name) for each in read_samples(run, STORES, choose(run)[:1])]
@@ -62,7 +63,7 @@ def test_epochs_are_counted_in_whole_numbers(epochs: int) -> None:
     assert ticks == [round(tick) for tick in ticks]
 
 
-@pytest.mark.parametrize("theme", [LIGHT, DARK])
+@pytest.mark.parametrize("theme", often([LIGHT, DARK], 1))
 def test_the_curves_of_a_large_sweep_are_as_high_and_told_apart(theme: plots.Theme) -> None:
     def drawn(trainers: int) -> np.ndarray:
         losses = {f"rgb-{i}": [1.0 + i, 0.5 + i] for i in range(trainers)}

@@ -20,6 +20,7 @@ from essp.servers.servers import KafkaServer, RedisServer, S3Server, Server
 from essp_common.errors import ConfigError, Unavailable
 from tests.harness.command_line import essp
 from tests.harness.waiting import LONGEST_S
+from tests.lanes import often
 
 pytestmark = [pytest.mark.processes, pytest.mark.lane("promises")]
 
@@ -127,7 +128,7 @@ def up(*options: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", often([signal.SIGTERM, signal.SIGINT], 1))
 def test_command_starts_three_and_stops_them(tmp_path: Path, number: int) -> None:
     process = up("--json", "--redis-memory", "8MiB", "--dir", str(tmp_path / "logs"))
     assert process.stdout is not None

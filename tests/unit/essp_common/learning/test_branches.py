@@ -15,6 +15,7 @@ from essp_common.learning.models import Classifier, build
 from essp_common.learning.networks import NETWORKS, Network
 from essp_common.learning.normalisation import take_any_batch
 from essp_trainer.distributed.gradients import Exchange, GradientSum
+from tests.lanes import often
 from tests.unit.essp_common.learning.described_models import description
 
 WIDTH = 8
@@ -104,7 +105,7 @@ def test_only_the_gradients_of_experts_wait(monkeypatch: pytest.MonkeyPatch) -> 
     assert waiting == set(cast("Mixture", model.backbone).experts.parameters())
 
 
-@pytest.mark.parametrize("name", ["small", "resnet18", "densenet121", "inception_v3"])
+@pytest.mark.parametrize("name", often(["resnet18", "inception_v3", "small", "densenet121"], 2))
 def test_no_gradient_of_a_network_without_branches_waits(name: str) -> None:
     assert gradients_that_wait(build(description(name), seed=0), 64, ()) == set()
 

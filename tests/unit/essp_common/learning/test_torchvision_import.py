@@ -74,7 +74,7 @@ def test_what_does_not_help_is_told_as_it_is(tmp_path: Path, declared: list[obje
     assert len(declared) == (repr(error) == repr(RuntimeError(MISSING)))
 
 
-@pytest.mark.lane("promises")
+@pytest.mark.lane("long")
 @pytest.mark.processes
 def test_the_command_for_weights_needs_nothing_but_essp(tmp_path: Path) -> None:
     """As `essp validate` prescribes it, but for the download; in this environment, whatever its torch is built for."""

@@ -19,6 +19,7 @@ from essp_decoder.service import sandbox_options
 
 pytestmark = [
     pytest.mark.processes,
+    pytest.mark.usefixtures("started_probes"),
     pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="nothing shows a process's environment"),
 ]
 

@@ -21,11 +21,15 @@ from essp_common.video.digest import digest
 from essp_common.video.probe import VideoFacts, probe
 from essp_common.video.reader import Reader
 from essp_common.video.synthetic import Encoding, numbered, pack_bframes, write_video
+from tests.lanes import across, often
 
 FRAMES = 50
 
 
-@pytest.fixture(params=["whole", "sampled"])
+DEPTHS = ["whole", "sampled"]
+
+
+@pytest.fixture(params=DEPTHS)
 def depth(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Both ways to check a file: as a small one, and as one too large to decode whole."""
     if request.param == "sampled":
@@ -38,21 +42,22 @@ def _decoded(path: Path) -> list[int | None]:
         return [frame.pts for frame in container.decode(video=0)]
 
 
+PLAIN = {
+    "a.mp4": Encoding(bframes=3),
+    "open.mp4": Encoding(bframes=3, open_gop=True),
+    "a.mkv": Encoding(codec="hevc", bframes=3, open_gop=True),
+    "a.avi": Encoding(codec="mpeg4"),
+    "b.avi": Encoding(codec="mpeg4", bframes=2),
+    "a.webm": Encoding(codec="vp9"),
+    "vfr.mp4": Encoding(bframes=2, intervals=(1, 1, 3)),
+    "late.mov": Encoding(bframes=2, start_s=2.0),
+}
+
+
 @pytest.mark.usefixtures("depth")
-@pytest.mark.parametrize(
-    ("name", "encoding"),
-    [
-        ("a.mp4", Encoding(bframes=3)),
-        ("open.mp4", Encoding(bframes=3, open_gop=True)),
-        ("a.mkv", Encoding(codec="hevc", bframes=3, open_gop=True)),
-        ("a.avi", Encoding(codec="mpeg4")),
-        ("b.avi", Encoding(codec="mpeg4", bframes=2)),
-        ("a.webm", Encoding(codec="vp9")),
-        ("vfr.mp4", Encoding(bframes=2, intervals=(1, 1, 3))),
-        ("late.mov", Encoding(bframes=2, start_s=2.0)),
-    ],
-)
-def test_facts_are_those_of_a_plain_decode(tmp_path: Path, name: str, encoding: Encoding) -> None:
+@pytest.mark.parametrize(("depth", "name"), often(across(DEPTHS, PLAIN), len(PLAIN)), indirect=["depth"])
+def test_facts_are_those_of_a_plain_decode(tmp_path: Path, name: str) -> None:
+    encoding = PLAIN[name]
     path = write_video(tmp_path / name, numbered(FRAMES, 162, 122), encoding)
     facts = probe(str(path))
     stamps = _decoded(path)
@@ -174,8 +179,11 @@ def test_names_are_not_taken_for_protocols(tmp_path: Path) -> None:
     assert _kind(Path(f"concat:{tmp_path}/a.mp4")) == "vanished"
 
 
-@pytest.mark.parametrize("name", ["a.avi", "faststart.mp4", "a.mp4", "a.mkv"])
-@pytest.mark.parametrize("share", [0.3, 0.6, 0.95])
+@pytest.mark.parametrize(
+    ("depth", "share", "name"),
+    often(across(DEPTHS, [0.3, 0.6, 0.95], ["a.avi", "faststart.mp4", "a.mp4", "a.mkv"]), 10),
+    indirect=["depth"],
+)
 def test_truncated_files_are_found(tmp_path: Path, name: str, share: float, depth: str) -> None:
     codec = "mpeg4" if name.endswith("avi") else "h264"
     path = write_video(tmp_path / name, numbered(FRAMES), Encoding(codec=codec))

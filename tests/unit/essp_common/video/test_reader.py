@@ -28,7 +28,7 @@ from essp_common.video.geometry import frame_shape, output_size
 from essp_common.video.probe import VideoFacts, probe
 from essp_common.video.reader import Reader
 from essp_common.video.synthetic import Encoding, numbered, pack_bframes, read_number, write_video
-from tests.lanes import often
+from tests.lanes import across, often
 
 pytestmark = pytest.mark.slow
 
@@ -81,22 +81,27 @@ CASES = {
     "vfr.gif": Encoding(codec="gif", pixel_format="rgb8", fps=20, intervals=(1, 1, 3)),
 }
 
-EVERYDAY = (
-    "h264-open-gop.mkv",
+MOST_UNLIKE = (
     "h264-pyramid.mp4",
-    "h264-fields.mp4",
     "hevc-open-gop.mp4",
     "mpeg4-packed.avi",
-    "mpeg2.mp4",
     "vp9-odd.webm",
-    "av1.mp4",
     "vfr.mp4",
-    "late-start.mkv",
-    "rotated.mp4",
     "raw.h264",
 )
+EVERYDAY = (
+    *MOST_UNLIKE,
+    "h264-open-gop.mkv",
+    "h264-fields.mp4",
+    "mpeg2.mp4",
+    "av1.mp4",
+    "late-start.mkv",
+    "rotated.mp4",
+)
 """One of each kind. The others are read at night, and by whoever changes the reader."""
-each_file = pytest.mark.parametrize("name", often(sorted(CASES, key=lambda name: name not in EVERYDAY), len(EVERYDAY)))
+FILES = [*EVERYDAY, *(name for name in CASES if name not in EVERYDAY)]
+each_file = pytest.mark.parametrize("name", often(FILES, len(EVERYDAY)))
+each_file_by_many_reads = pytest.mark.parametrize("name", often(FILES, len(MOST_UNLIKE)))
 
 
 class Sample:
@@ -164,7 +169,7 @@ def real(request: pytest.FixtureRequest) -> Sample:
     return Sample(Path(spec.origin).parent / "datasets" / "data" / request.param)
 
 
-@each_file
+@each_file_by_many_reads
 @settings(max_examples=5, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_seeds_are_exact(samples: Samples, name: str, data: st.DataObject) -> None:
@@ -269,7 +274,7 @@ def test_what_several_clips_want_is_decoded_once(samples: Samples) -> None:
         assert reader.tally == selection.Tally(wanted=18, shared=8, decoded=10, skipped=0)
 
 
-@each_file
+@each_file_by_many_reads
 @settings(max_examples=5, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cuts=st.sets(st.integers(1, FRAMES - 1), max_size=5), back=st.integers(0, FRAMES - 1), strict=st.booleans())
 def test_reads_that_go_forward_decode_nothing_twice(
@@ -434,20 +439,19 @@ def shown(path: str, facts: VideoFacts, seed: Seed, resize: Resize) -> list[NDAr
     return [luma.reshape(height, width), *(plane.reshape(height // 2, width // 2) for plane in chroma)]
 
 
-@pytest.mark.parametrize("pixels", ["rgb", "yuv420", "gray"])
-@pytest.mark.parametrize(
-    ("mode", "sides"),
-    [
-        (Resize.NONE, (0, 0)),
-        (Resize.SHORT_SIDE, (60, 60)),
-        (Resize.EXACT, (48, 80)),
-        (Resize.CROP, (60, 72)),  # which takes as much from the left as from the right
-    ],
-)
-@pytest.mark.parametrize("way", MIRRORS)
+SIZES: dict[str, tuple[Resize.Mode, tuple[int, int]]] = {
+    "none": (Resize.NONE, (0, 0)),
+    "short side": (Resize.SHORT_SIDE, (60, 60)),
+    "exact": (Resize.EXACT, (48, 80)),
+    "crop": (Resize.CROP, (60, 72)),  # which takes as much from the left as from the right
+}
+
+
+@pytest.mark.parametrize(("way", "size", "pixels"), often(across(MIRRORS, SIZES, ["rgb", "yuv420", "gray"]), 16))
 def test_a_mirrored_picture_is_the_mirror_image_of_the_plain_one(
-    samples: Samples, tmp_path: Path, way: str, mode: Resize.Mode, sides: tuple[int, int], pixels: str
+    samples: Samples, tmp_path: Path, way: str, size: str, pixels: str
 ) -> None:
+    mode, sides = SIZES[size]
     plain, (matrix, mirror) = samples["h264-bframes.mp4"], MIRRORS[way]
     path = displayed_by(matrix, plain.path, tmp_path / "mirrored.mp4")
     facts = probe(path)

@@ -19,6 +19,7 @@ from essp_common.features.intermediates import Intermediates
 from essp_extractor.motion.fields import FlowFields, FlowMethod
 from essp_extractor.motion.orientation import cell_sums, flow_planes, gradient_planes
 from tests.harness.scenes import STILL, Clip, moving, places, ready, rotation, texture
+from tests.lanes import often
 
 SMALL: dict[str, Any] = {"side": 12, "stride": 8, "length": 4, "cells": 2, "time_cells": 2}
 RIGHT, DOWN, LEFT, UP = 0, 2, 4, 6
@@ -137,7 +138,7 @@ def test_directions_are_shared_between_the_nearest_bins() -> None:
 
 @pytest.mark.parametrize(
     ("shift", "direction"),
-    [((2.5, 0), RIGHT), ((0, 2), DOWN), ((-2, 0), LEFT), ((0, -1.5), UP), ((2, 2), 1), ((0, 0), 8)],
+    often([((0, -1.5), UP), ((2, 2), 1), ((0, 0), 8), ((2.5, 0), RIGHT), ((0, 2), DOWN), ((-2, 0), LEFT)], 3),
 )
 def test_hof_of_a_translation_is_in_its_bin(shift: tuple[float, float], direction: int) -> None:
     found = ready("hof", preset="medium").extract(moving(STILL, shift, 16))

@@ -21,6 +21,7 @@ from essp_common.features.port import ArraySpec, Extractor
 from essp_common.features.quantization import ZERO, negate, quantize, usage
 from essp_common.features.sampling import centre_window, evenly_spaced
 from tests.harness.quantization import dequantize, quantization_error
+from tests.lanes import across, often
 
 SIDE = 128
 MARGIN = 16  # flow is not judged where the picture leaves or enters
@@ -94,8 +95,7 @@ METHODS = {
 """Parameters, and the mean end-point error allowed, in pixels; quantisation alone makes up to 0.03 of it."""
 
 
-@pytest.mark.parametrize("motion", MOTIONS)
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(("method", "motion"), often(across(METHODS, MOTIONS), 12))
 def test_flow_measures_known_motion(method: str, motion: str) -> None:
     params, allowed = METHODS[method]
     step, shift = MOTIONS[motion]
@@ -282,8 +282,18 @@ def test_clip_that_is_too_short_is_refused(name: str) -> None:
         extractor.extract(np.zeros((extractor.frames_needed() - 1, 32, 32, 3), np.uint8))
 
 
-@pytest.mark.parametrize("colour", [Colour(), Colour("bt709", full=True)], ids=str)
-@pytest.mark.parametrize("name", registry.names())
+ALIKE = {"flow_bidirectional", "flow_warped", "frame_stack"}
+"""Features that see pictures as another one does."""
+
+
+@pytest.mark.parametrize(
+    ("name", "colour"),
+    often(
+        across(sorted(registry.names(), key=ALIKE.__contains__), [Colour(), Colour("bt709", full=True)]),
+        len({*registry.names()} - ALIKE),
+    ),
+    ids=str,
+)
 def test_clips_in_the_colours_of_their_video_give_the_feature_of_their_pictures(name: str, colour: Colour) -> None:
     """Features of luma take grey levels as they are: those of the pictures' RGB differ by its rounding, so they are
     compared where chroma is neutral and RGB is grey."""

@@ -54,7 +54,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.mark.parametrize("operation", list(operations()), ids=lambda operation: operation.label)
 def test_it_answers_as_it_says(url: str, operation: Operation) -> None:
-    @settings(suppress_health_check=list(HealthCheck))
+    @settings(max_examples=(settings().max_examples + 1) // 2, suppress_health_check=list(HealthCheck))
     @given(case=operation.as_strategy())
     def answers(case: schemathesis.Case[Any]) -> None:
         case.call_and_validate(base_url=url, checks=CHECKS)

@@ -1,0 +1,84 @@
+"""What all test workers of a run share, since it takes seconds to load: an S3 server, and processes that fork others.
+
+The process that deals the tests out starts both before its workers, and tells them by the environment. The S3 server
+loads while the workers collect their tests; what forks others loads when somebody first asks for it (`launcher.py`).
+The workers are such forks themselves. Without workers (`pytest PATH`), a test process starts each for itself.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import threading
+import time
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Self
+
+import pytest
+from execnet.xspec import XSpec
+
+from essp.servers.servers import S3Server, free_port
+from tests.harness import launcher
+from tests.harness.waiting import LONGEST_S
+
+S3_PORT = "ESSP_TEST_S3_PORT"
+"""The environment variable with the port of the S3 server that all workers use."""
+
+_FORKED_PYTHON = Path(__file__).with_name("forked_python.py")
+
+
+class Shared:
+    """The plugin of the process that deals out."""
+
+    def __init__(self) -> None:
+        self._resources = ExitStack()
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_setupnodes(self, specs: list[XSpec]) -> None:
+        """Before the first worker is started."""
+        folder = Path(self._resources.enter_context(TemporaryDirectory(prefix="essp-shared-")))
+        self._resources.enter_context(launcher.for_all_workers(folder))
+        for spec in specs:
+            spec.python = shlex.join([sys.executable, "-E", "-S", str(_FORKED_PYTHON), str(folder)])
+        port = os.environ[S3_PORT] = str(free_port())
+        self._resources.callback(os.environ.pop, S3_PORT)
+        server = S3Server(folder, int(port))
+        starting = threading.Thread(target=_start, args=(server,), name="s3")
+        starting.start()
+        self._resources.callback(server.stop)
+        self._resources.callback(starting.join)
+
+    def pytest_unconfigure(self) -> None:
+        """After the last worker has ended."""
+        self._resources.close()
+
+
+def _start(server: S3Server) -> None:
+    with suppress(Exception):  # a test that needs it says that it is not there
+        server.start()
+
+
+class SharedS3Server(S3Server):
+    """The S3 server of all workers, as one of them uses it: another process starts and stops it."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.port = int(os.environ[S3_PORT])
+
+    def __enter__(self) -> Self:
+        deadline = time.monotonic() + LONGEST_S
+        while not self._try_answer():
+            assert time.monotonic() < deadline, "the S3 server of this run does not answer"
+            time.sleep(0.05)
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        pass
+
+
+def s3_server(folder: Path) -> S3Server:
+    """The S3 server of this run; enter it."""
+    return SharedS3Server(folder) if S3_PORT in os.environ else S3Server(folder)
