@@ -25,6 +25,7 @@ from essp_common.wiring import Adapters
 from essp_master.service import Master
 from tests.adversary.storms import ODD_TEXTS, damaged, storm
 from tests.harness.fleet import Fleet, adapters_in, make_job, master_over, run_to_rest
+from tests.harness.waiting import until
 
 CATALOG = "catalog.parquet"
 SINGLE_TYPES = (
@@ -103,7 +104,7 @@ def columns_changed(draw: st.DrawFn, sound: Any) -> Any:
                 kind = draw(st.sampled_from(SINGLE_TYPES))
                 result = result.set_column(place, name, pa.nulls(len(result), kind))
             case "remove":
-                result = result.drop_columns([name])
+                result = result.remove_column(place)  # by its place: there may be two of the name
             case "twice":
                 result = result.append_column(name, result.column(place))
             case "rename":
@@ -168,10 +169,14 @@ def test_a_parquet_file_of_something_else_is_refused(place: Place, content: dict
 def test_after_the_storms_a_job_ends_as_ever(place: Place) -> None:
     with closing(Fleet(place.adapters, place.job)) as fleet:
         place.master.start(place.job)
-        run_to_rest(place.master, fleet)
+
+        def all_is_done() -> bool:
+            run_to_rest(place.master, fleet)
+            return all(phase.finished for phase in place.master.status(place.job.name).phases)
+
+        until(all_is_done)
         fleet.finish()
         run_to_rest(place.master, fleet)
     status = place.master.status(place.job.name)
     assert status.state is JobState.COMPLETED, status.reason
-    assert all(phase.finished for phase in status.phases)
     assert place.adapters.cache.usage().keys == 0
