@@ -82,7 +82,7 @@ test-gpu: setup  ## The tests of what runs on a GPU, where there is one: under t
 
 STRENGTH ?= 20
 storm: setup  ## Odd records, jobs, files and requests, many more than `make test-promises` tries: make storm STRENGTH=20.
-	ESSP_STORM=$(STRENGTH) $(PYTEST) tests/adversary --timeout=0
+	ESSP_STORM=$(STRENGTH) $(PYTEST) -n 2 tests/adversary --timeout=0
 
 MINUTES ?= 5
 SEED ?= 1
