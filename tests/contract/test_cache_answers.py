@@ -214,14 +214,14 @@ def test_a_fork_has_connections_of_its_own(empty_redis_url: str) -> None:
         keys = [clip_key("job-a", 1, 0, index, 0) for index in range(16)]
         for key in keys:
             cache.put(key, key.encode() * 1000, ["trainer.a"], TTL_S)
-        used = {id(connection) for idle in cache._direct._idle.values() for connection in idle}
+        used = [connection for idle in cache._direct._idle.values() for connection in idle]
         child = os.fork()
         if not child:
             status = 1
             with suppress(BaseException):
                 right = all(bytes(cache.get(key)) == key.encode() * 1000 for key in keys * 10)
-                own = {id(connection) for idle in cache._direct._idle.values() for connection in idle}
-                status = 0 if right and own and not own & used else 2
+                own = [connection for idle in cache._direct._idle.values() for connection in idle]
+                status = 0 if right and own and not any(one is other for one in own for other in used) else 2
             os._exit(status)
         assert all(bytes(cache.get(key)) == key.encode() * 1000 for key in keys * 10)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
