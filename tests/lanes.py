@@ -92,7 +92,8 @@ def lane_of_folder(path: Path, root: Path) -> str:
 
 def lane_of(item: pytest.Item) -> str:
     """The lane of a test."""
-    mark = item.get_closest_marker("lane")
+    own = [mark for mark in item.own_markers if mark.name == "lane"]  # that of the case is the last
+    mark = own[-1] if own else item.get_closest_marker("lane")
     lane = lane_of_folder(item.path, item.config.rootpath) if mark is None else mark.args[0]
     if lane not in LANES:
         raise pytest.UsageError(f"{item.nodeid}: {lane!r} is not a lane; use {', '.join(LANES)}")

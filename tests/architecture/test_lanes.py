@@ -31,6 +31,9 @@ def test_new(): pass
 def test_deployed(): pass
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.lane("long"))])
 def test_seed(seed): pass
+@pytest.mark.lane("promises")
+@pytest.mark.parametrize("point", [1, pytest.param(2, marks=pytest.mark.lane("long"))])
+def test_point(point): pass
 """
 FAULTS = """
 import pytest
@@ -42,8 +45,8 @@ ELSEWHERE = {"unit": UNIT, "faults": FAULTS, "gpu": "def test_cuda(): pass", "so
 OF_LANE = {
     "test": {"test_new", "test_seed[1]", "test_kill"},
     FAST: {"test_new", "test_seed[1]", "test_kill"},  # less those that start a process
-    "promises": {"test_deployed", "test_fault", "test_long"},
-    "long": {"test_seed[2]"},
+    "promises": {"test_deployed", "test_point[1]", "test_fault", "test_long"},
+    "long": {"test_seed[2]", "test_point[2]"},
     "gpu": {"test_cuda"},
 }
 

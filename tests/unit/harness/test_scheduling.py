@@ -53,7 +53,7 @@ def test_two_deployments_run_side_by_side_and_a_third_when_nothing_else_is_left(
     ]
     few, fewer = "tests/unit/a.py::test_few[0]", "tests/unit/b.py::test_fewer"
     begun = dealt(few, "tests/unit/a.py::test_few[1]", fewer, *deployed, workers=3)
-    assert begun == [[deployed[1], fewer], [deployed[0], deployed[2]], [few, "tests/unit/a.py::test_few[1]"]]
+    assert begun == [[deployed[0], fewer], [deployed[1], deployed[2]], [few, "tests/unit/a.py::test_few[1]"]]
 
 
 def test_what_is_named_as_costly_is_there() -> None:
