@@ -63,16 +63,16 @@ PYTEST := $(BIN)/python -m pytest $(PYTEST_OPTIONS)
 
 # Lanes: tests/lanes.py says which test runs in which. They wait now and then: five workers keep two
 # cores busy, and six where whole deployments wait for one another.
-test: setup  ## What a change can break: six minutes on two cores.
+test: setup  ## What a change can break: under seven minutes on two cores.
 	$(PYTEST) -n 5 --lane=test
 
 test-fast: setup  ## Those of `make test` that start no server and no process: under two minutes.
 	$(PYTEST) -n 4 --lane=fast
 
-test-promises: setup  ## Faults, whole deployments, notebooks, frameworks, the wheel: eight minutes.
+test-promises: setup  ## Faults, whole deployments, tutorial, site, notebooks, frameworks, the wheel: nine minutes.
 	$(PYTEST) -n 6 --lane=promises
 
-test-long: setup  ## Each night: tutorial, site, all seeds, encodings, networks, ten times the examples, storms, a soak, the install.
+test-long: setup  ## Each night: all seeds, encodings, networks, ten times the examples, storms, a soak, the install.
 	$(PYTEST) -n 4 --lane=long
 	$(PYTEST) -n 4 --lane=test --examples=200
 	@$(MAKE) --no-print-directory storm soak test-install

@@ -14,6 +14,7 @@ release = version_of_essp()
 extensions = ["myst_nb"]
 root_doc = "docs/site/index"
 include_patterns = ["docs/**", "*.md", "benchmarks/README.md", "charts/**", "docker/*", "essp/**", "services/**"]
+exclude_patterns = [".*", "tests"]  # or all files of the virtual environment would be looked at, too
 source_suffix = {".md": "myst-nb", ".ipynb": "myst-nb"}
 nb_execution_mode = "off"  # they hold their outputs: `python -m tools.notebooks`
 myst_heading_anchors = 4

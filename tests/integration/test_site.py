@@ -17,7 +17,6 @@ LOADED = re.compile(
 )
 
 
-@pytest.mark.lane("long")
 def test_the_site_is_whole_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
     sphinx = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html"]
     command = [*sphinx, "-c", "docs/site", ".", str(tmp_path)]

@@ -28,7 +28,6 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.lane("long")
 def test_the_tutorial_word_by_word(tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     command = tmp_path / "bin" / "essp"
