@@ -44,9 +44,13 @@ def check_path(path: Path, option: str, suffix: str) -> None:
     """Raises `ConfigError` for a path to which no such file can be written: before anything is measured for it."""
     if path.suffix.lower() != suffix:
         raise ConfigError(f"{option} {path}: give a name that ends with {suffix}")
-    if not path.parent.is_dir():
+    if not os.path.isdir(path.parent):
         raise ConfigError(f"{option} {path}: there is no folder {path.parent}; make it first")
-    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+    try:
+        usable = not path.is_dir() and os.access(path if path.exists() else path.parent, os.W_OK)
+    except OSError:  # a name that no file can have
+        usable = False
+    if not usable:
         raise ConfigError(f"{option} {path}: cannot be written; give another name")
 
 

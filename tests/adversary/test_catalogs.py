@@ -83,7 +83,9 @@ def values_of(kind: pa.DataType) -> st.SearchStrategy[Any]:
         return st.none() | ODD_INTEGERS.filter(lambda value: -(2 ** (bits - 1)) <= value < 2 ** (bits - 1))
     if pa.types.is_binary(kind):
         return st.none() | st.binary(max_size=40)
-    return st.none() | ODD_TEXTS.map(lambda text: text.encode("utf-8", "replace").decode())
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return st.none() | ODD_TEXTS.map(lambda text: text.encode("utf-8", "replace").decode())
+    return st.none()
 
 
 @st.composite

@@ -112,6 +112,8 @@ def test_a_folder_in_place_of_a_file_is_found_before_anything_is_measured(
     (tmp_path / name).mkdir()
     with pytest.raises(ConfigError, match=f"{option} .*/{name}: cannot be written; give another name"):
         essp("bench", "io", "--source", str(images), *SMALL, option, str(tmp_path / name))
+    with pytest.raises(ConfigError, match="cannot be written; give another name"):
+        essp("bench", "io", "--source", str(images), *SMALL, option, str(tmp_path / f"{'x' * 300}{name}"))
 
 
 @pytest.mark.parametrize("beside", ["trace.png", "trace-files.csv"])

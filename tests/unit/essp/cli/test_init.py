@@ -118,6 +118,8 @@ def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     write_catalog(DirectoryStore(str(tmp_path)), "set.parquet", Catalog(ROWS))
     with pytest.raises(ConfigError, match=r"nowhere/job\.yaml cannot be written"):
         main(str(tmp_path / "set.parquet"), tmp_path / "nowhere" / "job.yaml")
+    with pytest.raises(ConfigError, match="cannot be written"):
+        main(str(tmp_path / "set.parquet"), tmp_path / ("x" * 300))
 
 
 def test_a_file_that_is_not_text_is_no_job(tmp_path: Path) -> None:
