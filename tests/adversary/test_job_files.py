@@ -121,8 +121,12 @@ def validated(place: Place, text: str) -> str:
 
 
 def posted(place: Place, text: str) -> str:
-    """What the API says against a job; empty: it has started, and is stopped."""
-    answer = place.client.post("/v1/jobs", params={"fresh": "true"}, content=text.encode())
+    """What the API says against a job; empty: it has started, and is stopped. What an earlier one, of another name, has
+    left in the output may go: that is asked at a terminal."""
+    params, stored = {"fresh": "true"}, place.folder / "out" / "spec.json"
+    if stored.exists():
+        params["replaces"] = json.loads(stored.read_text("utf-8"))["name"]
+    answer = place.client.post("/v1/jobs", params=params, content=text.encode())
     if answer.status_code == 202:
         place.master.stop(answer.json()["name"])
         place.master.step(0)

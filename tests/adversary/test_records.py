@@ -22,14 +22,15 @@ from essp_common.pb.v1.messages_pb2 import DeadLetter
 from essp_common.runtime.metrics import REFUSED
 from tests.adversary.deployment import Deployment
 from tests.adversary.records import GROUPS, TOPICS, Sent, foreign, twisted
-from tests.adversary.storms import storm
+from tests.adversary.storms import STRENGTH, storm
 from tests.harness.command_line import essp
 from tests.harness.journeys import job_text, make_videos, weights_of
 
 pytestmark = pytest.mark.processes
 
 AS_MUCH_MORE = 32 * 2**20
-"""Bytes that a process may hold after a storm and did not before: caches of libraries, and what is kept for people."""
+"""Bytes that a process may hold after a storm and did not before: caches of libraries, what is kept for people, and the
+records that the bus in memory keeps, which are more the stronger the storm is."""
 
 
 @dataclass(frozen=True)
@@ -147,4 +148,4 @@ def test_a_storm_leaves_no_memory_behind(place: Place) -> None:
         after, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert after - before < AS_MUCH_MORE
+    assert after - before < AS_MUCH_MORE * STRENGTH
