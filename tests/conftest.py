@@ -252,7 +252,7 @@ def started_probes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _forking(kind: str) -> SimpleNamespace:
-    """In place of `subprocess`, for those who start this kind of child."""
+    """A stand-in for the module `subprocess`, whose `Popen` forks a child of this kind."""
     from tests.harness import launcher
 
     def popen(command: Sequence[str], *, pass_fds: Sequence[int], env: Mapping[str, str], **_: Any) -> launcher.Forked:

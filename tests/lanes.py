@@ -52,7 +52,7 @@ def often(cases: Iterable[Any], count: int) -> list[Any]:
 
 
 def one_of_each(cases: Iterable[tuple[Any, ...]], kind: Callable[[tuple[Any, ...]], Hashable]) -> list[Any]:
-    """Likewise, of which the first of each kind runs with each change."""
+    """The cases of a parametrization. The first of each kind runs with each change, the others at night."""
     seen: set[Hashable] = set()
     found: list[Any] = []
     for case in cases:
@@ -62,13 +62,13 @@ def one_of_each(cases: Iterable[tuple[Any, ...]], kind: Callable[[tuple[Any, ...
 
 
 def across(*lists: Iterable[Any]) -> list[tuple[Any, ...]]:
-    """The product of lists. Its first cases have each value, and then each pair of values, as early as can be."""
+    """The product of lists, ordered so that each value, and then each pair of values, occurs as early as possible."""
     columns = [list(values) for values in lists]
     rest = list(product(*(range(len(values)) for values in columns)))
     seen = Counter[tuple[tuple[int, int], ...]]()
 
     def again(case: tuple[int, ...], size: int) -> int:
-        """How often so many of its values were together before."""
+        """How often combinations of this size in the case have occurred in earlier cases."""
         return sum(seen[each] for each in combinations(enumerate(case), size))
 
     found: list[tuple[Any, ...]] = []
@@ -92,7 +92,7 @@ def lane_of_folder(path: Path, root: Path) -> str:
 
 def lane_of(item: pytest.Item) -> str:
     """The lane of a test."""
-    own = [mark for mark in item.own_markers if mark.name == "lane"]  # that of the case is the last
+    own = [mark for mark in item.own_markers if mark.name == "lane"]  # a case: after its function
     mark = own[-1] if own else item.get_closest_marker("lane")
     lane = lane_of_folder(item.path, item.config.rootpath) if mark is None else mark.args[0]
     if lane not in LANES:

@@ -168,7 +168,7 @@ def main(
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
 ) -> None:
     """Write a commented job file for a data set."""
-    if os.path.exists(out) and not force:  # false as well for a name that no file can have, which writing tells of
+    if os.path.exists(out) and not force:  # Path.exists raises if the name is too long
         raise ConfigError(f"{out} exists; name another file with --out, or overwrite it with --force")
     try:
         known_model(model, Settings().code)

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
-from typing import Any
 
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
@@ -24,9 +22,9 @@ ODD_TEXTS = st.sampled_from(
 ) | st.text(max_size=12)
 
 
-def storm(examples: int, shrinks: bool = True) -> Callable[[Any], Any]:
-    """So many examples of a property, times the strength, and half of them where none is asked for. A deployment does
-    not begin anew for each: no `shrinks`."""
+def storm(examples: int, shrinks: bool = True) -> settings:
+    """Settings for this many examples times the strength; at strength 1, for half as many. `shrinks=False` is for
+    deployments, whose state stays from one example to the next."""
     return settings(
         max_examples=examples * STRENGTH if STRENGTH > 1 else (examples + 1) // 2,
         derandomize=STRENGTH == 1,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from essp.catalog.build import BuildOptions, build
@@ -22,7 +22,7 @@ from essp_common.pb.v1.messages_pb2 import DeadLetter
 from essp_common.runtime.metrics import REFUSED
 from tests.adversary.deployment import Deployment
 from tests.adversary.records import GROUPS, TOPICS, Sent, foreign, twisted
-from tests.adversary.storms import STRENGTH, storm
+from tests.adversary.storms import storm
 from tests.harness.command_line import essp
 from tests.harness.journeys import job_text, make_videos, weights_of
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.processes
 
 AS_MUCH_MORE = 32 * 2**20
 """Bytes that a process may hold after a storm and did not before: caches of libraries, what is kept for people, and the
-records that the bus in memory keeps, which are more the stronger the storm is."""
+records themselves, which the bus in memory keeps. So this storm is as strong in every run."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ def test_odd_messages_of_a_job_harm_that_job_alone(place: Place) -> None:
 
 def test_a_storm_leaves_no_memory_behind(place: Place) -> None:
     @given(records=st.lists(foreign(place.seen), min_size=5, max_size=10))
-    @storm(3, shrinks=False)
+    @settings(storm(3, shrinks=False), max_examples=3)
     def send(records: list[Sent]) -> None:
         place.send(records)
 
@@ -148,4 +148,4 @@ def test_a_storm_leaves_no_memory_behind(place: Place) -> None:
         after, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert after - before < AS_MUCH_MORE * STRENGTH
+    assert after - before < AS_MUCH_MORE

@@ -1,7 +1,7 @@
-"""In place of the Python of a test worker: forks one that has loaded what tests import, and waits for its end.
+"""The `python` of a test worker: asks the preloaded process for a fork that runs the code, and waits until it ends.
 
-`pytest-xdist` runs it as it would run Python: with the code to execute, and talking over stdin and stdout. It loads
-nothing of its own, which would take as long as it saves (`launcher.py` has the other side).
+`pytest-xdist` starts it like Python: with code to execute, and with stdin and stdout to talk over. It imports only the
+standard library, since starting fast is its purpose. `launcher.py` is the other side.
 """
 
 import json

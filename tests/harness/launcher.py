@@ -12,8 +12,8 @@ are armed then. There are preloaded processes of several kinds: with torch, whic
 some commands need, without it, with what the children of decoders load and nothing else, with what reads the facts of
 videos for catalogs, and with what tests import, for the test workers themselves (`forked_python.py`).
 
-All workers of a run share them: each kind waits for the first who asks, loads its modules, and forks a process for each
-worker, which then forks what that worker asks for. A test process that runs alone starts them for itself.
+All workers of a run share them. Each imports its modules at the first connection, and forks one process per worker,
+which then forks what that worker asks for. A test process without workers starts its own.
 
 When a test process ends, for any reason, all processes started for it end, too.
 """
@@ -294,7 +294,7 @@ def _main() -> None:
     channel = socket.socket(fileno=int(sys.argv[1]))
     shared = bool(channel.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
     if shared:
-        select.select([channel], [], [])  # perhaps nobody ever asks
+        select.select([channel], [], [])  # do not import anything unless somebody connects
     gc.disable()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

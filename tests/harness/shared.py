@@ -1,8 +1,9 @@
 """What all test workers of a run share, since it takes seconds to load: an S3 server, and processes that fork others.
 
-The process that deals the tests out starts both before its workers, and tells them by the environment. The S3 server
-loads while the workers collect their tests; what forks others loads when somebody first asks for it (`launcher.py`).
-The workers are such forks themselves. Without workers (`pytest PATH`), a test process starts each for itself.
+The controller of pytest-xdist starts both before its workers, and passes their addresses in the environment. The S3
+server starts while the workers collect their tests; the preloaded processes import their modules at the first request
+(`launcher.py`). The workers themselves are forked from one of them. Without workers (`pytest PATH`), a test process
+starts what it needs.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import os
 import shlex
 import sys
 import threading
-import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,7 +22,7 @@ from execnet.xspec import XSpec
 
 from essp.servers.servers import S3Server, free_port
 from tests.harness import launcher
-from tests.harness.waiting import LONGEST_S
+from tests.harness.waiting import until
 
 S3_PORT = "ESSP_TEST_S3_PORT"
 """The environment variable with the port of the S3 server that all workers use."""
@@ -31,7 +31,7 @@ _FORKED_PYTHON = Path(__file__).with_name("forked_python.py")
 
 
 class Shared:
-    """The plugin of the process that deals out."""
+    """The plugin of the controller."""
 
     def __init__(self) -> None:
         self._resources = ExitStack()
@@ -69,10 +69,7 @@ class SharedS3Server(S3Server):
         self.port = int(os.environ[S3_PORT])
 
     def __enter__(self) -> Self:
-        deadline = time.monotonic() + LONGEST_S
-        while not self._try_answer():
-            assert time.monotonic() < deadline, "the S3 server of this run does not answer"
-            time.sleep(0.05)
+        until(self._try_answer, "the S3 server of this run does not answer")
         return self
 
     def __exit__(self, *_: Any) -> None:
