@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from essp_common.runtime.config import Settings
 from essp_common.runtime.failpoints import VARIABLE
 from essp_common.wiring import Stores
 from tests.flow.conftest import MakeJob, asked_clips
+from tests.harness import launcher
 from tests.harness.embedded_jobs import complete, finish
 from tests.harness.journeys import weights_of
 
@@ -112,7 +112,7 @@ def test_a_job_that_is_killed_goes_on_to_the_weights_of_one_that_was_not(make_jo
         finish(job)
     path = tmp_path / "parted.json"
     path.write_text(parted.model_dump_json(exclude_unset=True), encoding="utf-8")
-    arguments = [sys.executable, "-m", "essp", "run", str(path)]
+    arguments = [*launcher.python(), "-m", "essp", "run", str(path)]
     killed = subprocess.run(
         arguments, env=os.environ | {VARIABLE: "trainer.trained:14:kill"}, capture_output=True, text=True, check=False
     )

@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import pytest
 import torch
 
 import essp
+from tests.harness import launcher
 from tests.lanes import often
 from tools import python_reference as reference
 
@@ -76,7 +76,7 @@ def test_the_loop_of_the_page_trains_and_resumes(
         monkeypatch.chdir(folder)
         if name == "killed":
             environment = os.environ | {"TMPDIR": str(tmp_path)}
-            command = [sys.executable, "-c", _KILLED + code]
+            command = [*launcher.python(), "-c", _KILLED + code]
             assert subprocess.run(command, env=environment, check=False).returncode == -signal.SIGKILL
             assert [torch.load("loop.pt")["loader"][field] for field in ("epoch", "clip")] == [1, 4]
         namespace: dict[str, Any] = {}

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +25,7 @@ from essp.loops.clips import JobClips
 from essp.loops.feed import Feed
 from essp.loops.membership import Membership
 from essp.loops.running_job import OwnJob
+from tests.harness import launcher
 from tests.harness.leaks import Holdings
 from tests.harness.loops import CLIP, loader, taken
 from tests.harness.waiting import LONGEST_S, until
@@ -171,7 +171,7 @@ def test_a_loop_killed_twice_has_each_clip_once(catalog: Path, tmp_path: Path) -
     environment = os.environ | {"TMPDIR": str(tmp_path)}
     ends = []
     for steps in ("2", "1", "9"):
-        command = [sys.executable, str(script), str(catalog), str(tmp_path / "state"), str(tmp_path / "log"), steps]
+        command = [*launcher.python(), str(script), str(catalog), str(tmp_path / "state"), str(tmp_path / "log"), steps]
         ends.append(subprocess.run(command, env=environment, check=False).returncode)
     assert ends == [-signal.SIGKILL, -signal.SIGKILL, 0]
     lines = [line.split() for line in (tmp_path / "log").read_text().splitlines()]
@@ -201,7 +201,7 @@ next(batches)
 @pytest.mark.processes
 def test_a_loop_that_nobody_closes_leaves_before_its_job_ends(catalog: Path) -> None:
     """In the middle of an epoch. Else its threads would ask a bus that is closed, and say so in the log."""
-    command = [sys.executable, "-c", _LEAVING, str(catalog)]
+    command = [*launcher.python(), "-c", _LEAVING, str(catalog)]
     ended = subprocess.run(command, check=False, capture_output=True, text=True)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "[]\n", "")
 
@@ -224,7 +224,7 @@ sys.exit(child.exitcode)
 @pytest.mark.processes
 def test_a_loop_of_a_forked_process_leaves_no_folder(catalog: Path, tmp_path: Path) -> None:
     """Such a process calls no `atexit`."""
-    command = [sys.executable, "-c", _FORKING, str(catalog)]
+    command = [*launcher.python(), "-c", _FORKING, str(catalog)]
     subprocess.run(command, check=True, env=os.environ | {"TMPDIR": str(tmp_path)})
     assert not list(tmp_path.iterdir())
 
@@ -336,7 +336,11 @@ train()
 def test_a_traceback_that_holds_an_iteration_does_not_keep_the_process(catalog: Path) -> None:
     """It is freed when the interpreter ends, where no other thread runs any more."""
     ended = subprocess.run(
-        [sys.executable, "-c", _RAISING, str(catalog)], check=False, capture_output=True, text=True, timeout=LONGEST_S
+        [*launcher.python(), "-c", _RAISING, str(catalog)],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=LONGEST_S,
     )
     assert ended.returncode == 1
     assert ended.stderr.splitlines()[-1] == "ZeroDivisionError"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,9 @@ import essp
 from essp.api.loader import Loader
 from essp.catalog.build import BuildOptions, build
 from essp.loops import clips_process
+from tests.harness import launcher
 from tests.harness.loops import loader, taken
-from tests.harness.waiting import LONGEST_S, until
+from tests.harness.waiting import LONGEST_S, runs, until
 from tests.lanes import often
 
 pytestmark = [pytest.mark.processes, pytest.mark.lane("promises")]
@@ -141,7 +141,7 @@ loader = essp.Loader(sys.argv[1], clip=essp.Clip(4, 2, 40), batch_size=2, clips_
 batches = iter(loader)
 next(batches)
 [running] = clips_process._open
-print(running._process.pid, flush=True)
+print(os.getpid(), running._process.pid, flush=True)
 if sys.argv[2] == "raises":
     raise ZeroDivisionError
 if sys.argv[2] in ("forks", "closes"):
@@ -161,7 +161,7 @@ def test_nothing_is_left_of_it_however_the_loop_ends(catalog: Path, tmp_path: Pa
     script = tmp_path / "loop.py"
     script.write_text(_LOOP)
     loop = subprocess.Popen(
-        [sys.executable, str(script), str(catalog), how],
+        [*launcher.python(), str(script), str(catalog), how],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         env=os.environ | {"TMPDIR": str(tmp_path)},
@@ -170,18 +170,10 @@ def test_nothing_is_left_of_it_however_the_loop_ends(catalog: Path, tmp_path: Pa
     )
     assert loop.stdout is not None
     with loop:
-        child = int(loop.stdout.readline())
+        group, child = map(int, loop.stdout.readline().split())
         loop.wait(LONGEST_S)
-        until(lambda: not _runs(child))
+        until(lambda: not runs(child))
         if how in ("forks", "closes"):
-            os.killpg(loop.pid, signal.SIGKILL)
+            os.killpg(group, signal.SIGKILL)
         assert loop.stdout.read() == ""
     assert not list(tmp_path.glob("essp-loader-*"))
-
-
-def _runs(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat", encoding="ascii") as file:
-            return file.read().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import threading
 from collections import Counter
 from contextlib import suppress
@@ -25,6 +24,7 @@ from essp.api.streaming import _as_ranges, _Lanes, _Windows
 from essp.catalog.build import BuildOptions, build
 from essp_common.runtime.metrics import FRAMES
 from essp_common.video.synthetic import Encoding, numbered, write_video
+from tests.harness import launcher
 
 pytestmark = pytest.mark.processes
 
@@ -138,7 +138,7 @@ for video, first_frame, frames in essp.stream(sys.argv[1:], decoders=1):
 def test_a_script_needs_no_guard_and_may_fail(folder: Path, tmp_path: Path) -> None:
     """No child process runs it again. Its processes end with the interpreter, and nothing is said but the error."""
     (script := tmp_path / "script.py").write_text(_SCRIPT)
-    command = [sys.executable, str(script), *[str(folder / "gops.mp4")] * 3]
+    command = [*launcher.python(), str(script), *[str(folder / "gops.mp4")] * 3]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (1, "begins\n0\n")
     assert done.stderr.startswith("Traceback")

@@ -4,13 +4,16 @@
       ▲                                                           │
       └─────────────────────── pid, exit status ──────────────────┘
 
-Each started process has its own session, environment and output. Its keeper runs outside that session, and only waits
-for it to end.
+Each started process has its own session, environment, folder and output. Its keeper runs outside that session, and only
+waits for it to end.
 
 What is imported may not depend on the environment, which a process gets after it was forked. Failpoints do, so they
 are armed then. There are preloaded processes of several kinds: with torch, which takes seconds to load and which only
 some commands need, without it, with what the children of decoders load and nothing else, with what reads the facts of
-videos for catalogs, and with what tests import, for the test workers themselves (`forked_python.py`).
+videos for catalogs, and with what tests import, for the test workers themselves.
+
+What is started as a command of its own, by a shell or by `subprocess`, takes `python()` for its interpreter: a small
+program that asks for a fork, and passes on signals and exit status (`forked_python.py`).
 
 All workers of a run share them. Each imports its modules at the first connection, and forks one process per worker,
 which then forks what that worker asks for. A test process without workers starts its own.
@@ -25,7 +28,9 @@ import ctypes
 import gc
 import json
 import os
+import runpy
 import select
+import shlex
 import signal
 import socket
 import struct
@@ -84,11 +89,14 @@ _PRELOADED = {
     "probe": ("essp.catalog.probing", "essp_common.video.probe", "essp_common.objects.s3"),
 }
 _ESSP, RANK = "essp.cli.main:main", "essp_trainer.main:as_process"
+_PYTHON = ""
+"""The entry of a process that runs Python code."""
 _CHILDREN = {"child": "essp_decoder.child:main", "probe": "essp.catalog.probing:main"}
 _SHARED = "ESSP_TEST_PRELOADED"
 """The environment variable with the folder in which preloaded processes wait for all workers."""
 _TORCH_COMMANDS = frozenset({"trainer", "predictor", RANK})
 _ROOT = Path(__file__).parents[2]
+_FORKED_PYTHON = Path(__file__).with_name("forked_python.py")
 _PR_SET_PDEATHSIG = 1
 _LARGEST_REQUEST = 1 << 18
 _MOST_FILES = 8
@@ -145,13 +153,33 @@ class Forked:
 def start(arguments: Sequence[str], environment: Mapping[str, str], log: Path, entry: str = _ESSP) -> Forked:
     """Start `essp ARGUMENTS`, which writes to `log`; or another entry point: `RANK`."""
     torch = not _TORCH_COMMANDS.isdisjoint((entry, arguments[0]))
-    with log.open("wb") as output:
-        return _forked("torch" if torch else "plain", entry, arguments, environment, [output.fileno()] * 2)
+    with log.open("wb") as output, open(os.devnull, "rb") as nothing:
+        streams = [nothing.fileno(), output.fileno(), output.fileno()]
+        return _forked("torch" if torch else "plain", entry, arguments, environment, streams)
+
+
+def python(kind: str = "torch") -> list[str]:
+    """The command of a Python that has imported what ESSP does: a fork. Where no workers share it: Python itself."""
+    shared = os.environ.get(_SHARED)
+    return forked_python(Path(shared), kind) if shared else [sys.executable]
+
+
+def essp_program(folder: Path) -> Path:
+    """A program `essp` in the folder, for whatever starts it by its path."""
+    program = folder / "essp"
+    program.write_text(f'#!/bin/sh\nexec {shlex.join(python())} -m essp "$@"\n')
+    program.chmod(0o755)
+    return program
+
+
+def forked_python(folder: Path, kind: str) -> list[str]:
+    """The command of a Python that is forked from the preloaded process of this kind that waits in the folder."""
+    return [sys.executable, "-E", "-S", str(_FORKED_PYTHON), str(folder), kind]
 
 
 def start_child(kind: str, files: Sequence[int], environment: Mapping[str, str]) -> Forked:
-    """Start a `child` of a decoder, or a `probe`. It writes to where this process does, and gets these files."""
-    return _forked(kind, _CHILDREN[kind], (), environment, [1, 2], files)
+    """Start a `child` of a decoder, or a `probe`. It reads and writes where this process does, and gets these files."""
+    return _forked(kind, _CHILDREN[kind], (), environment, [0, 1, 2], files)
 
 
 def _forked(
@@ -159,14 +187,16 @@ def _forked(
     entry: str,
     arguments: Sequence[str],
     environment: Mapping[str, str],
-    output: Sequence[int],
+    streams: Sequence[int],
     files: Sequence[int] = (),
 ) -> Forked:
-    """`output`: stdout and stderr. The numbers that `files` have in the process are its last arguments."""
+    """`streams`: stdin, stdout and stderr. The numbers that `files` have in the process are its last arguments."""
     request = json.dumps([entry, list(arguments), dict(environment)]).encode()
     read, write = os.pipe()
-    socket.send_fds(_preloaded(preloaded), [request], [write, *output, *files])
+    folder = os.open(".", os.O_RDONLY)  # which may have no name any more
+    socket.send_fds(_preloaded(preloaded), [request], [write, folder, *streams, *files])
     os.close(write)
+    os.close(folder)
     return Forked(read)
 
 
@@ -247,43 +277,47 @@ def _serve(channel: socket.socket) -> tuple[str, list[str]] | None:
             os.environ.update(environment)
             sys.path[1:1] = filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))
             failpoints.PROCESS.arm(environment.get(failpoints.VARIABLE, ""))
-            return entry, [*arguments, *map(str, descriptors[3:])]
+            return entry, [*arguments, *map(str, descriptors[5:])]
         for descriptor in descriptors:
             os.close(descriptor)
 
 
-def _keep(status: int, stdout: int, stderr: int, *files: int) -> None:
-    """Fork, and return in the child alone: in a session of its own, with nothing to read, and with this output."""
+def _keep(status: int, folder: int, stdin: int, stdout: int, stderr: int, *files: int) -> None:
+    """Fork, and return in the child alone: in a session of its own, in this folder and with these streams."""
     pid = os.fork()
     if pid:
-        for file in (stdout, stderr, *files):
+        for file in (folder, stdin, stdout, stderr, *files):
             os.close(file)
         os.write(status, _NUMBER.pack(pid))
         os.write(status, _NUMBER.pack(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])))
         os._exit(0)
     _end_with_parent()
     os.setsid()
-    os.dup2(stdout, 1)
-    os.dup2(stderr, 2)
-    for file in (stdout, stderr, status):
-        os.close(file)
-
-
-def _become_worker(channel: socket.socket) -> None:
-    """Run what Python would, by the request of `forked_python.py`, which waits as long as the channel is open."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    request, streams, _, _ = socket.recv_fds(channel, _LARGEST_REQUEST, 3)
-    for number, stream in enumerate(streams):
+    os.fchdir(folder)
+    for number, stream in enumerate((stdin, stdout, stderr)):
         os.dup2(stream, number)
         os.close(stream)
-    arguments, environment, folder = json.loads(request)
-    os.environ.clear()
-    os.environ.update(environment)
-    os.chdir(folder)
-    sys.dont_write_bytecode = "-B" in arguments
-    sys.argv, sys.orig_argv = ["-c"], [sys.executable, *arguments]
-    main = sys.modules["__main__"] = ModuleType("__main__")
-    exec(arguments[-1], vars(main))
+    os.close(folder)
+    os.close(status)
+
+
+def _run_python(arguments: list[str]) -> None:
+    """Do what Python does with these arguments: `-c CODE`, `-m MODULE` or a file, after options that change nothing."""
+    sys.orig_argv = [sys.executable, *arguments]
+    main = sys.modules["__main__"] = ModuleType("__main__")  # stays until the interpreter ends
+    while (first := arguments.pop(0)) in ("-u", "-B"):
+        sys.dont_write_bytecode |= first == "-B"
+    if first == "-m":
+        sys.path[0], sys.argv = os.getcwd(), arguments
+        runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
+        return
+    if first == "-c":
+        sys.path[0], code = "", compile(arguments.pop(0), "<string>", "exec")
+    else:
+        main.__file__, source = first, Path(first).read_text(encoding="utf-8")
+        sys.path[0], code = str(Path(first).parent), compile(source, first, "exec")
+    sys.argv = [first, *arguments]
+    exec(code, vars(main))
 
 
 def _end_with_parent() -> None:
@@ -302,13 +336,13 @@ def _main() -> None:
             import_module(module)
     gc.freeze()
     gc.enable()
-    if sys.argv[2] == "worker":
-        _become_worker(_one_of_many(channel))
-        return
     request = _serve(_one_of_many(channel) if shared else channel)
     if request is None:
         return
     entry, arguments = request
+    if entry == _PYTHON:
+        _run_python(arguments)
+        return
     module, _, function = entry.partition(":")
     sys.argv = [module, *arguments]
     # A master starts its workers likewise.

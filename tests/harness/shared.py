@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import sys
 import threading
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -27,8 +26,6 @@ from tests.harness.waiting import until
 S3_PORT = "ESSP_TEST_S3_PORT"
 """The environment variable with the port of the S3 server that all workers use."""
 
-_FORKED_PYTHON = Path(__file__).with_name("forked_python.py")
-
 
 class Shared:
     """The plugin of the controller."""
@@ -42,7 +39,7 @@ class Shared:
         folder = Path(self._resources.enter_context(TemporaryDirectory(prefix="essp-shared-")))
         self._resources.enter_context(launcher.for_all_workers(folder))
         for spec in specs:
-            spec.python = shlex.join([sys.executable, "-E", "-S", str(_FORKED_PYTHON), str(folder)])
+            spec.python = shlex.join(launcher.forked_python(folder, "worker"))
         port = os.environ[S3_PORT] = str(free_port())
         self._resources.callback(os.environ.pop, S3_PORT)
         server = S3Server(folder, int(port))

@@ -16,3 +16,12 @@ def until(condition: Callable[[], bool], what: str = "") -> None:
     while not condition():
         assert time.monotonic() < deadline, what or "it did not come true"
         time.sleep(0.005)
+
+
+def runs(pid: int) -> bool:
+    """Whether this process has not ended. One that has may still be listed, until somebody asks for its status."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

@@ -26,7 +26,7 @@ from tests.harness.waiting import LONGEST_S
 
 T = TypeVar("T")
 
-_COMMAND = [sys.executable, "-m", "essp"]
+_ESSP = ["-m", "essp"]
 _LOOK_S = 0.05
 _YAML = {"Content-Type": "application/yaml"}
 _LOG_LINES = 40
@@ -43,7 +43,7 @@ class Process:
     def _execute(self, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
         with self.log.open("wb") as output:
             return subprocess.Popen(
-                [*_COMMAND, *self.arguments],
+                [sys.executable, *_ESSP, *self.arguments],
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -105,8 +105,9 @@ class Fleet:
 
     def run(self, *arguments: str, status: int = 0) -> str:
         """What `essp ARGUMENTS` prints to stdout; it has to end with this status."""
+        python = launcher.python() if fast(self._environment) else [sys.executable]
         done = subprocess.run(
-            [*_COMMAND, *arguments], env=self._environment, capture_output=True, text=True, timeout=LONGEST_S
+            [*python, *_ESSP, *arguments], env=self._environment, capture_output=True, text=True, timeout=LONGEST_S
         )
         assert done.returncode == status, (
             f"`essp {' '.join(arguments)}` ended with {done.returncode}: {done.stdout}{done.stderr}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from essp.catalog.build import BuildOptions, build
 from essp.embedded.composition import Embedded, EmbeddedOptions
 from essp_common.job.spec import JobSpec
 from essp_common.runtime.config import Settings
+from tests.harness import launcher
 from tests.harness.journeys import make_videos
 from tests.harness.waiting import until
 
@@ -103,7 +103,7 @@ def test_loops_of_a_cluster_get_what_an_own_loop_gets(
         assert late.epoch > begins
         state = one.state_dict()
     process = subprocess.Popen(
-        [sys.executable, "-c", KILLED, name, kafka_url, redis_url, json.dumps(state)],
+        [*launcher.python(), "-c", KILLED, name, kafka_url, redis_url, json.dumps(state)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

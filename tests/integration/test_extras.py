@@ -22,6 +22,7 @@ from essp_common.cache.memory import MemoryCache
 from essp_common.distribution import EXTRAS
 from essp_common.video.synthetic import numbered, write_video
 from essp_common.wiring import Stores
+from tests.harness import launcher
 from tests.harness.finished_job import JOB, finished_job
 from tests.harness.journeys import job_text
 from tests.lanes import one_of_each
@@ -136,7 +137,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for take in range(4):
             write_video(root / "videos" / name / f"{take}.mp4", numbered(12, 64, 48))
     build = ["catalog", "build", f"{root}/videos", "--out", f"{root}/catalog.parquet"]
-    subprocess.run([sys.executable, "-m", "essp", *build], check=True, capture_output=True)
+    subprocess.run([*launcher.python(), "-m", "essp", *build], check=True, capture_output=True)
     (root / "job.yaml").write_text(
         job_text("tiny", output=f"file://{root}/out", catalog=f"file://{root}/catalog.parquet"), encoding="utf-8"
     )

@@ -274,7 +274,7 @@ def test_torchrun_starts_ranks_on_two_nodes(servers: Servers, tmp_path: Path) ->
     """By the command of the chart's Jobs, each of whose pods is a node."""
     servers.begin()
     meeting = ["--nnodes=2", "--master-addr=127.0.0.1", f"--master-port={free_port()}"]
-    essp = str(Path(sys.executable).with_name("essp"))
+    essp = str(launcher.essp_program(tmp_path))
 
     def node(rank: int) -> Launched:
         agent = ["-m", "torch.distributed.run", *meeting, f"--node-rank={rank}", "--nproc-per-node=1"]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.harness import launcher
 
 pytestmark = pytest.mark.processes
 
@@ -30,9 +31,7 @@ def blocks(language: str) -> list[str]:
 
 def test_the_tutorial_word_by_word(tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
-    command = tmp_path / "bin" / "essp"
-    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m essp "$@"\n')
-    command.chmod(0o755)
+    launcher.essp_program(tmp_path / "bin")
     steps = [block for block in blocks("shell") if block != LONG]
     assert len(steps) == len(blocks("shell")) - 1
     script = "".join(steps)
@@ -60,6 +59,6 @@ def test_the_tutorial_word_by_word(tmp_path: Path) -> None:
     assert (folder / "runs/videos/report/report.html").is_file()
     assert "exact resume" in told
     [loop] = blocks("python")
-    looped = subprocess.run([sys.executable, "-c", loop], cwd=folder, capture_output=True, text=True, check=False)
+    looped = subprocess.run([*launcher.python(), "-c", loop], cwd=folder, capture_output=True, text=True, check=False)
     assert looped.returncode == 0, looped.stderr
     assert "torch.Size([16, 8, 112, 112, 3])" in looped.stdout

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.harness import launcher
+from tests.harness.waiting import runs, until
 
 pytestmark = pytest.mark.processes
 
@@ -49,3 +52,64 @@ def test_all_workers_of_a_run_share_what_has_loaded(tmp_path: Path) -> None:
 
 def test_a_process_that_tests_alone_starts_its_own() -> None:
     assert worker(ESSP_TEST_PRELOADED="")[2] == 1
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
+    folder = tmp_path_factory.mktemp("preloaded")
+    with launcher.for_all_workers(folder):
+        yield launcher.forked_python(folder, "child")
+
+
+_SCRIPT = """
+import os, sys
+print(sys.argv, __name__, sys.path[0], "essp_decoder.child" in sys.modules, sys.stdin.read(), os.environ.get("WHO"))
+sys.exit(3)
+"""
+
+
+def test_a_forked_python_runs_code_and_files_as_python_does(python: list[str], tmp_path: Path) -> None:
+    (script := tmp_path / "script.py").write_text(_SCRIPT, encoding="utf-8")
+    for code, first, folder in ((["-c", _SCRIPT], "-c", ""), ([str(script)], str(script), str(tmp_path))):
+        ran = subprocess.run(
+            [*python, *code, "1"],
+            cwd=tmp_path,
+            env={"WHO": "somebody"},
+            input="text",
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (ran.returncode, ran.stderr) == (3, "")
+        assert ran.stdout == f"{[first, '1']} __main__ {folder} True text somebody\n"
+    ran = subprocess.run([*python, "-m", "script", "1"], cwd=tmp_path, stdin=-3, capture_output=True, text=True)
+    assert ran.stdout.startswith(f"{[str(script), '1']} __main__ {tmp_path} True  None")
+    raised = subprocess.run([*python, "-c", "1 / 0"], capture_output=True, text=True, check=False)
+    assert (raised.returncode, raised.stderr.splitlines()[-1]) == (1, "ZeroDivisionError: division by zero")
+
+
+_SIGNALLED = """
+import os, signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(5))
+print(os.getpid(), flush=True)
+signal.pause()
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGTERM, 5), (signal.SIGHUP, -signal.SIGHUP), (signal.SIGKILL, -signal.SIGKILL)]
+)
+def test_a_forked_python_gets_signals_and_ends_with_who_started_it(
+    python: list[str], number: signal.Signals, status: int
+) -> None:
+    with subprocess.Popen([*python, "-c", _SIGNALLED], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        pid = int(process.stdout.readline())
+        process.send_signal(number)
+        assert process.wait() == status
+    until(lambda: not runs(pid))
+
+
+def test_a_forked_python_that_kills_itself_is_killed(python: list[str]) -> None:
+    command = [*python, "-c", "import os; os.kill(os.getpid(), 9)"]
+    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
