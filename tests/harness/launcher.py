@@ -81,11 +81,35 @@ _TORCH = (
     "essp_trainer.service",
     "torch._dynamo",  # torch loads its compiler with the first optimizer
 )
+_TESTS = (
+    "essp.audit.invariants",
+    "essp.bench.sources",
+    "essp.report.page",
+    "essp_common.aggregation.attention",
+    "essp_common.aggregation.linear",
+    "essp_common.aggregation.pooling",
+    "essp_extractor.features.trajectories",
+    "fsspec",
+    "hypothesis.extra.numpy",
+    "kubernetes",
+    "matplotlib.axes",
+    "moto.core",
+    "mpl_toolkits.mplot3d",
+    "schemathesis.engine.summary",
+    "schemathesis.generation.hypothesis.builder",
+    "schemathesis.pytest",
+    "schemathesis.reporting.html.model",
+    "schemathesis.specs.openapi",
+    "scipy.optimize",
+    "scipy.stats",
+    "sklearn.linear_model",
+)
+"""What the modules of tests import."""
 _PRELOADED = {
     "plain": _MODULES,
     "torch": (*_MODULES, *_TORCH),
     "child": ("essp_decoder.child",),
-    "worker": (*_MODULES, *_TORCH, "sklearn", "scipy.optimize", "scipy.stats", "matplotlib", "moto.core", "kubernetes"),
+    "worker": (*_MODULES, *_TORCH, *_TESTS),
     "probe": ("essp.catalog.probing", "essp_common.video.probe", "essp_common.objects.s3"),
 }
 _ESSP, RANK = "essp.cli.main:main", "essp_trainer.main:as_process"

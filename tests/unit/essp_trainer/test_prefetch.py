@@ -100,6 +100,7 @@ def test_views_made_where_clips_are_fetched_are_the_same() -> None:
     assert fetchers == {f"essp-fetch-{CONSUMER}"}
 
 
+@pytest.mark.lane("promises")
 @pytest.mark.processes
 @pytest.mark.parametrize("killed", often([False, True], 1), ids=["whole", "killed"])
 def test_views_made_by_other_processes_are_the_same(killed: bool) -> None:
