@@ -16,6 +16,7 @@ from xdist.workermanage import WorkerController
 
 TOGETHER = {
     "faults of workers": ("tests/faults/test_workers_fail.py",),
+    "faults of links": ("tests/faults/test_links_fail.py", "tests/faults/test_messages_fail.py"),
     "faults": ("tests/faults",),
     "chart": ("tests/chart",),
 }
@@ -32,8 +33,9 @@ DEPLOYMENTS = (
 """What starts whole deployments."""
 AT_ONCE = 2
 COSTS_S = {
-    "faults": 300.0,
     "faults of workers": 265.0,
+    "faults": 190.0,
+    "faults of links": 130.0,
     "tests/contract/test_bus.py": 115.0,
     "tests/flow/test_frameworks.py": 95.0,
     "tests/integration/test_tutorial.py": 95.0,
