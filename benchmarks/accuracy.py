@@ -34,7 +34,7 @@ from essp_common.job.spec import JobSpec, parse_spec
 from essp_common.job.status import JobState
 from essp_common.runtime.config import Settings
 from essp_common.wiring import Stores
-from essp_master.job.preflight import preflight
+from essp_engine.preflight.preflight import preflight
 
 _WAYS: Mapping[str, tuple[str, str]] = {
     "one by one": ("rgb", "class_balanced"),

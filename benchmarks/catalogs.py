@@ -30,7 +30,7 @@ from benchmarks.measure import spread
 from essp_common.catalog.file import pack_table
 from essp_common.catalog.schema import SCHEMA
 from essp_common.objects.block_sums import BlockSums, block_bytes_of
-from essp_common.video.clock import pack
+from essp_engine.video.clock import pack
 
 CLASSES = 400
 _FRAMES, _RATE = 300, 30

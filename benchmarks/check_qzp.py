@@ -35,10 +35,10 @@ from benchmarks.checkpoint_saver import Saver, torch_save
 from benchmarks.disk_load import loaded
 from benchmarks.hogwild import Images, Labels, made_up, read_images
 from benchmarks.image_training import BATCH, ImageTraining, State
-from essp_common.learning.models import arrays_of
 from essp_common.quantities import percent, size
 from essp_common.runtime.process import cpu_count
 from essp_common.tensors.packed import Codec, Packing, Scope, unpack
+from essp_engine.learning.models import arrays_of
 
 RESULTS = Path(__file__).with_name("results")
 

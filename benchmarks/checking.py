@@ -21,7 +21,7 @@ from benchmarks.measure import spread
 from benchmarks.peers import Clip, PyAv
 from essp_common.cache.memory import MemoryCache
 from essp_common.cache.port import Buffer, clip_key
-from essp_common.video import codec
+from essp_engine.video import codec
 
 _AIM = Aim(most=1.03)
 _BATCH = 32

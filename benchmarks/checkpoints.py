@@ -31,11 +31,11 @@ from essp.bench.saving import Burst, Direct, Files, room_for
 from essp.bench.saving import Saver as StoreSaver
 from essp.demo.photographs import BACKGROUNDS, TEXTURES, photograph
 from essp.records.images import covering, decoded
-from essp_common.learning.models import arrays_of, as_tensors
-from essp_common.learning.torchvision_compat import torchvision
 from essp_common.objects.directory import DirectoryStore
 from essp_common.objects.throttled import Device, ThrottledStore, parse_throttle
 from essp_common.tensors.packed import EXACT, Packing, pack, unpack
+from essp_engine.learning.models import arrays_of, as_tensors
+from essp_engine.learning.torchvision_compat import torchvision
 from essp_trainer.checkpoints.packer import Packer
 
 _SAVES, _BETWEEN, _EXACT_EVERY = 16, 10, 8

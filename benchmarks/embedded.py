@@ -22,16 +22,16 @@ from essp_common import topics
 from essp_common.job.spec import JobSpec
 from essp_common.job.status import JobState
 from essp_common.messages.control import ControlFeed
-from essp_common.messages.ordered import Delivery, IntakeOptions, OrderedIntake, PhaseEnd
 from essp_common.pb.v1.messages_pb2 import AGGREGATOR, Control, Finished, Progress
-from essp_common.planning.position import Position
+from essp_common.position import Position
 from essp_common.runtime import ids
 from essp_common.runtime.config import Settings
 from essp_common.runtime.garbage import collect_rarely
 from essp_common.runtime.process import run_all
 from essp_common.runtime.service import Service
-from essp_common.video import codec
 from essp_common.wiring import Adapters
+from essp_engine.intake.ordered import Delivery, IntakeOptions, OrderedIntake, PhaseEnd
+from essp_engine.video import codec
 
 JOB = "benchmark"
 _WAIT_S = 0.2

@@ -11,10 +11,10 @@ import numpy as np
 
 from benchmarks.figures import Figure, Scale
 from essp_common.errors import ConfigError
-from essp_common.features import registry
-from essp_common.features.intermediates import Intermediates, extract_with
-from essp_common.features.port import Extractor
-from essp_common.video.synthetic import Picture, drifting, texture
+from essp_engine.features import registry
+from essp_engine.features.intermediates import Intermediates, extract_with
+from essp_engine.features.port import Extractor
+from essp_engine.video.synthetic import Picture, drifting, texture
 
 _FRAMES, _SIDE = 16, 256
 _SHARING = {

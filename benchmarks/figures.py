@@ -12,9 +12,9 @@ from benchmarks.measure import Costs, Ratio
 from benchmarks.peers import Clip
 from essp_common.catalog.file import read_catalog
 from essp_common.catalog.rows import VideoRow
-from essp_common.planning.phases import Phases
-from essp_common.planning.planned_clip import Plan, PlannedClip
 from essp_common.wiring import Stores
+from essp_engine.planning.phases import Phases
+from essp_engine.planning.planned_clip import Plan, PlannedClip
 
 
 @dataclass(frozen=True, slots=True)

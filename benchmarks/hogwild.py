@@ -43,13 +43,13 @@ from benchmarks.measure import spread
 from essp.records.build import BuildOptions, build
 from essp.records.images import jpeg
 from essp.records.sources import SourceOptions, open_source
-from essp_common.learning.torchvision_compat import torchvision
 from essp_common.objects.directory import DirectoryStore
 from essp_common.quantities import percent
 from essp_common.records.chunk import Record
 from essp_common.records.versions import DataSet
 from essp_common.records.writer import Writer
 from essp_common.wiring import Stores
+from essp_engine.learning.torchvision_compat import torchvision
 
 _PROCESSES, _BATCH, _SIDE = 2, 32, 32
 _CLASSES = tuple("abcdefghij")

@@ -50,7 +50,7 @@ def torch_loader(data_set: Dataset[Any], batch_size: int, workers: int) -> Itera
 @cache
 def installed() -> dict[str, Any]:
     """The peers that can be imported here."""
-    import essp_common.learning.torchvision_compat  # noqa: F401  MosaicML imports torchvision
+    import essp_engine.learning.torchvision_compat  # noqa: F401  MosaicML imports torchvision
 
     found = {}
     for name, module in _MODULES.items():

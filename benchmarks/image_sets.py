@@ -177,7 +177,7 @@ def written_by(name: str, images: ImageSet) -> Path:
 
 
 def _write(name: str, pixels: Path, path: Path) -> None:
-    import essp_common.learning.torchvision_compat  # noqa: F401  MosaicML imports torchvision
+    import essp_engine.learning.torchvision_compat  # noqa: F401  MosaicML imports torchvision
 
     module: Any = import_module({"mosaic": "streaming"}.get(name, name))
     item, numbers = Item(pixels), range(len(np.load(pixels, mmap_mode="r")))

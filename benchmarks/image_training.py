@@ -17,8 +17,8 @@ from torch import nn
 from torch.nn import functional
 
 from benchmarks.hogwild import Images, Labels
-from essp_common.learning.models import arrays_of, as_tensors, on_host
-from essp_common.learning.networks import network, packaged_weights, read_state
+from essp_engine.learning.models import arrays_of, as_tensors, on_host
+from essp_engine.learning.networks import network, packaged_weights, read_state
 
 NAME = "efficientnet_lite0"
 BATCH, SIDE = 16, 64

@@ -21,8 +21,8 @@ from essp.catalog.build import BuildOptions, build
 from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.file import read_catalog, write_catalog
 from essp_common.runtime.process import cpu_count
-from essp_common.video.synthetic import Encoding, Picture, drifting, texture, write_video
 from essp_common.wiring import Stores
+from essp_engine.video.synthetic import Encoding, Picture, drifting, texture, write_video
 
 _DETAIL, _NOISE = 10.0, 3.0
 """Standard deviations, in grey levels, of what moves along and of what differs from frame to frame."""

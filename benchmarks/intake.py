@@ -32,15 +32,9 @@ from essp.servers.servers import RedisServer
 from essp_common import topics
 from essp_common.bus.memory import MemoryBus
 from essp_common.cache.port import Buffer, FrameCache, clip_key, stream_key
-from essp_common.features.sampling import evenly_spaced
 from essp_common.job.clip_spec import ClipSpec, CodecSpec
 from essp_common.job.feature_layout import COLOURS, MOTION, FeatureLayout
 from essp_common.job.trainer_spec import AugmentSpec
-from essp_common.learning.augment import training_cut, training_view
-from essp_common.learning.cut import Cut
-from essp_common.learning.fetch_processes import FetchProcesses
-from essp_common.learning.wanted import reading
-from essp_common.messages.ordered import IntakeOptions, OrderedIntake, PhaseEnd, Read
 from essp_common.pb.v1.messages_pb2 import (
     TRAIN,
     ClipReady,
@@ -51,18 +45,24 @@ from essp_common.pb.v1.messages_pb2 import (
     Recipe,
     StreamRequest,
 )
-from essp_common.planning.position import Position
+from essp_common.position import Position
 from essp_common.runtime import ids
 from essp_common.runtime.garbage import collect_rarely
 from essp_common.runtime.process import cpu_count
-from essp_common.video import codec
 from essp_common.wiring import open_cache
+from essp_engine.features.sampling import evenly_spaced
+from essp_engine.intake.fetch_processes import FetchProcesses
+from essp_engine.intake.ordered import IntakeOptions, OrderedIntake, PhaseEnd, Read
+from essp_engine.intake.wanted import reading
+from essp_engine.learning.augment import training_cut, training_view
+from essp_engine.learning.cut import Cut
+from essp_engine.loading.batch import View, on_host
+from essp_engine.loading.device_feed import DeviceFeed
+from essp_engine.loading.device_views import DeviceViews, on_device
+from essp_engine.loading.prefetch import Prefetch, PrefetchOptions
+from essp_engine.video import codec
 from essp_trainer.config import TrainerSettings
-from essp_trainer.data.batch import View, on_host
-from essp_trainer.data.device_feed import DeviceFeed
-from essp_trainer.data.device_views import DeviceViews, on_device
-from essp_trainer.data.prefetch import Prefetch, PrefetchOptions
-from essp_trainer.data.releases import Releases
+from essp_trainer.releases import Releases
 
 _AIM = Aim(least=0.8)
 _JOB, _TRAINER = "intake", "t"

@@ -10,7 +10,7 @@ asked for.
 `master_shell_pooled` is the same with a pooled plan, as `essp init` proposes it for so many videos: 8 clips a visit,
 mixed within windows of 1,024. A work unit then has 8 clips, and an epoch meets a video about once.
 
-How many clips a worker tells of at once follows from what real ones do (`essp_common/worker/reports.py`) at 50,000
+How many clips a worker tells of at once follows from what real ones do (`essp_engine/worker/reports.py`) at 50,000
 clips a second: the first, those of the next fifth of a second, and no more than of 16 work units. Each of a
 thousand workers makes 10 in that time, and one worker comes to the limit. `master_single` is what it
 costs if each clip has a message of its own, as when workers have nothing to do but wait for the next one.
@@ -41,12 +41,12 @@ from essp_common.pb.v1.messages_pb2 import DecodeSeed, Made, Progress, Purpose, 
 from essp_common.runtime.garbage import collect_rarely
 from essp_common.runtime.troubles import Troubles
 from essp_common.wiring import Adapters, Stores
-from essp_common.worker.reports import RECORDS, WINDOW_S
+from essp_engine.preflight.preflight import preflight
+from essp_engine.seeding.instructions import Instruction, IssueUnits
+from essp_engine.seeding.message_builder import MessageBuilder
+from essp_engine.worker.reports import RECORDS, WINDOW_S
 from essp_master.config import MasterSettings
-from essp_master.job.message_builder import MessageBuilder
-from essp_master.job.preflight import preflight
 from essp_master.job.run import Run, claim_run
-from essp_master.ledger.instructions import Instruction, IssueUnits
 from essp_master.main import GARBAGE
 from essp_master.service import Master
 

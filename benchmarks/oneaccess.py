@@ -34,11 +34,11 @@ from benchmarks.image_sets import CROP, ImageSet, written_by
 from benchmarks.measure import spread
 from benchmarks.records import Files
 from essp.records.images import covering, decoded
-from essp_common.learning.networks import network
 from essp_common.objects.directory import DirectoryStore
 from essp_common.records.reader import RecordReader
 from essp_common.records.versions import DataSet
 from essp_common.runtime.process import cpu_count
+from essp_engine.learning.networks import network
 
 RESULTS = Path(__file__).with_name("results")
 _SIZES = (1, 10, 100, 1000, 10_000, 50_000)

@@ -238,7 +238,7 @@ class ClipDataset:
 
 def _extract(feature: str) -> Callable[[Frames], NDArray[Any]]:
     """ESSP's own extractor: what is compared is how clips get to it, and how often they are decoded."""
-    from essp_common.features import registry
+    from essp_engine.features import registry
 
     extractor = registry.create(feature, {})
     extractor.setup()

@@ -22,10 +22,10 @@ from essp_common.colour import Colour, pictures
 from essp_common.job.clip_spec import ClipSpec
 from essp_common.messages.recipe import resize_of
 from essp_common.pb.v1.messages_pb2 import Resize
-from essp_common.video.codec import raw_bytes
-from essp_common.video.conversion import FrameConverter
-from essp_common.video.geometry import frame_shape
 from essp_common.wiring import Stores
+from essp_engine.video.codec import raw_bytes
+from essp_engine.video.conversion import FrameConverter
+from essp_engine.video.geometry import frame_shape
 
 _CPU = Aim(least=2.3)
 _BYTES = Aim(least=1.95)

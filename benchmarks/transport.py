@@ -26,11 +26,11 @@ from essp_common.messages.recipe import recipe_of
 from essp_common.objects.port import ObjectStore
 from essp_common.objects.ranged import RangedFile
 from essp_common.pb.v1.messages_pb2 import TRAIN, Seed
-from essp_common.planning.phases import Phases
-from essp_common.planning.plan import seek_to
-from essp_common.video.geometry import output_size
-from essp_common.video.reader import Reader
 from essp_common.wiring import Stores, open_cache, open_store
+from essp_engine.planning.phases import Phases
+from essp_engine.planning.plan import seek_to
+from essp_engine.video.geometry import output_size
+from essp_engine.video.reader import Reader
 
 _VALUES = {"raw": 11 * 256 * 256 * 3 + 64, "jpeg": 11 * 14_000}
 """Bytes of a clip of 11 frames of 256x256."""

@@ -57,7 +57,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from essp_common.learning import torchvision_import
+from essp_engine.learning import torchvision_import
 
 if TYPE_CHECKING:
     from essp.api.clips import decode, open_catalog
@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     from essp_common.catalog.catalog import Catalog
     from essp_common.catalog.rows import VideoRow
     from essp_common.errors import BadVideo, ConfigError, EsspError, NotFound, PermanentError
-    from essp_common.learning.networks import Network
+    from essp_engine.learning.networks import Network
 
     __version__: str
 
@@ -93,7 +93,7 @@ _HOMES = {
     "essp_common.catalog.catalog": ("Catalog",),
     "essp_common.catalog.rows": ("VideoRow",),
     "essp_common.errors": ("BadVideo", "ConfigError", "EsspError", "NotFound", "PermanentError"),
-    "essp_common.learning.networks": ("Network",),
+    "essp_engine.learning.networks": ("Network",),
 }
 """Module -> the names that come from it."""
 

@@ -31,7 +31,7 @@ from essp_common.pb.v1.messages_pb2 import (
     Runs,
     Stage,
 )
-from essp_common.planning.position import Position, after_epochs
+from essp_common.position import Position, after_epochs
 from essp_common.runtime import ids
 
 Marks = NDArray[np.uint8]

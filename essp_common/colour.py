@@ -20,7 +20,7 @@ The numbers of the last two mean what their video says: its matrix (`MATRICES`) 
 
 Chroma of a square is that of its four pixels. The result is at most 0.59 levels from the real-valued conversion: 0.5 by
 rounding, 0.07 by L, 0.02 by C. All sums fit into 16 bits, in which processors calculate twice as fast as in 32.
-`essp_common.learning.colour` is the same for torch; tests compare the two on all values, and with libswscale.
+`essp_engine.learning.colour` is the same for torch; tests compare the two on all values, and with libswscale.
 """
 
 from __future__ import annotations

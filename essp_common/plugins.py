@@ -144,4 +144,4 @@ def _installed_at(group: str, path: tuple[str, ...], changed_ns: tuple[int, ...]
 def _package(entry: EntryPoint) -> str:
     if entry.dist is not None:
         return f"package {entry.dist.name!r}"
-    return "ESSP" if entry.value.startswith("essp_common.") else "an unnamed package"
+    return "ESSP" if entry.value.startswith("essp_engine.") else "an unnamed package"

@@ -227,7 +227,7 @@ def unused_port() -> Iterator[int]:
 def forked_decoders(monkeypatch: pytest.MonkeyPatch) -> None:
     """The children of this test's decoders are forked from a process that has loaded what they import, which takes half
     a second of each otherwise. That they start by their command is shown where they are tested themselves."""
-    from essp_decoder import sandbox
+    from essp_engine.decoding import sandbox
 
     monkeypatch.setattr(sandbox, "subprocess", _forking("child"))
 

@@ -168,7 +168,7 @@ def try_catalog(environment: Path, made: Path, work: Path) -> None:
     pip(environment, "essp-video[decoder]")
     video = work / "videos" / "left" / "0.mp4"
     video.parent.mkdir(parents=True)
-    code = "from essp_common.video.synthetic import *; import sys; write_video(sys.argv[1], numbered(8, 64, 48))"
+    code = "from essp_engine.video.synthetic import *; import sys; write_video(sys.argv[1], numbered(8, 64, 48))"
     run(environment / "bin" / "python", "-c", code, video, cwd=work)
     run(environment / "bin" / "essp", "catalog", "build", "videos", "--out", "catalog.parquet", cwd=work)
     run(environment / "bin" / "essp", "catalog", "show", "catalog.parquet", cwd=work)

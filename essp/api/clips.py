@@ -26,16 +26,16 @@ from essp_common.errors import BadVideo, ConfigError, NotFound
 from essp_common.job.clip_spec import ClipSpec
 from essp_common.messages.recipe import resize_of
 from essp_common.pb.v1.messages_pb2 import Resize, Seed, Seek
-from essp_common.planning.plan import seek_to
-from essp_common.planning.planned_clip import even_snippets
 from essp_common.quantities import size as in_words
 from essp_common.runtime.config import Settings
 from essp_common.validation import shown
-from essp_common.video.container import VideoFile
-from essp_common.video.geometry import GRAY, YUV420, frame_shape
-from essp_common.video.probe import probe
-from essp_common.video.reader import Reader
 from essp_common.wiring import Stores
+from essp_engine.planning.plan import seek_to
+from essp_engine.planning.planned_clip import even_snippets
+from essp_engine.video.container import VideoFile
+from essp_engine.video.geometry import GRAY, YUV420, frame_shape
+from essp_engine.video.probe import probe
+from essp_engine.video.reader import Reader
 
 Interpolation = Literal["bilinear", "bicubic", "area"]
 Clips = NDArray[np.uint8]

@@ -11,10 +11,10 @@ from essp.api.arguments import name_of, plain, whole_number
 from essp_common.colour import Colour
 from essp_common.distribution import needs_extra
 from essp_common.errors import ConfigError
-from essp_common.features import registry
-from essp_common.features.intermediates import Intermediates, extract_with
-from essp_common.features.port import ArraySpec
 from essp_common.validation import shown
+from essp_engine.features import registry
+from essp_engine.features.intermediates import Intermediates, extract_with
+from essp_engine.features.port import ArraySpec
 
 
 def features() -> list[str]:

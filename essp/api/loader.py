@@ -63,16 +63,16 @@ from essp_common.colour import pictures
 from essp_common.errors import ConfigError, EsspError
 from essp_common.job.clip_spec import ClipSpec
 from essp_common.job.data_spec import SamplingSpec
-from essp_common.learning.wanted import Decoded
-from essp_common.messages.ordered import PhaseEnd
 from essp_common.pb.v1.messages_pb2 import TRAIN, ClipRef
-from essp_common.planning.position import Position
+from essp_common.position import Position
 from essp_common.runtime.config import Settings
 from essp_common.runtime.forks import Mutex
 from essp_common.validation import problems, shown, suggested
+from essp_engine.intake.ordered import PhaseEnd
+from essp_engine.intake.wanted import Decoded
+from essp_engine.loading.batch import Batch as PreparedBatch
+from essp_engine.loading.batch import Seen
 from essp_trainer.config import Rendezvous
-from essp_trainer.data.batch import Batch as PreparedBatch
-from essp_trainer.data.batch import Seen
 
 _MOST_SIDE = 7680
 _MOST_DELTA_S = 10**6

@@ -12,19 +12,19 @@ import torch
 from numpy.typing import NDArray
 
 from essp.api.arguments import mapping_of, torch_device, uri_of
-from essp_common.aggregation.fused import Fuse, fusion_of
 from essp_common.artifacts.fused_model import Member, open_model
 from essp_common.artifacts.scores import ClipScores, Rule, VideoScores
 from essp_common.errors import ConfigError
 from essp_common.job.clip_spec import ClipSpec, StreamSpec
 from essp_common.job.feature_layout import FeatureLayout
-from essp_common.learning.augment import Evaluated, evaluation_view
-from essp_common.learning.head_inputs import HeadInputs
-from essp_common.learning.models import AnyClassifier, built, load_member
 from essp_common.objects.port import ObjectStore
 from essp_common.runtime.config import Settings
 from essp_common.validation import shown
 from essp_common.wiring import Stores
+from essp_engine.aggregation.fused import Fuse, fusion_of
+from essp_engine.learning.augment import Evaluated, evaluation_view
+from essp_engine.learning.head_inputs import HeadInputs
+from essp_engine.learning.models import AnyClassifier, built, load_member
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ from essp.records.held import Held, Places, RawImages
 from essp.records.images import covering
 from essp.records.pieces import Meter, Pieces, Share
 from essp_common.errors import BadFrames, ConfigError, PermanentError
-from essp_common.planning.position import Position
+from essp_common.position import Position
 from essp_common.records.disk import Room
 from essp_common.records.names import RecordNames
 from essp_common.records.reader import RecordReader
@@ -55,7 +55,7 @@ from essp_common.records.versions import DataSet, digest
 from essp_common.runtime.config import Settings
 from essp_common.runtime.process import cpu_count
 from essp_common.wiring import Stores
-from essp_trainer.data.batch import alike
+from essp_engine.loading.batch import alike
 
 _AHEAD = 2
 """Batches whose images are being decoded, scaled or transformed."""

@@ -3,10 +3,10 @@
     for video, first_frame, frames in essp.stream(["a.mp4", "b.mp4"], frames=16, short_side=224):
         ...                                     # frames (16, H, W, 3) uint8, RGB
 
-The child processes are those of a decoder (`essp_decoder/sandbox.py`). Each decodes a run of groups of pictures, so a
-long video is decoded by all of them; a video without usable keyframes, or with too few of them for the memory, is
-decoded by one child from its start to its end. Either way each frame is decoded once, and delivered in order. Frames of
-at most `memory` bytes are decoded ahead; then decoding waits for the caller.
+The child processes are those of a decoder (`essp_engine/decoding/sandbox.py`). Each decodes a run of groups of
+pictures, so a long video is decoded by all of them; a video without usable keyframes, or with too few of them for the
+memory, is decoded by one child from its start to its end. Either way each frame is decoded once, and delivered in
+order. Frames of at most `memory` bytes are decoded ahead; then decoding waits for the caller.
 
 Windows that overlap share their frames. A video that cannot be read ends with a line in `Stream.errors`.
 """
@@ -36,16 +36,16 @@ from essp_common.catalog.rows import VideoRow
 from essp_common.distribution import require
 from essp_common.errors import BadVideo, ConfigError, EsspError, TransientError, VideoFault
 from essp_common.pb.v1.messages_pb2 import DecodeSeed, FrameCodec, Recipe, Resize, Seed, Seek, Video
-from essp_common.planning.plan import seek_to
 from essp_common.quantities import size as in_words
 from essp_common.runtime.process import cpu_count
 from essp_common.runtime.unbroken import unbroken
-from essp_common.video.codec import decode as frames_of
-from essp_common.video.geometry import frame_shape
 from essp_common.wiring import Stores
 from essp_decoder.config import DecoderSettings
-from essp_decoder.sandbox import Sandbox, SandboxOptions
 from essp_decoder.service import sandbox_options
+from essp_engine.decoding.sandbox import Sandbox, SandboxOptions
+from essp_engine.planning.plan import seek_to
+from essp_engine.video.codec import decode as frames_of
+from essp_engine.video.geometry import frame_shape
 
 log = logging.getLogger(__name__)
 

@@ -27,7 +27,7 @@ from essp.account import Account, Run, Saved, open_clips
 from essp_common.errors import ConfigError
 from essp_common.job.lifecycle import allows
 from essp_common.job.status import JobState, JobStatus, stored_status
-from essp_common.planning.position import Position
+from essp_common.position import Position
 from essp_common.quantities import counted, percent
 from essp_common.runtime import ids
 

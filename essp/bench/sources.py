@@ -35,9 +35,9 @@ from essp_common.objects.documents import CsvFile, text_of
 from essp_common.objects.port import ObjectStore
 from essp_common.records.reader import RecordReader, runs
 from essp_common.records.versions import DataSet
-from essp_common.video.container import VideoFile
-from essp_common.video.reader import Reader
 from essp_common.wiring import Stores
+from essp_engine.video.container import VideoFile
+from essp_engine.video.reader import Reader
 
 Frames = NDArray[np.uint8]
 Indices = NDArray[np.int64]

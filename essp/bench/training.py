@@ -19,8 +19,8 @@ from essp.bench.pipeline import Batch
 from essp_common.artifacts.manifest import MODEL_FILE, OPTIMIZER_FILE, ModelDescription
 from essp_common.errors import ConfigError, OutOfMemory
 from essp_common.job.feature_layout import COLOURS
-from essp_common.learning.models import arrays_of, build, on_host
 from essp_common.tensors.packed import Packing, pack
+from essp_engine.learning.models import arrays_of, build, on_host
 
 _RATE = 1e-3
 _AS_IT_IS = Packing(codec="none", planes=False)

@@ -21,7 +21,7 @@ from pathlib import Path
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 """What the kernel counts processor time in."""
 _PROC = Path("/proc")
-_DECODES = b"essp_decoder.child"
+_DECODES = b"essp_engine.decoding.child"
 _LANE = re.compile(r"-lane-\d+$")
 _FEEDS = re.compile(r"^essp-(?:intake|load|release|device-feed)-(.+?)(?:_\d+)?$")
 _ASIDE = frozenset((threading.main_thread().name, "aggregator"))

@@ -19,13 +19,13 @@ from essp_common.errors import EsspError
 from essp_common.job.spec import JobSpec
 from essp_common.job.status import JobState, JobStatus
 from essp_common.pb.v1.messages_pb2 import Progress
-from essp_common.planning.decode_cost import decode_cost
 from essp_common.runtime import ids
 from essp_common.runtime.config import Settings
 from essp_common.runtime.temporary import TemporaryFolder
 from essp_common.wiring import Stores
-from essp_master.job.preflight import Preflight, preflight
-from essp_master.registrations import Declared
+from essp_engine.planning.decode_cost import decode_cost
+from essp_engine.preflight.preflight import Preflight, preflight
+from essp_engine.registrations import Declared
 
 _LOOK_S = 0.2
 _LAST = 0.99

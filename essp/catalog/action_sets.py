@@ -22,9 +22,9 @@ from typing import NamedTuple
 from essp.catalog.entry import Entry, Segment
 from essp.catalog.folder_source import split_columns, split_folders
 from essp.catalog.found import Found, few
+from essp_common.catalog.splits import SPLIT_NAMES
 from essp_common.errors import ConfigError
 from essp_common.objects.port import ObjectInfo
-from essp_common.planning.splits import SPLIT_NAMES
 from essp_common.quantities import counted
 
 _KTH = re.compile(r"person(\d\d)_([a-z]+)_(d\d)(?:_uncomp)?")

@@ -37,7 +37,7 @@ from essp_common.wiring import Stores
 _LASTING = ("damaged", "truncated", "empty", "not_video", "limit", "encrypted", "format")
 """Kinds of errors that reading the same bytes again would give again; others are tried anew by the next build."""
 _SALVAGEABLE, _HOPELESS = ("truncated", "damaged"), "not one frame of it can be used"
-"""`SALVAGEABLE` and `HOPELESS` of `essp_common.video.probe`, which loads FFmpeg."""
+"""`SALVAGEABLE` and `HOPELESS` of `essp_engine.video.probe`, which loads FFmpeg."""
 _NO_END = "; without an end, it is that of the file"
 _SAID = frozenset({"id", "uri", "class_name", "split", "group", "extra", "targets", "error"})
 """What a source says of a video; all else is in its file."""

@@ -39,11 +39,11 @@ from essp.catalog.foreign_lists import refuse_lists_of_labels
 from essp.catalog.found import few, is_video, lines_of
 from essp.listed_files import FORMS, LABEL_COLUMNS, PATH_COLUMNS, asked
 from essp.uris import listed_uri
+from essp_common.catalog.splits import SPLIT_NAMES, canonical_split
 from essp_common.catalog.targets import Targets, pack
 from essp_common.errors import ConfigError, NotFound, PermanentError
 from essp_common.objects.documents import CsvFile, CsvRow, text_of
 from essp_common.objects.keys import escaped
-from essp_common.planning.splits import SPLIT_NAMES, canonical_split
 from essp_common.wiring import Stores
 
 _UNITS = r"(_?(s|sec|second|time|timestamp|frame|ms)s?)?"

@@ -14,8 +14,8 @@ from typing import NamedTuple
 from essp.catalog.entry import Entry
 from essp.catalog.found import Found, composed, few
 from essp.catalog.json_lists import split_named
+from essp_common.catalog.splits import SPLIT_NAMES, canonical_split
 from essp_common.errors import ConfigError
-from essp_common.planning.splits import SPLIT_NAMES, canonical_split
 
 _LIST = re.compile(r"(train|val|trainval|test)list0*(\d+)\.txt$", re.IGNORECASE)
 _INDEX = "classInd.txt"

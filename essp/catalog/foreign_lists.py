@@ -17,9 +17,9 @@ from essp.catalog.entry import Entry, Segment
 from essp.catalog.found import Found, lines_of
 from essp.catalog.json_lists import split_named
 from essp.listed_files import PATH_COLUMNS
+from essp_common.catalog.splits import canonical_split
 from essp_common.errors import ConfigError
 from essp_common.objects.documents import CsvFile, CsvRow, delimiter_of, text_of
-from essp_common.planning.splits import canonical_split
 from essp_common.quantities import counted
 
 _HOW = "write a CSV file with the columns path, label, split"

@@ -21,8 +21,8 @@ import numpy as np
 
 from essp.catalog.entry import Entry, Segment
 from essp.catalog.found import Found, few
+from essp_common.catalog.splits import SPLIT_NAMES, canonical_split
 from essp_common.errors import ConfigError
-from essp_common.planning.splits import SPLIT_NAMES, canonical_split
 
 _WORDS = re.compile(r"[a-z]+")
 _OF_A_LIST = re.compile(r"(?<=.)((data)?(list|set|split)|data)s?$")

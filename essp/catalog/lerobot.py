@@ -26,10 +26,10 @@ from pydantic import BaseModel, Field, ValidationError
 
 from essp.catalog.entry import Entry, Segment
 from essp.catalog.found import Found, few
+from essp_common.catalog.splits import canonical_split
 from essp_common.catalog.targets import Targets, pack
 from essp_common.errors import ConfigError, NotFound
 from essp_common.objects import tables
-from essp_common.planning.splits import canonical_split
 from essp_common.validation import problems
 
 _INFO = "meta/info.json"

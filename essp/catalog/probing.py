@@ -42,9 +42,9 @@ from essp_common.runtime import confinement
 from essp_common.runtime.children import deaf_to_interrupts, module_command
 from essp_common.wiring import Stores
 
-PROBE = "essp_common.video.probe:probe"
+PROBE = "essp_engine.video.probe:probe"
 """Import string of what reads one file, given as a path or a binary file. Not imported here: it loads FFmpeg."""
-SALVAGE = "essp_common.video.probe:salvage"
+SALVAGE = "essp_engine.video.probe:salvage"
 """The same, for builds that use the sound part of files that were cut off or are damaged."""
 _GAVE_UP = re.compile(r"timeout: not read within ([0-9.e+-]+) s of processor time")
 _TRIES = 3  # of a file whose store does not answer

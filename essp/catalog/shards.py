@@ -26,11 +26,11 @@ from essp.catalog.entry import Entry
 from essp.catalog.folder_source import places, split_folders
 from essp.catalog.found import Found, few, is_video
 from essp.catalog.json_lists import name_in, split_named
+from essp_common.catalog.splits import SPLIT_NAMES, canonical_split
 from essp_common.errors import ConfigError
 from essp_common.objects.archive import member_key
 from essp_common.objects.documents import read_json, tar_members
 from essp_common.objects.keys import is_hidden, is_key
-from essp_common.planning.splits import SPLIT_NAMES, canonical_split
 
 _LABELS = ("label", "class", "class_name", "category", "labels")
 _TEXTS = ("cls", "txt", "json")

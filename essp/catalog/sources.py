@@ -24,8 +24,8 @@ from essp.catalog.folder_source import class_folders, is_list, split_below, ucf1
 from essp.catalog.found import VIDEO_SUFFIXES, Found, FrameCounts, few, plain, unopened
 from essp.local_folder import left_out
 from essp.uris import as_uri
+from essp_common.catalog.splits import SPLIT_NAMES
 from essp_common.errors import ConfigError, NotFound
-from essp_common.planning.splits import SPLIT_NAMES
 from essp_common.quantities import counted
 from essp_common.wiring import Stores
 

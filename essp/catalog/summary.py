@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.notes import lines
 from essp_common.catalog.rows import Rows
+from essp_common.catalog.splits import straddling
 from essp_common.catalog.timing import Timing
-from essp_common.planning.splits import straddling
 
 COLUMNS = (
     *("id", "uri", "class_name", "split", "size_bytes", "container", "codec", "pixel_format", "width", "height"),

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 
 from essp_common.artifacts.manifest import Manifest
-from essp_common.learning.models import weights_of
 from essp_common.objects.port import ObjectStore
+from essp_engine.learning.models import weights_of
 
 
 @dataclass(frozen=True, slots=True)

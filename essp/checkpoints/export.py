@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from essp_common.artifacts.fused_model import MANIFEST, FusedModel, strategy_state
 from essp_common.artifacts.sealed import sealed
 from essp_common.errors import Conflict, NotFound
-from essp_common.learning.models import arrays_of, member_tensors
-from essp_common.learning.networks import StateDict
 from essp_common.objects.port import ObjectStore
 from essp_common.tensors.packed import Packing, pack, unpack
+from essp_engine.learning.models import arrays_of, member_tensors
+from essp_engine.learning.networks import StateDict
 
 
 @dataclass(frozen=True, slots=True)

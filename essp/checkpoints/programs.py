@@ -26,10 +26,10 @@ from torch.nn import functional
 
 from essp.api.models import Model, StreamModel
 from essp_common.errors import ConfigError, Conflict, NotFound, PermanentError
-from essp_common.features.port import ArraySpec
-from essp_common.features.registry import output_of
-from essp_common.learning.augment import Evaluated, mirrors, squares
 from essp_common.objects.port import ObjectStore
+from essp_engine.features.port import ArraySpec
+from essp_engine.features.registry import output_of
+from essp_engine.learning.augment import Evaluated, mirrors, squares
 
 ProgramFormat = Literal["onnx", "torch"]
 SUFFIXES: dict[ProgramFormat, str] = {"onnx": ".onnx", "torch": ".pt2"}

@@ -12,8 +12,8 @@ from rich.text import Text
 
 from essp.cli.console import open_console
 from essp_aggregator.main import main as run_worker
-from essp_common.aggregation import registry
 from essp_common.errors import ConfigError
+from essp_engine.aggregation import registry
 
 app = typer.Typer(add_completion=False, help="Fuse the streams of finished training jobs; list and describe how.")
 

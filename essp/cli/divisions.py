@@ -23,8 +23,8 @@ from essp_common.job.status import JobState, JobStatus
 from essp_common.quantities import percent
 from essp_common.runtime.process import EXIT_INTERRUPTED
 from essp_common.wiring import Stores
-from essp_master.job.preflight import Preflight
-from essp_master.registrations import Declared
+from essp_engine.preflight.preflight import Preflight
+from essp_engine.registrations import Declared
 
 Splits = Annotated[
     str | None,

@@ -13,8 +13,8 @@ from rich.text import Text
 
 from essp.cli.console import open_console
 from essp_common.errors import ConfigError
-from essp_common.features import registry
 from essp_common.job.documents import read_yaml
+from essp_engine.features import registry
 from essp_extractor.main import main as run_worker
 
 app = typer.Typer(

@@ -13,16 +13,16 @@ from numpy.typing import NDArray
 
 from essp.folders import written
 from essp_common.errors import BadVideo, ConfigError
-from essp_common.features import registry
-from essp_common.features.drawing import Drawing, Picture, drawing, fullest_of, grid
-from essp_common.features.port import Extractor
-from essp_common.features.sampling import evenly_spaced
 from essp_common.job.feature_layout import FeatureLayout
 from essp_common.pb.v1.messages_pb2 import Resize, Seed
-from essp_common.video.geometry import output_size
-from essp_common.video.probe import probe
-from essp_common.video.reader import Reader
-from essp_common.video.synthetic import Encoding, write_video
+from essp_engine.features import registry
+from essp_engine.features.drawing import Drawing, Picture, drawing, fullest_of, grid
+from essp_engine.features.port import Extractor
+from essp_engine.features.sampling import evenly_spaced
+from essp_engine.video.geometry import output_size
+from essp_engine.video.probe import probe
+from essp_engine.video.reader import Reader
+from essp_engine.video.synthetic import Encoding, write_video
 from essp_extractor.features.trajectories import Trajectories
 
 _COLUMNS = 5  # frames in a picture

@@ -8,10 +8,10 @@ from essp.cli.confirmation import ask_for
 from essp_common.artifacts.removal import OfAnotherJob
 from essp_common.job.spec import JobSpec
 from essp_common.wiring import Stores
+from essp_engine.preflight.output import Asked
+from essp_engine.preflight.preflight import Preflight, preflight
+from essp_engine.registrations import Declared
 from essp_master.config import MasterSettings
-from essp_master.job.output import Asked
-from essp_master.job.preflight import Preflight, preflight
-from essp_master.registrations import Declared
 
 
 def preflight_asking(spec: JobSpec, stores: Stores, fresh: bool, yes: bool, declared: Declared) -> Preflight:

@@ -18,21 +18,21 @@ from essp.uris import as_uri
 from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.file import read_catalog
 from essp_common.catalog.label_sets import has_several_labels
+from essp_common.catalog.splits import splits_of
 from essp_common.errors import ConfigError
 from essp_common.job.data_spec import DataSpec, SamplingSpec
 from essp_common.job.registered import ENCODERS, known_model
 from essp_common.job.spec import OF_LABELS, JobSpec, parse_spec
 from essp_common.job.trainer_spec import PACKAGE
-from essp_common.planning.decode_cost import decode_cost
-from essp_common.planning.phases import Phases
-from essp_common.planning.splits import splits_of
 from essp_common.quantities import counted
 from essp_common.runtime.config import Settings
 from essp_common.wiring import Stores
-from essp_master.job.sizing import bounds_of, enough_budget, most_unit_clips, parts_of
-from essp_master.job.stream_outputs import layouts_of
-from essp_master.job.trainer_checks import check_trainers
-from essp_master.registrations import Declared
+from essp_engine.planning.decode_cost import decode_cost
+from essp_engine.planning.phases import Phases
+from essp_engine.preflight.sizing import bounds_of, enough_budget, most_unit_clips, parts_of
+from essp_engine.preflight.stream_outputs import layouts_of
+from essp_engine.preflight.trainer_checks import check_trainers
+from essp_engine.registrations import Declared
 
 TEMPLATE = """\
 # An ESSP job. Check it with `essp validate {file}`, run it with `essp run {file}`.

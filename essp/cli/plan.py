@@ -26,8 +26,8 @@ from essp_common.quantities import counted, parse_bytes, percent, size
 from essp_common.runtime.config import Settings
 from essp_common.runtime.process import cpu_count, set_up_logging
 from essp_common.wiring import Stores
-from essp_master.job.preflight import preflight
-from essp_master.registrations import Declared
+from essp_engine.preflight.preflight import preflight
+from essp_engine.registrations import Declared
 
 
 def main(

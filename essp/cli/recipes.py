@@ -12,8 +12,8 @@ from typing import Literal
 from essp_common.catalog.catalog import Catalog
 from essp_common.errors import ConfigError
 from essp_common.job.spec import parse_spec
-from essp_common.planning.phases import Phases
-from essp_master.job.sizing import bounds_of, enough_budget, parts_of
+from essp_engine.planning.phases import Phases
+from essp_engine.preflight.sizing import bounds_of, enough_budget, parts_of
 
 Recipe = Literal["paper", "many", "few"]
 

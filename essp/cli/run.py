@@ -27,10 +27,10 @@ from essp_common.job.status import JobState, JobStatus
 from essp_common.runtime.config import Settings
 from essp_common.runtime.process import EXIT_INTERRUPTED, set_up_logging
 from essp_common.wiring import Stores
+from essp_engine.preflight.output import ANYBODY, Asked
+from essp_engine.preflight.preflight import preflight
+from essp_engine.registrations import Declared
 from essp_master.config import MasterSettings
-from essp_master.job.output import ANYBODY, Asked
-from essp_master.job.preflight import preflight
-from essp_master.registrations import Declared
 
 if TYPE_CHECKING:
     from essp.embedded.local_api import LocalApi

@@ -23,12 +23,12 @@ from essp_common.artifacts.removal import Removal
 from essp_common.job.spec import JobSpec
 from essp_common.job.status import phase_title
 from essp_common.pb.v1.messages_pb2 import Purpose
-from essp_common.planning.decode_cost import decode_cost
 from essp_common.quantities import counted, size
 from essp_common.runtime.config import Settings
 from essp_common.wiring import Stores, open_cache
-from essp_master.job.preflight import Preflight
-from essp_master.registrations import Declared
+from essp_engine.planning.decode_cost import decode_cost
+from essp_engine.preflight.preflight import Preflight
+from essp_engine.registrations import Declared
 
 _SHARED = 1.05
 """Times fewer frames to decode than clip by clip, from which on it is told."""

@@ -23,13 +23,13 @@ from pydantic import ValidationError
 
 from essp_common.artifacts.removal import job_at
 from essp_common.artifacts.trained import folder_of
+from essp_common.catalog.divisions import GROUP, values_of
 from essp_common.catalog.file import read_catalog
 from essp_common.errors import ConfigError, NotFound
 from essp_common.job.data_spec import DataSpec
 from essp_common.job.fields import plain_name
 from essp_common.job.spec import JobSpec
 from essp_common.job.trainer_spec import TrainerSpec
-from essp_common.planning.divisions import GROUP, values_of
 from essp_common.validation import problems
 from essp_common.wiring import Stores
 

@@ -104,11 +104,11 @@ def _gpu() -> Iterator[Finding]:
 def _torchvision() -> Finding:
     import torch
 
-    from essp_common.learning import torchvision_import
+    from essp_engine.learning import torchvision_import
 
     beside = f"beside torch {torch.__version__}"
     try:
-        from essp_common.learning.torchvision_compat import torchvision
+        from essp_engine.learning.torchvision_compat import torchvision
     except (ImportError, OSError, RuntimeError, AttributeError) as error:  # as two that do not fit together raise
         why = (str(error).splitlines() or [type(error).__name__])[0]
         remedy = "install both from one index in one command: pip install --force-reinstall torch torchvision"

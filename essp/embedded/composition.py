@@ -32,14 +32,14 @@ from essp_common.runtime.process import run_all, worker_name
 from essp_common.runtime.service import Service
 from essp_common.runtime.unbroken import unbroken
 from essp_common.wiring import Adapters
-from essp_common.worker.log_shipping import LogShipper
 from essp_decoder.config import DecoderSettings
 from essp_decoder.service import build as build_decoder
+from essp_engine.preflight.model_inputs import with_inputs_of_model
+from essp_engine.preflight.preflight import Preflight
+from essp_engine.worker.log_shipping import LogShipper
 from essp_extractor.config import ExtractorSettings
 from essp_extractor.service import build as build_extractor
 from essp_master.config import MasterSettings
-from essp_master.job.model_inputs import with_inputs_of_model
-from essp_master.job.preflight import Preflight
 from essp_master.service import Master
 from essp_master.service import build as build_master
 

@@ -16,7 +16,7 @@ def check_devices(spec: JobSpec) -> None:
     wanted = {name: trainer.device for name, trainer in spec.trainers.items() if trainer.device == "cuda"}
     if not wanted or find_spec("torch") is None:
         return  # without torch nothing can be trained here; the command that tries says which extra is missing
-    from essp_trainer.data.device import choose_device
+    from essp_engine.loading.device import choose_device
 
     for name, device in wanted.items():
         try:

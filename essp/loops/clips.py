@@ -17,17 +17,17 @@ from typing import Protocol
 
 from essp.loops.membership import Membership
 from essp.loops.running_job import RunningJob
-from essp_common.features.sampling import wanted_frames
-from essp_common.learning.fetch_processes import FetchProcesses
-from essp_common.learning.wanted import in_flight
-from essp_common.messages.ordered import Delivery, IntakeOptions, OrderedIntake, PhaseEnd
 from essp_common.pb.v1.messages_pb2 import PhasePlan
-from essp_common.planning.position import Position
+from essp_common.position import Position
 from essp_common.quantities import counted
 from essp_common.runtime import ids
+from essp_engine.features.sampling import wanted_frames
+from essp_engine.intake.fetch_processes import FetchProcesses
+from essp_engine.intake.ordered import Delivery, IntakeOptions, OrderedIntake, PhaseEnd
+from essp_engine.intake.wanted import in_flight
+from essp_engine.loading.batch import Batch, View
+from essp_engine.loading.prefetch import Prefetch, PrefetchOptions
 from essp_trainer.config import TrainerSettings
-from essp_trainer.data.batch import Batch, View
-from essp_trainer.data.prefetch import Prefetch, PrefetchOptions
 
 log = logging.getLogger(__name__)
 

@@ -28,13 +28,13 @@ import numpy as np
 from essp.loops.clips import JobClips
 from essp.loops.clips_messages import Begun, Given, Over, Said, Slot, Wanted, hang_up
 from essp_common.errors import EsspError
-from essp_common.learning.wanted import Decoded
-from essp_common.messages.ordered import PhaseEnd
 from essp_common.pb.v1.messages_pb2 import ClipRef
-from essp_common.planning.position import Position
+from essp_common.position import Position
 from essp_common.runtime.garbage import collect_rarely
 from essp_common.runtime.threads import guarded
-from essp_trainer.data.batch import Batch, Seen, alike
+from essp_engine.intake.ordered import PhaseEnd
+from essp_engine.intake.wanted import Decoded
+from essp_engine.loading.batch import Batch, Seen, alike
 
 _NEXT_S = 0.2
 _LOOK_S = 1.0

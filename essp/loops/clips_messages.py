@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from essp_common.colour import Colour
-from essp_common.planning.position import Position
+from essp_common.position import Position
 
 SLOTS = 4
 """Batches in memory that both have: one that is being written, one that is being sent, and some that are ready."""

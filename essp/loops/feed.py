@@ -15,11 +15,11 @@ import torch
 
 from essp.loops.clips import Clips
 from essp_common.errors import EsspError
-from essp_common.messages.ordered import PhaseEnd
-from essp_common.planning.position import Position
+from essp_common.position import Position
 from essp_common.runtime.at_exit import at_exit
-from essp_trainer.data.batch import Batch
-from essp_trainer.data.device_feed import DeviceFeed
+from essp_engine.intake.ordered import PhaseEnd
+from essp_engine.loading.batch import Batch
+from essp_engine.loading.device_feed import DeviceFeed
 
 _NEXT_S = 0.2
 

@@ -20,7 +20,7 @@ from essp.loops.running_job import RunningJob
 from essp_common import topics
 from essp_common.errors import EsspError
 from essp_common.pb.v1.messages_pb2 import Control, Loop, Progress
-from essp_common.planning.position import Position
+from essp_common.position import Position
 from essp_common.runtime.threads import lasting
 
 log = logging.getLogger(__name__)

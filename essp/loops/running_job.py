@@ -22,7 +22,7 @@ from essp_common.runtime.service import Service
 from essp_common.runtime.temporary import TemporaryFolder
 from essp_common.validation import suggested
 from essp_common.wiring import Adapters
-from essp_master.job.preflight import Preflight
+from essp_engine.preflight.preflight import Preflight
 
 _START_S = 60.0
 _FIND_S = 5.0

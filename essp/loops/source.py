@@ -11,15 +11,15 @@ from essp.loops.membership import Membership
 from essp.loops.running_job import ClusterJob, OwnJob, RunningJob
 from essp_common.errors import ConfigError, EsspError
 from essp_common.job.spec import JobSpec
-from essp_common.planning.phases import Phases
-from essp_common.planning.position import Position
+from essp_common.position import Position
 from essp_common.records.rows import open_data
 from essp_common.runtime import ids
 from essp_common.runtime.config import Settings
 from essp_common.runtime.forks import Mutex
 from essp_common.runtime.threads import guarded
 from essp_common.validation import suggested
-from essp_master.job.preflight import Preflight
+from essp_engine.planning.phases import Phases
+from essp_engine.preflight.preflight import Preflight
 
 _CLIPS_A_DECODER = 4
 """Clips that the default budget holds at least, for each of them: one in the making, and some on the way."""

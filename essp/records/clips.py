@@ -2,7 +2,8 @@
 
 Of each usable row of one split, a number of frames, evenly placed: the middle ones of as many equal parts. They are the
 frames that a plain decode of the file shows at these places. A video is decoded in one pass, in a child process that
-may die of it (`essp_decoder/sandbox.py`): a damaged frame, or a video that kills the process, is named and left out.
+may die of it (`essp_engine/decoding/sandbox.py`): a damaged frame, or a video that kills the process, is named and left
+out.
 
 Videos are decoded ahead of the one that is being written, as many at a time as there are cores.
 """
@@ -23,15 +24,15 @@ from essp_common.catalog.rows import VideoRow
 from essp_common.distribution import require
 from essp_common.errors import BadFrames, ConfigError, EsspError, TransientError
 from essp_common.pb.v1.messages_pb2 import DecodeSeed, FrameCodec, Recipe, Resize, Seed, Seek, Video
-from essp_common.planning.plan import seek_to
 from essp_common.records.chunk import Record
 from essp_common.runtime.process import cpu_count
 from essp_common.runtime.retry import retry_transient
-from essp_common.video.codec import decode as frames_of
 from essp_common.wiring import Stores
 from essp_decoder.config import DecoderSettings
-from essp_decoder.sandbox import Sandbox
 from essp_decoder.service import sandbox_options
+from essp_engine.decoding.sandbox import Sandbox
+from essp_engine.planning.plan import seek_to
+from essp_engine.video.codec import decode as frames_of
 
 _TRIES = 5
 """Of a video whose store does not answer."""

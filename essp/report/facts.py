@@ -9,8 +9,6 @@ from math import isclose
 import numpy as np
 from numpy.typing import NDArray
 
-from essp_common.aggregation.fused import Fuse, fusion_of
-from essp_common.aggregation.port import Parts
 from essp_common.artifacts import checkpoint, layout, scores
 from essp_common.artifacts.early_stop import EarlyStop, early_stop
 from essp_common.artifacts.figures import Figures, figures, relevance
@@ -24,6 +22,8 @@ from essp_common.objects.port import ObjectStore
 from essp_common.records.names import RecordNames, name_of, names_by_split
 from essp_common.records.rows import open_data
 from essp_common.wiring import Stores
+from essp_engine.aggregation.fused import Fuse, fusion_of
+from essp_engine.aggregation.port import Parts
 
 
 @dataclass(frozen=True)

@@ -24,23 +24,23 @@ from essp.report.plots import Theme, png
 from essp_common.artifacts.scores import clip_named
 from essp_common.catalog.rows import VideoRow
 from essp_common.errors import ConfigError, EsspError
-from essp_common.features import registry
-from essp_common.features.drawing import Picture, drawing
-from essp_common.features.intermediates import Intermediates, extract_with
-from essp_common.features.port import SignedExtractor
-from essp_common.features.quantization import Usage, usage
 from essp_common.job.clip_spec import StreamSpec
 from essp_common.job.spec import JobSpec
 from essp_common.messages.recipe import recipe_of
 from essp_common.pb.v1.messages_pb2 import Seed
-from essp_common.planning.planned_clip import places_in_part
 from essp_common.quantities import percent
 from essp_common.records.rows import record_at
-from essp_common.video.container import Limits
-from essp_common.video.geometry import frame_shape
-from essp_common.video.images import ImageDecoder
-from essp_common.video.reader import Reader
 from essp_common.wiring import Stores
+from essp_engine.features import registry
+from essp_engine.features.drawing import Picture, drawing
+from essp_engine.features.intermediates import Intermediates, extract_with
+from essp_engine.features.port import SignedExtractor
+from essp_engine.features.quantization import Usage, usage
+from essp_engine.planning.planned_clip import places_in_part
+from essp_engine.video.container import Limits
+from essp_engine.video.geometry import frame_shape
+from essp_engine.video.images import ImageDecoder
+from essp_engine.video.reader import Reader
 
 log = logging.getLogger(__name__)
 

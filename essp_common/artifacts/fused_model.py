@@ -9,7 +9,7 @@ names. What only that one names is removed afterwards. The folder refers to noth
 equal training runs write equal manifests.
 
 **Format 1** fuses by a rule: the mean or the product, by weight, of the members' mean scores. **Format 2** fuses by a
-strategy that looks at each clip (`essp_common.aggregation`), with parameters and a state; a reader that knows format 1
+strategy that looks at each clip (`essp_engine.aggregation`), with parameters and a state; a reader that knows format 1
 alone would average the clips, so it refuses the other number.
 """
 

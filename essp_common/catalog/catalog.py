@@ -1,7 +1,7 @@
 """The catalog: all videos of a data set, with their classes and splits.
 
 Built by `essp/catalog/build.py`, stored by `file.py`, divided into training, validation and test by
-`essp_common/planning/splits.py`.
+`essp_common/catalog/splits.py`.
 """
 
 from __future__ import annotations

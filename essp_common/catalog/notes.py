@@ -1,6 +1,6 @@
 """What people should know of a usable file beside the numbers of its row: lines of `kind: what`, in `VideoRow.notes`.
 
-`essp_common/video/notes.py` makes them as a file is read; builds, summaries and checks tell them.
+`essp_engine/video/notes.py` makes them as a file is read; builds, summaries and checks tell them.
 """
 
 from __future__ import annotations

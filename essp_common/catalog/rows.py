@@ -60,7 +60,7 @@ class VideoRow:
     extra: further columns of the source, as a JSON object; empty: none. `meta` reads it.
     targets: what there is to learn beside the class (`targets.py`): several labels, spans, a value a frame; empty:
         nothing. `essp_common.catalog.targets.unpack` reads it.
-    notes: what people should know of the file, as lines of `kind: what` (`essp_common/video/notes.py`): several tracks,
+    notes: what people should know of the file, as lines of `kind: what` (`essp_engine/video/notes.py`): several tracks,
         interlaced, a size that changes, edges that players cut off, a file of which a part is used; empty: nothing.
     sums: checksums of the file's blocks (`essp_common/objects/block_sums.py`), with which decoders compare what they
         read; of a file on a disk, that of its beginning; empty: not known.

@@ -19,7 +19,7 @@ from essp_common.errors import ConfigError
 
 
 def unpack(packed: bytes, count: int) -> NDArray[np.int64]:
-    """`(count,)` ticks since the first frame: the inverse of `essp_common.video.clock.pack`.
+    """`(count,)` ticks since the first frame: the inverse of `essp_engine.video.clock.pack`.
 
     Raises `ValueError` for anything but `count` frames in rising order.
     """

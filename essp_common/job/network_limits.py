@@ -1,6 +1,6 @@
 """What the networks cannot do, so that a job can be checked without torch.
 
-`tests/unit/essp_common/learning/test_networks.py` compares this table with the networks.
+`tests/unit/essp_engine/learning/test_networks.py` compares this table with the networks.
 """
 
 from __future__ import annotations

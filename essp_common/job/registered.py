@@ -2,7 +2,7 @@
 register, and paths in packages that the settings allow (`ESSP_CODE`).
 
 Only names are looked at, so a job is checked without torch and without code of another package.
-`essp_common.learning.networks` and `essp_common.learning.losses` load what has the name. docs/networks.md says how a
+`essp_engine.learning.networks` and `essp_engine.learning.losses` load what has the name. docs/networks.md says how a
 package registers one.
 """
 
@@ -19,11 +19,11 @@ MODELS = (
     *("resnet18", "resnet50", "resnet101", "resnet152", "resnext50_32x4d", "vgg19"),
     *("r3d_18", "mc3_18", "r2plus1d_18", "s3d", "mvit_v2_s", "swin3d_t"),
 )
-"""The names of the networks in `essp_common.learning.networks`."""
+"""The names of the networks in `essp_engine.learning.networks`."""
 ENCODERS = ("fisher_vector", "vlad", "bag_of_words")
 """The names of the encoders of descriptors, which a job names as it does a network."""
 LOSSES = ("cross_entropy",)
-"""The names of the losses in `essp_common.learning.losses`."""
+"""The names of the losses in `essp_engine.learning.losses`."""
 MODELS_OF_PACKAGES = Group("essp.models", "model", ("make", "stem", "head"), "docs/networks.md", kind="object")
 LOSSES_OF_PACKAGES = Group("essp.losses", "loss", (), "docs/networks.md", kind="function")
 

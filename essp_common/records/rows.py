@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 
 from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.columns import Blobs, Column, Lists, Texts, Words, narrow
+from essp_common.catalog.divisions import columns_of, divided
 from essp_common.catalog.file import read_catalog
 from essp_common.errors import ConfigError, NotFound, PermanentError
 from essp_common.job.spec import JobSpec
-from essp_common.planning.divisions import columns_of, divided
 from essp_common.records.chunk import ENTRY, HEADER_BYTES, Encoding, read_table, table_bytes
 from essp_common.records.reader import RecordReader
 from essp_common.records.versions import DataSet

@@ -18,7 +18,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from essp_common.planning.counter_rng import WORDS, CounterRng, below_each
+from essp_common.counter_rng import WORDS, CounterRng, below_each
 
 _SAMPLES = 1 << 32
 """Streams of random numbers of an epoch: 0 is its permutation, then its samples."""

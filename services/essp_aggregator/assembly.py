@@ -16,9 +16,6 @@ import numpy as np
 
 from essp_aggregator.fusion import NO_GROUPS, Fitted, Try, align, evaluate, in_turn, try_candidates
 from essp_aggregator.groups import groups_of
-from essp_common.aggregation import registry
-from essp_common.aggregation.candidates import candidates
-from essp_common.aggregation.means import stored
 from essp_common.artifacts import checkpoint, layout, scores
 from essp_common.artifacts.clip_features import release_features, with_features
 from essp_common.artifacts.figures import figures, rank
@@ -39,6 +36,9 @@ from essp_common.job.spec import JobSpec
 from essp_common.objects.port import ObjectStore
 from essp_common.tensors.safetensors_file import as_safetensors
 from essp_common.wiring import Stores
+from essp_engine.aggregation import registry
+from essp_engine.aggregation.candidates import candidates
+from essp_engine.aggregation.means import stored
 
 log = logging.getLogger(__name__)
 

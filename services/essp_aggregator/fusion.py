@@ -1,6 +1,6 @@
 """Late fusion: which strategy makes one score of those of several streams, chosen on the validation split.
 
-The strategies are those of `essp_common.aggregation`. The choice goes by log loss under cross-validation, since what is
+The strategies are those of `essp_engine.aggregation`. The choice goes by log loss under cross-validation, since what is
 fitted always does a little better on the videos that it was fitted to, and one right video more may be chance. Videos
 that are too alike, such as those of one recording, are learned from or judged by together (`groups.py`). All
 functions are pure and use no random numbers: equal scores give an equal choice.
@@ -17,13 +17,13 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from essp_common.aggregation import weights
-from essp_common.aggregation.candidates import Candidate
-from essp_common.aggregation.fused import Fuse
-from essp_common.aggregation.port import Aggregator, Parts, State, labels_of, truth_of
 from essp_common.artifacts.figures import Figures, Labels, figures, log_losses
 from essp_common.artifacts.fused_model import Evaluation, Strategy
 from essp_common.artifacts.scores import ClipScores, VideoScores
+from essp_engine.aggregation import weights
+from essp_engine.aggregation.candidates import Candidate
+from essp_engine.aggregation.fused import Fuse
+from essp_engine.aggregation.port import Aggregator, Parts, State, labels_of, truth_of
 
 _FOLDS = 5
 _SUM_ERROR = 1e-3

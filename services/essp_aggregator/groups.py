@@ -1,6 +1,6 @@
 """Which videos are too alike to learn from one and judge by another: those of one file or one group of the catalog.
 
-It is the rule by which a validation split is carved out of the training videos (`essp_common.planning.splits`). Data
+It is the rule by which a validation split is carved out of the training videos (`essp_common.catalog.splits`). Data
 sets such as UCF-101 have several videos of each recording; who has learned one of them by heart is right about the
 others, and about nothing else.
 
@@ -16,9 +16,9 @@ import numpy as np
 
 from essp_aggregator.fusion import NO_GROUPS, Groups
 from essp_common.artifacts.scores import clip_named
+from essp_common.catalog.splits import together
 from essp_common.errors import EsspError, TransientError
 from essp_common.job.spec import JobSpec
-from essp_common.planning.splits import together
 from essp_common.records.rows import open_data
 from essp_common.wiring import Stores
 

@@ -9,8 +9,8 @@ from essp_aggregator.service import build
 from essp_common.runtime import ids
 from essp_common.runtime.process import serve, worker_name
 from essp_common.wiring import Adapters
-from essp_common.worker.heartbeat import Heart
-from essp_common.worker.log_shipping import LogShipper
+from essp_engine.worker.heartbeat import Heart
+from essp_engine.worker.log_shipping import LogShipper
 
 
 def main() -> None:

@@ -27,9 +27,9 @@ from multiprocessing.connection import wait
 from essp_aggregator.fusion import Aligned, Trial, in_turn
 from essp_aggregator.search_child import unpacked
 from essp_aggregator.shared_scores import SharedScores
-from essp_common.aggregation.candidates import Candidate
 from essp_common.errors import PermanentError, Unavailable
 from essp_common.runtime.children import module_command
+from essp_engine.aggregation.candidates import Candidate
 
 log = logging.getLogger(__name__)
 

@@ -23,8 +23,8 @@ from typing import Any
 
 from essp_aggregator.fusion import Aligned, Trial, tried
 from essp_aggregator.shared_scores import scores_at
-from essp_common.aggregation import registry
 from essp_common.tensors.packed import Array, Packing, pack, unpack
+from essp_engine.aggregation import registry
 
 _RAW = Packing(codec="none", planes=False)
 _LOSSES, _STATE = "losses", "state/"

@@ -7,9 +7,9 @@ from contextlib import closing
 from essp_common.runtime import ids
 from essp_common.runtime.process import serve, worker_name
 from essp_common.wiring import Adapters
-from essp_common.worker.log_shipping import LogShipper
 from essp_decoder.config import DecoderSettings
 from essp_decoder.service import build
+from essp_engine.worker.log_shipping import LogShipper
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""The decoder: the pool worker (`essp_common.worker.loop`) with one child process per lane."""
+"""The decoder: the pool worker (`essp_engine.worker.loop`) with one child process per lane."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from essp_common.runtime.process import cpu_count
 from essp_common.runtime.service import Service
 from essp_common.runtime.troubles import Troubles
 from essp_common.wiring import Adapters
-from essp_common.worker.heartbeat import Heart
-from essp_common.worker.loop import Worker, WorkerOptions
-from essp_common.worker.reports import Reports
-from essp_decoder.block_cache import BlockCache
 from essp_decoder.config import DecoderSettings
-from essp_decoder.protocol import ChildConfig
-from essp_decoder.sandbox import Sandbox, SandboxOptions
 from essp_decoder.stage import DecodeStage
+from essp_engine.decoding.block_cache import BlockCache
+from essp_engine.decoding.protocol import ChildConfig
+from essp_engine.decoding.sandbox import Sandbox, SandboxOptions
+from essp_engine.worker.heartbeat import Heart
+from essp_engine.worker.loop import Worker, WorkerOptions
+from essp_engine.worker.reports import Reports
 
 
 class Decoder:

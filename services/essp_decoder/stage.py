@@ -1,7 +1,7 @@
 """What a decoder does with a message: seeds in, clips out.
 
 For each seed of a `DecodeSeed`, the decoder puts the clip into the cache, publishes `ClipReady` to `essp.clips`, and
-reports to the master (`essp_common/worker/reports.py`). A seed that cannot be decoded is reported (`Failed`,
+reports to the master (`essp_engine/worker/reports.py`). A seed that cannot be decoded is reported (`Failed`,
 `DeadLetter`) and does not affect the others of its message. Keys follow from the clip's identity, so handling a message
 twice is harmless. While the cache is full or a server does not answer, the decoder keeps what it decoded, and the next
 attempt continues where this one stopped; where messages were lost, all of them are published again.
@@ -23,11 +23,11 @@ from essp_common.messages.recipe import clip_consumers
 from essp_common.pb.v1.messages_pb2 import DECODER, ClipReady, ClipRef, DecodeSeed, Failed, Progress, Seed
 from essp_common.runtime import ids, metrics, tracing
 from essp_common.runtime.failpoints import failpoint
-from essp_common.video import codec
-from essp_common.worker.dead_letters import publish_dead_letter
-from essp_common.worker.reports import Reports
-from essp_decoder.protocol import of_one_seed
-from essp_decoder.sandbox import Outcome, Sandbox
+from essp_engine.decoding.protocol import of_one_seed
+from essp_engine.decoding.sandbox import Outcome, Sandbox
+from essp_engine.video import codec
+from essp_engine.worker.dead_letters import publish_dead_letter
+from essp_engine.worker.reports import Reports
 
 
 @dataclass(slots=True)

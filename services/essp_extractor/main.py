@@ -10,7 +10,7 @@ import typer
 from essp_common.runtime import ids
 from essp_common.runtime.process import serve, worker_name
 from essp_common.wiring import Adapters
-from essp_common.worker.log_shipping import LogShipper
+from essp_engine.worker.log_shipping import LogShipper
 from essp_extractor.config import ExtractorSettings
 from essp_extractor.service import build
 

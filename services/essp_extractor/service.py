@@ -1,4 +1,4 @@
-"""The extractor: a pool worker (`essp_common.worker.loop`) for one or more features.
+"""The extractor: a pool worker (`essp_engine.worker.loop`) for one or more features.
 
 A process makes all its features from one delivery of each clip, so that they share intermediate results, above all
 flow. Its consumer group is named after the features: processes with the same features divide the clips between them;
@@ -12,16 +12,16 @@ import logging
 from essp_common import topics
 from essp_common.distribution import require
 from essp_common.errors import ConfigError
-from essp_common.features import registry
 from essp_common.messages.control import ControlFeed
 from essp_common.runtime import ids
 from essp_common.runtime.process import cpu_count
 from essp_common.runtime.service import Service
 from essp_common.runtime.troubles import Troubles
 from essp_common.wiring import Adapters
-from essp_common.worker.heartbeat import Heart
-from essp_common.worker.loop import Worker, WorkerOptions
-from essp_common.worker.reports import Reports
+from essp_engine.features import registry
+from essp_engine.worker.heartbeat import Heart
+from essp_engine.worker.loop import Worker, WorkerOptions
+from essp_engine.worker.reports import Reports
 from essp_extractor.config import ExtractorSettings
 from essp_extractor.stage import ExtractStage
 

@@ -2,7 +2,7 @@
 
 The extractor reads the clip of a `ClipReady` from the cache once, and computes the features of this stage that its
 streams ask for, which share intermediate results. Then it puts each into the cache, publishes `FeatureReady`, and
-reports the feature; when the report is durable (`essp_common/worker/reports.py`), it acks the clip. An error in one
+reports the feature; when the report is durable (`essp_engine/worker/reports.py`), it acks the clip. An error in one
 stream does not affect the others: an impossible stream does not end the tries of another one, and each is reported with
 its own error. While the cache is full or a server does not answer, the extractor keeps what it computed of the clip,
 and the next attempt continues where this one stopped; where messages were lost, all of them are published again.
@@ -29,10 +29,6 @@ from essp_common.bus.port import Bus, Record
 from essp_common.cache.port import Buffer, FrameCache, stream_key
 from essp_common.errors import BadFrames, CacheMiss, EsspError, OtherRelease, PermanentError, TransientError
 from essp_common.failures import kind_of, kind_word, reason_of
-from essp_common.features import registry
-from essp_common.features.intermediates import Intermediates, extract_with
-from essp_common.features.port import Extractor, SignedExtractor
-from essp_common.features.quantization import usage
 from essp_common.messages.control import ControlFeed
 from essp_common.messages.parsing import BadMessage, parsed
 from essp_common.pb.v1.messages_pb2 import (
@@ -47,10 +43,14 @@ from essp_common.pb.v1.messages_pb2 import (
 )
 from essp_common.runtime import ids, metrics, tracing
 from essp_common.runtime.failpoints import failpoint
-from essp_common.video import codec
-from essp_common.worker.dead_letters import publish_dead_letter
-from essp_common.worker.loop import unexpected
-from essp_common.worker.reports import Reports
+from essp_engine.features import registry
+from essp_engine.features.intermediates import Intermediates, extract_with
+from essp_engine.features.port import Extractor, SignedExtractor
+from essp_engine.features.quantization import usage
+from essp_engine.video import codec
+from essp_engine.worker.dead_letters import publish_dead_letter
+from essp_engine.worker.loop import unexpected
+from essp_engine.worker.reports import Reports
 
 Snippets = Sequence[Intermediates]
 """What is known of each part of a clip, of which features are computed one by one."""

@@ -14,6 +14,7 @@ from essp_common.errors import ConfigError
 from essp_common.runtime.process import run_all
 from essp_common.runtime.service import Service
 from essp_common.wiring import Adapters
+from essp_engine.registrations import Declared, Registrations
 from essp_master.api.app import create_app
 from essp_master.api.guard import Guard, guarded
 from essp_master.api.server import ApiServer
@@ -26,7 +27,6 @@ from essp_master.pools.reconciler import Reconciler
 from essp_master.pools.rules import PoolRules
 from essp_master.pools.trainer_ranks import TrainerRanks
 from essp_master.pools.worker_registry import WorkerRegistry
-from essp_master.registrations import Declared, Registrations
 from essp_master.service import Master, build
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from essp_common.runtime import ids
 from essp_common.runtime.garbage import collect_rarely
 from essp_common.runtime.process import serve, worker_name
 from essp_common.wiring import Adapters
-from essp_common.worker.log_shipping import LogShipper
+from essp_engine.worker.log_shipping import LogShipper
 from essp_master.assembly import MasterProcess
 from essp_master.config import MasterSettings
 

@@ -45,16 +45,17 @@ from essp_common.runtime.threads import lasting, unexpected
 from essp_common.runtime.troubles import Kind
 from essp_common.validation import suggested
 from essp_common.wiring import Adapters
-from essp_common.worker.heartbeat import Heart
+from essp_engine.preflight.output import ANYBODY, Asked
+from essp_engine.preflight.preflight import Preflight
+from essp_engine.registrations import Declared
+from essp_engine.worker.heartbeat import Heart
 from essp_master.cache_watch import CacheWatch
 from essp_master.config import MasterSettings
 from essp_master.effects.history_writer import HistoryWriter
 from essp_master.effects.previews import Previews
 from essp_master.job.events import EventLog
 from essp_master.job.job import COMMANDS, Job
-from essp_master.job.output import ANYBODY, Asked
 from essp_master.job.pool_demand import PoolDemand, demand_of
-from essp_master.job.preflight import Preflight
 from essp_master.job.status_view import curves_of, status_of
 from essp_master.lifecycle.defects import Defects
 from essp_master.lifecycle.queueing import JobQueue
@@ -65,7 +66,6 @@ from essp_master.lifecycle.takeover import Takeover
 from essp_master.pools.pool_watch import PoolWatch
 from essp_master.pools.worker_registry import WorkerRegistry
 from essp_master.queue.admission import Admission
-from essp_master.registrations import Declared
 from essp_master.tracking.mlflow import MLflow
 from essp_master.tracking.tensorboard import TensorBoard
 from essp_master.tracking.tracking import Tracker, Tracking

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict
 
 from essp_common.pb.v1.messages_pb2 import LogLine as Message
 from essp_common.pb.v1.messages_pb2 import LogLines
-from essp_common.worker.log_shipping import LONGEST_ERROR, LONGEST_EVENT, MOST_LINES
+from essp_engine.worker.log_shipping import LONGEST_ERROR, LONGEST_EVENT, MOST_LINES
 
 Level = Literal["INFO", "WARNING", "ERROR", "CRITICAL"]
 LEVELS: tuple[Level, ...] = get_args(Level)

@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from essp_common.aggregation.fused import Fuse
 from essp_common.artifacts.fused_model import FusedModel
 from essp_common.artifacts.partial_scores import PartialScores, ScoredPart
 from essp_common.artifacts.predictions import Prediction, predictions
 from essp_common.artifacts.scores import ClipScores, ScoreTable, VideoScores, clips_by_video, joined
 from essp_common.artifacts.segments import Segment
 from essp_common.job.spec import HighlightSpec, JobSpec
+from essp_engine.aggregation.fused import Fuse
 from essp_predictor.highlight import clip_weights
 from essp_predictor.localisation import localise
 

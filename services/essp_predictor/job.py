@@ -15,26 +15,26 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
-from essp_common.aggregation.fused import fusion_of
 from essp_common.artifacts import layout
 from essp_common.artifacts.fused_model import open_model
 from essp_common.artifacts.partial_scores import PartialScores
 from essp_common.artifacts.predictions import write_predictions
 from essp_common.artifacts.segments import write_segments
 from essp_common.cache.port import FrameCache
-from essp_common.features.sampling import wanted_frames
 from essp_common.job.spec import stored_spec
-from essp_common.learning.wanted import Decoded, Decoding, in_flight
 from essp_common.messages.control import run_of
-from essp_common.messages.ordered import IntakeOptions, OrderedIntake
 from essp_common.messages.snapshot import completed
 from essp_common.pb.v1.messages_pb2 import Control
-from essp_common.planning.position import Position
+from essp_common.position import Position
 from essp_common.records.names import name_of, names_by_split
 from essp_common.runtime import ids
 from essp_common.runtime.failpoints import failpoint
 from essp_common.runtime.retry import Outage
 from essp_common.wiring import Adapters
+from essp_engine.aggregation.fused import fusion_of
+from essp_engine.features.sampling import wanted_frames
+from essp_engine.intake.ordered import IntakeOptions, OrderedIntake
+from essp_engine.intake.wanted import Decoded, Decoding, in_flight
 from essp_predictor.answers import FusedAnswers
 from essp_predictor.config import PredictorSettings
 from essp_predictor.scoring import Frames, StreamScorer, View, device_of

@@ -7,8 +7,8 @@ from contextlib import closing
 from essp_common.runtime import ids
 from essp_common.runtime.process import serve, worker_name
 from essp_common.wiring import Adapters
-from essp_common.worker.heartbeat import Heart
-from essp_common.worker.log_shipping import LogShipper
+from essp_engine.worker.heartbeat import Heart
+from essp_engine.worker.log_shipping import LogShipper
 from essp_predictor.config import PredictorSettings
 from essp_predictor.service import build
 

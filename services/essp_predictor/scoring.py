@@ -13,11 +13,11 @@ from essp_common.artifacts.fused_model import FusedModel, Member
 from essp_common.colour import pictures
 from essp_common.errors import ConfigError, DeviceLost, OutOfMemory
 from essp_common.job.feature_layout import FeatureLayout
-from essp_common.learning.augment import Evaluated, evaluation_view
-from essp_common.learning.head_inputs import HeadInputs
-from essp_common.learning.models import AnyClassifier, built, load_member
-from essp_common.learning.wanted import Decoded
 from essp_common.objects.port import ObjectStore
+from essp_engine.intake.wanted import Decoded
+from essp_engine.learning.augment import Evaluated, evaluation_view
+from essp_engine.learning.head_inputs import HeadInputs
+from essp_engine.learning.models import AnyClassifier, built, load_member
 
 Frames = NDArray[Any]
 View = tuple[Evaluated, FeatureLayout]

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from essp_common.artifacts.partial_scores import PartialScores, ScoredPart
 from essp_common.artifacts.scores import ScoreTable
-from essp_common.messages.ordered import Delivery, OrderedIntake
 from essp_common.runtime.failpoints import failpoint
+from essp_engine.intake.ordered import Delivery, OrderedIntake
 from essp_predictor.scoring import Frames, StreamScorer, View
 
 

@@ -6,15 +6,15 @@ import torch
 
 from essp_common.artifacts.manifest import Best, Manifest, ModelDescription, Origin
 from essp_common.artifacts.scores import ScoreTable
-from essp_common.encoders.fitting import Tell
 from essp_common.errors import ConfigError, PermanentError
-from essp_common.learning.descriptors import DescriptorClassifier
-from essp_common.learning.models import Classifier, StartingWeights, build
-from essp_common.learning.randomness import Share, seed_of
+from essp_engine.encoders.fitting import Tell
+from essp_engine.learning.descriptors import DescriptorClassifier
+from essp_engine.learning.models import Classifier, StartingWeights, build
+from essp_engine.learning.randomness import Share, seed_of
+from essp_engine.loading.batch import Batch, ClipShape
+from essp_engine.loading.device import enough_memory
 from essp_trainer.assignment import Assignment
 from essp_trainer.checkpoints.checkpoint_store import CheckpointStore
-from essp_trainer.data.batch import Batch, ClipShape
-from essp_trainer.data.device import enough_memory
 from essp_trainer.distributed.ranks import Ranks
 from essp_trainer.model.ema import Ema
 from essp_trainer.model.encoding import Encoding

@@ -29,36 +29,36 @@ from essp_common.artifacts.checkpoint import Found
 from essp_common.artifacts.manifest import Manifest
 from essp_common.artifacts.staging import parse_burst
 from essp_common.errors import ConfigError, DeviceLost, EsspError, Fenced, TransientError
-from essp_common.features.sampling import wanted_frames
-from essp_common.learning.fetch_processes import FetchProcesses
-from essp_common.learning.losses import loss
-from essp_common.learning.models import StartingWeights, starting_weights
-from essp_common.learning.networks import network
-from essp_common.learning.wanted import in_flight
 from essp_common.messages.control import ENDED, ControlFeed, ends_for_next, run_of
-from essp_common.messages.ordered import IntakeOptions, OrderedIntake
 from essp_common.messages.snapshot import completed
 from essp_common.pb.v1.messages_pb2 import Change, Control, Progress, TrainerLeft
-from essp_common.planning.position import Position
+from essp_common.position import Position
 from essp_common.runtime import ids
 from essp_common.runtime.process import cpu_count
 from essp_common.runtime.retry import retry_transient
 from essp_common.validation import suggested
 from essp_common.wiring import Adapters
+from essp_engine.features.sampling import wanted_frames
+from essp_engine.intake.fetch_processes import FetchProcesses
+from essp_engine.intake.ordered import IntakeOptions, OrderedIntake
+from essp_engine.intake.wanted import in_flight
+from essp_engine.learning.losses import loss
+from essp_engine.learning.models import StartingWeights, starting_weights
+from essp_engine.learning.networks import network
+from essp_engine.loading.batch import View
+from essp_engine.loading.device import choose_device
+from essp_engine.loading.device_feed import DeviceFeed
+from essp_engine.loading.prefetch import Prefetch, PrefetchOptions
 from essp_trainer.assignment import Assignment
 from essp_trainer.checkpoints.checkpoint_store import CheckpointStore
 from essp_trainer.checkpoints.checkpointer import Checkpointer, SavePolicy, Unsaved
 from essp_trainer.checkpoints.owner_watch import OwnerWatch
 from essp_trainer.config import TrainerConfig
-from essp_trainer.data.batch import View
-from essp_trainer.data.device import choose_device
-from essp_trainer.data.device_feed import DeviceFeed
-from essp_trainer.data.prefetch import Prefetch, PrefetchOptions
-from essp_trainer.data.releases import Releases
 from essp_trainer.distributed.consensus import Consensus, ControlSignal
 from essp_trainer.distributed.ranks import RankLost, Ranks, SingleRank
 from essp_trainer.learner import Learner
 from essp_trainer.model.meter import Clock
+from essp_trainer.releases import Releases
 from essp_trainer.reporter import Reporter
 from essp_trainer.session import Session
 from essp_trainer.views import views

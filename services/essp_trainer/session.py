@@ -44,21 +44,20 @@ from essp_common.artifacts.clip_features import store_features
 from essp_common.artifacts.early_stop import is_better
 from essp_common.artifacts.manifest import Best, Manifest, PhaseRecord
 from essp_common.cache.port import FrameCache
-from essp_common.encoders.fitting import Tell, silent
 from essp_common.errors import PermanentError
-from essp_common.messages.ordered import PhaseEnd
 from essp_common.pb.v1.messages_pb2 import EMBED, TRAIN, VALIDATION, PhasePlan
-from essp_common.planning.digest import joined
-from essp_common.planning.position import Position
+from essp_common.position import Position
 from essp_common.runtime import tracing
 from essp_common.runtime.failpoints import failpoint
 from essp_common.runtime.retry import retry_transient
+from essp_engine.encoders.fitting import Tell, silent
+from essp_engine.intake.ordered import PhaseEnd
+from essp_engine.loading.batch import Batch
+from essp_engine.loading.device_feed import DeviceFeed
+from essp_engine.planning.digest import joined
 from essp_trainer.assignment import Assignment, purpose_name
 from essp_trainer.checkpoints.checkpoint_store import CheckpointStore, TrainingState
 from essp_trainer.checkpoints.checkpointer import Checkpointer, Unsaved
-from essp_trainer.data.batch import Batch
-from essp_trainer.data.device_feed import DeviceFeed
-from essp_trainer.data.releases import Releases
 from essp_trainer.distributed.consensus import Agreement, Consensus, ControlSignal
 from essp_trainer.learner import Learner
 from essp_trainer.model.chance import no_better_than_chance
@@ -66,6 +65,7 @@ from essp_trainer.model.evaluation import clip_and_video_figures
 from essp_trainer.model.fits import FitLeft
 from essp_trainer.model.meter import Meter
 from essp_trainer.model.step_result import StepResult
+from essp_trainer.releases import Releases
 from essp_trainer.reporter import Reporter
 
 log = logging.getLogger(__name__)

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 import torch
 
 from essp_common.errors import ConfigError
-from essp_common.learning.augment import Evaluated, evaluation_cuts, evaluation_view, training_cut, training_view
-from essp_common.learning.cut import Cut
 from essp_common.pb.v1.messages_pb2 import TRAIN, ClipRef
+from essp_engine.learning.augment import Evaluated, evaluation_cuts, evaluation_view, training_cut, training_view
+from essp_engine.learning.cut import Cut
+from essp_engine.loading.batch import Frames, View, on_host
+from essp_engine.loading.device_views import DeviceViews, left_to_host, on_device
 from essp_trainer.assignment import Assignment
 from essp_trainer.config import ViewPlace
-from essp_trainer.data.batch import Frames, View, on_host
-from essp_trainer.data.device_views import DeviceViews, left_to_host, on_device
 
 
 def views(assignment: Assignment, place: ViewPlace, device: torch.device) -> tuple[View, DeviceViews | None]:

@@ -27,7 +27,7 @@ from essp_common.job.spec import JobSpec
 from essp_common.objects.directory import DirectoryStore
 from essp_common.pb.v1.messages_pb2 import Control
 from essp_common.wiring import Stores
-from essp_master.job.preflight import preflight
+from essp_engine.preflight.preflight import preflight
 from tests.adversary.storms import damaged, storm
 from tests.harness.finished_job import save_final
 from tests.harness.fleet import Fleet, adapters_in, make_job, master_over, run_to_rest

@@ -15,7 +15,7 @@ from typer.core import TyperGroup
 from essp.cli.main import app
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = (".github", "docs", "charts", "docker", "essp", "essp_common", "services", "tests", "tools")
+FOLDERS = (".github", "docs", "charts", "docker", "essp", "essp_common", "essp_engine", "services", "tests", "tools")
 DOCUMENTS = sorted(
     [*ROOT.glob("*.md"), ROOT / "benchmarks" / "README.md", *(p for f in FOLDERS for p in (ROOT / f).rglob("*.md"))]
 )
@@ -136,7 +136,7 @@ def settings() -> set[str]:
     """The environment variables that mean something: fields of settings classes, and what other files read."""
     fields = "".join(path.read_text(encoding="utf-8") for path in ROOT.glob("*/**/config.py"))
     found = {f"ESSP_{name.upper()}" for name in re.findall(r"^    (\w+): ", fields, flags=re.MULTILINE)}
-    folders = ("essp", "essp_common", "docker", "charts")
+    folders = ("essp", "essp_common", "essp_engine", "docker", "charts")
     readers = [p for f in folders for p in (ROOT / f).rglob("*") if p.suffix in (".py", ".yaml", ".tpl", ".example")]
     for path in [*readers, ROOT / "docker-compose.yml"]:
         found |= set(re.findall(r"ESSP_[A-Z0-9_]+", path.read_text(encoding="utf-8")))
@@ -207,7 +207,7 @@ def layers_of(contracts: ConfigParser, container: str) -> list[list[str]]:
     raise AssertionError(f"no layers of {container} in .importlinter")
 
 
-@pytest.mark.parametrize("container", ["essp", "essp_common"])
+@pytest.mark.parametrize("container", ["essp", "essp_common", "essp_engine"])
 def test_the_drawing_shows_the_layers_that_are_checked(container: str) -> None:
     contracts = ConfigParser()
     contracts.read(ROOT / ".importlinter")

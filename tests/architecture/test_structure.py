@@ -22,7 +22,10 @@ from tools.written import drifted
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = sorted(
-    p for folder in ("essp", "essp_common", "services") for p in (ROOT / folder).rglob("*.py") if "pb" not in p.parts
+    p
+    for folder in ("essp", "essp_common", "essp_engine", "services")
+    for p in (ROOT / folder).rglob("*.py")
+    if "pb" not in p.parts
 )
 FORBIDDEN_NAMES = {"utils.py", "helpers.py", "common.py", "manager.py", "misc.py"}
 
@@ -51,7 +54,7 @@ def test_command_line_starts_light(module: str) -> None:
 def test_a_decoders_child_starts_light() -> None:
     """It is started for each of a decoder's processes, again when it crashes, and for each job in one process."""
     heavy = {"asyncio", "boto3", "http.client", "prometheus_client", "pydantic", "ssl"}
-    code = f"import essp_decoder.child, sys; print(sorted({heavy} & sys.modules.keys()))"
+    code = f"import essp_engine.decoding.child, sys; print(sorted({heavy} & sys.modules.keys()))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
@@ -117,7 +120,7 @@ def test_every_installed_import_name_begins_with_essp() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     finder = project["tool"]["setuptools"]["packages"]["find"]
     found = {name for where in finder["where"] for name in find_packages(str(ROOT / where), include=finder["include"])}
-    rooms = {path.parent.name for path in ROOT.glob("services/*/__init__.py")} | {"essp", "essp_common"}
+    rooms = {path.parent.name for path in ROOT.glob("services/*/__init__.py")} | {"essp", "essp_common", "essp_engine"}
     assert {name.partition(".")[0] for name in found} == rooms
     assert all(name.startswith("essp") for name in rooms)
 
@@ -166,12 +169,12 @@ OWN_THREADS = {
     "essp_common/runtime/metrics.py": "each request has a guard of the standard library's",
     "essp_common/runtime/process.py": "the first error ends all services, and is raised",
     "essp_common/runtime/unbroken.py": "raised by who waits",
-    "essp_common/worker/loop.py": "raised by the worker",
+    "essp_engine/worker/loop.py": "raised by the worker",
     "services/essp_aggregator/search_child.py": "ends the process",
     "services/essp_trainer/checkpoints/packing_child.py": "ends the process",
-    "services/essp_trainer/data/device_feed.py": "raised by who takes the next batch",
-    "services/essp_trainer/data/prefetch.py": "raised by who takes the next batch",
-    "services/essp_trainer/data/releases.py": "raised by the next release",
+    "essp_engine/loading/device_feed.py": "raised by who takes the next batch",
+    "essp_engine/loading/prefetch.py": "raised by who takes the next batch",
+    "services/essp_trainer/releases.py": "raised by the next release",
     "services/essp_trainer/model/fit_child.py": "ends the process",
 }
 """Who starts threads past `essp_common/runtime/threads.py`, and why their errors do not pass unseen."""

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 from kubernetes.leaderelection.resourcelock.leaselock import LeaseLock
 
-from essp_common.features.declared import DeclaredOutput
 from essp_common.runtime import ids
+from essp_engine.features.declared import DeclaredOutput
+from essp_engine.registrations import ExtractorRow, Resources
 from essp_master.config import MasterSettings
 from essp_master.failover import leader
 from essp_master.pools import kubernetes as kubernetes_driver
 from essp_master.pools.kubernetes import KubernetesDriver
 from essp_master.pools.manifests import MADE_OF, extractor_deployment, training_job
-from essp_master.registrations import ExtractorRow, Resources
 from tests.chart import rules
 from tests.chart.api_schemas import VERSIONS, faults
 from tests.chart.network import Peer, allowed

@@ -92,7 +92,7 @@ def test_what_is_copied_is_not_ignored() -> None:
     lines = [line for name in ("wheels", *TARGETS) for line in stages()[name]]
     copied = {path for line in lines if line.startswith("COPY") for path in line.split()[1:-1]}
     copied |= {path for line in lines for path in re.findall(r"type=bind,source=([^,/][^,]*)", line)}
-    assert {"essp", "essp_common", "services", "docker/finish.sh"} <= copied
+    assert {"essp", "essp_common", "essp_engine", "services", "docker/finish.sh"} <= copied
     for path in copied:
         assert (ROOT / path).exists()
         assert any(fnmatch(path, rule) for rule in kept), path

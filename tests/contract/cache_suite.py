@@ -19,7 +19,7 @@ from essp_common.errors import CacheFull, CacheMiss, ConfigError
 from essp_common.pb.v1.messages_pb2 import FrameCodec
 from essp_common.runtime import metrics
 from essp_common.runtime.troubles import Kind
-from essp_common.video import codec
+from essp_engine.video import codec
 
 TTL_S = 600.0
 KEY = clip_key("job-a", 1, 0, 7, 0)

@@ -19,7 +19,7 @@ from essp_common.cache.seal import Seal
 from essp_common.errors import CacheMiss, EsspError, FlowUnavailable, PermanentError
 from essp_common.pb.v1.messages_pb2 import FrameCodec
 from essp_common.runtime.troubles import Kind
-from essp_common.video import codec
+from essp_engine.video import codec
 from tests.harness.proxy import Change, Proxy, before, instead, twice
 from tests.lanes import across, often
 

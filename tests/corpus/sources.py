@@ -6,7 +6,7 @@ from pathlib import Path
 
 import av
 
-from essp_common.video.synthetic import Encoding, numbered, write_video
+from essp_engine.video.synthetic import Encoding, numbered, write_video
 
 FRAMES = 10
 _FILES = {

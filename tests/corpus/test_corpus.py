@@ -35,10 +35,10 @@ from essp_common.pb.v1.messages_pb2 import (
     Video,
 )
 from essp_common.runtime.config import Settings
-from essp_common.video import codec
 from essp_common.wiring import Adapters, Stores
 from essp_decoder.config import DecoderSettings
 from essp_decoder.service import build as build_decoder
+from essp_engine.video import codec
 from tests.corpus.damage import NEVER_VIDEO, variants
 from tests.corpus.sources import FRAMES, write_sources
 

@@ -12,7 +12,7 @@ from essp_common.errors import Conflict
 from essp_common.objects.numbered_log import numbered
 from essp_common.objects.port import ObjectStore
 from essp_common.wiring import open_store
-from essp_master.registrations import Registrations, TrainerRow
+from essp_engine.registrations import Registrations, TrainerRow
 from tests.conftest import BUCKET
 from tests.faults.conftest import Begin
 from tests.faults.deployment import Deployment

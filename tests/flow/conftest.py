@@ -17,7 +17,7 @@ import essp
 from essp.catalog.build import BuildOptions, build
 from essp_common.catalog.catalog import Catalog
 from essp_common.job.spec import JobSpec, parse_spec
-from essp_common.planning.plan import uniform
+from essp_engine.planning.plan import uniform
 from tests.harness.journeys import JobOptions, job_text, make_videos
 
 

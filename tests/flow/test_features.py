@@ -12,7 +12,6 @@ from typer.testing import CliRunner
 from essp.cli.main import app
 from essp.embedded.composition import Embedded
 from essp_aggregator.assembly import assemble, final_checkpoints
-from essp_common.aggregation.fused import fusion_of
 from essp_common.artifacts import layout, scores
 from essp_common.artifacts.clip_features import release_features, store_features, with_features
 from essp_common.artifacts.fused_model import open_model
@@ -23,6 +22,7 @@ from essp_common.job.spec import AggregationSpec, JobSpec
 from essp_common.job.status import JobState, JobStatus
 from essp_common.runtime.config import Settings
 from essp_common.wiring import Stores
+from essp_engine.aggregation.fused import fusion_of
 from tests.flow.conftest import MakeJob
 from tests.harness.embedded_jobs import finish
 

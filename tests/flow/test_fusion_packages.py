@@ -25,7 +25,7 @@ QUANTILE = '''
 import numpy as np
 from pydantic import Field
 
-from essp_common.aggregation.port import StrategyParams
+from essp_engine.aggregation.port import StrategyParams
 from essp_common.artifacts.scores import fuse
 
 

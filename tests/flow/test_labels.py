@@ -21,9 +21,9 @@ from essp_common.catalog.file import read_catalog
 from essp_common.errors import ConfigError
 from essp_common.job.spec import JobSpec, parse_spec
 from essp_common.runtime.config import Settings
-from essp_common.video.synthetic import Encoding, drifting, texture, write_video
 from essp_common.wiring import Stores
-from essp_master.job.preflight import preflight
+from essp_engine.preflight.preflight import preflight
+from essp_engine.video.synthetic import Encoding, drifting, texture, write_video
 from tests.harness.embedded_jobs import complete
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.lane("promises")]

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from torch.utils.data import DataLoader
 
 import essp
-from essp_common.planning import work_units
-from essp_master.job.message_builder import MessageBuilder
-from essp_master.ledger.instructions import IssueUnits
+from essp_engine.planning import work_units
+from essp_engine.seeding.instructions import IssueUnits
+from essp_engine.seeding.message_builder import MessageBuilder
 from tests.flow.conftest import MakeJob
 from tests.harness.loops import CLIP, loader, taken
 

@@ -24,13 +24,13 @@ from essp_common.job.registered import known_loss, known_model
 from essp_common.job.spec import JobSpec
 from essp_common.job.status import JobState
 from essp_common.job.trainer_spec import TrainerSpec
-from essp_common.learning.losses import loss
-from essp_common.learning.models import Classifier
-from essp_common.learning.networks import network
 from essp_common.runtime.config import Settings
 from essp_common.wiring import Stores
-from essp_master.job.preflight import preflight
-from essp_master.registrations import Declared
+from essp_engine.learning.losses import loss
+from essp_engine.learning.models import Classifier
+from essp_engine.learning.networks import network
+from essp_engine.preflight.preflight import preflight
+from essp_engine.registrations import Declared
 from tests.flow.conftest import MakeJob
 from tests.harness.embedded_jobs import complete, finish
 from tests.harness.journeys import weights_of

@@ -24,11 +24,11 @@ from essp_common.catalog.file import write_catalog
 from essp_common.errors import PermanentError
 from essp_common.job.spec import JobSpec, parse_spec
 from essp_common.job.status import JobState
-from essp_common.planning.plan import uniform
-from essp_common.planning.position import Position
+from essp_common.position import Position
 from essp_common.runtime.config import Settings
 from essp_common.wiring import Stores
-from essp_master.job.preflight import preflight
+from essp_engine.planning.plan import uniform
+from essp_engine.preflight.preflight import preflight
 from tests.harness.embedded_jobs import complete, finish
 from tests.harness.journeys import job_text
 from tests.harness.rounding import STORED, TOLERANCE, in_double_precision

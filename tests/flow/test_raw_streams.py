@@ -10,7 +10,7 @@ import pytest
 
 import essp
 from essp.catalog.build import BuildOptions, build
-from essp_common.video.synthetic import Encoding, numbered, write_video
+from essp_engine.video.synthetic import Encoding, numbered, write_video
 
 FRAMES = 30
 ENCODINGS = {

@@ -14,11 +14,11 @@ from essp_common import topics
 from essp_common.bus.memory import MemoryBus
 from essp_common.job.spec import AggregationSpec, JobSpec
 from essp_common.pb.v1.messages_pb2 import EMBED, TEST, TRAIN, VALIDATION, DecodeSeed
-from essp_common.planning import work_units
 from essp_common.runtime.config import Settings
 from essp_common.runtime.metrics import FRAMES
-from essp_decoder.sandbox import Outcome, Sandbox
-from essp_master.job import sizing
+from essp_engine.decoding.sandbox import Outcome, Sandbox
+from essp_engine.planning import work_units
+from essp_engine.preflight import sizing
 from tests.flow.conftest import MakeJob
 from tests.harness.embedded_jobs import complete
 

@@ -18,8 +18,8 @@ from essp_common.artifacts.fused_model import open_model
 from essp_common.artifacts.predictions import read_predictions
 from essp_common.job.spec import JobSpec
 from essp_common.job.status import JobState
-from essp_common.planning.phases import Phases
 from essp_common.records.rows import open_data
+from essp_engine.planning.phases import Phases
 from tests.flow.test_journey import STORES, run_in_two
 from tests.harness.embedded_jobs import run
 from tests.harness.journeys import weights_of

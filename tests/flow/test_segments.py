@@ -17,8 +17,8 @@ from essp_common.artifacts.fused_model import open_model
 from essp_common.errors import ConfigError
 from essp_common.job.spec import JobSpec
 from essp_common.runtime.config import Settings
-from essp_common.video.synthetic import Encoding, texture, write_video
 from essp_common.wiring import Stores
+from essp_engine.video.synthetic import Encoding, texture, write_video
 from tests.harness.command_line import essp as command
 from tests.harness.embedded_jobs import complete
 

@@ -18,9 +18,9 @@ from essp_common.job.clip_spec import ClipSpec
 from essp_common.job.spec import JobSpec
 from essp_common.job.status import JobState
 from essp_common.pb.v1.messages_pb2 import TRAIN
-from essp_common.planning.plan import class_balanced, uniform
 from essp_common.runtime.config import Settings
-from essp_common.video.synthetic import Encoding, numbered, read_number, write_video
+from essp_engine.planning.plan import class_balanced, uniform
+from essp_engine.video.synthetic import Encoding, numbered, read_number, write_video
 from tests.flow.conftest import MakeJob, asked_clips
 from tests.harness.embedded_jobs import finish
 

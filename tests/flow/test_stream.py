@@ -23,7 +23,7 @@ import essp
 from essp.api.streaming import _as_ranges, _Lanes, _Windows
 from essp.catalog.build import BuildOptions, build
 from essp_common.runtime.metrics import FRAMES
-from essp_common.video.synthetic import Encoding, numbered, write_video
+from essp_engine.video.synthetic import Encoding, numbered, write_video
 from tests.harness import launcher
 
 pytestmark = pytest.mark.processes

@@ -16,10 +16,10 @@ from essp_common.artifacts.fused_model import open_model
 from essp_common.artifacts.manifest import MODEL_FILE
 from essp_common.job.spec import JobSpec
 from essp_common.job.status import JobState, JobStatus
-from essp_common.learning.models import build
-from essp_common.learning.randomness import seed_of
 from essp_common.runtime.config import Settings
 from essp_common.wiring import Stores
+from essp_engine.learning.models import build
+from essp_engine.learning.randomness import seed_of
 from tests.flow.conftest import MakeJob
 from tests.harness.embedded_jobs import finish
 

@@ -8,13 +8,13 @@ import torch
 
 from essp_common.colour import MATRICES, Colour
 from essp_common.colour import pictures as pictures_on_host
-from essp_common.features.registry import layout_of
 from essp_common.job.feature_layout import COLOURS, FeatureLayout
 from essp_common.job.trainer_spec import AugmentSpec
-from essp_common.learning.augment import Evaluated, evaluation_cuts, evaluation_view, training_cut, training_view
-from essp_common.learning.colour import pictures
-from essp_trainer.data.device import ToGpu
-from essp_trainer.data.device_views import DeviceViews
+from essp_engine.features.registry import layout_of
+from essp_engine.learning.augment import Evaluated, evaluation_cuts, evaluation_view, training_cut, training_view
+from essp_engine.learning.colour import pictures
+from essp_engine.loading.device import ToGpu
+from essp_engine.loading.device_views import DeviceViews
 
 
 @pytest.mark.parametrize("full", [False, True])

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from essp_common.errors import BadVideo, Unavailable
-from essp_common.video.probe import VideoFacts
+from essp_engine.video.probe import VideoFacts
 
 PROBE = "tests.harness.catalog_probe:probe"
 

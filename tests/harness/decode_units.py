@@ -16,10 +16,10 @@ from essp_common.pb.v1.messages_pb2 import (
     StreamRequest,
     Video,
 )
-from essp_common.video import codec
-from essp_common.video.probe import probe
-from essp_common.video.synthetic import read_number
-from essp_decoder.sandbox import Outcome
+from essp_engine.decoding.sandbox import Outcome
+from essp_engine.video import codec
+from essp_engine.video.probe import probe
+from essp_engine.video.synthetic import read_number
 
 FRAMES = 40
 SIZE = 64

@@ -26,8 +26,8 @@ from essp_common.pb.v1.messages_pb2 import (
     Recipe,
     StreamRequest,
 )
-from essp_common.video import codec
 from essp_common.wiring import Adapters, Stores
+from essp_engine.video import codec
 from essp_extractor.config import ExtractorSettings
 from essp_extractor.service import build
 from tests.harness.lossy_bus import LossyBus

@@ -13,8 +13,8 @@ from essp_common import topics
 from essp_common.artifacts.fused_model import open_model
 from essp_common.bus.port import Record
 from essp_common.pb.v1.messages_pb2 import DecodeSeed
-from essp_common.video.synthetic import Encoding, drifting, texture, write_video
 from essp_common.wiring import Stores
+from essp_engine.video.synthetic import Encoding, drifting, texture, write_video
 
 _JOB = """
 name: {name}

@@ -12,11 +12,11 @@ import pytest
 import yaml
 from kubernetes import client
 
-from essp_common.features.declared import DeclaredOutput
+from essp_engine.features.declared import DeclaredOutput
+from essp_engine.registrations import ExtractorRow, Resources
 from essp_master.pools.kubernetes import RELEASE, SCALED_BY, KubernetesDriver
 from essp_master.pools.manifests import WORK, training_name
 from essp_master.pools.port import PoolSize
-from essp_master.registrations import ExtractorRow, Resources
 from tests.harness.kubernetes_api import Cluster
 from tests.harness.waiting import until
 

@@ -85,9 +85,9 @@ _TESTS = (
     "essp.audit.invariants",
     "essp.bench.sources",
     "essp.report.page",
-    "essp_common.aggregation.attention",
-    "essp_common.aggregation.linear",
-    "essp_common.aggregation.pooling",
+    "essp_engine.aggregation.attention",
+    "essp_engine.aggregation.linear",
+    "essp_engine.aggregation.pooling",
     "essp_extractor.features.trajectories",
     "fsspec",
     "hypothesis.extra.numpy",
@@ -108,14 +108,14 @@ _TESTS = (
 _PRELOADED = {
     "plain": _MODULES,
     "torch": (*_MODULES, *_TORCH),
-    "child": ("essp_decoder.child",),
+    "child": ("essp_engine.decoding.child",),
     "worker": (*_MODULES, *_TORCH, *_TESTS),
-    "probe": ("essp.catalog.probing", "essp_common.video.probe", "essp_common.objects.s3"),
+    "probe": ("essp.catalog.probing", "essp_engine.video.probe", "essp_common.objects.s3"),
 }
 _ESSP, RANK = "essp.cli.main:main", "essp_trainer.main:as_process"
 _PYTHON = ""
 """The entry of a process that runs Python code."""
-_CHILDREN = {"child": "essp_decoder.child:main", "probe": "essp.catalog.probing:main"}
+_CHILDREN = {"child": "essp_engine.decoding.child:main", "probe": "essp.catalog.probing:main"}
 _SHARED = "ESSP_TEST_PRELOADED"
 """The environment variable with the folder in which preloaded processes wait for all workers."""
 _TORCH_COMMANDS = frozenset({"trainer", "predictor", RANK})

@@ -11,11 +11,11 @@ from essp_common.catalog.view import CatalogView
 from essp_common.job.clip_spec import ClipSpec
 from essp_common.job.data_spec import SamplingSpec
 from essp_common.pb.v1.messages_pb2 import AGGREGATOR, TEST, TRAIN, VALIDATION, PhasePlan
-from essp_common.planning.plan import plan_of
-from essp_common.planning.planned_clip import Plan
-from essp_common.planning.position import Position
+from essp_common.position import Position
+from essp_engine.planning.plan import plan_of
+from essp_engine.planning.planned_clip import Plan
+from essp_engine.seeding.clip_parts import ClipParts
 from essp_master.ledger.config import LedgerConfig
-from essp_master.ledger.parts import ClipParts
 
 CLIP_BYTES, STREAM_BYTES = 100, 60
 """The bounds; actual sizes are smaller (`LedgerSimulation.actual`)."""

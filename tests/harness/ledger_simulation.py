@@ -1,7 +1,7 @@
 """Simulates the surroundings of a ledger: decoders, extractors, a cache and consumers, each as simple as possible.
 
 Every message waits in a bag, so that a test decides which one comes next, how often, and which one never comes.
-Consumers follow the rules of `essp_common.messages.ordered`: they take clips in index order, ack a late one again, and
+Consumers follow the rules of `essp_engine.intake.ordered`: they take clips in index order, ack a late one again, and
 report `lost` when the bytes are gone.
 """
 
@@ -28,10 +28,9 @@ from essp_common.pb.v1.messages_pb2 import (
     StoppedEarly,
     Trained,
 )
-from essp_common.planning.planned_clip import PlannedClip
-from essp_common.planning.position import Position
-from essp_master.ledger.config import LedgerConfig
-from essp_master.ledger.instructions import (
+from essp_common.position import Position
+from essp_engine.planning.planned_clip import PlannedClip
+from essp_engine.seeding.instructions import (
     CompleteJob,
     FailJob,
     FinishPhase,
@@ -41,6 +40,7 @@ from essp_master.ledger.instructions import (
     ReleaseClip,
     TellOfLoops,
 )
+from essp_master.ledger.config import LedgerConfig
 from essp_master.ledger.ledger import Ledger
 from tests.harness.ledger_config import CLIP_BYTES, STREAM_BYTES
 

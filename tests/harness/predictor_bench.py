@@ -19,13 +19,8 @@ from essp_common.artifacts.predictions import Prediction, read_predictions
 from essp_common.bus.memory import MemoryBus
 from essp_common.cache.memory import MemoryCache
 from essp_common.cache.port import clip_key, stream_key
-from essp_common.features.registry import layout_of
-from essp_common.features.sampling import evenly_spaced
 from essp_common.job.fields import ParamValue
 from essp_common.job.spec import JobSpec
-from essp_common.learning.augment import Evaluated, evaluation_view
-from essp_common.learning.models import build as build_classifier
-from essp_common.learning.models import state_bytes
 from essp_common.objects.directory import DirectoryStore
 from essp_common.pb.v1.messages_pb2 import (
     FAILURE_KIND_UNSPECIFIED,
@@ -40,8 +35,13 @@ from essp_common.pb.v1.messages_pb2 import (
     PhasePlan,
     Progress,
 )
-from essp_common.video import codec
 from essp_common.wiring import Adapters, Stores
+from essp_engine.features.registry import layout_of
+from essp_engine.features.sampling import evenly_spaced
+from essp_engine.learning.augment import Evaluated, evaluation_view
+from essp_engine.learning.models import build as build_classifier
+from essp_engine.learning.models import state_bytes
+from essp_engine.video import codec
 from essp_predictor.config import PredictorSettings
 from essp_predictor.service import Predictor, build
 from tests.harness.running import running

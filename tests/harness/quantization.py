@@ -1,11 +1,11 @@
-"""What a decoded feature means: the inverse of `essp_common.features.quantization.quantize`."""
+"""What a decoded feature means: the inverse of `essp_engine.features.quantization.quantize`."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
-from essp_common.features.quantization import ZERO
+from essp_engine.features.quantization import ZERO
 
 _HALF_RANGE = 127
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from essp_common.video.synthetic import Encoding, numbered, write_video
+from essp_engine.video.synthetic import Encoding, numbered, write_video
 
 FPS = 10
 CAMERAS = ("observation.images.top", "observation.images.wrist")

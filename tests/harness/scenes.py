@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from essp_common.features import registry
-from essp_common.features.port import Extractor
+from essp_engine.features import registry
+from essp_engine.features.port import Extractor
 
 Clip = NDArray[np.uint8]
 Matrix = NDArray[np.float64]

@@ -12,12 +12,12 @@ import httpx
 from starlette.applications import Starlette
 
 from essp_common.wiring import Adapters, open_store
+from essp_engine.registrations import Registrations
 from essp_master.api.app import create_app
 from essp_master.api.server import ApiServer
 from essp_master.config import MasterSettings
 from essp_master.pools.observe_only import ObserveOnlyDriver
 from essp_master.pools.reconciler import Reconciler
-from essp_master.registrations import Registrations
 from essp_master.service import Master
 from tests.harness.fleet import Fleet, adapters_in, make_job, master_over, run_to_rest
 from tests.harness.running import running

@@ -8,8 +8,8 @@ from typing import cast
 import pytest
 from torch import nn
 
-from essp_common.learning.networks import NETWORKS, Network
-from essp_common.learning.torchvision_compat import torchvision
+from essp_engine.learning.networks import NETWORKS, Network
+from essp_engine.learning.torchvision_compat import torchvision
 
 S3D_SIDE = 32
 MVIT_SIDE = 64

@@ -25,7 +25,6 @@ from essp_common.bus.memory import MemoryBus
 from essp_common.bus.port import Bus
 from essp_common.cache.memory import MemoryCache
 from essp_common.cache.port import FrameCache, clip_key, stream_key
-from essp_common.features.registry import layout_of, names
 from essp_common.job.feature_layout import FeatureLayout
 from essp_common.job.spec import JobSpec
 from essp_common.messages.control import ControlFeed
@@ -45,10 +44,11 @@ from essp_common.pb.v1.messages_pb2 import (
     Progress,
     Purpose,
 )
-from essp_common.planning.position import Position
+from essp_common.position import Position
 from essp_common.tensors.safetensors_file import as_safetensors
-from essp_common.video import codec
 from essp_common.wiring import Adapters, Stores
+from essp_engine.features.registry import layout_of, names
+from essp_engine.video import codec
 from essp_trainer.config import TrainerConfig, TrainerSettings
 from essp_trainer.distributed.ranks import DistributedRanks, Ranks, SingleRank
 from essp_trainer.service import Trainer

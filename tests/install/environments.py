@@ -13,7 +13,7 @@ from pathlib import Path
 from tests.install.readme import ROOT
 
 EXTRA = "demo"
-_SOURCES = ("essp", "essp_common", "services", "pyproject.toml", "README.md", "LICENSE")
+_SOURCES = ("essp", "essp_common", "essp_engine", "services", "pyproject.toml", "README.md", "LICENSE")
 _OF_TORCH = re.compile(r"(torch|torchvision|triton|nvidia-.*|cuda-.*)==")
 _OURS = ("ESSP_", "PYTHON", "VIRTUAL_ENV")
 

@@ -20,8 +20,8 @@ from essp_common.job.spec import parse_spec
 from essp_common.job.status import JobState
 from essp_common.pb.v1.messages_pb2 import TRAIN, Control, DeadLetter, DecodeSeed, Seed, Video
 from essp_common.runtime.config import Settings
-from essp_common.video.synthetic import Encoding, numbered, write_video
 from essp_common.wiring import Stores, open_bus
+from essp_engine.video.synthetic import Encoding, numbered, write_video
 from tests.harness.embedded_jobs import finish
 from tests.harness.journeys import job_text
 

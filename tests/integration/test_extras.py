@@ -20,8 +20,8 @@ from essp.cli.commands import SECTIONS
 from essp_aggregator.assembly import assemble, final_checkpoints
 from essp_common.cache.memory import MemoryCache
 from essp_common.distribution import EXTRAS
-from essp_common.video.synthetic import numbered, write_video
 from essp_common.wiring import Stores
+from essp_engine.video.synthetic import numbered, write_video
 from tests.harness import launcher
 from tests.harness.finished_job import JOB, finished_job
 from tests.harness.journeys import job_text

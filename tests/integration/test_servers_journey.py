@@ -34,7 +34,7 @@ from essp_common.job.changes import next_run
 from essp_common.job.spec import JobSpec, parse_spec
 from essp_common.job.status import JobState, JobStatus
 from essp_common.objects.port import ObjectStore
-from essp_common.planning.position import Position
+from essp_common.position import Position
 from essp_common.runtime.config import Settings
 from essp_common.wiring import Stores, open_bus
 from tests.adversary.records import SAMPLES, TOPICS, Sent, foreign

@@ -10,12 +10,12 @@ import pytest
 from prometheus_client import REGISTRY
 
 from essp_common.pb.v1.messages_pb2 import DecodeSeed
-from essp_common.video.synthetic import Encoding, numbered, write_video
 from essp_common.wiring import open_store
-from essp_decoder.block_cache import BlockCache
 from essp_decoder.config import DecoderSettings
-from essp_decoder.sandbox import Sandbox
 from essp_decoder.service import sandbox_options
+from essp_engine.decoding.block_cache import BlockCache
+from essp_engine.decoding.sandbox import Sandbox
+from essp_engine.video.synthetic import Encoding, numbered, write_video
 from tests.harness.decode_units import FRAMES, kinds, numbers, unit
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("forked_decoders")]

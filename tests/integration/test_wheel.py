@@ -24,10 +24,10 @@ from pathlib import Path, PurePosixPath
 import pytest
 import yaml
 
-from essp_common.video.synthetic import numbered, write_video
+from essp_engine.video.synthetic import numbered, write_video
 
 ROOT = Path(__file__).resolve().parents[2]
-SOURCES = ("essp", "essp_common", "services")
+SOURCES = ("essp", "essp_common", "essp_engine", "services")
 PROJECT_FILES = ("pyproject.toml", "README.md", "LICENSE")
 FOLDERS_OF_THE_USER = ("services", "tests", "benchmarks", "tools")
 PAGE = ("api", "chart", "create", "dom", "events", "flow", "job", "jobs", "page", "pools", "words")
@@ -143,17 +143,17 @@ def test_the_wheel_installs_only_names_that_begin_with_essp(installation: Instal
     (record,) = installation.packages.glob("essp_video-*.dist-info/RECORD")
     files = {PurePosixPath(line.split(",")[0]) for line in record.read_text(encoding="utf-8").splitlines()}
     inside = {path for path in files if path.parts[0] != ".."}  # not the console script
-    assert {"essp", "essp_common", "essp_master", "essp_trainer"} <= {path.parts[0] for path in inside}
+    assert {"essp", "essp_common", "essp_engine", "essp_master", "essp_trainer"} <= {path.parts[0] for path in inside}
     assert [path for path in inside if not path.parts[0].startswith("essp")] == []
 
 
 def test_the_wheel_has_every_file_of_the_packages(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         packed = {name for name in archive.namelist() if ".dist-info/" not in name}
-    roots = (ROOT, ROOT, ROOT / "services")
+    roots = (ROOT, ROOT / "services")
     sources = {
         path.relative_to(root).as_posix()
-        for root, pattern in zip(roots, ("essp", "essp_common", "essp_*"), strict=True)
+        for root, pattern in zip(roots, ("essp*", "essp_*"), strict=True)
         for package in root.glob(pattern)
         if (package / "__init__.py").is_file()
         for path in package.rglob("*")
@@ -165,7 +165,7 @@ def test_the_wheel_has_every_file_of_the_packages(wheel: Path) -> None:
 
 def test_essp_comes_from_the_wheel_and_the_users_packages_come_first(installation: Installation) -> None:
     """Else the quick start below would show nothing."""
-    names = ("essp", "essp_common", "essp_master", "essp_decoder", "essp_extractor", "essp_trainer")
+    names = ("essp", "essp_common", "essp_engine", "essp_master", "essp_decoder", "essp_extractor", "essp_trainer")
     code = f"import json, {', '.join(names)}; print(json.dumps([{', '.join(f'{n}.__file__' for n in names)}]))"
     done = installation.run("python", "-c", code)
     assert done.returncode == 0, done.stderr

@@ -24,14 +24,14 @@ from essp_common.artifacts.segments import Segment, write_segments
 from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.file import read_catalog
 from essp_common.job.spec import JobSpec
-from essp_common.learning.models import restore
 from essp_common.objects.port import ObjectStore
 from essp_common.pb.v1.messages_pb2 import TEST, VALIDATION
-from essp_common.planning.phases import Phases
-from essp_common.planning.planned_clip import Plan
 from essp_common.runtime.config import Settings
-from essp_common.video.synthetic import Encoding, drifting, texture, write_video
 from essp_common.wiring import Stores
+from essp_engine.learning.models import restore
+from essp_engine.planning.phases import Phases
+from essp_engine.planning.planned_clip import Plan
+from essp_engine.video.synthetic import Encoding, drifting, texture, write_video
 from tests.harness.command_line import essp
 from tests.harness.embedded_jobs import complete
 from tests.harness.rounding import STORED, in_double_precision

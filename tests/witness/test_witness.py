@@ -14,14 +14,14 @@ from essp.catalog.build import BuildOptions, build
 from essp.embedded.composition import Embedded
 from essp_common.artifacts.manifest import ModelDescription
 from essp_common.catalog.file import read_catalog
-from essp_common.features.registry import layout_of
 from essp_common.job.spec import JobSpec
-from essp_common.learning import models
-from essp_common.learning.randomness import seed_of
 from essp_common.pb.v1.messages_pb2 import TRAIN, VALIDATION
-from essp_common.planning.phases import Phases
 from essp_common.runtime.config import Settings
 from essp_common.wiring import Stores
+from essp_engine.features.registry import layout_of
+from essp_engine.learning import models
+from essp_engine.learning.randomness import seed_of
+from essp_engine.planning.phases import Phases
 from essp_trainer.model.step_result import LaunchedStep, StepResult
 from essp_trainer.model.training import Training
 from tests.harness.embedded_jobs import complete

@@ -41,12 +41,12 @@ from essp.catalog.check.signals import (
 )
 from essp_common.errors import BadVideo
 from essp_common.pb.v1.messages_pb2 import Resize
-from essp_common.video.container import Limits, VideoFile, open_video, reason
-from essp_common.video.conversion import FrameConverter, quarter_turns
-from essp_common.video.fields import WholePictures
-from essp_common.video.notes import Pictures
-from essp_common.video.planes import rows_of
-from essp_common.video.png_profiles import packets_without_profile
+from essp_engine.video.container import Limits, VideoFile, open_video, reason
+from essp_engine.video.conversion import FrameConverter, quarter_turns
+from essp_engine.video.fields import WholePictures
+from essp_engine.video.notes import Pictures
+from essp_engine.video.planes import rows_of
+from essp_engine.video.png_profiles import packets_without_profile
 
 BLACK_S = 0.5
 FROZEN_S = 1.0

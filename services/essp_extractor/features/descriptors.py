@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from essp_common.features.intermediates import Intermediates
-from essp_common.features.opencv import load_opencv
-from essp_common.features.port import ArraySpec, FeatureParams, Needs
-from essp_common.features.sampling import centre_window
 from essp_common.job.feature_layout import DESCRIPTOR, FeatureLayout
+from essp_engine.features.intermediates import Intermediates
+from essp_engine.features.opencv import load_opencv
+from essp_engine.features.port import ArraySpec, FeatureParams, Needs
+from essp_engine.features.sampling import centre_window
 from essp_extractor.motion.fields import FlowFields, FlowMethod, MethodParams
 from essp_extractor.motion.orientation import Planes, boundary_planes, flow_planes, gradient_planes
 from essp_extractor.motion.volumes import Volume, VolumeGrid

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
-from essp_common.features.intermediates import Intermediates
-from essp_common.features.port import FeatureParams
 from essp_common.job.feature_layout import MOTION, FeatureLayout
+from essp_engine.features.intermediates import Intermediates
+from essp_engine.features.port import FeatureParams
 from essp_extractor.features.stacked import StackedFlow, StackedFlowParams
 from essp_extractor.motion.farneback import FarnebackParams
 from essp_extractor.motion.fields import Field, FlowMethod
@@ -24,7 +24,7 @@ class FlowParams(TvL1Params, FarnebackParams, StackedFlowParams):
 class Flow(StackedFlow):
     """Flow of the clip's middle `length + 1` frames: `(1, H, W, 2 * length) uint8`, channels dx0, dy0, dx1, dy1, ...
 
-    dx points right, dy down, in pixels from a frame to the next, coded as in `essp_common.features.quantization`:
+    dx points right, dy down, in pixels from a frame to the next, coded as in `essp_engine.features.quantization`:
     128 is no motion and `bound * min(H, W)` pixels are 127 steps, so the largest rounding error is half a step.
     """
 

@@ -11,9 +11,9 @@ from typing import ClassVar
 from pydantic import Field
 
 from essp_common.errors import ConfigError
-from essp_common.features.intermediates import Intermediates
-from essp_common.features.port import FeatureParams
 from essp_common.job.feature_layout import MOTION, FeatureLayout
+from essp_engine.features.intermediates import Intermediates
+from essp_engine.features.port import FeatureParams
 from essp_extractor.features.stacked import StackedFlow, StackedFlowParams
 from essp_extractor.motion.fields import Field as FlowField
 from essp_extractor.motion.fields import FlowMethod

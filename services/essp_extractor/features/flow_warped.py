@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
-from essp_common.features.intermediates import Intermediates
-from essp_common.features.port import FeatureParams
 from essp_common.job.feature_layout import MOTION, FeatureLayout
+from essp_engine.features.intermediates import Intermediates
+from essp_engine.features.port import FeatureParams
 from essp_extractor.features.stacked import StackedFlow, StackedFlowParams
 from essp_extractor.motion.camera import CameraMotion
 from essp_extractor.motion.fields import Field, FlowMethod

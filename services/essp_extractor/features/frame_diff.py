@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from essp_common.features.opencv import load_opencv
-from essp_common.features.port import ArraySpec, FeatureParams
-from essp_common.features.quantization import ZERO
-from essp_common.features.sampling import centre_window
 from essp_common.job.feature_layout import DIFFERENCES, FeatureLayout
+from essp_engine.features.opencv import load_opencv
+from essp_engine.features.port import ArraySpec, FeatureParams
+from essp_engine.features.quantization import ZERO
+from essp_engine.features.sampling import centre_window
 from essp_extractor.features.channels import side_by_side
 
 

@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from essp_common.features.opencv import load_opencv
-from essp_common.features.port import ArraySpec, FeatureParams
-from essp_common.features.sampling import centre_window
 from essp_common.job.feature_layout import COLOURS, FeatureLayout
+from essp_engine.features.opencv import load_opencv
+from essp_engine.features.port import ArraySpec, FeatureParams
+from essp_engine.features.sampling import centre_window
 from essp_extractor.features.channels import side_by_side
 
 

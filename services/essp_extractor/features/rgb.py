@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from essp_common.features.port import ArraySpec, FeatureParams
-from essp_common.features.sampling import evenly_spaced
 from essp_common.job.feature_layout import COLOURS, FeatureLayout
+from essp_engine.features.port import ArraySpec, FeatureParams
+from essp_engine.features.sampling import evenly_spaced
 
 
 class RgbParams(FeatureParams):

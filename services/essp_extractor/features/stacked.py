@@ -1,7 +1,7 @@
 """The base of features that are stacks of flow fields: parameters, shape and coding.
 
 They differ in the fields that they stack. `length` fields of a clip's middle `length + 1` frames become
-`(1, H, W, 2 * length) uint8`, coded as in `essp_common.features.quantization`: 128 is no motion, one step is
+`(1, H, W, 2 * length) uint8`, coded as in `essp_engine.features.quantization`: 128 is no motion, one step is
 `bound * min(H, W) / 127` px.
 
 The bound is a share of the frame, since a motion of the scene is twice as many pixels in frames of twice the size. In
@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from essp_common.features.intermediates import Intermediates
-from essp_common.features.port import ArraySpec, Needs
-from essp_common.features.sampling import centre_window
+from essp_engine.features.intermediates import Intermediates
+from essp_engine.features.port import ArraySpec, Needs
+from essp_engine.features.sampling import centre_window
 from essp_extractor.motion.fields import Field as FlowField
 from essp_extractor.motion.fields import FlowFields, FlowMethod, MethodParams
 

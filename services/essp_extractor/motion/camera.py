@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from essp_common.features.intermediates import Intermediates
-from essp_common.features.opencv import load_opencv
+from essp_engine.features.intermediates import Intermediates
+from essp_engine.features.opencv import load_opencv
 from essp_extractor.motion.fields import Field, FlowFields, FlowMethod, Grey
 
 Homography = NDArray[np.float64]

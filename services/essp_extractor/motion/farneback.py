@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from essp_common.features.port import FeatureParams
+from essp_engine.features.port import FeatureParams
 
 
 class FarnebackParams(FeatureParams):

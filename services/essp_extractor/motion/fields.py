@@ -23,10 +23,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from essp_common.errors import ConfigError
-from essp_common.features.intermediates import Intermediates
-from essp_common.features.opencv import load_opencv
-from essp_common.features.port import FeatureParams
-from essp_common.features.quantization import quantize
+from essp_engine.features.intermediates import Intermediates
+from essp_engine.features.opencv import load_opencv
+from essp_engine.features.port import FeatureParams
+from essp_engine.features.quantization import quantize
 from essp_extractor.motion.farneback import FarnebackParams, farneback_flow
 from essp_extractor.motion.tvl1 import TvL1Params, tvl1_flow
 
@@ -114,7 +114,7 @@ class FlowFields:
     def stacked(self, fields: Iterable[Field], bound_px: float) -> NDArray[np.uint8]:
         """Fields as the channels of one picture, `(1, H, W, 2 * fields) uint8`: dx0, dy0, dx1, dy1, ...
 
-        Coded as in `essp_common.features.quantization`.
+        Coded as in `essp_engine.features.quantization`.
         """
         codes = [quantize(each, bound_px) for each in fields]  # each at once, while it is in the processor's cache
         height, width, _ = codes[0].shape

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from essp_common.features.port import FeatureParams
+from essp_engine.features.port import FeatureParams
 
 _Plane = NDArray[np.float32]
 _SMALLEST_LEVEL = 8

@@ -8,12 +8,12 @@ from fastapi import FastAPI
 
 from essp_common import distribution
 from essp_common.job.spec import JobSpec
+from essp_engine.registrations import Registrations
 from essp_master.api import conditions, events, health, jobs, logs, page, pools, problems, registrations
 from essp_master.api.callers import OwnJobs
 from essp_master.api.guard import guarded
 from essp_master.config import MasterSettings
 from essp_master.pools.reconciler import Reconciler
-from essp_master.registrations import Registrations
 from essp_master.service import Master
 
 

@@ -11,12 +11,12 @@ from essp_common.artifacts.removal import Removal
 from essp_common.job.changes import parse_changes
 from essp_common.job.spec import JobSpec, parse_spec
 from essp_common.job.status import JobKind, JobState, JobStatus, JobSummary, StreamPreview, TrainerCurve
+from essp_engine.preflight.output import Asked
 from essp_master.api.aside import Aside
 from essp_master.api.callers import OwnJobs, caller_of
 from essp_master.api.idempotency import Answers, fingerprint
 from essp_master.api.pages import PAGE_SIZE, PAGE_SIZE_MOST, page
 from essp_master.api.problems import answers_of
-from essp_master.job.output import Asked
 from essp_master.service import Master
 
 IdempotencyKey = Annotated[

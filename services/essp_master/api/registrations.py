@@ -13,10 +13,10 @@ from typing import Annotated, TypeVar
 from fastapi import APIRouter, Header, Path, Request, Response
 
 from essp_common.errors import ConfigError
+from essp_engine.registrations import Change, ExtractorRow, Kind, Registrations, Row, TrainerRow
 from essp_master.api.aside import Aside
 from essp_master.api.callers import caller_of
 from essp_master.api.problems import PreconditionRequired, answers_of
-from essp_master.registrations import Change, ExtractorRow, Kind, Registrations, Row, TrainerRow
 
 RowName = Annotated[str, Path(pattern=r"^[a-z][a-z0-9_]{0,39}$")]
 IfMatch = Annotated[str | None, Header(max_length=100, description="The ETag that was seen.")]

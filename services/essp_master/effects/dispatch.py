@@ -12,9 +12,9 @@ from essp_common.bus.port import Bus
 from essp_common.cache.port import FrameCache, job_prefix
 from essp_common.pb.v1.messages_pb2 import Control
 from essp_common.runtime import tracing
+from essp_engine.seeding.instructions import Instruction, IssueUnits, PublishSkip, ReleaseClip
 from essp_master.effects.outbox import Effect, Outbox
 from essp_master.job.job import Job
-from essp_master.ledger.instructions import Instruction, IssueUnits, PublishSkip, ReleaseClip
 
 
 class Dispatch:

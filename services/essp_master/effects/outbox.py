@@ -18,7 +18,7 @@ from essp_common.bus.port import Bus
 from essp_common.errors import PermanentError, TransientError, Unavailable
 from essp_common.failures import reason_of
 from essp_common.runtime import threads
-from essp_common.worker.loop import unexpected
+from essp_engine.worker.loop import unexpected
 
 log = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ the cache little: one value at a time, of at most `MOST_BYTES`, and one picture 
 people watch. Nothing of the master waits for it, and what it finds gone is no error of the job.
 
 Frames are those that the stream's consumers look at, before a trainer crops and flips them; features are drawn as what
-they are (`essp_common/features/drawing.py`).
+they are (`essp_engine/features/drawing.py`).
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from numpy.typing import NDArray
 from essp_common import colour
 from essp_common.cache.port import Buffer, FrameCache
 from essp_common.errors import BadFrames, CacheMiss, ConfigError, NotFound, Unavailable
-from essp_common.features.drawing import Drawing, Picture, drawing, grid
-from essp_common.features.sampling import evenly_spaced, wanted_frames
 from essp_common.job.clip_spec import StreamSpec
 from essp_common.job.feature_layout import FeatureLayout
 from essp_common.job.spec import JobSpec
 from essp_common.job.status import PURPOSES, StreamPreview
 from essp_common.quantities import size
-from essp_common.video import codec
-from essp_master.job.stored_clips import StoredClip
+from essp_engine.features.drawing import Drawing, Picture, drawing, grid
+from essp_engine.features.sampling import evenly_spaced, wanted_frames
+from essp_engine.preflight.stored_clips import StoredClip
+from essp_engine.video import codec
 
 MOST_BYTES = 16 * 2**20
 """Of what is read, and of what it becomes when it is decoded."""

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from essp_common.aggregation.candidates import candidates
 from essp_common.errors import Conflict
 from essp_common.job.changes import MOST_CHANGES, STRATEGIES, after_all, changed, concerns, differences
 from essp_common.job.spec import JobSpec
 from essp_common.pb.v1.messages_pb2 import Change, ChangeTaken
+from essp_engine.aggregation.candidates import candidates
 
 
 class Changes:

@@ -22,16 +22,16 @@ from essp_common.pb.v1.messages_pb2 import (
     Progress,
     Stage,
 )
-from essp_common.planning.phases import Phases
-from essp_common.planning.position import Position
+from essp_common.position import Position
 from essp_common.quantities import counted
 from essp_common.runtime import ids
 from essp_common.runtime.conditions import Condition, Subject
 from essp_common.runtime.troubles import Kind
+from essp_engine.planning.phases import Phases
+from essp_engine.seeding.instructions import CompleteJob, FinishPhase, Instruction
 from essp_master.job.activity import purpose_name
 from essp_master.job.events import EventLog
 from essp_master.job.handshake import workers_of
-from essp_master.ledger.instructions import CompleteJob, FinishPhase, Instruction
 
 _EXAMPLES = 3
 

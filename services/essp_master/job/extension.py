@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from essp_common.runtime import ids
-from essp_master.job.preflight import Preflight
+from essp_engine.preflight.preflight import Preflight
 
 _SIGN_OF_LIFE_S = 10.0
 """After so long it is known which trainers are up."""

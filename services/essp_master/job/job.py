@@ -43,6 +43,11 @@ from essp_common.pb.v1.messages_pb2 import (
     StoppedEarly,
 )
 from essp_common.runtime import ids
+from essp_engine.preflight.preflight import Preflight
+from essp_engine.preflight.sizing import least_clips
+from essp_engine.preflight.stored_clips import StoredClips
+from essp_engine.seeding.instructions import Instruction, IssueUnits, TellOfChanges, TellOfLoops
+from essp_engine.seeding.message_builder import MessageBuilder
 from essp_master.job.activity import Activity
 from essp_master.job.changes import Changes
 from essp_master.job.event_reporter import EventReporter
@@ -51,14 +56,9 @@ from essp_master.job.extension import Extension
 from essp_master.job.handover import Handover
 from essp_master.job.handshake import Handshake
 from essp_master.job.life import JobLife
-from essp_master.job.message_builder import MessageBuilder
-from essp_master.job.preflight import Preflight
 from essp_master.job.recorder import Recorder
 from essp_master.job.run import Run
-from essp_master.job.sizing import least_clips
 from essp_master.job.stall_watch import StallWatch
-from essp_master.job.stored_clips import StoredClips
-from essp_master.ledger.instructions import Instruction, IssueUnits, TellOfChanges, TellOfLoops
 from essp_master.ledger.ledger import Ledger
 
 COMMANDS = {

@@ -28,9 +28,9 @@ from essp_common.pb.v1.messages_pb2 import (
     Trained,
     TrainedAttempt,
 )
-from essp_common.planning.position import Position
+from essp_common.position import Position
+from essp_engine.seeding.instructions import Instruction, IssueUnits, PublishSkip, ReleaseClip
 from essp_master.job.run import Run
-from essp_master.ledger.instructions import Instruction, IssueUnits, PublishSkip, ReleaseClip
 
 _Fact = tuple[str, str]
 """What happened (a field of `PhaseEvents`), and to which stream or consumer, if to one."""

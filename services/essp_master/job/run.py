@@ -39,10 +39,10 @@ from essp_common.pb.v1.messages_pb2 import (
 from essp_common.runtime import ids
 from essp_common.runtime.failpoints import failpoint
 from essp_common.wiring import Stores
+from essp_engine.preflight.preflight import Preflight, check_owner, has_more
+from essp_engine.preflight.resume import ResumePoints, resume_points
+from essp_engine.preflight.sizing import catch_up_bytes, catch_up_window, lead_clips
 from essp_master.job.changes import newer
-from essp_master.job.preflight import Preflight, check_owner, has_more
-from essp_master.job.resume import ResumePoints, resume_points
-from essp_master.job.sizing import catch_up_bytes, catch_up_window, lead_clips
 from essp_master.ledger.config import LedgerConfig
 from essp_master.ledger.ledger import Ledger
 

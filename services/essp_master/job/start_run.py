@@ -15,9 +15,9 @@ from essp_common.messages.control import run_of
 from essp_common.pb.v1.messages_pb2 import Change, Control
 from essp_common.runtime.failpoints import failpoint
 from essp_common.wiring import Stores
+from essp_engine.preflight.preflight import Preflight
 from essp_master.job.events import EventLog
 from essp_master.job.job import Job
-from essp_master.job.preflight import Preflight
 from essp_master.job.run import claim_run
 
 _TRIES = 5

@@ -11,13 +11,13 @@ from itertools import repeat
 from typing import NamedTuple
 
 from essp_common.pb.v1.messages_pb2 import Made, Trained
-from essp_common.planning.position import Position
+from essp_common.position import Position
+from essp_engine.seeding.clip_parts import CLIP
+from essp_engine.seeding.instructions import Instruction
 from essp_master.ledger.books import Books
 from essp_master.ledger.closing import Closer
 from essp_master.ledger.departures import Departures
-from essp_master.ledger.instructions import Instruction
 from essp_master.ledger.outstanding import Entry
-from essp_master.ledger.parts import CLIP
 from essp_master.ledger.states import WAITING
 from essp_master.ledger.stragglers import Stragglers
 

@@ -18,14 +18,14 @@ from typing import Self
 
 from essp_common.errors import ConfigError
 from essp_common.pb.v1.messages_pb2 import LedgerState
-from essp_common.planning.position import Position
+from essp_common.position import Position
+from essp_engine.seeding.clip_parts import ClipParts
 from essp_master.ledger.accounts import Counts, PhaseAccount
 from essp_master.ledger.config import LedgerConfig
 from essp_master.ledger.consumption import Consumption
 from essp_master.ledger.indices import IndexSet
 from essp_master.ledger.order import IssueOrder
 from essp_master.ledger.outstanding import Outstanding
-from essp_master.ledger.parts import ClipParts
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass, field
 
-from essp_common.planning.position import Position
+from essp_common.position import Position
 from essp_master.ledger.order import IssueOrder
 
 

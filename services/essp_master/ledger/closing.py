@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from essp_common.planning.position import Position
+from essp_common.position import Position
+from essp_engine.seeding.instructions import FinishPhase, Instruction
 from essp_master.ledger.books import Books
 from essp_master.ledger.consumption import done_by_all
-from essp_master.ledger.instructions import FinishPhase, Instruction
 from essp_master.ledger.outstanding import Entry
 from essp_master.ledger.states import REOPENED
 from essp_master.ledger.stragglers import Stragglers

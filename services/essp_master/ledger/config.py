@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from essp_common.pb.v1.messages_pb2 import PhasePlan, Stage
-from essp_common.planning.planned_clip import Plan
-from essp_common.planning.position import Position, after_epochs
-from essp_master.ledger.parts import ClipParts
+from essp_common.position import Position, after_epochs
+from essp_engine.planning.planned_clip import Plan
+from essp_engine.seeding.clip_parts import ClipParts
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from operator import and_
 from typing import Self
 
 from essp_common.pb.v1.messages_pb2 import ConsumerState
-from essp_common.planning.position import Position
+from essp_common.position import Position
 from essp_master.ledger.indices import BLOCK, IndexSet
 
 _MOST_RETIRED = 64

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from essp_common.planning.position import Position
+from essp_common.position import Position
+from essp_engine.seeding.instructions import Instruction, ReleaseClip
 from essp_master.ledger.books import Books
 from essp_master.ledger.closing import Closer
-from essp_master.ledger.instructions import Instruction, ReleaseClip
 from essp_master.ledger.outstanding import Entry
 from essp_master.ledger.states import OUT_OF_LINE, WAITING
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from essp_common.planning.position import Position
+from essp_common.position import Position
+from essp_engine.seeding.instructions import Instruction, IssueUnits
 from essp_master.ledger.books import Books
 from essp_master.ledger.closing import Closer
-from essp_master.ledger.instructions import Instruction, IssueUnits
 from essp_master.ledger.lead import Lead
 from essp_master.ledger.stragglers import Stragglers
 

@@ -42,22 +42,22 @@ from essp_common.pb.v1.messages_pb2 import (
     Progress,
     Trained,
 )
-from essp_common.planning.planned_clip import PlannedClip
-from essp_common.planning.position import Position
+from essp_common.position import Position
 from essp_common.runtime import ids
+from essp_engine.planning.planned_clip import PlannedClip
+from essp_engine.seeding.clip_parts import CLIP
+from essp_engine.seeding.instructions import CompleteJob, FailJob, Instruction, PublishSkip
 from essp_master.ledger.batches import Batches, PhaseEvent
 from essp_master.ledger.books import Books
 from essp_master.ledger.closing import Closer
 from essp_master.ledger.config import LedgerConfig
 from essp_master.ledger.credits import Credits
 from essp_master.ledger.departures import Departures
-from essp_master.ledger.instructions import CompleteJob, FailJob, Instruction, PublishSkip
 from essp_master.ledger.issuing import Issuer
 from essp_master.ledger.lead import Lead
 from essp_master.ledger.losses import Losses, consumer_of
 from essp_master.ledger.members import Members
 from essp_master.ledger.outstanding import Entry, outstanding_clips
-from essp_master.ledger.parts import CLIP
 from essp_master.ledger.stragglers import Stragglers
 from essp_master.ledger.trainers import Trainers
 

@@ -18,11 +18,11 @@ restored from an earlier state places it there.
 from __future__ import annotations
 
 from essp_common.pb.v1.messages_pb2 import Loop
-from essp_common.planning.position import Position
+from essp_common.position import Position
+from essp_engine.seeding.instructions import Instruction, TellOfLoops
 from essp_master.ledger.books import Books
 from essp_master.ledger.closing import Closer
 from essp_master.ledger.departures import Departures
-from essp_master.ledger.instructions import Instruction, TellOfLoops
 from essp_master.ledger.stragglers import Stragglers
 
 _LONGEST = 256

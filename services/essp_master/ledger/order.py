@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from essp_common.pb.v1.messages_pb2 import IssueState
-from essp_common.planning.planned_clip import PlannedClip
-from essp_common.planning.position import Position
-from essp_common.planning.work_units import units_of
+from essp_common.position import Position
+from essp_engine.planning.planned_clip import PlannedClip
+from essp_engine.planning.work_units import units_of
 from essp_master.ledger.config import LedgerConfig
 from essp_master.ledger.indices import IndexSet
 

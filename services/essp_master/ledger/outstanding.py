@@ -24,12 +24,12 @@ from dataclasses import dataclass
 from functools import partial
 
 from essp_common.pb.v1.messages_pb2 import LedgerState, OutstandingClip, PlainColumns
-from essp_common.planning.planned_clip import PlannedClip
-from essp_common.planning.position import Position
+from essp_common.position import Position
+from essp_engine.planning.planned_clip import PlannedClip
+from essp_engine.seeding.clip_parts import CLIP, ClipParts
+from essp_engine.seeding.instructions import Instruction, IssueUnits, ReleaseClip
 from essp_master.ledger.catch_up import CatchUpQueue
 from essp_master.ledger.credits import Credits
-from essp_master.ledger.instructions import Instruction, IssueUnits, ReleaseClip
-from essp_master.ledger.parts import CLIP, ClipParts
 from essp_master.ledger.plain import PlainClip, PlainClips
 from essp_master.ledger.states import (
     IN_LINE,

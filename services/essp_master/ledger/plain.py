@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from essp_common.pb.v1.messages_pb2 import PlainColumns
-from essp_common.planning.planned_clip import PlannedClip
-from essp_master.ledger.parts import CLIP, ClipParts
+from essp_engine.planning.planned_clip import PlannedClip
+from essp_engine.seeding.clip_parts import CLIP, ClipParts
 
 
 class PlainClip(NamedTuple):

@@ -22,11 +22,11 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from essp_common.pb.v1.messages_pb2 import CatchUpState, ReplacedClip
-from essp_common.planning.planned_clip import PlannedClip
-from essp_common.planning.position import Position
+from essp_common.position import Position
+from essp_engine.planning.planned_clip import PlannedClip
+from essp_engine.seeding.instructions import Instruction, IssueUnits, ReleaseClip
 from essp_master.ledger.books import Books
 from essp_master.ledger.catch_up import CatchUpQueue
-from essp_master.ledger.instructions import Instruction, IssueUnits, ReleaseClip
 from essp_master.ledger.order import IssueOrder, Unit
 from essp_master.ledger.outstanding import Entry
 from essp_master.ledger.states import OUT_OF_LINE, REOPENED, WAITING

@@ -16,14 +16,14 @@ asks for what it needs from there: what was issued is made again for it, and the
 from __future__ import annotations
 
 from essp_common.pb.v1.messages_pb2 import CheckpointReady, StoppedEarly
-from essp_common.planning.position import Position
+from essp_common.position import Position
 from essp_common.runtime import ids
+from essp_engine.seeding.instructions import Instruction
 from essp_master.ledger.batches import PhaseEvent
 from essp_master.ledger.books import Books
 from essp_master.ledger.closing import Closer
 from essp_master.ledger.consumption import Consumption
 from essp_master.ledger.departures import Departures
-from essp_master.ledger.instructions import Instruction
 from essp_master.ledger.stragglers import Stragglers
 
 

@@ -20,8 +20,8 @@ from essp_common.errors import Conflict, NotFound
 from essp_common.job.spec import JobSpec
 from essp_common.job.status import JobStatus, JobSummary
 from essp_common.validation import suggested
+from essp_engine.preflight.output import ANYBODY, Asked
 from essp_master.job.job import Job
-from essp_master.job.output import ANYBODY, Asked
 from essp_master.job.status_view import summary_of, summary_of_past
 
 

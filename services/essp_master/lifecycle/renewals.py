@@ -16,8 +16,8 @@ from essp_common.job.changes import gains
 from essp_common.job.status import JobState
 from essp_common.runtime import ids
 from essp_common.runtime.threads import guarded
+from essp_engine.preflight.preflight import Preflight
 from essp_master.job.job import Job
-from essp_master.job.preflight import Preflight
 from essp_master.job.start_run import Origin
 from essp_master.lifecycle.queueing import JobQueue
 from essp_master.lifecycle.runner import JobRunner

@@ -22,13 +22,13 @@ from essp_common.messages.control import ControlFeed
 from essp_common.pb.v1.messages_pb2 import Control, Progress
 from essp_common.runtime.failpoints import failpoint
 from essp_common.wiring import Adapters
+from essp_engine.seeding.instructions import CompleteJob, FailJob, Instruction, IssueUnits, TellOfChanges, TellOfLoops
 from essp_master.config import MasterSettings
 from essp_master.effects.dispatch import Dispatch
 from essp_master.effects.history_writer import HistoryWriter
 from essp_master.effects.outbox import Outbox
 from essp_master.job.job import COMMANDS, Job
 from essp_master.job.status_view import status_of, without_events
-from essp_master.ledger.instructions import CompleteJob, FailJob, Instruction, IssueUnits, TellOfChanges, TellOfLoops
 from essp_master.lifecycle.job_table import JobTable
 from essp_master.pools.worker_registry import WorkerRegistry
 from essp_master.tracking.tracking import Tracking

@@ -20,17 +20,17 @@ from essp_common.messages.control import ends_for_next
 from essp_common.pb.v1.messages_pb2 import Control
 from essp_common.runtime.failpoints import failpoint
 from essp_common.wiring import Adapters
+from essp_engine.preflight.output import ANYBODY, Asked
+from essp_engine.preflight.preflight import Preflight, preflight
+from essp_engine.registrations import Declared
 from essp_master.config import MasterSettings
 from essp_master.failover.recovery import under_way
 from essp_master.job.events import EventLog
 from essp_master.job.handshake import Handshake
 from essp_master.job.job import Job
-from essp_master.job.output import ANYBODY, Asked
-from essp_master.job.preflight import Preflight, preflight
 from essp_master.job.start_run import Origin, start_run
 from essp_master.lifecycle.queueing import JobQueue
 from essp_master.lifecycle.runner import JobRunner
-from essp_master.registrations import Declared
 
 log = logging.getLogger(__name__)
 

@@ -43,6 +43,7 @@ from essp_common.errors import ConfigError, EsspError, PermanentError
 from essp_common.runtime import ids
 from essp_common.runtime.conditions import Subject
 from essp_common.runtime.troubles import Kind
+from essp_engine.registrations import ExtractorRow, TrainerRow
 from essp_master.pools.informer import TIMEOUT_S, Exists, Informer, answers
 from essp_master.pools.manifests import (
     MADE_OF,
@@ -59,7 +60,6 @@ from essp_master.pools.manifests import (
 )
 from essp_master.pools.pod_trouble import shortage_of, trouble_of
 from essp_master.pools.port import CannotNow, PlatformRefuses, PoolSize, TrainingKey
-from essp_master.registrations import ExtractorRow, TrainerRow
 
 POOL = "essp.dev/pool"
 SCALED_BY = "essp.dev/scaled-by"

@@ -15,7 +15,7 @@ import yaml
 from kubernetes.utils.quantity import parse_quantity
 
 from essp_common.runtime import ids
-from essp_master.registrations import ExtractorRow, Resources, TrainerRow
+from essp_engine.registrations import ExtractorRow, Resources, TrainerRow
 
 WORK = "essp.dev/work"
 TRAINING = "essp.dev/training"

@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence, Set
 
 from essp_common.runtime.conditions import Subject
+from essp_engine.registrations import ExtractorRow, TrainerRow
 from essp_master.pools.port import PoolSize, TrainingKey
 from essp_master.pools.worker_registry import WorkerRegistry
-from essp_master.registrations import ExtractorRow, TrainerRow
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from essp_common import topics
 from essp_common.runtime import ids
 from essp_common.runtime.conditions import Lasting, Subject
 from essp_common.runtime.troubles import Kind, Troubles
-from essp_common.worker.heartbeat import INTERVAL_S
+from essp_engine.worker.heartbeat import INTERVAL_S
 from essp_master.job.pool_demand import PoolDemand
 from essp_master.pools.commands import command_of
 from essp_master.pools.load import queues

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from essp_common.errors import PermanentError, Unavailable
 from essp_common.runtime.conditions import Subject
-from essp_master.registrations import ExtractorRow, TrainerRow
+from essp_engine.registrations import ExtractorRow, TrainerRow
 
 TrainingKey = tuple[str, str]
 """Job and trainer."""

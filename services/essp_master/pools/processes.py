@@ -24,9 +24,9 @@ from essp_common.runtime import ids
 from essp_common.runtime.conditions import Subject
 from essp_common.runtime.process import cpu_count, process_name
 from essp_common.runtime.troubles import Kind
+from essp_engine.registrations import ExtractorRow, TrainerRow
 from essp_master.pools.commands import command_of
 from essp_master.pools.port import PoolSize, TrainingKey
-from essp_master.registrations import ExtractorRow, TrainerRow
 
 log = logging.getLogger(__name__)
 

@@ -27,7 +27,7 @@ from essp_common.errors import ConfigError, Conflict, NotFound
 from essp_common.objects.numbered_log import REMEDY, NumberedLog
 from essp_common.objects.port import ObjectStore
 from essp_common.validation import problems
-from essp_master.registrations import check_bounds
+from essp_engine.registrations import check_bounds
 
 PREFIX = "pools/"
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from essp_common.pb.v1.messages_pb2 import Heartbeat
 from essp_common.runtime.troubles import Kind, Troubles
-from essp_common.worker.heartbeat import INTERVAL_S
+from essp_engine.worker.heartbeat import INTERVAL_S
 
 GONE_S = 4 * INTERVAL_S
 """A worker that was silent for so long is no longer up."""

@@ -38,14 +38,14 @@ from essp_common.artifacts.scores import ScoreTable
 from essp_common.artifacts.staging import Burst, Staging
 from essp_common.errors import ConfigError, EsspError, TransientError
 from essp_common.job.trainer_spec import CheckpointSpec
-from essp_common.learning.models import AnyClassifier, as_tensors, restore
 from essp_common.objects.port import ObjectStore
 from essp_common.pb.v1.messages_pb2 import VALIDATION, CheckpointReady, PhasePlan
-from essp_common.planning.digest import as_text, from_text
-from essp_common.planning.position import Position
+from essp_common.position import Position
 from essp_common.quantities import size
 from essp_common.runtime.metrics import CHECKPOINT_COPY_SECONDS, CHECKPOINTS
 from essp_common.tensors.packed import Packing
+from essp_engine.learning.models import AnyClassifier, as_tensors, restore
+from essp_engine.planning.digest import as_text, from_text
 from essp_trainer.assignment import Assignment, purpose_name
 from essp_trainer.checkpoints.packing import PackingThread, StatePacking
 from essp_trainer.checkpoints.packing_process import PackingProcess
@@ -66,7 +66,7 @@ class TrainingState:
     epoch: int = 0
     """The epoch of the last clip trained."""
     digest: int = 0
-    """Digest of the clips before `position` that this rank has seen; see `essp_common/planning/digest.py`."""
+    """Digest of the clips before `position` that this rank has seen; see `essp_engine/planning/digest.py`."""
     best: Best | None = None
     history: list[PhaseRecord] = field(default_factory=list)
     running: dict[str, float] = field(default_factory=dict)

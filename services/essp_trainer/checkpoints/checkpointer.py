@@ -28,18 +28,18 @@ from essp_common.artifacts.checkpoint_files import BadCheckpoint
 from essp_common.artifacts.manifest import Manifest
 from essp_common.bus.port import Record
 from essp_common.errors import ConfigError, EsspError, Fenced, PermanentError, StorageFull, TransientError, Unavailable
-from essp_common.messages.ordered import Delivery
-from essp_common.planning.digest import as_text, from_text, joined
-from essp_common.planning.position import Position
+from essp_common.position import Position
 from essp_common.runtime.failpoints import failpoint
 from essp_common.runtime.metrics import CHECKPOINTS
 from essp_common.runtime.retry import retry_transient
+from essp_engine.intake.ordered import Delivery
+from essp_engine.planning.digest import as_text, from_text, joined
 from essp_trainer.checkpoints.checkpoint_store import CheckpointStore, Snapshot, TrainingState
 from essp_trainer.checkpoints.saves import Saves
-from essp_trainer.data.releases import Releases
 from essp_trainer.distributed.ranks import Ranks
 from essp_trainer.model.meter import Clock
 from essp_trainer.model.port import Trainable
+from essp_trainer.releases import Releases
 from essp_trainer.reporter import Reporter
 
 log = logging.getLogger(__name__)

@@ -14,10 +14,10 @@ from enum import IntEnum
 import numpy as np
 import torch
 
-from essp_common.learning.randomness import Share
-from essp_common.messages.ordered import PhaseEnd
 from essp_common.pb.v1.messages_pb2 import Change, Control
-from essp_trainer.data.batch import Batch, ClipShape
+from essp_engine.intake.ordered import PhaseEnd
+from essp_engine.learning.randomness import Share
+from essp_engine.loading.batch import Batch, ClipShape
 from essp_trainer.distributed.ranks import Ranks
 
 _FIXED = 8

@@ -12,7 +12,7 @@ computes gradients of zero.
 A network that chooses by what it sees, such as one of experts, may use a parameter on some ranks and on others not. All
 ranks send the same numbers nevertheless: zeros in its place, and of each parameter whether it had a part. One that had
 none on any rank keeps no gradient, as on one rank. Where batch normalisations exchange numbers during the backward
-pass, too, such parameters have buckets of their own (`essp_common/learning/branches.py`), which are sent after it: a
+pass, too, such parameters have buckets of their own (`essp_engine/learning/branches.py`), which are sent after it: a
 bucket that is full on one rank alone would go out before a normalisation there, and after it elsewhere.
 """
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from essp_common.learning.randomness import Share
-from essp_trainer.data.device import sent
+from essp_engine.learning.randomness import Share
+from essp_engine.loading.device import sent
 from essp_trainer.distributed.ranks import Ranks
 
 

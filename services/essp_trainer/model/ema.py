@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from essp_common.learning.models import Classifier
+from essp_engine.learning.models import Classifier
 
 
 class Ema:

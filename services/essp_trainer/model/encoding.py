@@ -18,14 +18,14 @@ import logging
 import numpy as np
 from numpy.typing import NDArray
 
-from essp_common.encoders.classifier import LinearClassifier
-from essp_common.encoders.fitting import Tell
-from essp_common.encoders.rows import Entries, Sample
 from essp_common.errors import PermanentError
-from essp_common.learning.descriptors import DescriptorClassifier
-from essp_common.learning.randomness import Share
+from essp_engine.encoders.classifier import LinearClassifier
+from essp_engine.encoders.fitting import Tell
+from essp_engine.encoders.rows import Entries, Sample
+from essp_engine.learning.descriptors import DescriptorClassifier
+from essp_engine.learning.randomness import Share
+from essp_engine.loading.batch import Batch
 from essp_trainer.assignment import Assignment
-from essp_trainer.data.batch import Batch
 from essp_trainer.distributed.ranks import Ranks
 from essp_trainer.model.fits import fitted
 from essp_trainer.model.fitted import CLIPS, NOTHING, Fitted

@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from essp_common.artifacts.figures import Labels, figures, log_losses, top_k
 from essp_common.artifacts.scores import ScoreTable, by_video, name_of_clip
 from essp_common.errors import PermanentError
-from essp_common.learning.head_inputs import HeadInputs
-from essp_common.learning.models import AnyClassifier, Classifier
-from essp_common.messages.ordered import Delivery
 from essp_common.pb.v1.messages_pb2 import ClipRef
-from essp_trainer.data.batch import Batch
-from essp_trainer.data.device import enough_memory
+from essp_engine.intake.ordered import Delivery
+from essp_engine.learning.head_inputs import HeadInputs
+from essp_engine.learning.models import AnyClassifier, Classifier
+from essp_engine.loading.batch import Batch
+from essp_engine.loading.device import enough_memory
 from essp_trainer.model.step_result import StepResult
 
 

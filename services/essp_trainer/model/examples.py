@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from essp_common.learning.mixing import Blend
+from essp_engine.learning.mixing import Blend
 
 
 class Examples:

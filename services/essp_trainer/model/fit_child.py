@@ -23,9 +23,9 @@ from typing import Any
 
 import numpy as np
 
-from essp_common.encoders.classifier import fitted_classifier
-from essp_common.encoders.encoder import fitted_encoder
-from essp_common.encoders.fitting import Tell
+from essp_engine.encoders.classifier import fitted_classifier
+from essp_engine.encoders.encoder import fitted_encoder
+from essp_engine.encoders.fitting import Tell
 from essp_trainer.model.fit_messages import Arrays, Failed, Learned, Request, Step
 
 

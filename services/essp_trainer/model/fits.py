@@ -19,9 +19,9 @@ from contextlib import closing
 from multiprocessing import Pipe
 from typing import Any
 
-from essp_common.encoders.fitting import Tell
 from essp_common.errors import PermanentError, Unavailable
 from essp_common.runtime.children import module_command
+from essp_engine.encoders.fitting import Tell
 from essp_trainer.model.fit_child import FITS
 from essp_trainer.model.fit_messages import Arrays, Failed, Learned, Request, Step
 

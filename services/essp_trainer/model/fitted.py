@@ -5,7 +5,7 @@
 Encoders of descriptors (`encoding.py`) and probes of networks (`probing.py`) learn in this way.
 
 What is sampled depends on the seed of the training, the epoch, the index of the clip and the place of the row
-(`essp_common/encoders/rows.py`). So a resumed training, another order of arrival and other batches give the same
+(`essp_engine/encoders/rows.py`). So a resumed training, another order of arrival and other batches give the same
 sample. Each rank makes the vectors of its own clips, and all of them keep the same samples; they fit the same
 classifier, and take over that of rank 0 to the last bit.
 
@@ -27,10 +27,10 @@ from torch import Tensor, nn
 
 from essp_common.artifacts.figures import log_losses
 from essp_common.artifacts.manifest import MODEL_FILE, OPTIMIZER_FILE
-from essp_common.encoders.classifier import LinearClassifier, softmax
-from essp_common.encoders.fitting import Tell
-from essp_common.encoders.rows import Entries, Sample, tickets
-from essp_common.learning.models import (
+from essp_engine.encoders.classifier import LinearClassifier, softmax
+from essp_engine.encoders.fitting import Tell
+from essp_engine.encoders.rows import Entries, Sample, tickets
+from essp_engine.learning.models import (
     AnyClassifier,
     as_tensors,
     load_state,
@@ -39,9 +39,9 @@ from essp_common.learning.models import (
     state_bytes,
     tensors_of,
 )
-from essp_common.learning.randomness import Share
+from essp_engine.learning.randomness import Share
+from essp_engine.loading.batch import Batch, ClipShape
 from essp_trainer.assignment import Assignment
-from essp_trainer.data.batch import Batch, ClipShape
 from essp_trainer.distributed.ranks import Ranks
 from essp_trainer.model.fits import FitLeft, fitted
 from essp_trainer.model.port import Files

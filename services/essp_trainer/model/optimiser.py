@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from essp_common.errors import ConfigError
 from essp_common.job.trainer_spec import OptimizerSpec
-from essp_common.learning.models import Classifier
+from essp_engine.learning.models import Classifier
 
 _SCALE, _TRACKER = "gradient/scale", "gradient/growth_tracker"
 _STEPS, _SQUARE = "steps/", "square/"

@@ -8,10 +8,10 @@ from typing import Protocol
 
 from torch import Tensor
 
-from essp_common.encoders.fitting import Tell
-from essp_common.learning.models import AnyClassifier
-from essp_common.learning.randomness import Share
-from essp_trainer.data.batch import Batch, ClipShape
+from essp_engine.encoders.fitting import Tell
+from essp_engine.learning.models import AnyClassifier
+from essp_engine.learning.randomness import Share
+from essp_engine.loading.batch import Batch, ClipShape
 from essp_trainer.model.step_result import LaunchedStep, StepResult
 
 Files = dict[str, Mapping[str, Tensor]]

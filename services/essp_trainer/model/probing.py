@@ -15,15 +15,15 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from essp_common.encoders.classifier import LinearClassifier
-from essp_common.encoders.fitting import Tell
 from essp_common.errors import PermanentError
-from essp_common.learning.head_inputs import HeadInputs
-from essp_common.learning.models import Classifier
-from essp_common.learning.randomness import Share
+from essp_engine.encoders.classifier import LinearClassifier
+from essp_engine.encoders.fitting import Tell
+from essp_engine.learning.head_inputs import HeadInputs
+from essp_engine.learning.models import Classifier
+from essp_engine.learning.randomness import Share
+from essp_engine.loading.batch import Batch
+from essp_engine.loading.device import enough_memory, half_type
 from essp_trainer.assignment import Assignment
-from essp_trainer.data.batch import Batch
-from essp_trainer.data.device import enough_memory, half_type
 from essp_trainer.distributed.ranks import Ranks
 from essp_trainer.model.fitted import CLIPS, Fitted, Head
 from essp_trainer.model.step_result import StepResult

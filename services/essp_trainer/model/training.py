@@ -21,21 +21,21 @@ import torch
 from torch import Tensor, nn
 
 from essp_common.artifacts.manifest import MODEL_FILE, OPTIMIZER_FILE, TRAINED_FILE
-from essp_common.encoders.fitting import Tell
 from essp_common.errors import ConfigError
 from essp_common.job.trainer_spec import TrainerSpec
-from essp_common.learning.branches import gradients_that_wait
-from essp_common.learning.clip_order import require_clips_first
-from essp_common.learning.losses import loss
-from essp_common.learning.mixing import blend_of
-from essp_common.learning.models import Classifier, load_tensors
-from essp_common.learning.normalisation import batch_norms, take_any_batch
-from essp_common.learning.randomness import Share, seed_of
-from essp_common.learning.scores import Scores
-from essp_common.messages.ordered import largest_share
+from essp_engine.encoders.fitting import Tell
+from essp_engine.intake.ordered import largest_share
+from essp_engine.learning.branches import gradients_that_wait
+from essp_engine.learning.clip_order import require_clips_first
+from essp_engine.learning.losses import loss
+from essp_engine.learning.mixing import blend_of
+from essp_engine.learning.models import Classifier, load_tensors
+from essp_engine.learning.normalisation import batch_norms, take_any_batch
+from essp_engine.learning.randomness import Share, seed_of
+from essp_engine.learning.scores import Scores
+from essp_engine.loading.batch import Batch, ClipShape
+from essp_engine.loading.device import enough_memory, half_type, launches, sent
 from essp_trainer.assignment import Assignment
-from essp_trainer.data.batch import Batch, ClipShape
-from essp_trainer.data.device import enough_memory, half_type, launches, sent
 from essp_trainer.distributed.gradients import GradientSum
 from essp_trainer.distributed.partners import partners
 from essp_trainer.distributed.ranks import Ranks

@@ -29,9 +29,9 @@ from essp.catalog.summary import summarize
 from essp_common.catalog.file import read_catalog
 from essp_common.job.clip_spec import ClipSpec
 from essp_common.pb.v1.messages_pb2 import Resize, Seed
-from essp_common.planning.plan import uniform
-from essp_common.video.reader import Reader
 from essp_common.wiring import Stores
+from essp_engine.planning.plan import uniform
+from essp_engine.video.reader import Reader
 
 TINY = VideoSet("h264", 12, 96, 80, frames=30, videos=2)
 

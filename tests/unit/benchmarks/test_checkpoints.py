@@ -9,8 +9,8 @@ import torch
 
 from benchmarks.check_qzp import WAYS
 from benchmarks.checkpoint_saver import Saver, torch_save
-from essp_common.learning.models import as_tensors
 from essp_common.tensors.packed import Packing, unpack
+from essp_engine.learning.models import as_tensors
 
 
 @pytest.mark.parametrize("packing", [way.packing for way in WAYS if way.name in ("Z", "P", "ZP")])

@@ -14,16 +14,16 @@ from scipy.optimize import minimize
 from scipy.special import softmax
 
 from essp_aggregator import fusion
-from essp_common.aggregation import registry, weights
-from essp_common.aggregation.candidates import Candidate, candidates
-from essp_common.aggregation.means import Average
-from essp_common.aggregation.port import Parts, State, StrategyParams
 from essp_common.artifacts.figures import figures, log_loss
 from essp_common.artifacts.fused_model import Evaluation, Strategy
 from essp_common.artifacts.scores import ClipScores, Rule, VideoScores, fuse, mix
 from essp_common.errors import ConfigError
 from essp_common.job.spec import AggregationSpec, StrategySpec
-from tests.unit.essp_common.aggregation.scored_clips import one_telling_clip, scored_clips
+from essp_engine.aggregation import registry, weights
+from essp_engine.aggregation.candidates import Candidate, candidates
+from essp_engine.aggregation.means import Average
+from essp_engine.aggregation.port import Parts, State, StrategyParams
+from tests.unit.essp_engine.aggregation.scored_clips import one_telling_clip, scored_clips
 
 RNG = np.random.Generator(np.random.Philox(7))
 

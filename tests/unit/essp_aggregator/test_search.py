@@ -18,12 +18,12 @@ from essp_aggregator.fusion import Aligned, Trial, align, in_turn, try_candidate
 from essp_aggregator.search import Progress, Search, work
 from essp_aggregator.search_child import answer, packed, unpacked
 from essp_aggregator.shared_scores import SharedScores, scores_at
-from essp_common.aggregation.candidates import Candidate, candidates
 from essp_common.errors import PermanentError
 from essp_common.job.spec import AggregationSpec
 from essp_common.tensors.packed import pack
+from essp_engine.aggregation.candidates import Candidate, candidates
 from tests.lanes import often
-from tests.unit.essp_common.aggregation.scored_clips import any_clips
+from tests.unit.essp_engine.aggregation.scored_clips import any_clips
 
 pytestmark = pytest.mark.lane("promises")
 
@@ -38,7 +38,7 @@ GRID: list[Any] = [
 TROUBLE = '''
 import os, signal
 
-from essp_common.aggregation.means import Average
+from essp_engine.aggregation.means import Average
 
 
 class Dies(Average):

@@ -20,7 +20,6 @@ from essp_aggregator.config import AggregatorSettings
 from essp_aggregator.fusion import try_candidates
 from essp_aggregator.service import Aggregator, build
 from essp_common import topics
-from essp_common.aggregation.fused import fusion_of
 from essp_common.artifacts import checkpoint_writer, fused_model, layout, scores
 from essp_common.artifacts.figures import figures
 from essp_common.artifacts.fused_model import FEW_VIDEOS, FusedModel, member_weights, open_model, read_model
@@ -34,6 +33,7 @@ from essp_common.objects.directory import DirectoryStore
 from essp_common.objects.port import ObjectInfo
 from essp_common.pb.v1.messages_pb2 import AGGREGATOR, CheckpointReady, Control, JobSnapshot, PhaseReport, Progress
 from essp_common.wiring import Adapters, Stores
+from essp_engine.aggregation.fused import fusion_of
 from tests.harness import finished_job as finished_job_module
 from tests.harness.finished_job import (
     BEST_EPOCH,

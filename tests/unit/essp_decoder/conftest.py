@@ -1,35 +1,5 @@
-"""Videos to decode, and the child process that does it."""
+"""Videos to decode, and the child process that does it: those of the tests of decoding."""
 
-from __future__ import annotations
+from tests.unit.essp_engine.decoding.conftest import folder, options, sandbox
 
-from collections.abc import Iterator
-from contextlib import closing
-from pathlib import Path
-
-import pytest
-
-from essp_common.video.synthetic import Encoding, numbered, write_video
-from essp_decoder.config import DecoderSettings
-from essp_decoder.sandbox import Sandbox, SandboxOptions
-from essp_decoder.service import sandbox_options
-from tests.harness.decode_units import FRAMES
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("videos")
-    write_video(folder / "a.mp4", numbered(FRAMES), Encoding(bframes=2))
-    write_video(folder / "b.avi", numbered(FRAMES), Encoding(codec="mpeg4"))
-    (folder / "text.mp4").write_text("no video at all " * 100)
-    return folder
-
-
-@pytest.fixture
-def options(folder: Path) -> SandboxOptions:
-    return sandbox_options(DecoderSettings(stores=(f"file://{folder}",)))
-
-
-@pytest.fixture
-def sandbox(options: SandboxOptions) -> Iterator[Sandbox]:
-    with closing(Sandbox(options)) as sandbox:
-        yield sandbox
+__all__ = ["folder", "options", "sandbox"]

@@ -29,11 +29,11 @@ from essp_common.pb.v1.messages_pb2 import (
     Progress,
 )
 from essp_common.wiring import Adapters, Stores
-from essp_common.worker.reports import Reports
 from essp_decoder.config import DecoderSettings
-from essp_decoder.sandbox import Outcome, Sandbox
 from essp_decoder.service import build
 from essp_decoder.stage import DecodeStage
+from essp_engine.decoding.sandbox import Outcome, Sandbox
+from essp_engine.worker.reports import Reports
 from tests.harness.decode_units import FRAMES, SIZE, numbers, unit
 from tests.harness.lossy_bus import LossyBus
 from tests.harness.waiting import LONGEST_S

@@ -16,13 +16,13 @@ from essp_common.bus.port import Subscription
 from essp_common.cache.memory import MemoryCache
 from essp_common.cache.port import Buffer, Part, Summed, stream_key
 from essp_common.errors import BadVideo, CacheFull, ConfigError, OtherRelease, PermanentError, Unavailable
-from essp_common.features import registry
-from essp_common.features.port import ArraySpec, Extractor
-from essp_common.features.quantization import usage
 from essp_common.messages.control import ControlFeed
 from essp_common.pb.v1.messages_pb2 import CRASHED, EXTRACTOR, LOST, Control
-from essp_common.video import codec
-from essp_common.worker.reports import Reports
+from essp_engine.features import registry
+from essp_engine.features.port import ArraySpec, Extractor
+from essp_engine.features.quantization import usage
+from essp_engine.video import codec
+from essp_engine.worker.reports import Reports
 from essp_extractor.features.frame_diff import FrameDiff
 from essp_extractor.features.frame_stack import FrameStack
 from essp_extractor.stage import ExtractStage

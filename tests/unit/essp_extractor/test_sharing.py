@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from essp_common import topics
-from essp_common.features import registry
+from essp_engine.features import registry
 from essp_extractor.motion.fields import Field, FlowFields, Grey
 from tests.harness.extractor_bench import ExtractorBench, frames_at, stream
 

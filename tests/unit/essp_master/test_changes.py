@@ -21,7 +21,7 @@ from essp_common.pb.v1.messages_pb2 import (
     Finished,
     Progress,
 )
-from essp_common.planning.position import Position
+from essp_common.position import Position
 from essp_common.wiring import Adapters
 from essp_master.job.changes import Changes
 from tests.harness.fleet import Fleet, make_job, run_to_rest

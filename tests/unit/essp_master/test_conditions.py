@@ -24,7 +24,7 @@ from essp_common.pb.v1.messages_pb2 import CheckpointReady, Heartbeat, Progress,
 from essp_common.runtime.conditions import SEEN_S
 from essp_common.runtime.troubles import MEANINGS, Kind
 from essp_common.wiring import Adapters
-from essp_common.worker.heartbeat import INTERVAL_S
+from essp_engine.worker.heartbeat import INTERVAL_S
 from essp_master import service
 from essp_master.api.app import create_app
 from essp_master.config import MasterSettings

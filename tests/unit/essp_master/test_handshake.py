@@ -15,7 +15,7 @@ from essp_common.job.status import JobState
 from essp_common.pb.v1.messages_pb2 import Heartbeat, Progress
 from essp_common.runtime.troubles import Kind
 from essp_common.wiring import Adapters
-from essp_common.worker.heartbeat import INTERVAL_S
+from essp_engine.worker.heartbeat import INTERVAL_S
 from essp_master.config import MasterSettings
 from essp_master.job.handshake import Handshake, workers_of
 from essp_master.ledger.ledger import Ledger

@@ -31,9 +31,9 @@ from essp_common.pb.v1.messages_pb2 import (
 )
 from essp_common.runtime import ids
 from essp_common.wiring import Adapters
+from essp_engine.preflight.preflight import preflight
 from essp_master import service
 from essp_master.job import run, start_run
-from essp_master.job.preflight import preflight
 from essp_master.lifecycle import starter
 from essp_master.service import Master
 from tests.harness.fleet import Clock, Fleet, run_to_rest

@@ -15,17 +15,17 @@ from numpy.typing import NDArray
 from essp_common.cache.port import Buffer, Part, clip_key, stream_key
 from essp_common.colour import Colour
 from essp_common.errors import NotFound
-from essp_common.features.drawing import flow_picture
-from essp_common.features.quantization import ZERO
 from essp_common.job.clip_spec import StreamSpec
 from essp_common.job.feature_layout import COLOURS, DESCRIPTOR, MOTION, FeatureLayout
 from essp_common.job.status import StreamPreview
 from essp_common.pb.v1.messages_pb2 import TRAIN, FrameCodec, Made, Progress
-from essp_common.video import codec
 from essp_common.wiring import Adapters
+from essp_engine.features.drawing import flow_picture
+from essp_engine.features.quantization import ZERO
+from essp_engine.preflight.stored_clips import StoredClip
+from essp_engine.video import codec
 from essp_master.effects import previews
 from essp_master.effects.previews import Previews
-from essp_master.job.stored_clips import StoredClip
 from tests.harness.fleet import Clock, FleetOf, make_job, master_over
 
 RAW = FrameCodec(name="raw")

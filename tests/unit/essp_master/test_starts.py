@@ -19,12 +19,12 @@ from essp_common.job.status import JobState, stored_status
 from essp_common.objects.directory import DirectoryStore
 from essp_common.objects.port import ObjectInfo
 from essp_common.pb.v1.messages_pb2 import TRAIN, VALIDATION, CheckpointReady, Progress
-from essp_common.planning.position import Position
+from essp_common.position import Position
 from essp_common.runtime import ids
 from essp_common.wiring import Adapters
+from essp_engine.preflight.output import Asked
+from essp_engine.preflight.preflight import Preflight, preflight
 from essp_master.effects.history_writer import HistoryWriter
-from essp_master.job.output import Asked
-from essp_master.job.preflight import Preflight, preflight
 from essp_master.lifecycle import starter
 from tests.harness.fleet import FleetOf, make_job, master_over, run_to_rest, save_checkpoint
 from tests.harness.waiting import LONGEST_S

@@ -28,8 +28,8 @@ from essp_common.pb.v1.messages_pb2 import (
 )
 from essp_common.runtime import ids
 from essp_common.wiring import Adapters
+from essp_engine.preflight import preflight
 from essp_master.config import MasterSettings
-from essp_master.job import preflight
 from essp_master.lifecycle.job_table import JobTable
 from essp_master.service import Master
 from tests.harness.fleet import SIZES, Clock, Fleet, run_to_rest

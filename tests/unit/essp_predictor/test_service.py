@@ -18,8 +18,6 @@ from essp_common.bus.memory import MemoryBus, MemorySubscription
 from essp_common.bus.port import Record
 from essp_common.errors import DeviceLost
 from essp_common.job.spec import JobSpec
-from essp_common.learning.models import Classifier
-from essp_common.learning.scores import Scores
 from essp_common.messages.control import ControlFeed
 from essp_common.objects.directory import DirectoryStore
 from essp_common.pb.v1.messages_pb2 import (
@@ -29,6 +27,8 @@ from essp_common.pb.v1.messages_pb2 import (
     Control,
     JobSnapshot,
 )
+from essp_engine.learning.models import Classifier
+from essp_engine.learning.scores import Scores
 from essp_predictor import service
 from essp_predictor.config import PredictorSettings
 from essp_predictor.service import build

@@ -13,13 +13,13 @@ from sklearn.linear_model import LogisticRegression
 from essp_common.artifacts import checkpoint, layout, scores
 from essp_common.artifacts.clip_features import with_features
 from essp_common.artifacts.manifest import OPTIMIZER_FILE, Manifest
-from essp_common.encoders.encoder import Encoder, fitted_encoder
-from essp_common.encoders.rows import descriptors_of, tickets
 from essp_common.errors import PermanentError
 from essp_common.job.spec import JobSpec
-from essp_common.learning.descriptors import DescriptorClassifier
-from essp_common.learning.models import restore
 from essp_common.pb.v1.messages_pb2 import EMBED, TRAIN, VALIDATION, Control, Fit, PhasePlan
+from essp_engine.encoders.encoder import Encoder, fitted_encoder
+from essp_engine.encoders.rows import descriptors_of, tickets
+from essp_engine.learning.descriptors import DescriptorClassifier
+from essp_engine.learning.models import restore
 from tests.harness.training_jobs import (
     CLASSES,
     ClipPosition,

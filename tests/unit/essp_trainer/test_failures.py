@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from essp_common.errors import ConfigError, DeviceLost, OutOfMemory
-from essp_common.learning.models import Classifier
-from essp_common.learning.scores import Scores
 from essp_common.pb.v1.messages_pb2 import (
     ERROR,
     MEMORY,
 )
+from essp_engine.learning.models import Classifier
+from essp_engine.learning.scores import Scores
 from tests.harness.training_jobs import (
     Stage,
     job_spec,

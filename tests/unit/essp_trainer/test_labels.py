@@ -17,14 +17,14 @@ from torch.nn import functional
 from essp_common.artifacts import checkpoint, layout, scores
 from essp_common.artifacts.manifest import MODEL_FILE
 from essp_common.errors import ConfigError
-from essp_common.features.registry import layout_of
-from essp_common.learning import losses
-from essp_common.learning.augment import training_view
-from essp_common.learning.losses import Loss
-from essp_common.learning.mixing import blend_of
-from essp_common.learning.models import build
-from essp_common.learning.randomness import seed_of
 from essp_common.pb.v1.messages_pb2 import ClipRef, Control
+from essp_engine.features.registry import layout_of
+from essp_engine.learning import losses
+from essp_engine.learning.augment import training_view
+from essp_engine.learning.losses import Loss
+from essp_engine.learning.mixing import blend_of
+from essp_engine.learning.models import build
+from essp_engine.learning.randomness import seed_of
 from essp_trainer.assignment import Assignment
 from tests.harness.rounding import TOLERANCE, distance
 from tests.harness.training_jobs import CLASSES, Stage, clip_frames, clip_ref, files_of, job_spec, phase_plans, train

@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 
 from essp_common.artifacts import checkpoint
-from essp_common.encoders.fitting import Tell
 from essp_common.errors import PermanentError
 from essp_common.pb.v1.messages_pb2 import TRAIN, Control
-from essp_common.planning.position import Position
+from essp_common.position import Position
+from essp_engine.encoders.fitting import Tell
 from essp_trainer.model import fits
 from essp_trainer.model.fit_child import FITS
 from essp_trainer.model.fit_messages import Arrays, Request

@@ -13,12 +13,12 @@ from torch.nn import functional
 
 from essp_common.artifacts import checkpoint
 from essp_common.artifacts.manifest import MODEL_FILE, Manifest
-from essp_common.features.registry import layout_of
-from essp_common.learning.augment import training_view
-from essp_common.learning.mixing import blend_of
-from essp_common.learning.models import build
-from essp_common.learning.randomness import seed_of
 from essp_common.pb.v1.messages_pb2 import Control
+from essp_engine.features.registry import layout_of
+from essp_engine.learning.augment import training_view
+from essp_engine.learning.mixing import blend_of
+from essp_engine.learning.models import build
+from essp_engine.learning.randomness import seed_of
 from tests.harness.rounding import TOLERANCE, distance
 from tests.harness.training_jobs import (
     CLASSES,

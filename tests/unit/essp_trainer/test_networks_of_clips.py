@@ -14,12 +14,12 @@ from essp_common.artifacts.manifest import Manifest, ModelDescription
 from essp_common.job.feature_layout import COLOURS
 from essp_common.job.network_limits import limits_of
 from essp_common.job.spec import JobSpec
-from essp_common.learning.models import Classifier, build, restore
-from essp_common.learning.networks import NETWORKS, network
-from essp_common.learning.normalisation import take_any_batch
-from essp_common.learning.randomness import Share, seed_of
-from essp_common.learning.torchvision_compat import torchvision
 from essp_common.pb.v1.messages_pb2 import Control
+from essp_engine.learning.models import Classifier, build, restore
+from essp_engine.learning.networks import NETWORKS, network
+from essp_engine.learning.normalisation import take_any_batch
+from essp_engine.learning.randomness import Share, seed_of
+from essp_engine.learning.torchvision_compat import torchvision
 from essp_trainer.distributed.ranks import SingleRank
 from tests.harness.rounding import TOLERANCE, distance
 from tests.harness.small_networks import small_mvit

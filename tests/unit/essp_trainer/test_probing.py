@@ -14,10 +14,10 @@ from essp_common.artifacts import checkpoint, layout, scores
 from essp_common.artifacts.manifest import OPTIMIZER_FILE
 from essp_common.errors import PermanentError
 from essp_common.job.spec import JobSpec
-from essp_common.learning.head_inputs import HeadInputs
-from essp_common.learning.models import Classifier, build, restore
-from essp_common.learning.randomness import seed_of
 from essp_common.pb.v1.messages_pb2 import Control
+from essp_engine.learning.head_inputs import HeadInputs
+from essp_engine.learning.models import Classifier, build, restore
+from essp_engine.learning.randomness import seed_of
 from tests.harness.small_networks import S3D_SIDE, small_s3d
 from tests.harness.training_jobs import (
     CLASSES,

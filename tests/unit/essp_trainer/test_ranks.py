@@ -22,12 +22,12 @@ from essp_common.errors import ConfigError
 from essp_common.job.clip_spec import StreamSpec
 from essp_common.job.feature_layout import COLOURS
 from essp_common.job.spec import JobSpec
-from essp_common.learning.models import build, state_bytes
-from essp_common.learning.networks import NETWORKS, Network
-from essp_common.learning.normalisation import take_any_batch
-from essp_common.learning.randomness import DropoutGenerator, Share
 from essp_common.pb.v1.messages_pb2 import Control
-from essp_common.planning.position import Position
+from essp_common.position import Position
+from essp_engine.learning.models import build, state_bytes
+from essp_engine.learning.networks import NETWORKS, Network
+from essp_engine.learning.normalisation import take_any_batch
+from essp_engine.learning.randomness import DropoutGenerator, Share
 from essp_trainer.config import Rendezvous
 from essp_trainer.distributed.consensus import Consensus, ControlSignal
 from essp_trainer.distributed.gradients import GradientSum
@@ -46,7 +46,7 @@ from tests.harness.training_jobs import (
     train,
 )
 from tests.lanes import often
-from tests.unit.essp_common.learning.test_branches import Mixture, linear
+from tests.unit.essp_engine.learning.test_branches import Mixture, linear
 
 pytestmark = [pytest.mark.slow, pytest.mark.lane("promises")]
 

@@ -20,13 +20,13 @@ from essp_common.artifacts.manifest import MODEL_FILE, OPTIMIZER_FILE, TRAINED_F
 from essp_common.errors import ConfigError
 from essp_common.job.feature_layout import COLOURS
 from essp_common.job.trainer_spec import OptimizerSpec, ProbeSpec, TrainerSpec
-from essp_common.learning.augment import training_view
-from essp_common.learning.losses import loss
-from essp_common.learning.models import Classifier, build, load_state
-from essp_common.learning.networks import NETWORKS, Network, network
-from essp_common.learning.randomness import seed_of
 from essp_common.pb.v1.messages_pb2 import TRAIN, Control, PhasePlan
-from essp_common.planning.position import Position
+from essp_common.position import Position
+from essp_engine.learning.augment import training_view
+from essp_engine.learning.losses import loss
+from essp_engine.learning.models import Classifier, build, load_state
+from essp_engine.learning.networks import NETWORKS, Network, network
+from essp_engine.learning.randomness import seed_of
 from essp_trainer.model import training as training_module
 from essp_trainer.model.ema import Ema
 from essp_trainer.model.optimiser import Optimiser, _groups

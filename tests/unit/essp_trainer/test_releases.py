@@ -10,10 +10,10 @@ import pytest
 
 from essp_common.bus.port import Record
 from essp_common.errors import Unavailable
-from essp_common.messages.ordered import Delivery
 from essp_common.pb.v1.messages_pb2 import ClipRef
 from essp_common.runtime import retry
-from essp_trainer.data.releases import Releases
+from essp_engine.intake.ordered import Delivery
+from essp_trainer.releases import Releases
 
 
 class Intake:

@@ -16,7 +16,7 @@ from essp_common.artifacts.ownership import LatestLog
 from essp_common.errors import ConfigError
 from essp_common.job.trainer_spec import TrainerSpec
 from essp_common.pb.v1.messages_pb2 import TRAIN, Control, JobSnapshot
-from essp_common.planning.position import Position
+from essp_common.position import Position
 from essp_trainer.assignment import Assignment
 from tests.harness.checkpoints import manifests, needed
 from tests.harness.training_jobs import (

@@ -18,7 +18,6 @@ from essp_common.artifacts import checkpoint, layout, scores
 from essp_common.cache.port import clip_key
 from essp_common.errors import Unavailable
 from essp_common.messages.control import ControlFeed
-from essp_common.messages.ordered import Delivery, OrderedIntake
 from essp_common.pb.v1.messages_pb2 import (
     LOST,
     TEST,
@@ -28,14 +27,15 @@ from essp_common.pb.v1.messages_pb2 import (
     ClipRef,
     Control,
 )
-from essp_common.planning.position import Position
+from essp_common.position import Position
+from essp_engine.intake.ordered import Delivery, OrderedIntake
+from essp_engine.loading.batch import Batch
+from essp_engine.loading.device_feed import DeviceFeed
 from essp_trainer import service
 from essp_trainer.config import TrainerConfig, TrainerSettings
-from essp_trainer.data.batch import Batch
-from essp_trainer.data.device_feed import DeviceFeed
-from essp_trainer.data.releases import Releases
 from essp_trainer.distributed.ranks import SingleRank
 from essp_trainer.model.evaluation import clip_and_video_figures
+from essp_trainer.releases import Releases
 from essp_trainer.service import Trainer
 from tests.harness.fleet import Clock
 from tests.harness.training_jobs import (

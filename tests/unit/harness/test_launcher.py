@@ -63,7 +63,8 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
 
 _SCRIPT = """
 import os, sys
-print(sys.argv, __name__, sys.path[0], "essp_decoder.child" in sys.modules, sys.stdin.read(), os.environ.get("WHO"))
+loaded = "essp_engine.decoding.child" in sys.modules
+print(sys.argv, __name__, sys.path[0], loaded, sys.stdin.read(), os.environ.get("WHO"))
 sys.exit(3)
 """
 

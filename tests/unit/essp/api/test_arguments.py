@@ -19,8 +19,8 @@ from essp_common.catalog.rows import VideoRow
 from essp_common.errors import ConfigError
 from essp_common.objects.directory import DirectoryStore
 from essp_common.records.chunk import Record
-from essp_common.video.probe import probe
-from essp_common.video.synthetic import numbered, write_video
+from essp_engine.video.probe import probe
+from essp_engine.video.synthetic import numbered, write_video
 from tests.unit.essp.api.numbered_records import build, image
 
 SOMETHING = object()

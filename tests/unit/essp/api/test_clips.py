@@ -16,8 +16,8 @@ from essp_common.catalog.file import write_catalog
 from essp_common.catalog.rows import VideoRow
 from essp_common.errors import BadVideo, ConfigError, NotFound
 from essp_common.objects.directory import DirectoryStore
-from essp_common.video.probe import probe
-from essp_common.video.synthetic import Encoding, numbered, write_video
+from essp_engine.video.probe import probe
+from essp_engine.video.synthetic import Encoding, numbered, write_video
 
 FRAMES = 40
 

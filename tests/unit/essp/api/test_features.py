@@ -9,7 +9,7 @@ import pytest
 
 import essp
 from essp_common.errors import ConfigError
-from essp_common.features import registry
+from essp_engine.features import registry
 
 CLIP = np.random.default_rng(1).integers(0, 256, (16, 48, 64, 3), np.uint8)
 

@@ -19,7 +19,7 @@ def test_importing_it_loads_no_library() -> None:
     code = "import sys; before = set(sys.modules); import essp; print(*sorted(set(sys.modules) - before))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = [name for name in done.stdout.split() if name.partition(".")[0] not in sys.stdlib_module_names]
-    assert loaded == ["essp", "essp_common", "essp_common.learning", "essp_common.learning.torchvision_import"]
+    assert loaded == ["essp", "essp_engine", "essp_engine.learning", "essp_engine.learning.torchvision_import"]
 
 
 @pytest.mark.processes

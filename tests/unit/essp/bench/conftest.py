@@ -16,8 +16,8 @@ from essp_common.objects.directory import DirectoryStore
 from essp_common.records.chunk import Record
 from essp_common.records.versions import DataSet
 from essp_common.records.writer import Writer
-from essp_common.video.probe import probe
-from essp_common.video.synthetic import Encoding, numbered, write_video
+from essp_engine.video.probe import probe
+from essp_engine.video.synthetic import Encoding, numbered, write_video
 
 CLASSES = ("one", "two")
 DAMAGED = "two/3.jpg"

@@ -19,7 +19,7 @@ from essp.bench.training import Training
 from essp.bench.utilisation import Step, data_wait, utilisation
 from essp.cli import bench_app
 from essp_common.errors import ConfigError
-from essp_common.video.synthetic import numbered, write_video
+from essp_engine.video.synthetic import numbered, write_video
 from tests.harness.command_line import essp
 from tests.harness.photographs import photograph
 

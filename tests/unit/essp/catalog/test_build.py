@@ -29,8 +29,8 @@ from essp_common.catalog.file import read_catalog
 from essp_common.catalog.rows import VideoRow
 from essp_common.catalog.targets import Span, unpack
 from essp_common.errors import ConfigError, Unavailable
-from essp_common.video.synthetic import Encoding, numbered, write_video
 from essp_common.wiring import open_store
+from essp_engine.video.synthetic import Encoding, numbered, write_video
 from tests.harness.catalog_probe import PROBE, facts
 
 pytestmark = pytest.mark.processes

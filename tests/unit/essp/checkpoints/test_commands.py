@@ -21,10 +21,10 @@ from essp_common.artifacts.fused_model import open_model
 from essp_common.artifacts.manifest import MODEL_FILE
 from essp_common.artifacts.sealed import sealed
 from essp_common.errors import ConfigError, Conflict, EsspError, NotFound, PermanentError
-from essp_common.learning.models import Classifier, as_tensors, starting_weights
 from essp_common.objects.directory import DirectoryStore
 from essp_common.tensors.packed import described, pack
 from essp_common.wiring import Stores
+from essp_engine.learning.models import Classifier, as_tensors, starting_weights
 from tests.harness.command_line import essp as command
 from tests.harness.predictor_bench import WEIGHTS, model_at, of_first_clips
 from tests.harness.training_jobs import Stage, job_spec, phase_plans, train

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from essp_common.aggregation import registry
 from essp_common.errors import ConfigError
+from essp_engine.aggregation import registry
 from tests.harness.command_line import essp
 
 

@@ -17,7 +17,7 @@ from essp_common.job.status import JobState, JobStatus
 from essp_common.objects.directory import DirectoryStore
 from essp_common.runtime.process import EXIT_INTERRUPTED
 from essp_common.wiring import Stores
-from essp_master.registrations import NOTHING
+from essp_engine.registrations import NOTHING
 from tests.harness.statuses import status
 
 STORES = Stores(("file:///",))

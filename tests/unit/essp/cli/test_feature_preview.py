@@ -9,9 +9,9 @@ import pytest
 
 from essp.cli.feature_preview import Preview, write_preview
 from essp_common.errors import BadVideo, ConfigError
-from essp_common.features import registry
-from essp_common.video.probe import probe
-from essp_common.video.synthetic import write_video
+from essp_engine.features import registry
+from essp_engine.video.probe import probe
+from essp_engine.video.synthetic import write_video
 from tests.harness.command_line import essp
 from tests.harness.scenes import STILL, moving, with_object
 

@@ -24,8 +24,8 @@ from essp_common.errors import ConfigError, NotFound
 from essp_common.job.spec import HighlightSpec
 from essp_common.objects.directory import DirectoryStore
 from essp_common.runtime.config import Settings
-from essp_common.video.synthetic import numbered, write_video
 from essp_common.wiring import Stores
+from essp_engine.video.synthetic import numbered, write_video
 from tests.harness import statuses
 from tests.harness.command_line import essp
 from tests.harness.finished_job import JOB, finished_job

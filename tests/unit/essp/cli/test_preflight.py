@@ -14,15 +14,15 @@ import pytest
 
 from essp_common.artifacts import layout
 from essp_common.errors import ConfigError
-from essp_common.features.declared import DeclaredFeature, DeclaredOutput
 from essp_common.job.feature_layout import FeatureLayout
 from essp_common.job.spec import JobSpec
 from essp_common.objects.directory import DirectoryStore
 from essp_common.wiring import Stores
+from essp_engine.features.declared import DeclaredFeature, DeclaredOutput
+from essp_engine.preflight.preflight import Preflight, preflight
+from essp_engine.registrations import Declared
 from essp_master.api.app import create_app
 from essp_master.config import MasterSettings
-from essp_master.job.preflight import Preflight, preflight
-from essp_master.registrations import Declared
 from tests.harness.command_line import essp
 from tests.harness.fleet import adapters_in, make_job, master_over
 from tests.harness.serving import served

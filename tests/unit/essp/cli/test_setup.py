@@ -24,8 +24,8 @@ from essp_common.bus.kafka_options import KafkaOptions
 from essp_common.catalog.file import read_catalog
 from essp_common.errors import ConfigError, Unavailable
 from essp_common.objects.s3 import S3Store
-from essp_common.video.synthetic import Encoding, write_video
 from essp_common.wiring import open_cache, open_store
+from essp_engine.video.synthetic import Encoding, write_video
 from tests.harness.command_line import essp as essp_command
 
 

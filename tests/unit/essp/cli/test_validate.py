@@ -17,9 +17,9 @@ from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.file import write_catalog
 from essp_common.catalog.rows import VideoRow
 from essp_common.errors import ConfigError, Unavailable
-from essp_common.learning.models import starting_weights
 from essp_common.objects.directory import DirectoryStore
 from essp_common.wiring import Stores
+from essp_engine.learning.models import starting_weights
 from tests.harness.command_line import essp
 from tests.harness.finished_job import finished_job
 

@@ -21,9 +21,9 @@ from essp.demo.job import job_text, prediction_text
 from essp.demo.photographs import BACKGROUNDS, TEXTURES, photograph
 from essp.demo.scene import MOTIONS, Scene, render
 from essp_common.errors import ConfigError, Conflict, EsspError
-from essp_common.features import registry
 from essp_common.job.spec import parse_spec
-from essp_common.video.probe import VideoFacts, probe
+from essp_engine.features import registry
+from essp_engine.video.probe import VideoFacts, probe
 from tests.harness.quantization import dequantize
 
 pytestmark = pytest.mark.lane("promises")

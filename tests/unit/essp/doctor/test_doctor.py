@@ -57,7 +57,7 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     fake.cuda = SimpleNamespace(is_available=lambda: False)
     monkeypatch.setitem(sys.modules, "torch", fake)
     vision = SimpleNamespace(torchvision=SimpleNamespace(__version__="0.2"))
-    monkeypatch.setitem(sys.modules, "essp_common.learning.torchvision_compat", vision)
+    monkeypatch.setitem(sys.modules, "essp_engine.learning.torchvision_compat", vision)
     monkeypatch.setattr(machine, "find_spec", lambda name: object())
     return fake
 
@@ -473,7 +473,7 @@ def test_a_gpu_that_cannot_be_used_is_named_and_the_others_are_told(torch: Simpl
 
 def test_a_torchvision_that_cannot_be_imported_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "torchvision 0.2 can be imported beside torch 2" in said(list(machine.examine()), "machine", Level.OK)
-    monkeypatch.delitem(sys.modules, "essp_common.learning.torchvision_compat")
+    monkeypatch.delitem(sys.modules, "essp_engine.learning.torchvision_compat")
     monkeypatch.setitem(sys.modules, "torchvision", None)
     broken = said(list(machine.examine()), "machine", Level.FAIL)
     assert broken.startswith("torchvision cannot be imported beside torch 2: ")

@@ -23,8 +23,8 @@ from essp_common.errors import ConfigError
 from essp_common.objects.directory import DirectoryStore
 from essp_common.records.reader import RecordReader
 from essp_common.records.versions import DataSet
-from essp_common.video.synthetic import Encoding, numbered, write_video
 from essp_common.wiring import Stores
+from essp_engine.video.synthetic import Encoding, numbered, write_video
 from tests.harness.command_line import essp
 
 pytestmark = pytest.mark.processes

@@ -11,8 +11,8 @@ from essp.report.folder import write_report
 from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.file import write_catalog
 from essp_common.catalog.rows import VideoRow
-from essp_common.video.probe import probe
-from essp_common.video.synthetic import drifting, texture, write_video
+from essp_engine.video.probe import probe
+from essp_engine.video.synthetic import drifting, texture, write_video
 from tests.harness.finished_job import CLASSES, FinishedJob
 from tests.unit.essp.report.pages import STORES, Page, fused, page_of
 

@@ -18,7 +18,7 @@ from essp_common.pb.v1.messages_pb2 import (
     PhasePlan,
     RunStart,
 )
-from essp_common.planning.position import Position
+from essp_common.position import Position
 
 SPEC = JobSpec.model_validate({"name": "j", "output": "file:///j", "trainers": {"rgb": {"stream": "rgb"}}})
 

@@ -19,8 +19,8 @@ from essp.report.samples import choose, code_shares, draw_samples, read_clip, re
 from essp_common.catalog.rows import VideoRow
 from essp_common.job.clip_spec import StreamSpec
 from essp_common.job.feature_layout import DESCRIPTOR
-from essp_common.video.probe import probe
-from essp_common.video.synthetic import numbered, read_number, write_video
+from essp_engine.video.probe import probe
+from essp_engine.video.synthetic import numbered, read_number, write_video
 from tests.harness.finished_job import CLASSES, FinishedJob
 from tests.unit.essp.report.pages import STORES, Page, pixels
 

@@ -9,7 +9,7 @@ from essp_common.artifacts.checkpoint_files import in_memory
 from essp_common.artifacts.checkpoint_writer import CheckpointWriter
 from essp_common.artifacts.manifest import Best, Manifest
 from essp_common.objects.directory import DirectoryStore
-from essp_common.planning.position import Position
+from essp_common.position import Position
 from tests.harness.model_manifest import SMALL
 
 DATA = in_memory({"model.safetensors": b"weights"})

@@ -25,7 +25,7 @@ from essp_common.catalog.schema import PLANNED
 from essp_common.errors import ConfigError
 from essp_common.objects.directory import DirectoryStore
 from essp_common.pb.v1.messages_pb2 import Seek
-from essp_common.planning.plan import seek_to
+from essp_engine.planning.plan import seek_to
 from tests.harness import pinned
 
 CATALOG = Catalog(replace(row, width=320, height=240) for row in pinned.CATALOG.rows)

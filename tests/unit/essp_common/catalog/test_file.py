@@ -27,8 +27,8 @@ from essp_common.errors import ConfigError, NotFound
 from essp_common.job.clip_spec import ClipSpec
 from essp_common.objects import tables
 from essp_common.pb.v1.messages_pb2 import TRAIN, Seed, Video
-from essp_common.planning.plan import class_balanced, seek_to
 from essp_common.wiring import open_store
+from essp_engine.planning.plan import class_balanced, seek_to
 from tests.harness.catalog_rows import row
 
 

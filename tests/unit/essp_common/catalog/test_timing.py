@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from essp_common.catalog.rows import VideoRow
 from essp_common.catalog.timing import Timing, unpack
 from essp_common.errors import ConfigError
-from essp_common.video.clock import measure, pack
+from essp_engine.video.clock import measure, pack
 
 MS = Fraction(1, 1000)
 

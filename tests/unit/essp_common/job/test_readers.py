@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from essp_common.job.fields import MOST_READERS
 from essp_common.job.spec import JobSpec
 from essp_common.pb.v1.messages_pb2 import OutstandingClip
-from essp_master.job.sizing import parts_of
+from essp_engine.preflight.sizing import parts_of
 
 
 def job(trainers: int, streams: int) -> JobSpec:

@@ -15,7 +15,6 @@ from essp_common.bus.port import MAX_MESSAGE_BYTES, MessageTooLarge, Record
 from essp_common.cache.memory import MemoryCache
 from essp_common.cache.port import clip_key
 from essp_common.messages.control import ControlFeed
-from essp_common.messages.ordered import Delivery, IntakeOptions, OrderedIntake
 from essp_common.messages.parsing import MOST_FENCE, BadMessage, parsed
 from essp_common.pb.v1.messages_pb2 import (
     TRAIN,
@@ -28,10 +27,11 @@ from essp_common.pb.v1.messages_pb2 import (
     PhasePlan,
     Progress,
 )
-from essp_common.planning.position import Position
+from essp_common.position import Position
 from essp_common.runtime.metrics import REFUSED
-from essp_common.worker.dead_letters import MOST_BYTES, publish_dead_letter
-from essp_common.worker.log_context import log_context
+from essp_engine.intake.ordered import Delivery, IntakeOptions, OrderedIntake
+from essp_engine.worker.dead_letters import MOST_BYTES, publish_dead_letter
+from essp_engine.worker.log_context import log_context
 from tests.harness.waiting import LONGEST_S
 
 KINDS = (DecodeSeed, ClipReady, FeatureReady, Progress, Control)

@@ -11,11 +11,11 @@ from pydantic import ValidationError
 
 from essp_common.errors import ConfigError, NotFound
 from essp_common.job.spec import JobSpec, parse_spec
-from essp_common.planning.phases import Phases
 from essp_common.records.chunk import Record
 from essp_common.records.rows import RecordUris, open_data, record_at
 from essp_common.records.versions import DataSet
 from essp_common.wiring import Stores
+from essp_engine.planning.phases import Phases
 from tests.harness.record_sets import make_records, png, raw, records_job
 
 STORES = Stores(("file:///",))

@@ -14,8 +14,8 @@ import pytest
 from essp.catalog.probing import ProbeOptions, Prober
 from essp_common.runtime import confinement
 from essp_decoder.config import DecoderSettings
-from essp_decoder.sandbox import Sandbox
 from essp_decoder.service import sandbox_options
+from essp_engine.decoding.sandbox import Sandbox
 
 pytestmark = [
     pytest.mark.processes,

@@ -20,7 +20,7 @@ from essp_common.errors import ConfigError
 from essp_common.pb.v1.messages_pb2 import TRAIN, ClipReady, ClipRef, DecodeSeed, FeatureReady, Progress, Seed
 from essp_common.runtime import logs, process
 from essp_common.runtime.config import Settings
-from essp_common.worker.log_context import log_context
+from essp_engine.worker.log_context import log_context
 
 log = logging.getLogger("essp.test")
 

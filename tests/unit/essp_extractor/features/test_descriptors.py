@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from skimage.feature import hog as scikit_hog
 
 from essp_common.errors import ConfigError
-from essp_common.features import registry
-from essp_common.features.intermediates import Intermediates
+from essp_engine.features import registry
+from essp_engine.features.intermediates import Intermediates
 from essp_extractor.motion.fields import FlowFields, FlowMethod
 from essp_extractor.motion.orientation import cell_sums, flow_planes, gradient_planes
 from tests.harness.scenes import STILL, Clip, moving, places, ready, rotation, texture

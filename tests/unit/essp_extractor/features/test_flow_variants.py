@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from skimage.registration import optical_flow_tvl1
 
 from essp_common.errors import BadFrames, ConfigError
-from essp_common.features import registry
-from essp_common.features.intermediates import Intermediates, extract_with
-from essp_common.features.port import ArraySpec
-from essp_common.features.quantization import ZERO
+from essp_engine.features import registry
+from essp_engine.features.intermediates import Intermediates, extract_with
+from essp_engine.features.port import ArraySpec
+from essp_engine.features.quantization import ZERO
 from essp_extractor.motion.camera import CameraMotion
 from essp_extractor.motion.fields import Field, FlowFields, FlowMethod, Grey
 from essp_extractor.motion.tvl1 import TvL1Params, tvl1_flow
@@ -243,8 +243,8 @@ def test_clip_that_is_too_short_is_refused(name: str) -> None:
 def test_declaring_imports_nothing_heavy() -> None:
     program = f"""
 import sys
-from essp_common.features import registry
-from essp_common.features.port import ArraySpec
+from essp_engine.features import registry
+from essp_engine.features.port import ArraySpec
 for name, params in {NEW!r}.items():
     registry.output_of(name, params, ArraySpec((16, 64, 64, 3), "uint8"))
 assert not {{"cv2", "scipy", "skimage", "torch"}} & set(sys.modules), "heavy"

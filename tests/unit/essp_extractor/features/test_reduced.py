@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 from essp_common.colour import Colour, pictures
 from essp_common.errors import ConfigError
-from essp_common.features import registry
-from essp_common.features.declared import DeclaredFeature, DeclaredOutput
-from essp_common.features.intermediates import Intermediates, extract_with
-from essp_common.features.port import ArraySpec, Extractor, SignedExtractor
-from essp_common.features.sampling import centred_steps
 from essp_common.job.feature_layout import FeatureLayout
+from essp_engine.features import registry
+from essp_engine.features.declared import DeclaredFeature, DeclaredOutput
+from essp_engine.features.intermediates import Intermediates, extract_with
+from essp_engine.features.port import ArraySpec, Extractor, SignedExtractor
+from essp_engine.features.sampling import centred_steps
 
 Clip = NDArray[np.uint8]
 COMPUTED = [name for name in registry.names() if name != "rgb"]

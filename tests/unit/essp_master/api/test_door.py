@@ -21,10 +21,10 @@ from starlette.routing import BaseRoute, Route
 from essp_common.distribution import VERSION_HEADER
 from essp_common.job.status import JobState
 from essp_common.runtime.hosts import plain
+from essp_engine.preflight.output import Asked
 from essp_master.api.door import Door, untyped
 from essp_master.api.standby import create_standby
 from essp_master.config import MasterSettings
-from essp_master.job.output import Asked
 from essp_master.pools.port import PlatformRefuses
 from essp_master.pools.reconciler import Reconciler
 from tests.harness.fleet import adapters_in, make_job, master_over

@@ -11,9 +11,9 @@ import httpx
 import pytest
 
 from essp_common.wiring import Adapters, open_store
+from essp_engine.registrations import Registrations
 from essp_master.api.app import create_app
 from essp_master.config import MasterSettings
-from essp_master.registrations import Registrations
 from tests.harness.fleet import master_over
 from tests.harness.serving import served
 from tests.harness.waiting import LONGEST_S

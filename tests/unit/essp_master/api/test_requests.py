@@ -13,10 +13,10 @@ import httpx
 import pytest
 
 from essp_common.wiring import open_store
+from essp_engine.registrations import ExtractorRow, Registrations
 from essp_master.api.app import create_app
 from essp_master.config import MasterSettings
 from essp_master.lifecycle import takeover
-from essp_master.registrations import ExtractorRow, Registrations
 from essp_master.service import Master
 from tests.harness.fleet import adapters_in, make_job, master_over
 from tests.harness.serving import served, whole_app

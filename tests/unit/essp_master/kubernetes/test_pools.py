@@ -10,9 +10,9 @@ from kubernetes import client
 
 from essp_common.errors import ConfigError
 from essp_common.runtime.troubles import Kind
+from essp_engine.registrations import Resources
 from essp_master.pools.kubernetes import COST, MAX_REPLICAS, MIN_REPLICAS, RELEASE, SCALED_BY, KubernetesDriver
 from essp_master.pools.port import PlatformRefuses, PoolSize
-from essp_master.registrations import Resources
 from tests.harness.kubernetes_api import Cluster
 from tests.harness.kubernetes_objects import (
     DEPTH,

@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from kubernetes import client
 
 from essp_common.runtime.troubles import Kind
+from essp_engine.registrations import Resources, TrainerRow
 from essp_master.pools import kubernetes
 from essp_master.pools.kubernetes import RELEASE, KubernetesDriver
 from essp_master.pools.manifests import RANKS_PER_NODE, TRAINING, ranks_per_node, training_job, training_name
 from essp_master.pools.port import PoolSize
 from essp_master.pools.trainer_ranks import TrainerRanks
-from essp_master.registrations import Resources, TrainerRow
 from tests.harness.kubernetes_api import Cluster, Refusal
 from tests.harness.kubernetes_objects import (
     DEMO_RGB,

@@ -25,8 +25,8 @@ from essp_common.pb.v1.messages_pb2 import (
     Progress,
     Trained,
 )
-from essp_common.planning.position import Position
-from essp_master.ledger.instructions import CompleteJob, FailJob, IssueUnits
+from essp_common.position import Position
+from essp_engine.seeding.instructions import CompleteJob, FailJob, IssueUnits
 from tests.harness.ledger_checks import check_at_rest, every
 from tests.harness.ledger_config import CLIP_BYTES, STREAM_BYTES, ledger_config
 from tests.harness.ledger_simulation import LedgerSimulation

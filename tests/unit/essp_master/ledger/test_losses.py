@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from essp_common.pb.v1.messages_pb2 import EXTRACTOR, LOST, TRAIN, TRAINER, ClipRef, Failed, Progress, Trained
-from essp_common.planning.planned_clip import PlannedClip
-from essp_common.planning.position import Position
-from essp_master.ledger.instructions import FailJob, Instruction, IssueUnits, ReleaseClip
+from essp_common.position import Position
+from essp_engine.planning.planned_clip import PlannedClip
+from essp_engine.seeding.clip_parts import ClipParts
+from essp_engine.seeding.instructions import FailJob, Instruction, IssueUnits, ReleaseClip
 from essp_master.ledger.outstanding import Entry, Outstanding
-from essp_master.ledger.parts import ClipParts
 from tests.harness.ledger_checks import check_at_rest
 from tests.harness.ledger_config import CLIP_BYTES, FEATURES, STREAM_BYTES, ledger_config
 from tests.harness.ledger_simulation import LedgerSimulation

@@ -7,11 +7,11 @@ import re
 import pytest
 
 from essp_common.pb.v1.messages_pb2 import OutstandingClip
-from essp_common.planning.planned_clip import PlannedClip
+from essp_engine.planning.planned_clip import PlannedClip
+from essp_engine.seeding.clip_parts import CLIP, ClipParts
+from essp_engine.seeding.instructions import Instruction
 from essp_master.ledger import states
-from essp_master.ledger.instructions import Instruction
 from essp_master.ledger.outstanding import Entry, Outstanding
-from essp_master.ledger.parts import CLIP, ClipParts
 from essp_master.ledger.states import IN_LINE, OUT_OF_LINE, REOPENED, TRANSITIONS, WAITING, Event, State, after
 
 NAME = OutstandingClip.State.Name

@@ -17,11 +17,11 @@ from essp_common.errors import ConfigError, Unavailable
 from essp_common.runtime.conditions import SEEN_S
 from essp_common.runtime.process import process_name
 from essp_common.runtime.troubles import Kind
+from essp_engine.registrations import TrainerRow
 from essp_master.config import MasterSettings
 from essp_master.pools.processes import ProcessDriver
 from essp_master.pools.reconciler import PERIOD_S, Reconciler
 from essp_master.pools.worker_registry import WorkerRegistry
-from essp_master.registrations import TrainerRow
 from tests.harness.fleet import Clock
 from tests.harness.waiting import LONGEST_S, until
 from tests.unit.essp_master.pools.reconciler_bench import IMAGE

@@ -11,10 +11,10 @@ from essp_common.errors import ConfigError, NotFound, Unavailable
 from essp_common.objects.port import ObjectStore
 from essp_common.runtime.troubles import Kind
 from essp_common.wiring import open_store
+from essp_engine.registrations import ExtractorRow, TrainerRow
 from essp_master.pools.reconciler import PoolView, Reconciler
 from essp_master.pools.rules import PREFIX, PoolRule, PoolRules
 from essp_master.pools.trainer_ranks import TrainerRanks
-from essp_master.registrations import ExtractorRow, TrainerRow
 from tests.unit.essp_master.pools.reconciler_bench import DEPTH, IMAGE, ReconcilerBench
 
 FIXED = PoolRule(replicas=2)

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from essp_common.errors import Unavailable
+from essp_engine.registrations import TrainerRow
 from essp_master.job.pool_demand import PoolDemand
 from essp_master.pools.port import TrainingKey
 from essp_master.pools.trainer_ranks import TrainerRanks
-from essp_master.registrations import TrainerRow
 from tests.unit.essp_master.pools.reconciler_bench import IMAGE, Recorded, job, training
 
 

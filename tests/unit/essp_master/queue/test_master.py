@@ -28,8 +28,8 @@ from essp_common.pb.v1.messages_pb2 import (
     Trained,
 )
 from essp_common.wiring import Adapters
+from essp_engine.preflight.output import Asked
 from essp_master.config import MasterSettings
-from essp_master.job.output import Asked
 from essp_master.service import Master
 from tests.harness.fleet import Clock, Fleet, make_job
 

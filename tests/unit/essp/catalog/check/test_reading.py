@@ -19,7 +19,7 @@ from essp.catalog.check.duplicates import near
 from essp.catalog.check.measures import Checked, Measures, measures_of, packed, unpacked
 from essp.catalog.check.reading import decoded, packets_only
 from essp_common.errors import BadVideo
-from essp_common.video.synthetic import Encoding, Picture, drifting, numbered, write_video
+from essp_engine.video.synthetic import Encoding, Picture, drifting, numbered, write_video
 from tests.harness.photographs import photograph
 
 WIDTH, HEIGHT = 128, 96

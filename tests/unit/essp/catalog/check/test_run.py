@@ -23,8 +23,8 @@ from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.file import write_catalog
 from essp_common.catalog.rows import VideoRow
 from essp_common.errors import ConfigError
-from essp_common.video.synthetic import Encoding, Picture, drifting, write_video
 from essp_common.wiring import open_store
+from essp_engine.video.synthetic import Encoding, Picture, drifting, write_video
 from tests.harness.photographs import photograph
 
 pytestmark = pytest.mark.processes

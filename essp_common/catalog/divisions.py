@@ -1,0 +1,71 @@
+"""Another division of a catalog than its column `split`: by a further column of the source, or by what is left out.
+
+    data: {split_column: split_2}             each video is in the split that this column says
+    data: {left_out: {group: person03}}       the test split is these videos, the training split all others
+
+Data sets such as UCF-101 have several divisions, over which figures are averaged; small ones leave out each person or
+sequence in turn. The rows stay the same, only their `split` is another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from essp_common.catalog.catalog import Catalog
+from essp_common.catalog.rows import meta_of
+from essp_common.catalog.splits import canonical_split
+from essp_common.errors import ConfigError
+from essp_common.job.data_spec import DataSpec
+from essp_common.validation import suggested
+
+GROUP = "group"
+"""The column of the catalog that `left_out` may name; all others are those of the source."""
+
+
+def columns_of(data: DataSpec) -> tuple[str, ...]:
+    """The columns of the catalog that tell the division."""
+    named = (data.split_column, *data.left_out)
+    return ("extra",) if any(name not in ("", GROUP) for name in named) else ()
+
+
+def divided(catalog: Catalog, data: DataSpec) -> Catalog:
+    """The catalog with the splits of this division.
+
+    Raises `ConfigError` for a column that it does not have, or a value that no video has.
+    """
+    if data.split_column:
+        splits = values_of(catalog, data.split_column, "data.split_column")
+        return catalog.with_splits([canonical_split(split) for split in splits])
+    for column, left_out in data.left_out.items():
+        values = values_of(catalog, column, "data.left_out")
+        if left_out not in values:
+            known = suggested(left_out, sorted({value for value in values if value}))
+            raise ConfigError(f"no video has {column} {left_out!r}, which data.left_out names; {known}")
+        return catalog.with_splits(["test" if value == left_out else "train" for value in values])
+    return catalog
+
+
+def values_of(catalog: Catalog, column: str, field: str) -> list[str]:
+    """What each row has in a column, as text; empty: nothing. `field`: who asks, for messages.
+
+    Raises `ConfigError` for a column that the catalog does not have.
+    """
+    if column == GROUP:
+        codes, words = catalog.rows.words(GROUP)
+        names = [words.value(code) for code in range(len(words))]
+        return [names[code] for code in codes.tolist()]
+    metas = list(_metas(catalog))
+    if not any(column in meta for meta in metas):
+        known = suggested(column, [GROUP, *sorted({name for meta in metas for name in meta})], "it has: ")
+        raise ConfigError(
+            f"there is no column {column!r}, which {field} names; {known}. Those of a CSV file are kept, and of "
+            "UCF-101 and HMDB51 there is one for each division, as in split_1; build the catalog again with `essp "
+            "catalog build`"
+        )
+    return ["" if meta.get(column) is None else str(meta[column]) for meta in metas]
+
+
+def _metas(catalog: Catalog) -> Iterator[dict[str, object]]:
+    for row in range(len(catalog.rows)):
+        extra = catalog.rows.text("extra", row)
+        yield meta_of(catalog.rows.text("id", row), extra) if extra else {}

@@ -1,0 +1,133 @@
+"""Attention weighting: clips count by how much they seem to tell, which is learned.
+
+As in Wang et al. ("Temporal segment networks", TPAMI 2018), the weights of a video's clips are the softmax of a linear
+function of what is known of each clip. There it is the clip's feature; here it is its score, of which three properties
+are taken that mean the same for any classes: how sure it is, how far the best class is ahead of the second one, and
+how much it agrees with the other clips. So a stream has three numbers to learn, and few videos suffice.
+
+The log loss of the weighted mean is minimised with a small penalty on the numbers, by the method of Broyden, Fletcher,
+Goldfarb and Shanno (Nocedal & Wright, "Numerical optimization", 2006, algorithm 6.1) from zero, where attention is the
+plain mean. It draws no random numbers, and the result is never worse than the mean on what it was fitted to.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from essp_common.artifacts.scores import ClipScores
+from essp_engine.aggregation.pooling import FusionParams, Pooled
+from essp_engine.aggregation.port import State
+
+Floats = NDArray[np.float64]
+
+PROPERTIES = ("sure", "ahead", "agrees")
+"""What is seen of each clip; all lie between 0 and 1."""
+_QUERY = "attention"
+_MIN_PROBABILITY = 1e-12
+_MOST_STEPS = 200
+_FLAT = 1e-7
+"""A slope that is none."""
+_ENOUGH = 1e-4
+_SHORTEST = 1e-10
+
+
+class AttentionParams(FusionParams):
+    """How freely attention is learned."""
+
+    penalty: float = Field(1e-4, gt=0, le=10)
+    """On the squares of the three learned numbers. The higher, the closer attention stays to the mean over all clips.
+    Try several, as in `[0.0001, 0.001, 0.01]`, where there are few videos."""
+
+
+class Attention(Pooled):
+    """The mean over the clips, weighted by how sure and how typical they are. For videos of which many clips tell
+    nothing, where it is not known how many; in contrast to `top_k`, a clip counts the same for all classes."""
+
+    name = "attention"
+    summary = "The mean over clips that tell something, as it is learned."
+    Params: ClassVar[type[AttentionParams]] = AttentionParams
+
+    def __init__(self, params: AttentionParams) -> None:
+        super().__init__(params)
+        self._penalty = params.penalty
+
+    def fit_part(self, part: ClipScores) -> State:
+        """The three numbers."""
+        return {_QUERY: fitted_query(part, self._penalty)}
+
+    def pool(self, part: ClipScores, state: State) -> Floats:
+        """The weighted mean of a stream's clips."""
+        attention = softmax_by_video(properties(part) @ state[_QUERY], part)
+        return _sums(attention[:, None] * part.clips.astype(np.float64), part)
+
+
+def properties(part: ClipScores) -> Floats:
+    """`(R, 3)` of every clip. `sure`: 1 minus the entropy of its score, as a share of the most possible. `ahead`: the
+    highest probability minus the second one. `agrees`: the cosine between its score and its video's mean."""
+    clips = part.clips.astype(np.float64)
+    classes = clips.shape[1]
+    if classes == 1:
+        return np.ones((len(clips), len(PROPERTIES)))
+    entropy = -(clips * np.log(np.maximum(clips, _MIN_PROBABILITY))).sum(axis=1)
+    second, first = np.partition(clips, classes - 2, axis=1)[:, -2:].T
+    means = np.repeat(part.means.probabilities, part.counts, axis=0)
+    cosine = (clips * means).sum(axis=1) / np.sqrt((clips**2).sum(axis=1) * (means**2).sum(axis=1))
+    return np.stack([1 - entropy / np.log(classes), first - second, cosine], axis=1)
+
+
+def softmax_by_video(logits: Floats, part: ClipScores) -> Floats:
+    """`(R,)` weights of the clips; those of each video sum to 1."""
+    highest = np.maximum.reduceat(logits, part.first[:-1])
+    odds = np.exp(logits - np.repeat(highest, part.counts))
+    shares: Floats = odds / np.repeat(_sums(odds, part), part.counts)
+    return shares
+
+
+def fitted_query(part: ClipScores, penalty: float) -> Floats:
+    """The numbers with which the weighted mean has the lowest log loss plus penalty."""
+    seen = properties(part)
+    label = np.repeat(part.means.class_id, part.counts)
+    given = np.maximum(part.clips[np.arange(len(label)), label].astype(np.float64), _MIN_PROBABILITY)
+
+    def loss(query: Floats) -> tuple[float, Floats]:
+        attention = softmax_by_video(seen @ query, part)
+        told = _sums(attention * given, part)
+        explained = attention * given / np.repeat(told, part.counts)
+        slope = -((explained - attention) @ seen) / len(part) + 2 * penalty * query
+        return float(-np.log(told).mean() + penalty * query @ query), slope
+
+    return _lowest(loss, np.zeros(len(PROPERTIES)))
+
+
+def _lowest(loss: Any, start: Floats) -> Floats:
+    """Where a smooth function, given with its slope, has a lowest value, downhill from the start."""
+    place, curvature = start, np.eye(len(start))
+    value, slope = loss(place)
+    for _ in range(_MOST_STEPS):
+        if np.abs(slope).max() < _FLAT:
+            break
+        direction = -curvature @ slope
+        length = 1.0
+        found, new_slope = loss(place + direction)
+        while found > value + _ENOUGH * length * float(slope @ direction):
+            length /= 2
+            if length < _SHORTEST:
+                return place
+            found, new_slope = loss(place + length * direction)
+        step, turn = length * direction, new_slope - slope
+        place, value, slope = place + step, found, new_slope
+        along = float(step @ turn)
+        if along > 0:
+            left = np.eye(len(start)) - np.outer(step, turn) / along
+            curvature = left @ curvature @ left.T + np.outer(step, step) / along
+    return place
+
+
+def _sums(rows: Floats, part: ClipScores) -> Floats:
+    """The sum over the clips of each video."""
+    summed: Floats = np.add.reduceat(rows, part.first[:-1], axis=0)
+    return summed

@@ -1,0 +1,58 @@
+"""The candidates of a job: every strategy with every combination of the values that its lists give, in their order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+
+from essp_common.artifacts.fused_model import label
+from essp_common.errors import ConfigError
+from essp_common.job.data_spec import Targets
+from essp_common.job.fields import ParamValue
+from essp_common.job.spec import OF_LABELS, AggregationSpec
+from essp_engine.aggregation import registry
+from essp_engine.aggregation.port import Aggregator
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One strategy with one value of each parameter that the job gives."""
+
+    name: str
+    params: dict[str, ParamValue]
+    aggregator: Aggregator
+
+    @property
+    def label(self) -> str:
+        """Its name with its parameters, for people."""
+        return label(self.name, self.params)
+
+
+def candidates(spec: AggregationSpec, targets: Targets = "class") -> tuple[Candidate, ...]:
+    """All of them, as `aggregation.strategies` names them; of equal ones, the first alone.
+
+    Raises `ConfigError`, which names the place in the job, for strategies that are not installed or need what the job
+    does not give, for parameters that are wrong, and for strategies that cannot fuse what the trainers learn.
+    """
+    found: dict[tuple[str, str], Candidate] = {}
+    for number, strategy in enumerate(spec.strategies):
+        lists = [value if isinstance(value, tuple) else (value,) for value in strategy.params.values()]
+        for values in product(*lists):
+            params = dict(zip(strategy.params, values, strict=True))
+            try:
+                aggregator = registry.create(strategy.name, params)
+            except ConfigError as error:
+                raise ConfigError(f"aggregation.strategies.{number}: {error}") from error
+            if aggregator.needs == "features" and not spec.features:
+                raise ConfigError(
+                    f"aggregation.strategies.{number}: {strategy.name} learns from the features of clips; set "
+                    "aggregation.features: true, or choose a strategy that needs scores alone (`essp aggregator ls`)"
+                )
+            if targets != "class" and strategy.name not in OF_LABELS:
+                raise ConfigError(
+                    f"aggregation.strategies.{number}: {strategy.name} makes scores that sum to 1 over the classes, "
+                    f"and with data.targets: {targets} each label has a probability of its own; use "
+                    f"{' or '.join(OF_LABELS)}"
+                )
+            found.setdefault((strategy.name, repr(params)), Candidate(strategy.name, params, aggregator))
+    return tuple(found.values())

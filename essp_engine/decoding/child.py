@@ -1,0 +1,237 @@
+"""The process that touches untrusted video: `python -m essp_engine.decoding.child SOCKET MEMORY [BLOCKS]`, started by
+`sandbox.py`.
+
+It imports PyAV and NumPy, and the object store's client if videos are there; it has no access to the bus or the cache,
+nor their passwords: `essp_common/runtime/confinement.py` says what it gets.
+`protocol.py` describes the messages on the socket. The process ends when the socket is closed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import math
+import mmap
+import os
+import resource
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from essp_common.cache.port import Buffer
+from essp_common.colour import Colour
+from essp_common.errors import BadVideo, EsspError, PermanentError, TransientError
+from essp_common.objects.port import StoreRefuses
+from essp_common.pb.v1.messages_pb2 import DecodeSeed, Video
+from essp_common.runtime.confinement import are_local, confine
+from essp_common.runtime.failpoints import failpoint
+from essp_common.runtime.shared_slots import Slot
+from essp_common.wiring import Stores
+from essp_engine.decoding.block_protocol import BlockClient
+from essp_engine.decoding.open_records import OpenRecords
+from essp_engine.decoding.open_videos import OpenVideos
+from essp_engine.decoding.protocol import (
+    READY,
+    Channel,
+    ChildConfig,
+    Request,
+    Shape,
+    clip_shapes,
+    is_of_records,
+    is_raw,
+)
+from essp_engine.video.codec import complete, encode, frame_buffer, raw_bytes
+from essp_engine.video.container import Limits
+from essp_engine.video.selection import Tally
+
+_OPEN_FILES = 256
+_PR_SET_PDEATHSIG = 1
+_REFUSED_RETRY_S = 5.0
+
+
+class Child:
+    """Decodes work units into shared memory."""
+
+    def __init__(self, config: ChildConfig, memory_fd: int, blocks: BlockClient | None) -> None:
+        limits = Limits(size_bytes=config.video_bytes, pixels=config.frame_pixels)
+        self._stores = stores = Stores(config.stores)
+        self._videos = OpenVideos(stores, limits, config.open_videos, config.address_bytes // 4, blocks)
+        self._records = OpenRecords(stores, limits, config.open_videos, blocks)
+        self._address_bytes = config.address_bytes
+        self._memory_fd = memory_fd
+        self._memory = memoryview(b"")
+        self._tally = Tally()
+        """Counts of the current unit."""
+
+    def answer(self, request: Request) -> dict[str, Any]:
+        """Decode a unit. Returns the answer that `protocol.py` describes.
+
+        Of a store, one answer blames no video: it may have been wrong, or damaged on its way. All is asked for again,
+        past what the decoder has kept.
+        """
+        answer = self._answered(request)
+        if _blames(answer) and not self._is_local(request.unit.video):
+            answer = self._answered(request)
+        return answer
+
+    def _answered(self, request: Request) -> dict[str, Any]:
+        if request.memory_bytes != len(self._memory):
+            self._memory = memoryview(b"")  # lets go of the previous mapping, which would count
+            _limit(resource.RLIMIT_AS, self._address_bytes + request.memory_bytes)
+            self._memory = memoryview(mmap.mmap(self._memory_fd, request.memory_bytes))
+        self._tally = Tally()
+        try:
+            return {"clips": self._decode(request), "frames": self._tally.counts()}
+        except TransientError as error:
+            self._drop(request.unit.video)  # FFmpeg has lost its place in a file of which a read has failed
+            return {"reason": str(error), "retry_after_s": error.retry_after_s}
+        except StoreRefuses as error:  # a worker that is set up wrongly, and no fault of the video
+            self._drop(request.unit.video)
+            return {"reason": str(error), "retry_after_s": _REFUSED_RETRY_S}
+        except EsspError as error:
+            self._drop(request.unit.video, damaged=True)
+            return _failure(error)
+        except MemoryError:
+            self._drop(request.unit.video)
+            return {"reason": "decoding needs more memory than a child may have", "kind": "limit"}
+
+    def _decode(self, request: Request) -> list[int | dict[str, Any]]:
+        failpoint("decoder-child.asked")
+        unit = request.unit
+        raw = is_raw(unit.recipe.codec)
+        shapes = clip_shapes(unit)
+        frames = [
+            self._raw_frames(shape, slot) if raw else np.empty(shape, np.uint8)
+            for shape, slot in zip(shapes, request.slots, strict=True)
+        ]
+        errors, colours = self._read(unit, frames)
+        failpoint("decoder-child.decoded")
+        if any(errors):
+            self._drop(unit.video, damaged=True)
+        clips: list[int | dict[str, Any]] = []
+        for array, slot, colour, error in zip(frames, request.slots, colours, errors, strict=True):
+            if error is not None:
+                clips.append(_failure(error))
+            elif raw:
+                size = raw_bytes(array.shape, array.dtype)
+                complete(self._memory[slot.start : slot.start + size], colour)
+                clips.append(size)
+            else:
+                clips.append(self._store(encode(array, unit.recipe.codec, colour), slot))
+        return clips
+
+    def _read(
+        self, unit: DecodeSeed, frames: Sequence[NDArray[np.uint8]]
+    ) -> tuple[list[BadVideo | None], list[Colour | None]]:
+        """Fill the frames. For each seed its error, and what its numbers mean where they are not RGB."""
+        resize, strict = unit.recipe.resize, unit.recipe.strict
+        if is_of_records(unit):
+            records = self._records
+            records.tally = self._tally
+            errors = records.read(unit.video, unit.seeds, resize, frames, strict=strict)
+            return errors, records.colours
+        reader = self._videos.reader(unit.video)
+        reader.tally = self._tally
+        errors = reader.read(unit.seeds, resize, frames, strict=strict)
+        return errors, reader.colours
+
+    def _drop(self, video: Video, *, damaged: bool = False) -> None:
+        """Close what was read: the next unit opens it again; if it seems damaged, past the decoder's cache."""
+        self._videos.drop(video, damaged=damaged)
+        self._records.drop(video, damaged=damaged)
+
+    def _is_local(self, video: Video) -> bool:
+        """Whether it is read from this machine's disk, which says the same when it is asked again."""
+        try:
+            store, key = self._stores.resolve(video.uri, video=True)
+            return store.local_path(key) is not None
+        except EsspError:
+            return True  # it has no place in any store
+
+    def _raw_frames(self, shape: Shape, slot: Slot) -> NDArray[np.uint8]:
+        """The frames inside a raw value, which is laid out in its slot."""
+        return frame_buffer(shape, "u1", self._memory[slot.start : slot.start + slot.size])[1]
+
+    def _store(self, value: Buffer, slot: Slot) -> int | dict[str, Any]:
+        size = len(value)
+        if size > slot.size:
+            return _failure(BadVideo("the frames do not compress; use another codec for clips", "limit"))
+        self._memory[slot.start : slot.start + size] = value
+        return size
+
+
+def _blames(answer: dict[str, Any]) -> bool:
+    """Whether a clip, or all of them, cannot be had."""
+    return "kind" in answer or any(isinstance(clip, dict) for clip in answer.get("clips", ()))
+
+
+def _failure(error: EsspError) -> dict[str, Any]:
+    return {"reason": str(error), "kind": getattr(error, "kind", PermanentError.kind)}
+
+
+def _limit(which: int, value: int) -> None:
+    """Set a soft limit, at most the hard one."""
+    hard = resource.getrlimit(which)[1]
+    resource.setrlimit(which, (value if hard == resource.RLIM_INFINITY else min(value, hard), hard))
+
+
+def _die_with_parent() -> None:
+    """Have the kernel kill this process when its parent dies, even during a decode.
+
+    Linux only; elsewhere the process notices after its present work that the socket is closed.
+    """
+    parent = os.getppid()
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # the parent died before the call
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _confine(config: ChildConfig) -> None:
+    """Set limits that hold even without the parent.
+
+    The process can write to sockets and shared memory, not to files; where the kernel has Landlock, neither to those
+    that are there, nor to the memory of other processes.
+    """
+    _limit(resource.RLIMIT_AS, config.address_bytes)
+    _limit(resource.RLIMIT_NOFILE, _OPEN_FILES)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    confine(programs=not are_local(config.stores))
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Serve the socket until it is closed."""
+    _die_with_parent()
+    socket_fd, memory_fd, *blocks_fd = map(int, arguments)
+    channel = Channel(socket.socket(fileno=socket_fd))
+    with suppress(EOFError, ConnectionError):
+        config = ChildConfig.unpacked(channel.receive())
+        os.environ.update(config.environment)
+        _confine(config)
+        child = Child(config, memory_fd, BlockClient(Connection(blocks_fd[0])) if blocks_fd else None)
+        channel.send(READY)
+        while True:
+            message = channel.receive()
+            _limit(resource.RLIMIT_CPU, math.ceil(time.process_time() + 2 * config.unit_s))
+            channel.send(json.dumps(_answer(child, message)).encode())
+
+
+def _answer(child: Child, message: bytes) -> dict[str, Any]:
+    try:
+        return child.answer(Request.unpacked(message))
+    except Exception:  # noqa: BLE001  for the log of the parent: where that is a file, this process cannot write to it
+        return {"failed": traceback.format_exc()}
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,158 @@
+"""The messages between parent and child on their socket.
+
+    parent -> child   its configuration: JSON of `ChildConfig`
+    child -> parent   `READY`
+    parent -> child   a request: size of the shared memory, the slot of each clip in it, a `DecodeSeed`
+    child -> parent   an answer, JSON: {"clips": [size | {"reason", "kind"}, ...], "frames": {what: count}} with one
+                      entry per seed and the frame counts of `selection.Tally`; or {"reason", "kind"} if no seed of the
+                      request can be decoded; or {"reason", "retry_after_s"} if trying again may help; or {"failed":
+                      traceback} for what should not happen, after which the child is replaced
+
+A clip starts at the begin of its slot and is a value of the cache. The length of each message precedes it.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache
+
+from essp_common.errors import PermanentError
+from essp_common.pb.v1.messages_pb2 import DecodeSeed, FrameCodec, Seed
+from essp_common.runtime.shared_slots import Slot
+from essp_engine.video.codec import max_encoded_bytes
+from essp_engine.video.geometry import frame_shape
+
+READY = b"ready"
+
+_LENGTH = struct.Struct("<I")
+_HEAD = struct.Struct("<QI")
+_SLOT = struct.Struct("<QQ")
+
+Shape = tuple[int, ...]
+"""`(T, H, W, 3)` for RGB; `essp_common/colour.py` has the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChildConfig:
+    """The configuration that a child receives once, at its start."""
+
+    stores: tuple[str, ...]
+    open_videos: int
+    video_bytes: int
+    frame_pixels: int
+    address_bytes: int
+    """Address space beyond the shared memory."""
+    unit_s: float
+    """Maximum time for a request. Twice that in CPU time ends a child whose parent died."""
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """With which the stores' clients log in; set when it is sent."""
+
+    def packed(self) -> bytes:
+        """The bytes to send."""
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def unpacked(cls, message: bytes) -> ChildConfig:
+        """Parse received bytes."""
+        fields = json.loads(message)
+        return cls(**{**fields, "stores": tuple(fields["stores"])})
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One work unit."""
+
+    memory_bytes: int
+    slots: Sequence[Slot]
+    unit: DecodeSeed
+
+    def packed(self) -> bytes:
+        """The bytes to send."""
+        slots = b"".join(_SLOT.pack(slot.start, slot.size) for slot in self.slots)
+        return _HEAD.pack(self.memory_bytes, len(self.slots)) + slots + self.unit.SerializeToString()
+
+    @classmethod
+    def unpacked(cls, message: bytes) -> Request:
+        """Parse received bytes."""
+        memory_bytes, count = _HEAD.unpack_from(message)
+        end = _HEAD.size + count * _SLOT.size
+        slots = [Slot(*slot) for slot in _SLOT.iter_unpack(message[_HEAD.size : end])]
+        return cls(memory_bytes, slots, DecodeSeed.FromString(message[end:]))
+
+
+class Channel:
+    """One end of the socket."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._socket = end
+
+    def send(self, message: bytes) -> None:
+        """Raises `OSError` if the other end is closed."""
+        self._socket.sendall(_LENGTH.pack(len(message)) + message)
+
+    def receive(self, timeout_s: float | None = None) -> bytes:
+        """The next message. Raises `EOFError` or `OSError` if the other end is closed, `TimeoutError`."""
+        self._socket.settimeout(timeout_s)
+        received = self._some()
+        while len(received) < _LENGTH.size or len(received) < (end := _LENGTH.size + _LENGTH.unpack_from(received)[0]):
+            received += self._some()
+        return received[_LENGTH.size : end]
+
+    def close(self) -> None:
+        """Close this end."""
+        self._socket.close()
+
+    def _some(self) -> bytes:
+        part = self._socket.recv(1 << 16)
+        if not part:
+            raise EOFError("the other end is closed")
+        return part
+
+
+def clip_shapes(unit: DecodeSeed) -> list[Shape]:
+    """The shape of each seed's frames. Raises `PermanentError` for a seed without frames, or with frames that are not
+    as many in each snippet, and for frames that the recipe's colours cannot have."""
+    whole = (unit.video.height, unit.video.width)
+    shapes = []
+    for seed in unit.seeds:
+        size = (seed.record.height, seed.record.width) if seed.HasField("record") else whole
+        shape = frame_shape(unit.recipe.resize, *size)
+        if not (all(shape) and seed.frame_count and seed.stride):
+            raise PermanentError(f"{unit.video.id}: a seed asks for no frames, or the video has no size")
+        if seed.frame_count % (snippets := 1 + len(seed.later)):
+            raise PermanentError(f"{unit.video.id}: {seed.frame_count} frames are no {snippets} equal snippets")
+        shapes.append((seed.frame_count, *shape))
+    return shapes
+
+
+def of_one_seed(unit: DecodeSeed, seed: Seed) -> DecodeSeed:
+    """A work unit of this seed alone."""
+    single = DecodeSeed()
+    single.CopyFrom(unit)
+    del single.seeds[:]
+    single.seeds.append(seed)
+    return single
+
+
+def is_of_records(unit: DecodeSeed) -> bool:
+    """Whether the clips are records."""
+    return bool(unit.seeds) and unit.seeds[0].HasField("record")
+
+
+def is_raw(codec: FrameCodec) -> bool:
+    """Whether clips are stored uncompressed."""
+    return codec.name in ("", "raw")
+
+
+def slot_bytes(shape: Shape, codec: FrameCodec) -> int:
+    """Bytes to reserve for a clip's value. Noise may be larger compressed than raw."""
+    return _slot_bytes(shape, codec.name)
+
+
+@lru_cache(maxsize=1024)
+def _slot_bytes(shape: Shape, codec: str) -> int:
+    return max_encoded_bytes(shape, "u1", codec)

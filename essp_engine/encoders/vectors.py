@@ -1,0 +1,71 @@
+"""One vector of the descriptors of a video, however many there are; zeros if there are none.
+
+The vectors are as their definitions have them. For a linear classifier, follow them with `power` and `l2`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from essp_engine.encoders.kmeans import Codebook
+from essp_engine.encoders.mixture import Mixture
+
+Floats = NDArray[np.float64]
+
+
+def fisher_vector(rows: Floats, mixture: Mixture) -> Floats:
+    """`(k + 2kD,)` Fisher vector of `(N, D)` descriptors (Perronnin, Sanchez & Mensink, ECCV 2010).
+
+    The gradients of the mean log likelihood by the weights, the means and the standard deviations of a mixture of k
+    Gaussians, whitened. Order and signs are those of `skimage.feature.fisher_vector`, where the last part is the
+    negative of the paper's; products of vectors are the same.
+    """
+    gaussians, width = mixture.means.shape
+    if not len(rows):
+        return np.zeros(gaussians + 2 * gaussians * width)
+    posteriors = mixture.posteriors(rows)
+    share = posteriors.mean(axis=0)[:, None]
+    first = posteriors.T @ rows / len(rows)
+    second = posteriors.T @ rows**2 / len(rows)
+    weight = np.sqrt(mixture.weights)[:, None]
+    by_weight = share - mixture.weights[:, None]
+    by_mean = first - share * mixture.means
+    by_deviation = share * (mixture.variances - mixture.means**2) + 2 * first * mixture.means - second
+    return np.concatenate(
+        [
+            (by_weight / weight).ravel(),
+            (by_mean / (weight * np.sqrt(mixture.variances))).ravel(),
+            (by_deviation / (np.sqrt(2) * weight * mixture.variances)).ravel(),
+        ]
+    )
+
+
+def vlad(rows: Floats, book: Codebook) -> Floats:
+    """`(kD,)` vector of locally aggregated descriptors (Jegou et al., CVPR 2010): for each centre, the sum of the
+    differences of its descriptors from it, with a length of 1 (Arandjelovic & Zisserman, CVPR 2013); zeros for a
+    centre without any."""
+    residuals = np.zeros(book.centres.shape)
+    number = book.nearest(rows)
+    np.add.at(residuals, number, rows - book.centres[number])
+    return l2(residuals).ravel()
+
+
+def bag_of_words(rows: Floats, book: Codebook) -> Floats:
+    """`(k,)` share of the descriptors that each centre is nearest to (Sivic & Zisserman, ICCV 2003)."""
+    counts = np.bincount(book.nearest(rows), minlength=len(book.centres))
+    return counts / max(1, len(rows))
+
+
+def power(vector: NDArray[Any], exponent: float = 0.5) -> Floats:
+    """Each number to the power, with its sign: many small numbers count more beside few large ones."""
+    powered: Floats = np.sign(vector) * np.abs(vector) ** exponent
+    return powered
+
+
+def l2(vectors: NDArray[Any]) -> Floats:
+    """Vectors along the last axis with a length of 1; zeros stay zeros."""
+    length = np.sqrt((np.asarray(vectors, np.float64) ** 2).sum(axis=-1, keepdims=True))
+    return np.asarray(vectors / np.where(length > 0, length, 1), np.float64)

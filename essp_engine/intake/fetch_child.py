@@ -1,0 +1,78 @@
+"""The process that fetches clips for a thread of another one: `python -m essp_engine.intake.fetch_child SOCKET
+MEMORY`, started by `fetch_processes.py`.
+
+    in     `Work`; then, again and again, (size of the memory, clips that are asked for)
+    out    nothing; then, again and again, an answer for each clip
+
+Each message is a pickle. The process ends when the socket is closed. It ignores SIGINT and SIGTERM, which may come to
+all processes of a terminal or a container: its parent decides when it has clips enough.
+"""
+
+from __future__ import annotations
+
+import mmap
+import pickle
+import signal
+import sys
+from contextlib import closing, suppress
+from multiprocessing.connection import Connection
+from typing import Any
+
+from essp_common.cache.port import FrameCache
+from essp_common.pb.v1.messages_pb2 import ClipRef
+from essp_common.runtime.shared_slots import Slot
+from essp_engine.intake.fetch_processes import Answer, Asked, Made, TooLarge, Work, places_of
+
+
+class Child:
+    """Makes what is asked for."""
+
+    def __init__(self, work: Work, cache: FrameCache, memory_fd: int) -> None:
+        self._work = work
+        self._cache = cache
+        self._memory_fd = memory_fd
+        self._memory = mmap.mmap(-1, mmap.PAGESIZE)
+
+    def answers(self, memory_bytes: int, asked: list[Asked]) -> list[Answer]:
+        """One for each."""
+        if memory_bytes != len(self._memory):
+            self._memory = mmap.mmap(self._memory_fd, memory_bytes)
+        return [self._answer(each) for each in asked]
+
+    def _answer(self, asked: Asked) -> Answer:
+        try:
+            value = self._work.read(self._cache, asked.key, asked.size_bytes)
+            if self._work.prepare is not None:
+                value = self._work.prepare(ClipRef.FromString(asked.clip), value)
+            return self._left(value, asked.slot)
+        except Exception as error:  # noqa: BLE001  whatever it is, the parent meets it in the clip's turn
+            return f"{type(error).__name__}: {error}"
+
+    def _left(self, value: Any, slot: Slot) -> Answer:
+        arrays: list[pickle.PickleBuffer] = []
+        pickled = pickle.dumps(value, protocol=5, buffer_callback=arrays.append)
+        raw = [array.raw() for array in arrays]
+        sizes = tuple(len(array) for array in raw)
+        places = places_of(sizes)
+        if places[-1] > slot.size:
+            return TooLarge(places[-1])
+        for begin, array in zip(places, raw, strict=False):
+            self._memory[slot.start + begin : slot.start + begin + len(array)] = array
+        return Made(pickled, sizes)
+
+
+def main() -> None:
+    """Answer until the socket is closed."""
+    for ignored in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(ignored, signal.SIG_IGN)
+    pipe, memory_fd = Connection(int(sys.argv[1])), int(sys.argv[2])
+    work: Work = pickle.loads(pipe.recv_bytes())  # noqa: S301  of our own parent
+    with closing(work.open_cache()) as cache, suppress(EOFError, OSError):
+        child = Child(work, cache, memory_fd)
+        pipe.send_bytes(b"")
+        while True:
+            pipe.send_bytes(pickle.dumps(child.answers(*pickle.loads(pipe.recv_bytes()))))  # noqa: S301
+
+
+if __name__ == "__main__":
+    main()

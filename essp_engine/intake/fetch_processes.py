@@ -1,0 +1,288 @@
+"""Clips fetched, decoded and cut by child processes, for a machine with many cores: Python runs on one core of a
+process, and each clip that threads of one process take needs a third of a millisecond of it.
+
+    fetch threads ──which clips──▶ child (`fetch_child.py`): cache ─▶ decode ─▶ view ─▶ shared memory
+                  ◀──what is where──
+
+A thread asks a child that has nothing to do, and waits for it. What a child makes lies in memory that it shares with
+this process (`shared_slots.py`): only where it lies goes through the socket, and this process copies nothing. While
+children start, and where one has died, threads do the work themselves. Order, accounts, acks and retries stay here. So
+nothing depends on the children: a clip that one of them could not make is asked for again by this process, in its turn.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import socket
+import subprocess
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple, Self
+
+from essp_common.cache.port import FrameCache
+from essp_common.errors import EsspError, Unavailable
+from essp_common.runtime.children import module_command
+from essp_common.runtime.shared_slots import SharedMemory, Slot
+from essp_common.wiring import open_cache
+from essp_engine.intake.ordered import Prepare, Read, Stored
+
+log = logging.getLogger(__name__)
+
+_MODULE = "essp_engine.intake.fetch_child"
+_ALIGNED = 64
+_END_S = 5.0
+_MOST_LOST = 3
+"""Children that may be lost in a row until no other one takes their place."""
+_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a child does. All of it is pickled."""
+
+    open_cache: Callable[[], FrameCache]
+    read: Read
+    prepare: Prepare | None = None
+
+
+class Asked(NamedTuple):
+    """One clip, and where it may be left."""
+
+    clip: bytes
+    key: str
+    size_bytes: int
+    slot: Slot
+
+
+class Made(NamedTuple):
+    """One clip as a child has made it: a pickle, whose arrays lie in its slot one after the other."""
+
+    pickled: bytes
+    sizes: tuple[int, ...]
+    """Of the arrays, in bytes."""
+
+
+class TooLarge(NamedTuple):
+    """It was made, and does not fit."""
+
+    needed: int
+
+
+Answer = Made | TooLarge | str
+"""About one clip; a text says why it was not made."""
+
+
+def places_of(sizes: Sequence[int]) -> list[int]:
+    """Where arrays of these sizes begin in a slot; then where the last one ends."""
+    places = [0]
+    for size in sizes:
+        places.append(-(-(places[-1] + size) // _ALIGNED) * _ALIGNED)
+    return places
+
+
+class FetchProcesses:
+    """Implements `essp_engine.intake.ordered.Elsewhere`. They start when clips are first asked for."""
+
+    def __init__(self, work: Work, count: int) -> None:
+        self._work = pickle.dumps(work)
+        self._to_start = count
+        self._idle: list[_Child] = []
+        self._busy: list[_Child] = []
+        self._lost = 0
+        """Children that were lost since one has last answered."""
+        self._lock = threading.Lock()
+
+    @classmethod
+    def of(cls, count: int, cache_url: str, tenant: str, read: Read, prepare: Prepare | None = None) -> Self | None:
+        """With the cache at this URL; None for no process, or a cache in memory, which no other process can reach."""
+        if not count or cache_url.startswith("memory:"):
+            return None
+        return cls(Work(partial(open_cache, cache_url, tenant), read, prepare), count)
+
+    @property
+    def pids(self) -> list[int]:
+        """Of those that have started, or are starting."""
+        with self._lock:
+            return [child.pid for child in (*self._idle, *self._busy)]
+
+    def start(self) -> None:
+        """Start them, and wait until they have. Raises `EOFError` if one ends instead."""
+        with self._lock:
+            self._begin()
+            for child in self._idle:
+                child.wait()
+
+    def values(self, clips: Sequence[Stored]) -> list[Any] | None:
+        """See `Elsewhere`."""
+        child = self._leased()
+        if child is None:
+            return None
+        try:
+            made = child.values(clips)
+        except (EOFError, OSError, pickle.UnpicklingError) as error:
+            with self._lock:
+                self._busy.remove(child)
+                self._lose(child, error)
+            return None
+        except Unavailable:  # no memory to leave clips in, at present; the child was not asked
+            made = None
+        with self._lock:
+            self._lost = 0
+            self._busy.remove(child)
+            self._idle.append(child)
+        return made
+
+    def close(self) -> None:
+        """End the children, none of which is asked for anything any more. What they have made stays."""
+        with self._lock:
+            self._to_start = 0
+            children = [*self._idle, *self._busy]
+            self._idle, self._busy = [], []
+        for child in children:
+            child.kill()
+        for child in children:
+            child.end()
+
+    def _leased(self) -> _Child | None:
+        """A child that has nothing to do."""
+        with self._lock:
+            self._begin()
+            for child in tuple(self._idle):
+                try:
+                    ready = child.is_ready
+                except (EOFError, OSError) as error:
+                    self._idle.remove(child)
+                    self._lose(child, error)
+                    continue
+                if ready:
+                    self._idle.remove(child)
+                    self._busy.append(child)
+                    return child
+        return None
+
+    def _begin(self) -> None:
+        while self._to_start:
+            self._to_start -= 1
+            try:
+                self._idle.append(_Child(self._work))
+            except OSError as error:
+                self._lose(None, error)
+
+    def _lose(self, child: _Child | None, error: Exception) -> None:
+        self._lost += 1
+        fate = f"cannot be started: {error}" if child is None else f"is gone (exit status {child.end()})"
+        goes_on = child is not None and self._lost <= _MOST_LOST
+        self._to_start += goes_on
+        then = "another one takes its place" if goes_on else "threads do its work"
+        log.warning("a process that fetches clips %s; %s", fate, then)
+
+
+class _Child:
+    """Used from one thread, but for `end`."""
+
+    def __init__(self, work: bytes) -> None:
+        self._memory = SharedMemory()
+        self._room = 0
+        """Bytes that a clip has needed so far."""
+        self._ready = False
+        ours, theirs = socket.socketpair()
+        self._pipe = Connection(ours.detach())
+        try:
+            with theirs:
+                fds = [theirs.fileno(), self._memory.fd]
+                self._process = subprocess.Popen(
+                    module_command(_MODULE, *fds),
+                    stdin=subprocess.DEVNULL,
+                    pass_fds=fds,
+                    env=os.environ | _ONE_THREAD,
+                    process_group=0,  # an interrupt at the terminal reaches only the parent
+                )
+            with suppress(OSError):  # it is gone already, which shows when its answer is read
+                self._pipe.send_bytes(work)
+        except OSError:
+            self._pipe.close()
+            self._memory.close()
+            raise
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def is_ready(self) -> bool:
+        """It has started. Raises `EOFError` if it has ended instead."""
+        if not self._ready and self._pipe.poll():
+            self.wait()
+        return self._ready
+
+    def wait(self) -> None:
+        """Until it has started. Raises `EOFError` if it ends instead."""
+        if not self._ready:
+            self._pipe.recv_bytes()
+            self._ready = True
+
+    def values(self, clips: Sequence[Stored]) -> list[Any]:
+        """As `FetchProcesses.values`. Raises `EOFError` or `OSError` if the child is gone, and `Unavailable` if the
+        machine has no memory for the clips."""
+        made: list[Any] = [None] * len(clips)
+        left = list(range(len(clips)))
+        while left:
+            slots = self._slots(len(left))
+            request = [
+                Asked(clips[at].clip.SerializeToString(), clips[at].key, clips[at].size_bytes, slot)
+                for at, slot in zip(left, slots, strict=True)
+            ]
+            self._pipe.send_bytes(pickle.dumps((self._memory.size, request)))
+            answers: list[Answer] = pickle.loads(self._pipe.recv_bytes())  # noqa: S301  of our own child
+            again = []
+            for at, slot, answer in zip(left, slots, answers, strict=True):
+                if isinstance(answer, Made):
+                    made[at] = self._loaded(slot, answer)
+                    continue
+                self._memory.give_back(slot)
+                if isinstance(answer, TooLarge):
+                    self._room = max(self._room, answer.needed)
+                    again.append(at)
+                else:
+                    made[at] = EsspError(answer)
+            left = again
+        return made
+
+    def _slots(self, count: int) -> list[Slot]:
+        """As large as clips have been so far. Raises `Unavailable`, and then has taken none."""
+        slots: list[Slot] = []
+        try:
+            for _ in range(count):
+                slots.append(self._memory.take(max(self._room, _ALIGNED)))
+        except Unavailable:
+            for slot in slots:
+                self._memory.give_back(slot)
+            raise
+        return slots
+
+    def _loaded(self, slot: Slot, answer: Made) -> Any:
+        places = places_of(answer.sizes)
+        whole = self._memory.view(slot, places[-1], writable=True)  # as what this process would have made
+        buffers = [whole[begin : begin + size] for begin, size in zip(places, answer.sizes, strict=False)]
+        return pickle.loads(answer.pickled, buffers=buffers)  # noqa: S301  of our own child
+
+    def kill(self) -> None:
+        """Have it end, wherever it is: it holds nothing."""
+        self._process.kill()
+
+    def end(self) -> int:
+        """Wait until it has ended, as it does when the socket is closed. Returns its exit status."""
+        self._pipe.close()
+        try:
+            status = self._process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            status = self._process.wait()
+        self._memory.close()
+        return status

@@ -1,0 +1,100 @@
+"""The plan of training: class, then video, then place in the video, each time uniformly at random."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from essp_common.catalog.view import CatalogView
+from essp_common.counter_rng import CounterRng, below, below_each
+from essp_common.job.clip_spec import ClipSpec
+from essp_engine.planning.planned_clip import PlanBase, PlannedClip, snippet_begins
+
+_SNIPPETS = 1 << 61
+"""A bit that tells the stream of random numbers for a clip's later snippets from the others."""
+_AHEAD = 1024
+"""Clips that are drawn at once: few draws cost as much as many."""
+
+
+class ClassBalanced(PlanBase):
+    """See `plan.class_balanced`."""
+
+    def __init__(self, view: CatalogView, clip: ClipSpec, size: int, seed: int, stream: int, locality: int) -> None:
+        super().__init__(view, clip, size, locality)
+        self._rng, self._snippets_rng = CounterRng(seed, stream), CounterRng(seed, _SNIPPETS | stream)
+        # A class without videos could never be drawn from; `empty_classes` names those.
+        counts = np.diff(view.class_begin)
+        drawn = np.flatnonzero(counts)
+        self._names = [view.classes[class_id] for class_id in drawn.tolist()]
+        self._begins, self._counts = view.class_begin[drawn], counts[drawn].astype(np.uint64)
+        self._videos = view.in_classes
+        """Class by class, as `_begins` and `_counts` say."""
+        self._ahead = _AHEAD
+        self._block: Callable[[int], list[PlannedClip]] = lru_cache(maxsize=2)(self._draw)
+
+    def clip(self, index: int, attempt: int = 0) -> PlannedClip:
+        self._check(index)
+        video, words = self._video(index, attempt)
+        return self._planned(index, attempt, video, below(words, int(self._starts[video])))
+
+    def _stretch(self, start: int, stop: int) -> list[PlannedClip]:
+        clips: list[PlannedClip] = []
+        while start < stop:
+            block, place = divmod(start, self._ahead)
+            end = min(stop, (block + 1) * self._ahead)
+            clips += self._block(block)[place : place + end - start]
+            start = end
+        return clips
+
+    def _draw(self, block: int) -> list[PlannedClip]:
+        start, stop = block * _AHEAD, min(self._size, (block + 1) * _AHEAD)
+        words, videos, refused = self._drawn_videos(start, stop)
+        offsets, more = below_each(words, self._starts[videos].astype(np.uint64))
+        clips = self._planned_all(range(start, stop), videos, offsets)
+        for i in np.flatnonzero(refused | more).tolist():
+            clips[i] = self.clip(start + i)
+        return clips
+
+    def _later(self, index: int, attempt: int, video: int, offset: int) -> tuple[int, ...]:
+        """Each anywhere in its part of the video, whatever the others are."""
+        del offset
+        begins = snippet_begins(int(self._whole[video]), self._snippets) + int(self._first[video])
+        first_draw, width = index * (self._snippets - 1), int(self._starts[video])
+        return tuple(
+            begin + below(self._snippets_rng.words(draw, attempt), width)
+            for draw, begin in enumerate(begins[1:].tolist(), first_draw)
+        )
+
+    def _video(self, draw: int, attempt: int) -> tuple[int, Iterator[int]]:
+        """The video of a draw, or the one that replaces it; the words left."""
+        words = self._rng.words(draw)
+        drawn = below(words, len(self._counts))
+        place = below(words, int(self._counts[drawn]))
+        if attempt:
+            place, words = self._replacement(draw, attempt, drawn, place)
+        return int(self._videos[self._begins[drawn] + place]), words
+
+    def _drawn_videos(self, start: int, stop: int) -> tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.bool_]]:
+        """Of the draws `start..stop`: the next word, the video, and whether `_video` might come to another one."""
+        words = self._rng.table(start, stop)
+        classes = np.full(stop - start, len(self._counts), np.uint64)
+        drawn, refused = below_each(words[:, 0], classes)
+        place, more = below_each(words[:, 1], self._counts[drawn])
+        return words[:, 2], self._videos[self._begins[drawn] + place].astype(np.int64), refused | more
+
+    def _replacement(self, draw: int, attempt: int, drawn: int, place: int) -> tuple[int, Iterator[int]]:
+        """The place, within its class, of a video that no earlier attempt at this draw took; the words left."""
+        places = int(self._counts[drawn])
+        if attempt >= places:
+            raise LookupError(f"class {self._names[drawn]!r} has no other video ({places} in all)")
+        taken = [place]
+        for number in range(1, attempt + 1):
+            words = self._rng.words(draw, number)
+            place = below(words, places - number)
+            for other in sorted(taken):
+                place += place >= other
+            taken.append(place)
+        return place, words

@@ -1,0 +1,92 @@
+"""Plans without chance: the segments of each video at even distances, for evaluation and for walks over all videos."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from essp_common.catalog.view import CatalogView
+from essp_common.errors import ConfigError
+from essp_common.job.clip_spec import ClipSpec
+from essp_common.job.data_spec import MOST_CLIPS
+from essp_engine.planning.planned_clip import PlanBase, PlannedClip
+
+T = TypeVar("T", int, NDArray[np.int64])
+
+_FPS = 25.0
+"""Of a video that does not say how many frames a second it has."""
+
+
+class _Even(PlanBase):
+    """Segments at even distances: clip `j` of `k` starts in the middle of the j-th k-th of where it can start."""
+
+    def __init__(self, view: CatalogView, clip: ClipSpec, segments: int, size: int, locality: int) -> None:
+        super().__init__(view, clip, size, locality)
+        self._segments = segments
+
+    def _count(self, videos: T) -> T | int:
+        """How many segments these videos have."""
+        return self._segments
+
+    def _stretch(self, start: int, stop: int) -> list[PlannedClip]:
+        indices = np.arange(max(start, 0), min(stop, self._size))
+        videos, segments = self._places(indices)
+        offsets = (2 * segments + 1) * self._starts[videos] // (2 * self._count(videos))
+        return self._planned_all(indices.tolist(), videos, offsets)
+
+    def clip(self, index: int, attempt: int = 0) -> PlannedClip:
+        self._check(index)
+        if attempt:
+            raise LookupError("this plan takes each video in turn; none stands in for another")
+        video, segment = self._places(index)
+        return self._planned(index, 0, video, (2 * segment + 1) * int(self._starts[video]) // (2 * self._count(video)))
+
+    @abstractmethod
+    def _places(self, index: T) -> tuple[T, T]:
+        """The video at an index, and which of its segments; or of many."""
+
+
+class Uniform(_Even):
+    def _places(self, index: T) -> tuple[T, T]:
+        return index // self._segments, index % self._segments
+
+
+class RoundRobin(_Even):
+    def __init__(self, view: CatalogView, clip: ClipSpec, segments: int, size: int, epoch: int, locality: int) -> None:
+        super().__init__(view, clip, segments, size, locality)
+        self._start = epoch * size
+
+    def _places(self, index: T) -> tuple[T, T]:
+        turn = self._start + index
+        return turn % len(self._first), turn // len(self._first) % self._segments
+
+
+class Dense(_Even):
+    """As many segments of each video as it takes for none to begin more than `every_s` seconds after the one before."""
+
+    def __init__(self, view: CatalogView, clip: ClipSpec, every_s: float, locality: int) -> None:
+        super().__init__(view, clip, 0, 0, locality)
+        fps = view.rows.numbers("fps").astype(np.float64)
+        frames = every_s * np.where(fps > 0, fps, _FPS)
+        starts = self._starts.astype(np.int64)
+        counts = np.clip(np.ceil(starts / frames), 1, starts).astype(np.int64)
+        self._edges = np.concatenate([[0], np.cumsum(counts)])
+        """Where each video begins, and the end of the last one."""
+        self._size = int(self._edges[-1])
+        if self._size > MOST_CLIPS:
+            raise ConfigError(
+                f"sampling.every_s: a clip every {every_s:g} s makes {self._size} clips, and a job may have "
+                f"{MOST_CLIPS}; take fewer, or make several jobs"
+            )
+
+    def _count(self, videos: T) -> T | int:
+        counts: NDArray[np.int64] = self._edges[1:][videos] - self._edges[videos]
+        return counts if isinstance(videos, np.ndarray) else int(counts)
+
+    def _places(self, index: T) -> tuple[T, T]:
+        videos = np.searchsorted(self._edges, index, "right") - 1
+        places = index - self._edges[videos]
+        return (videos, places) if isinstance(index, np.ndarray) else (int(videos), int(places))

@@ -1,0 +1,159 @@
+"""Plans: which clip is at an index, as a pure function of (seed, purpose, epoch, index).
+
+Random numbers are counter-based (`counter_rng.py`), so any index of any epoch costs O(1), and nothing depends on who
+asks, how often, or in which order.
+
+    class_balanced   class, then video, then offset, all uniform at random: training
+    pooled           the same, but each video that is drawn gives several clips, mixed within a window: training
+    exhaustive       every place of every video, visits of neighbouring places mixed within a window: training
+    round_robin      every video in turn, its next segment at each turn: training without chance
+    uniform          every video's segments at even distances, in time order: validation, test, prediction
+    dense            the same, with as many segments of a video as its length takes: prediction
+
+A `locality` window changes the order of issue only, never what is at an index: see `Plan.units`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+import numpy as np
+
+from essp_common.catalog.rows import VideoRow
+from essp_common.catalog.view import CatalogView
+from essp_common.job.clip_spec import ClipSpec
+from essp_common.job.data_spec import SamplingSpec
+from essp_common.pb.v1.messages_pb2 import TRAIN, Purpose, Seek
+from essp_engine.planning.class_balanced import ClassBalanced
+from essp_engine.planning.even import Dense, RoundRobin, Uniform
+from essp_engine.planning.exhaustive import Exhaustive
+from essp_engine.planning.planned_clip import Plan
+from essp_engine.planning.pooled import Pooled
+from essp_engine.planning.share import Share
+
+
+def class_balanced(
+    view: CatalogView, clip: ClipSpec, size: int, seed: int, purpose: Purpose, epoch: int, locality: int = 0
+) -> Plan:
+    """`size` clips, each of a class, then a video of it, then a place in the video, all drawn uniformly.
+
+    Classes without a usable video are left out (`empty_classes`). The n-th replacement at an index is a video of the
+    same class that none of the attempts before it took.
+    """
+    return ClassBalanced(view, clip, size, seed, _stream(purpose, epoch), locality)
+
+
+def pooled(
+    view: CatalogView,
+    clip: ClipSpec,
+    size: int,
+    seed: int,
+    purpose: Purpose,
+    epoch: int,
+    clips_per_visit: int,
+    window: int,
+) -> Plan:
+    """`size` clips, `clips_per_visit` of each video that is drawn, mixed within windows of `window` indices.
+
+    With one clip a visit this is `class_balanced`. Raises `ConfigError` unless `clips_per_visit` divides `window`.
+    """
+    return Pooled(view, clip, size, seed, _stream(purpose, epoch), clips_per_visit, window)
+
+
+def exhaustive(
+    view: CatalogView,
+    clip: ClipSpec,
+    size: int | None,
+    seed: int,
+    purpose: Purpose,
+    epoch: int,
+    step: int,
+    clips_per_visit: int,
+    window: int,
+) -> Plan:
+    """Clips at every `step`-th place of every video, each once in `size` clips (default: one for each place).
+
+    `clips_per_visit` neighbouring ones are issued together, and mixed with others within `window` indices. No
+    replacements: each place has its own turn. Raises `ConfigError` unless `clips_per_visit` divides `window`, and for
+    more places than an epoch may have clips.
+    """
+    return Exhaustive(view, clip, size, seed, purpose, epoch, step, clips_per_visit, window)
+
+
+def round_robin(
+    view: CatalogView, clip: ClipSpec, clips_per_video: int, size: int, epoch: int, locality: int = 0
+) -> Plan:
+    """`size` clips of the videos in turn, each turn at the next of `clips_per_video` segments.
+
+    An epoch goes on where the one before it stopped. No replacements: other videos have their own turn.
+    """
+    return RoundRobin(view, clip, clips_per_video, size, epoch, locality)
+
+
+def uniform(view: CatalogView, clip: ClipSpec, clips_per_video: int, locality: int = 0) -> Plan:
+    """`clips_per_video` clips of each video at even distances, video by video, in time order. No replacements."""
+    return Uniform(view, clip, clips_per_video, len(view) * clips_per_video, locality)
+
+
+def dense(view: CatalogView, clip: ClipSpec, every_s: float, locality: int = 0) -> Plan:
+    """Clips at even distances of at most `every_s` seconds, video by video, in time order. No replacements.
+
+    Raises `ConfigError` for more clips than a job may have.
+    """
+    return Dense(view, clip, every_s, locality)
+
+
+def plan_of(view: CatalogView, clip: ClipSpec, sampling: SamplingSpec, purpose: Purpose, epoch: int) -> Plan:
+    """The plan of one phase of a job over the videos it draws from; of a job of one rank, this rank's share."""
+    whole = _whole_plan(view, clip, sampling, purpose, epoch)
+    return whole if sampling.ranks == 1 else Share(whole, sampling.rank, sampling.ranks, equal=purpose == TRAIN)
+
+
+def _whole_plan(view: CatalogView, clip: ClipSpec, sampling: SamplingSpec, purpose: Purpose, epoch: int) -> Plan:
+    if purpose != TRAIN and sampling.every_s is not None:
+        return dense(view, clip, sampling.every_s, sampling.issue_window)
+    if purpose != TRAIN:
+        return uniform(view, clip, sampling.clips_per_video, sampling.issue_window)
+    size = sampling.clips_per_epoch or len(view)
+    per_visit, window = sampling.clips_per_visit, sampling.window
+    match sampling.kind:
+        case "uniform":
+            return round_robin(view, clip, sampling.clips_per_video, size, epoch, sampling.issue_window)
+        case "pooled":
+            return pooled(view, clip, size, sampling.seed, purpose, epoch, per_visit, window)
+        case "exhaustive":
+            wanted, seed, step = sampling.clips_per_epoch, sampling.seed, sampling.step
+            return exhaustive(view, clip, wanted, seed, purpose, epoch, step, per_visit, window)
+        case "class_balanced":
+            return class_balanced(view, clip, size, sampling.seed, purpose, epoch, sampling.issue_window)
+
+
+def empty_classes(view: CatalogView) -> tuple[str, ...]:
+    """Classes that no video of the view can be drawn for: worth a warning before training."""
+    return tuple(view.classes[class_id] for class_id in np.flatnonzero(np.diff(view.class_begin) == 0).tolist())
+
+
+def seek_to(row: VideoRow, first_frame: int, seek: Seek) -> bool:
+    """Write into `seek` where decoding has to begin for `first_frame`: the last keyframe at or before it.
+
+    False: at the file's start; then nothing is written.
+    """
+    place = bisect_right(row.keyframe_frame, first_frame) - 1 if row.seekable else -1
+    if place < 0:
+        return False
+    frames, offsets = row.keyframe_frame, row.keyframe_offset
+    seek.pts = row.keyframe_pts[place]
+    seek.frame_index = frames[place]
+    seek.byte_offset = offsets[place] if offsets[place] > 0 else 0
+    place += 1
+    if place < len(frames):
+        seek.next_frame = frames[place]
+        seek.next_offset = offsets[place] if offsets[place] > 0 else 0
+    else:
+        seek.next_frame, seek.next_offset = row.frame_count, row.size_bytes
+    return True
+
+
+def _stream(purpose: Purpose, epoch: int) -> int:
+    """The random numbers of one phase."""
+    return purpose << 32 | epoch

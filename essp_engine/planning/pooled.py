@@ -1,0 +1,98 @@
+"""The plan of training that reuses decodes: each video that is drawn gives several clips.
+
+Independent draws meet the same video too seldom for its decode to be shared: with 10,000 videos, hardly ever within the
+clips that fit into memory. Here the unit of chance is a *visit*: class, then video, as in `class_balanced`, then
+`clips_per_visit` independent places in that video. A visit's clips are made by one decode.
+
+Within each window of W indices, the clips of its W / clips_per_visit visits are mixed so that those of one visit lie
+far apart (`dealing.py`).
+
+Everything follows from (seed, purpose, epoch, index). A window is drawn at once and kept for a while, so a clip costs
+O(1) on average.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from essp_common.catalog.view import CatalogView
+from essp_common.counter_rng import CounterRng, below, below_each
+from essp_common.errors import ConfigError
+from essp_common.job.clip_spec import ClipSpec
+from essp_engine.planning.class_balanced import ClassBalanced
+from essp_engine.planning.dealing import Dealer
+from essp_engine.planning.planned_clip import PlannedClip
+
+_PLACES, _ORDER = 1 << 62, 1 << 63
+"""Bits that tell the streams of random numbers of a phase apart; those of the visits have neither."""
+_KEPT_WINDOWS = 4
+
+
+class _Window(NamedTuple):
+    """What is at the indices of a window."""
+
+    clips: list[PlannedClip]
+    visit: NDArray[np.int64]
+    """Which visit of the epoch each clip belongs to."""
+    turn: NDArray[np.int64]
+    """Which clip of its visit it is."""
+
+
+class Pooled(ClassBalanced):
+    """See `plan.pooled`."""
+
+    def __init__(
+        self,
+        view: CatalogView,
+        clip: ClipSpec,
+        size: int,
+        seed: int,
+        stream: int,
+        clips_per_visit: int,
+        window: int,
+    ) -> None:
+        super().__init__(view, clip, size, seed, stream, window)
+        if window < clips_per_visit or window % clips_per_visit:
+            raise ConfigError(f"a window of {window} clips cannot be divided into visits of {clips_per_visit}")
+        self._per_visit = clips_per_visit
+        self._window = window
+        self._places_rng = CounterRng(seed, _PLACES | stream)
+        self._dealer = Dealer(CounterRng(seed, _ORDER | stream), clips_per_visit)
+        self._ahead = window
+        self._block = lambda number: self._windows(number).clips
+        self._windows: Callable[[int], _Window] = lru_cache(maxsize=_KEPT_WINDOWS)(self._draw_window)
+
+    def clip(self, index: int, attempt: int = 0) -> PlannedClip:
+        self._check(index)
+        number, place = divmod(index, self._window)
+        window = self._windows(number)
+        if not attempt:
+            return window.clips[place]
+        return self._visited(index, int(window.visit[place]), int(window.turn[place]), attempt)
+
+    def _visited(self, index: int, visit: int, turn: int, attempt: int) -> PlannedClip:
+        video, words = self._video(visit, attempt)
+        if turn:
+            words = self._places_rng.words(visit * self._per_visit + turn, attempt)
+        return self._planned(index, attempt, video, below(words, int(self._starts[video])))
+
+    def _draw_window(self, number: int) -> _Window:
+        begin = number * self._window
+        count = min(self._window, self._size - begin)
+        visits = -(-count // self._per_visit)
+        first = number * (self._window // self._per_visit)
+        words, videos, refused = self._drawn_videos(first, first + visits)
+        table = self._places_rng.table(first * self._per_visit, (first + visits) * self._per_visit)
+        place_words = table[:, 0].reshape(visits, self._per_visit)
+        place_words[:, 0] = words  # as in `class_balanced`
+        offsets, more = below_each(place_words, self._starts[videos].astype(np.uint64)[:, None])
+        visit, turn = self._dealer.dealt(begin, count, visits)
+        clips = self._planned_all(range(begin, begin + count), videos[visit], offsets[visit, turn])
+        for i in np.flatnonzero((refused[:, None] | more)[visit, turn]).tolist():
+            clips[i] = self._visited(begin + i, first + int(visit[i]), int(turn[i]), 0)
+        return _Window(clips, first + visit, turn)

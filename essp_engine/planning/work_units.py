@@ -1,0 +1,98 @@
+"""How the clips of one video are divided: into work units, and a work unit of a long video into messages.
+
+A decoder reads the clips of a message in one pass, group of pictures (GOP) by group of pictures, and passes over what
+no clip needs. So clips that share a GOP belong together, and those that share none may as well be read by two decoders
+at once. Two rules follow from that.
+
+- A work unit has a limited number of clips. Clips that are issued together anyway (within a window) are divided by
+  their place in the video, not by their indices: then each of its GOPs is in one unit, or in two where a unit ends.
+- The clips of a unit form *runs*, between which the reader seeks. Runs of a long video become messages of their own,
+  with so much to decode that the cost of another message, and of opening the file once more, does not count.
+
+Neither changes what is at an index, nor what the ledger accounts for: a unit is issued as one, and reported clip by
+clip.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from essp_common.catalog.rows import VideoRow
+from essp_engine.planning.planned_clip import PlannedClip
+
+PIECE_PIXELS = 1 << 26
+"""What a message of a divided unit has at least to decode: 290 frames of 640x360, 32 of 1920x1080, some 0.2 s. Another
+message costs 0.4 ms, and to open the file 0.5 ms."""
+_LONG_PIXELS = 4 * PIECE_PIXELS
+"""Shorter videos are read by one decoder, which has them open."""
+_MOST_PARTS = 64
+"""Parts of a video that are told apart, however long it is: what opens it has to read an index of all its frames, 3 ms
+for 45,000, so a message decodes a fair share of them."""
+
+
+def units_of(clips: Sequence[PlannedClip], most: int, together: bool) -> Iterator[Sequence[PlannedClip]]:
+    """Clips of one video (or one file of records), their indices rising, as few work units of at most `most`, about
+    equally large; in each, indices rise, too.
+
+    `together`: all of them lie in one window, and may be issued in any order.
+    """
+    if len(clips) <= most:
+        yield clips
+        return
+    ordered = sorted(clips, key=_place) if together else clips
+    count = -(-len(clips) // most)
+    edges = [len(clips) * number // count for number in range(count + 1)]
+    parts = [sorted(ordered[first:end]) for first, end in pairwise(edges)]
+    yield from sorted(parts)  # what is wanted first comes first
+
+
+def is_divisible(seekable: bool, frame_count: int, height: int, width: int) -> bool:
+    """Whether several decoders may read a video at once, and it is long enough for that to pay."""
+    return seekable and frame_count * height * width >= _LONG_PIXELS
+
+
+def pieces(row: VideoRow, clips: Sequence[PlannedClip]) -> list[tuple[int, list[PlannedClip]]]:
+    """The clips of a work unit of a divisible video by the messages they travel in, each with a number: of two clips
+    that lie near each other in the video, however they came into messages, it tends to be the same."""
+    if clips[0].later:  # its snippets are all over the video
+        return [(0, list(clips))]
+    least = max(-(-PIECE_PIXELS // (row.height * row.width)), -(-row.frame_count // _MOST_PARTS))
+    found: list[tuple[int, list[PlannedClip]]] = []
+    frames = least
+    for begin, end, run in _runs(row, clips):
+        if frames >= least:
+            found.append((begin // least, []))
+            frames = 0
+        found[-1][1].extend(run)
+        frames += end - begin
+    if len(found) > 1 and frames < least:
+        _, rest = found.pop()
+        found[-1][1].extend(rest)
+    for _, piece in found:
+        piece.sort()
+    return sorted(found, key=lambda piece: piece[1][0])
+
+
+def _runs(row: VideoRow, clips: Sequence[PlannedClip]) -> Iterator[tuple[int, int, list[PlannedClip]]]:
+    """The clips that are read by decoding forward from one keyframe, and the frames [begin, end) decoded for them."""
+    keyframes = row.keyframe_frame
+    run: list[PlannedClip] = []
+    begin = reached = 0
+    for clip in sorted(clips, key=_place):
+        place = bisect_right(keyframes, clip.first_frame) - 1
+        keyframe = keyframes[place] if place >= 0 else 0
+        if run and keyframe >= reached:
+            yield begin, reached, run
+            run = []
+        if not run:
+            begin = keyframe
+        run.append(clip)
+        last = min(clip.first_frame + (clip.frame_count - 1) * clip.stride, row.last_frame)
+        reached = max(reached, last + 1)
+    yield begin, reached, run
+
+
+def _place(clip: PlannedClip) -> tuple[int, int, int]:
+    return clip.video, clip.first_frame, clip.index  # the rows of records ascend as they do in their file

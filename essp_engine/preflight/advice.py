@@ -1,0 +1,212 @@
+"""What is legal in a job, but hardly meant: said before it begins, by `essp validate` and in its events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from essp_common.catalog.splits import straddling
+from essp_common.job.spec import JobSpec
+from essp_common.job.trainer_spec import TrainerSpec
+from essp_common.pb.v1.messages_pb2 import TEST, TRAIN, Purpose
+from essp_common.quantities import counted, percent
+from essp_engine.planning.phases import Phases
+from essp_engine.planning.plan import empty_classes, plan_of
+from essp_engine.preflight.sizing import catch_up_bytes, uncoupled_budget
+from essp_engine.preflight.trainer_checks import alike
+
+_HIGH_FOR_ADAM = 5e-3
+_OFTEN = 4
+"""Times that a group of pictures is decoded for neighbouring clips, from which on that is said."""
+_MIXED = 4
+"""Videos of a window for each clip of a batch, with which mixing cost no accuracy (docs/accuracy.md)."""
+_NAMED = 10
+"""Most classes that are named."""
+
+
+def advice(phases: Phases, bounds: Sequence[Sequence[int]]) -> tuple[str, ...]:
+    """One sentence each. `bounds`: for each phase, the most bytes of each part of a clip."""
+    return (
+        *_of_classes(phases),
+        *_of_splits(phases),
+        *_of_ranks(phases),
+        *_of_trainers(phases),
+        *_of_visits(phases),
+        *_of_places(phases),
+        *_of_budget(phases, bounds),
+    )
+
+
+def of_more_epochs(known: JobSpec | None, spec: JobSpec) -> Iterator[str]:
+    """Of a job that was begun with fewer epochs (`known`)."""
+    if known is None or known.epochs >= spec.epochs:
+        return
+    for name, trainer in spec.trainers.items():
+        if trainer.optimizer.schedule == "cosine":
+            yield (
+                f"trainers.{name}.optimizer.schedule: a cosine ends with the last epoch, and that was epoch "
+                f"{known.epochs} until now; with {spec.epochs} the rate rises again, and the result is not that of "
+                f"{spec.epochs} epochs from the start"
+            )
+
+
+def _of_classes(phases: Phases) -> Iterator[str]:
+    if phases.spec.predictor is not None:
+        return
+    view, kind = phases.view(0), _kind(phases.spec)
+    if missing := empty_classes(view):
+        yield f"no usable training {kind} of {len(missing)} of {len(view.classes)} classes: {_few(missing)}"
+    videos = np.diff(view.class_begin)
+    single = [view.classes[class_id] for class_id in np.flatnonzero(videos == 1).tolist()]
+    if single and phases.spec.data.consumed == "train":
+        yield f"a single training {kind} of {len(single)} of {len(view.classes)} classes: {_few(single)}"
+    if phases.spec.trainers and phases.spec.data.targets == "class" and len(view.classes) == 1:
+        yield f"every training {kind} is of one class, {view.classes[0]}: each answer is right, and nothing is learned"
+
+
+def _of_ranks(phases: Phases) -> Iterator[str]:
+    """Said to one rank of a loop. Each has as many clips, so the last ones of an epoch are in the share of none."""
+    sampling, (purpose, epoch) = phases.spec.sampling, phases.order[0]
+    if purpose != TRAIN or sampling.ranks == 1 or sampling.rank:
+        return
+    alone = sampling.model_copy(update={"ranks": 1, "rank": 0})
+    clips = len(plan_of(phases.view(0), phases.spec.clip, alone, purpose, epoch))
+    if left := clips % sampling.ranks:
+        yield (
+            f"sampling.clips_per_epoch: {sampling.ranks} ranks have as many clips each, so the last {left} of the "
+            f"{clips} of an epoch are shown by none; {clips - left} or {clips - left + sampling.ranks} would be divided"
+        )
+
+
+def _of_splits(phases: Phases) -> Iterator[str]:
+    spec = phases.spec
+    if not spec.trainers:
+        return
+    if spec.data.validation is None:
+        yield (
+            f"data.validation is null: {percent(spec.data.validation_fraction, 0)} of the training {_kind(spec)}s are "
+            f"set aside, whatever {'records_validation says' if spec.data.records else 'splits the catalog has'}"
+        )
+    if spec.data.test is not None and all(purpose != TEST for purpose, _ in phases.order):
+        missing = (
+            "data.records_test is not given" if spec.data.records else f"the catalog has no split {spec.data.test!r}"
+        )
+        yield (
+            f"{missing}, so nothing is measured on {_kind(spec)}s that had no say in the model; `data.test: null` says "
+            "that this is meant"
+        )
+    if shared := straddling((Purpose.Name(purpose).lower(), view.rows) for purpose, view in phases.views):
+        group, names = next(iter(shared.items()))
+        yield (
+            f"{len(shared)} groups have videos in several splits, such as {group} in {' and '.join(names)}: figures of "
+            "such a split flatter the model"
+        )
+
+
+def _of_trainers(phases: Phases) -> Iterator[str]:
+    spec = phases.spec
+    read = {trainer.stream for trainer in spec.trainers.values()}
+    if spec.trainers and (unread := sorted(spec.streams.keys() - read)):
+        yield f"no trainer reads streams.{unread[0]}, so it is not made"
+    for name, trainer in spec.trainers.items():
+        for field, trouble in _without_effect(trainer, spec.epochs, phases.plans[0].clips):
+            yield f"trainers.{name}.{field} {trouble}"
+    for name, trainer in spec.trainers.items():
+        if trainer.checkpoint.bits and trainer.checkpoint.scope == "global":
+            yield (
+                f"trainers.{name}.checkpoint.scope: global has one range for all numbers of a file, which leaves most "
+                "layers a few levels and destroys networks whose layers differ in size; use channel, and global only "
+                "to compare"
+            )
+    for one, other in alike(spec):
+        yield (
+            f"trainers {one} and {other} differ in nothing that counts, so their weights will be the same; give one of "
+            "them another `seed` (members of an ensemble), or change what you want to compare"
+        )
+
+
+def _of_visits(phases: Phases) -> Iterator[str]:
+    sampling = phases.spec.sampling
+    if not sampling.has_visits or sampling.clips_per_visit == 1:
+        return
+    apart = sampling.window // sampling.clips_per_visit // 2
+    readers = {f"trainers.{name}": trainer.batch_size for name, trainer in phases.spec.trainers.items()}
+    readers |= {f"consumers.{name}": consumer.batch_size for name, consumer in phases.spec.consumers.items()}
+    for name, batch_size in readers.items():
+        if batch_size > apart:
+            yield (
+                f"{name}.batch_size = {batch_size}: batches may hold several clips of one video, "
+                f"which are {max(1, apart)} clips apart; raise sampling.window to "
+                f"{_MIXED * batch_size * sampling.clips_per_visit}"
+            )
+
+
+def _of_places(phases: Phases) -> Iterator[str]:
+    """Of visits that are much shorter than a group of pictures, which is decoded for each of them, and of longer ones
+    that end within one, which is decoded twice."""
+    sampling = phases.spec.sampling
+    if sampling.kind != "exhaustive":
+        return
+    view, visit = phases.view(0), sampling.clips_per_visit
+    places = round(view.group_frames / sampling.step)
+    times = places / visit
+    if times >= _OFTEN:
+        yield (
+            f"sampling.clips_per_visit = {visit}: {places} clips start in a group of pictures, so "
+            f"each is decoded {times:.0f} times or more in an epoch; raise it towards {places}, as far as a window of "
+            "16 visits fits into limits.budget, or raise sampling.step"
+        )
+    distance = view.keyframe_distance
+    each, uneven = divmod(distance, sampling.step)
+    if each < 2 or uneven or (view.first_frame % distance).any():  # no visits follow groups of pictures
+        return
+    if visit > each and (beyond := visit % each):
+        yield (
+            f"sampling.clips_per_visit = {visit}: {each} clips start in a group of pictures; with {visit - beyond}, "
+            "visits begin and end where those do, and few frames are decoded twice"
+        )
+
+
+def _without_effect(trainer: TrainerSpec, epochs: int, clips: int) -> Iterator[tuple[str, str]]:
+    optimizer = trainer.optimizer
+    whole = epochs if optimizer.unit == "epochs" else epochs * trainer.updates(clips)
+    if trainer.amp and trainer.device == "cpu":
+        yield "amp", "has no effect on a CPU"
+    if optimizer.schedule == "step" and (late := [step for step in optimizer.steps if step >= whole]):
+        yield (
+            "optimizer.steps",
+            f"{late[0]} is never reached: the job has {counted(whole, optimizer.unit[:-1])}, and steps count from 0",
+        )
+    for field in ("freeze_epochs", "probe"):
+        if getattr(trainer, field) and trainer.weights is None:
+            yield field, "freezes random weights, as no `weights` are given"
+    if optimizer.kind == "adamw" and optimizer.lr > _HIGH_FOR_ADAM and trainer.freeze_epochs < epochs:
+        yield "optimizer.lr", f"{optimizer.lr:g} is high for AdamW, which moves each weight by about so much a step"
+    if optimizer.schedule == "cosine" and optimizer.steps:
+        yield "optimizer.steps", "has no effect on the cosine schedule"
+    if optimizer.gamma != type(optimizer).model_fields["gamma"].default and not optimizer.steps:
+        yield "optimizer.gamma", "has no effect: there are no optimizer.steps at which to multiply the rate by it"
+    for field in ("mixup", "cutmix"):
+        if getattr(trainer.augment, field) and min(trainer.batch_size, clips) == 1:
+            yield f"augment.{field}", "has no effect: a batch of one clip has no other one to blend it with"
+    if optimizer.warmup >= whole:
+        yield "optimizer.warmup", f"takes all of the {whole:,} {optimizer.unit}, so `lr` is never reached"
+
+
+def _of_budget(phases: Phases, bounds: Sequence[Sequence[int]]) -> Iterator[str]:
+    spec = phases.spec
+    if len(spec.trainers) > 1 and not spec.limits.coupled and not catch_up_bytes(spec, bounds):
+        needed = -(-uncoupled_budget(spec, bounds) // 2**20)
+        yield (
+            "limits.budget is too small for a trainer to be left behind, so all keep in step with the slowest; "
+            f"raise it to {needed}MiB or more, or set limits.coupled: true"
+        )
+
+
+def _kind(spec: JobSpec) -> str:
+    return "record" if spec.data.records else "video"
+
+
+def _few(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:_NAMED])}{', ...' if len(names) > _NAMED else ''}"

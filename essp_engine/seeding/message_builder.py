@@ -1,0 +1,160 @@
+"""From the ledger's instructions to messages: work units for decoders, and skipped indices for consumers.
+
+What is said of a video or a record comes from the columns of the catalog (`video_messages.py`, `record_messages.py`).
+A `VideoRow` is made only of long videos, whose units are divided into messages by their keyframes
+(`planning/work_units.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+
+from essp_common import topics
+from essp_common.cache.port import clip_key, stream_key
+from essp_common.catalog.label_sets import labels_at
+from essp_common.job.spec import JobSpec
+from essp_common.messages.recipe import recipe_of
+from essp_common.pb.v1.messages_pb2 import ClipReady, ClipRef, DecodeSeed, FeatureReady, Recipe, Seed
+from essp_engine.planning.phases import Phases
+from essp_engine.planning.planned_clip import PlannedClip
+from essp_engine.planning.work_units import pieces
+from essp_engine.seeding.instructions import IssueUnits, PublishSkip, ReleaseClip
+from essp_engine.seeding.record_messages import RecordMessages
+from essp_engine.seeding.video_messages import Told, VideoMessages
+
+
+class _Sheet:
+    """A unit of one seed that is overwritten for each clip: creating messages costs most."""
+
+    def __init__(self, clip: Seed) -> None:
+        self.unit = DecodeSeed(seeds=[clip])
+        self.seed = self.unit.seeds[0]
+        self.seek = self.seed.seek
+
+
+class MessageBuilder:
+    """Writes the messages of one job. Not thread-safe."""
+
+    def __init__(self, spec: JobSpec, phases: Phases, fence: int, labels: tuple[str, ...] | None = None) -> None:
+        """`labels`: the names of those that the job learns, by number; None: it learns classes."""
+        self._job = spec.name
+        self._features = {name: stream.feature for name, stream in spec.streams.items()}
+        self._consumers = spec.readers()
+        self._phases = phases
+        self._fence = fence
+        self._whole = recipe_of(spec)
+        self._head = lru_cache(maxsize=64)(self._head_of)
+        videos = {
+            purpose: VideoMessages(view, labels, spec.data.targets) if view.file is None else RecordMessages(view)
+            for purpose, view in phases.views
+        }
+        self._videos = [videos[purpose] for purpose, _ in phases.order]
+        """Of each phase."""
+        self._frames, self._stride = spec.clip.frames, spec.clip.stride
+        clip = Seed(frame_count=spec.clip.frames, stride=spec.clip.stride)
+        self._from_keyframe, self._from_start = _Sheet(clip), _Sheet(clip)
+
+    def units(self, instruction: IssueUnits) -> list[tuple[bytes, bytes]]:
+        """Keys and messages (`DecodeSeed`) of work units: of each one message, or several of a long video.
+
+        The clips of a unit are of one video, or of records of one file.
+
+        Concatenated protobuf messages are one message with the fields of all. So what is the same for several units, or
+        for several clips of a video, is serialized once.
+        """
+        phase_index, units, consumers = instruction
+        videos = self._videos[phase_index]
+        head = self._head(phase_index, consumers)
+        if isinstance(videos, RecordMessages):
+            return [videos.unit(head, clips) for clips in units]
+        messages = []
+        for clips in units:
+            told = videos.told(clips[0].video)
+            if told.row is None:
+                messages.append((told.key, self._message(head, videos, told, clips)))
+                continue
+            for number, piece in pieces(told.row, clips):
+                messages.append((b"%s#%d" % (told.key, number), self._message(head, videos, told, piece)))
+        return messages
+
+    def skips(self, instruction: PublishSkip) -> Iterator[tuple[str, ClipReady | FeatureReady]]:
+        """Topic and message for each stream that has nothing at an index."""
+        clip = self._ref(instruction.phase_index, instruction.clip)
+        if any(self._features[stream] == "rgb" for stream in instruction.streams):
+            yield topics.CLIPS, ClipReady(clip=clip, skipped=instruction.reason, fence=self._fence)
+        for stream in instruction.streams:
+            feature = self._features[stream]
+            if feature != "rgb":
+                skip = FeatureReady(clip=clip, stream=stream, skipped=instruction.reason, fence=self._fence)
+                yield topics.features(feature), skip
+
+    def releases(self, instruction: ReleaseClip) -> Iterator[tuple[str, str]]:
+        """Cache key and consumer of each ack that frees a clip."""
+        ref = self._ref(instruction.phase_index, instruction.clip)
+        clip = clip_key(ref.job, ref.purpose, ref.epoch, ref.index, ref.attempt)
+        for consumer in instruction.consumers:
+            stream = self._consumers[consumer]
+            yield clip if self._features[stream] == "rgb" else stream_key(clip, stream), consumer
+
+    def let_go(self) -> None:
+        """Give back what is known of videos, as nothing will be said of them any more."""
+        self._videos = []
+        self._head.cache_clear()
+
+    def _ref(self, phase_index: int, clip: PlannedClip) -> ClipRef:
+        purpose, epoch = self._phases.order[phase_index]
+        return ClipRef(
+            job=self._job,
+            purpose=purpose,
+            epoch=epoch,
+            index=clip.index,
+            attempt=clip.attempt,
+            class_id=clip.class_id,
+            video_id=self._phases.view(phase_index).rows.text("id", clip.video),
+            first_frame=clip.first_frame,
+        )
+
+    def _head_of(self, phase_index: int, consumers: tuple[str, ...]) -> bytes:
+        purpose, epoch = self._phases.order[phase_index]
+        recipe = self._recipe_for(consumers)
+        return DecodeSeed(
+            job=self._job, purpose=purpose, epoch=epoch, fence=self._fence, recipe=recipe
+        ).SerializeToString()
+
+    def _message(self, head: bytes, videos: VideoMessages, told: Told, clips: Iterable[PlannedClip]) -> bytes:
+        """The message with this beginning, for these clips of a video."""
+        parts = [head, told.message]
+        for index, attempt, class_id, _, first_frame, _, _, later in clips:
+            sheet = self._from_keyframe
+            if not videos.seek_to(told, first_frame, sheet.seek):
+                sheet = self._from_start
+            seed = sheet.seed
+            seed.index = index
+            seed.attempt = attempt
+            seed.class_id = class_id
+            seed.first_frame = first_frame
+            seed.last_frame = told.last_frame
+            if told.spans is not None:
+                del seed.labels[:]
+                shown = labels_at(told.spans, first_frame, self._frames, self._stride, told.last_frame)
+                seed.labels.extend(shown)
+            if later:
+                del seed.later[:]
+                for place in later:
+                    videos.seek_to(told, place, seed.later.add(first_frame=place).seek)
+            parts.append(sheet.unit.SerializeToString())
+        return b"".join(parts)
+
+    def _recipe_for(self, consumers: tuple[str, ...]) -> Recipe:
+        """The job's recipe, for these consumers alone."""
+        recipe = Recipe()
+        recipe.CopyFrom(self._whole)
+        del recipe.streams[:]
+        for stream in self._whole.streams:
+            wanted = [name for name in stream.consumers if name in consumers]
+            if wanted:
+                recipe.streams.add().CopyFrom(stream)
+                del recipe.streams[-1].consumers[:]
+                recipe.streams[-1].consumers.extend(wanted)
+        return recipe

@@ -1,0 +1,132 @@
+"""What decoders are told of a video, straight from the columns of the catalog.
+
+Catalogs have up to millions of videos, and a random order comes back to one seldom. So neither a `VideoRow` nor a list
+of keyframes is made for a video: its part of a message is serialized once and kept, and keyframes are looked up in the
+column that holds those of all videos. `Told.row` is there for the few videos whose units travel in several messages.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from essp_common.catalog.columns import value_of
+from essp_common.catalog.label_sets import LabelledSpan, LabelSets
+from essp_common.catalog.rows import VideoRow
+from essp_common.catalog.view import CatalogView
+from essp_common.job.data_spec import Targets
+from essp_common.pb.v1.messages_pb2 import DecodeSeed, Seek, Video
+from essp_engine.planning.work_units import is_divisible
+
+_KEPT = 2**17
+"""Videos of which the part of a message is kept: some 80 MB at most."""
+_KEPT_BYTES = 2**26
+"""Of these parts, since checksums make those of large videos long."""
+_NUMBERS = ("size_bytes", "frame_count", "width", "height", "seekable", "lookahead")
+
+
+class Told(NamedTuple):
+    """What is the same in all messages about a video."""
+
+    key: bytes
+    message: bytes
+    """A `DecodeSeed` with nothing but the video."""
+    size_bytes: int
+    frame_count: int
+    last_frame: int
+    begin: int
+    """Where its keyframes begin in the columns."""
+    end: int
+    """The place after the last of them; `begin` where decoding has to begin at the file's start."""
+    row: VideoRow | None
+    """Of a video whose work units may be divided; None: they may not."""
+    spans: tuple[LabelledSpan, ...] | None
+    """Of which each clip has the labels; None: the job does not learn them."""
+
+
+class VideoMessages:
+    """The videos of one view. Not thread-safe."""
+
+    def __init__(self, view: CatalogView, labels: tuple[str, ...] | None = None, targets: Targets = "class") -> None:
+        """`labels`: the names of those that the job learns, by number; None: it learns classes."""
+        self._rows = rows = view.rows
+        self._labels = None if labels is None else LabelSets(rows, labels)
+        self._targets = targets
+        columns: Mapping[str, Any] = rows.columns
+        self._texts = [columns[name] for name in ("id", "uri", "etag")]
+        self._sums = columns.get("sums")
+        self._places = _singly(rows.places)
+        self._numbers = [_singly(columns[name]) for name in _NUMBERS]
+        self._last_frame = _singly(columns["last_frame"])
+        lists = [columns[name] for name in ("keyframe_frame", "keyframe_pts", "keyframe_offset")]
+        self._edges = _singly(lists[0].edges)  # the same for all three
+        self._frames, self._pts, self._offsets = (_singly(column.numbers) for column in lists)
+        self._kept: dict[int, Told] = {}
+        self._kept_bytes = 0
+        """Of their messages."""
+
+    def told(self, video: int) -> Told:
+        """What is said of a video of the view."""
+        found = self._kept.get(video)
+        if found is None:
+            found = self._made(video)
+            self._kept_bytes += len(found.message)
+            if len(self._kept) == _KEPT or self._kept_bytes > _KEPT_BYTES:
+                self._kept.clear()
+                self._kept_bytes = len(found.message)
+            self._kept[video] = found
+        return found
+
+    def seek_to(self, told: Told, first_frame: int, seek: Seek) -> bool:
+        """The same as `planning.plan.seek_to`: write into `seek` where decoding has to begin; False: at the start."""
+        place = bisect_right(self._frames, first_frame, told.begin, told.end) - 1
+        if place < told.begin:
+            return False
+        offset = self._offsets[place]
+        seek.pts = self._pts[place]
+        seek.frame_index = self._frames[place]
+        seek.byte_offset = offset if offset > 0 else 0
+        place += 1
+        if place < told.end:
+            offset = self._offsets[place]
+            seek.next_frame = self._frames[place]
+            seek.next_offset = offset if offset > 0 else 0
+        else:
+            seek.next_frame, seek.next_offset = told.frame_count, told.size_bytes
+        return True
+
+    def _made(self, video: int) -> Told:
+        place = self._places[video]
+        id_, uri, etag = (value_of(column, place) for column in self._texts)
+        size_bytes, frame_count, width, height, seekable, lookahead = (column[place] for column in self._numbers)
+        message = Video(
+            id=id_,
+            uri=uri,
+            size_bytes=size_bytes,
+            etag=etag,
+            frame_count=frame_count,
+            width=width,
+            height=height,
+            seekable=seekable,
+            lookahead=lookahead,
+            sums=value_of(self._sums, place) if self._sums is not None else b"",
+            labels=self._labels.of(video) if self._labels is not None and self._targets == "labels" else (),
+        )
+        begin = self._edges[place]
+        return Told(
+            uri.encode(),
+            DecodeSeed(video=message).SerializeToString(),
+            size_bytes,
+            frame_count,
+            self._last_frame[place],
+            begin,
+            self._edges[place + 1] if seekable else begin,
+            self._rows[video] if is_divisible(seekable, frame_count, height, width) else None,
+            self._labels.spans(video) if self._labels is not None and self._targets == "spans" else None,
+        )
+
+
+def _singly(numbers: Any) -> Sequence[Any]:
+    """The numbers of an array, each of which is read in a tenth of the time that NumPy takes."""
+    return memoryview(numbers)

@@ -1,0 +1,160 @@
+"""Converts decoded frames to pictures of the wanted size and colours, in one pass of libswscale.
+
+To RGB, libswscale converts in C, by the frame's matrix and range. To YUV 4:2:0 it only scales, with its vector code,
+which takes a third of the time; matrix and range stay those of the frame (`colour_of`). Sources of other samplings and
+depths (4:2:2, 4:4:4, 10 bits, grey, RGB) become 8-bit 4:2:0 on the way.
+"""
+
+from __future__ import annotations
+
+import struct
+from contextlib import suppress
+
+import numpy as np
+from av.sidedata.sidedata import SideDataContainer
+from av.video.frame import VideoFrame
+from av.video.plane import VideoPlane
+from av.video.reformatter import ColorRange, Colorspace, VideoReformatter
+from numpy.typing import NDArray
+
+from essp_common.colour import Colour
+from essp_common.pb.v1.messages_pb2 import Resize
+from essp_engine.video.fields import WholePictures
+from essp_engine.video.geometry import GRAY, YUV420, covering_size
+from essp_engine.video.planes import rows_of
+
+_INTERPOLATION = {"": "BILINEAR", "nearest": "POINT"}
+_BT601 = "bt601"
+_MATRICES = {1: "bt709", 4: "fcc", 7: "smpte240m", 9: "bt2020", 10: "bt2020"}
+"""`AVColorSpace` (ITU-T H.273, table 4) -> matrix. Others, unspecified ones too, count as BT.601, as in libswscale."""
+_SPACES = {
+    "bt601": Colorspace.ITU601,
+    "bt709": Colorspace.ITU709,
+    "bt2020": Colorspace.BT2020,
+    "fcc": Colorspace.FCC,
+    "smpte240m": Colorspace.SMPTE240M,
+}
+_FULL = 2
+"""`AVCOL_RANGE_JPEG`."""
+_ANY_RANGE = ColorRange.JPEG
+"""Named for source and target alike, so that no range is converted. The full one, since grey has no other."""
+_WITHOUT_MATRIX = ("gray", "rgb", "bgr", "gbr", "argb", "abgr", "pal8", "0rgb", "0bgr", "ya", "mono")
+"""Beginnings of the names of formats that are not YUV: of the full range, and converted by BT.601."""
+
+_BIG_ENDIAN = frozenset({"rgb555be", "rgb565be", "bgr555be", "bgr565be"})
+"""Formats (16-bit QuickTime) that libswscale 9 converts to RGB of the same size as if their bytes were in the other
+order."""
+
+
+class FrameConverter:
+    """Flips, rotates, scales and converts frames. Reuses libswscale's tables for the next frame."""
+
+    def __init__(self) -> None:
+        self._reformatter = VideoReformatter()
+        self._swapping = VideoReformatter()
+        self._whole_pictures = WholePictures()
+
+    def write(self, frame: VideoFrame, resize: Resize, target: NDArray[np.uint8]) -> Colour | None:
+        """Fill `target` with the frame as displayed, uncropped; returns what its numbers mean, where it is not RGB.
+
+        target: as `resize.pixels` says, `(H, W, 3)` RGB, `(3H/2, W)` YUV 4:2:0 or `(H, W, 1)` luma; contiguous. The
+        whole target is filled. Only `Resize.CROP` keeps the aspect ratio of the frame.
+        """
+        turns, mirrored = quarter_turns(frame), _mirrored(frame)
+        planar, kept = resize.pixels == YUV420, resize.pixels in (YUV420, GRAY)
+        height, width = (target.shape[0] * 2 // 3, target.shape[1]) if planar else target.shape[:2]
+        whole = height, width
+        if resize.mode == Resize.CROP:
+            shown = (frame.width, frame.height) if turns % 2 else (frame.height, frame.width)
+            whole = covering_size(*shown, height, width, even=kept)
+        colour = colour_of(frame) if kept else None
+        scaled = self._scaled(frame, whole[::-1] if turns % 2 else whole, resize, colour)
+        top, left = (whole[0] - height) // 2, (whole[1] - width) // 2
+        if kept:  # where a square of 2 x 2 pixels begins
+            top, left = top // 2 * 2, left // 2 * 2
+        if not planar:
+            _place(scaled.planes[0], mirrored, turns, target, top, left)
+            return colour
+        flat = target.reshape(-1)
+        sizes = (height * width, height * width // 4, height * width // 4)
+        begin = 0
+        for plane, size, half in zip(scaled.planes, sizes, (1, 2, 2), strict=True):
+            part = flat[begin : begin + size].reshape(height // half, width // half, 1)
+            _place(plane, mirrored, turns, part, top // half, left // half)
+            begin += size
+        return colour
+
+    def _scaled(self, frame: VideoFrame, size: tuple[int, int], resize: Resize, colour: Colour | None) -> VideoFrame:
+        """The frame in its own orientation, `size` = (height, width)."""
+        method = _INTERPOLATION.get(resize.interpolation) or resize.interpolation.upper()
+        frame = self._whole_pictures.of(frame)
+        if frame.format.name in _BIG_ENDIAN:
+            frame = self._swapping.reformat(frame, format=f"{frame.format.name[:-2]}le", threads=1)
+        if colour is None:
+            return self._reformatter.reformat(
+                frame, width=size[1], height=size[0], format="rgb24", interpolation=method, threads=1
+            )
+        # Luma alone has no matrix; libswscale would convert from another one than BT.601.
+        space = _SPACES[_BT601 if resize.pixels == GRAY else colour.matrix]
+        return self._reformatter.reformat(
+            frame,
+            width=size[1],
+            height=size[0],
+            format="yuv420p" if resize.pixels == YUV420 else "gray",
+            src_colorspace=space,
+            dst_colorspace=space,
+            src_color_range=_ANY_RANGE,
+            dst_color_range=_ANY_RANGE,
+            interpolation=method,
+            threads=1,
+        )
+
+
+def colour_of(frame: VideoFrame) -> Colour:
+    """What the numbers of a decoded frame mean; where it does not say, BT.601 and the limited range."""
+    name = frame.format.name
+    if name.startswith(_WITHOUT_MATRIX):
+        return Colour(_BT601, full=True)
+    return Colour(
+        _MATRICES.get(int(frame.colorspace), _BT601), int(frame.color_range) == _FULL or name.startswith("yuvj")
+    )
+
+
+def quarter_turns(frame: VideoFrame) -> int:
+    """Quarter turns, counter-clockwise, from the picture as coded to the picture as displayed.
+
+    A mirrored one is flipped before, top to bottom.
+    """
+    degrees = frame.rotation
+    return round(degrees / 90) % 4 if abs(degrees) <= 180 else 0  # else: the matrix maps the picture to a line
+
+
+def _mirrored(frame: VideoFrame) -> bool:
+    """Whether the picture as displayed is a mirror image of the picture as coded."""
+    matrix = _SideData(frame).get("DISPLAYMATRIX")
+    if matrix is None:
+        return False
+    a, b, _, c, d, *_ = struct.unpack("=9i", bytes(matrix))
+    return bool(a * d < b * c)
+
+
+class _SideData(SideDataContainer):
+    """What comes with a frame, up to the first kind that PyAV has no name for, at which `frame.side_data` fails.
+
+    Such a kind is EXIF, of images. FFmpeg puts the display matrix before it.
+    """
+
+    def __init__(self, frame: VideoFrame) -> None:
+        with suppress(ValueError):
+            super().__init__(frame)  # type: ignore[call-arg]
+
+
+def _place(plane: VideoPlane, mirrored: bool, turns: int, target: NDArray[np.uint8], top: int, left: int) -> None:
+    """Fill `target`, `(H, W, C)`, from row `top` and column `left` of the plane as displayed."""
+    channels = target.shape[2]
+    picture = rows_of(plane, plane.width * channels).reshape(plane.height, plane.width, channels)
+    if mirrored:
+        picture = picture[::-1]
+    if turns:
+        picture = np.rot90(picture, turns)
+    target[...] = picture[top : top + target.shape[0], left : left + target.shape[1]]

@@ -1,0 +1,96 @@
+"""Finds what people should know of a file beside the numbers of its row (`essp_common/catalog/notes.py`)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, cast
+
+import av.logging
+from av.container import InputContainer
+from av.video.frame import VideoFrame
+from av.video.stream import VideoStream
+
+from essp_common.catalog.notes import BITS, CROP, INTERLACED, SIZES, TRACKS
+from essp_engine.video.container import is_default, picture_streams
+
+_MOST = 4
+"""Sizes that are named."""
+_CROPPING = ("matroska", "mov")
+"""Formats whose tracks may ask for a part of the picture: PixelCrop (RFC 9559), clap (ISO/IEC 14496-12)."""
+_CUT_OFF = re.compile(r"Frame Cropping: (\d+)/(\d+)/(\d+)/(\d+)", re.IGNORECASE)
+
+
+class Pictures:
+    """What the decoded frames of a file have in common, and what not."""
+
+    def __init__(self) -> None:
+        self.frames = self.interlaced = 0
+        self.sizes: list[tuple[int, int, int]] = []
+        """First frame, width and height of each stretch of frames of one size."""
+        self.grey_bits = 8
+
+    def take(self, frame: VideoFrame) -> None:
+        """Look at the next frame."""
+        size = frame.width, frame.height
+        if not self.sizes or self.sizes[-1][1:] != size:
+            self.sizes.append((self.frames, *size))
+        components = frame.format.components
+        if len(components) == 1 and components[0].bits > self.grey_bits:
+            self.grey_bits = components[0].bits
+        self.interlaced += frame.interlaced_frame
+        self.frames += 1
+
+    def notes(self) -> list[str]:
+        """Notes of their fields and sizes."""
+        found = []
+        if self.interlaced:
+            found.append(f"{INTERLACED}: {self.interlaced} of {self.frames} decoded frames are two fields")
+        if len(self.sizes) > 1:
+            told = ", ".join(f"{width} x {height} from frame {first} on" for first, width, height in self.sizes[:_MOST])
+            found.append(f"{SIZES}: {told}{', ...' if len(self.sizes) > _MOST else ''}")
+        if self.grey_bits > 8:
+            found.append(f"{BITS}: grey of {self.grey_bits} bits, of which clips have the upper 8")
+        return found
+
+
+def of_container(container: InputContainer, stream: VideoStream) -> list[str]:
+    """Notes of what the container says of its tracks. `stream`: the one that is taken."""
+    found = []
+    tracks = picture_streams(container)
+    if len(tracks) > 1:
+        told = ", ".join(map(_named, tracks))
+        found.append(f"{TRACKS}: {len(tracks)} tracks of pictures ({told}); {_named(stream)} is taken")
+    left, right, top, bottom = _cropped(container, tracks.index(stream))
+    if left or right or top or bottom:
+        context = stream.codec_context
+        shown = f"{context.width - left - right} x {context.height - top - bottom}"
+        found.append(
+            f"{CROP}: players show {shown} of {context.width} x {context.height} pixels, without {left} on the left, "
+            f"{right} on the right, {top} at the top and {bottom} at the bottom"
+        )
+    return found
+
+
+def _named(track: VideoStream) -> str:
+    size = f"{track.codec_context.width} x {track.codec_context.height}"
+    return f"track {track.index}: {size}{', default' if is_default(track) else ''}"
+
+
+def _cropped(container: InputContainer, place: int) -> Sequence[int]:
+    """Pixels cut off on the left, the right, at the top and the bottom of a track of pictures.
+
+    PyAV hands out no side data of streams, so FFmpeg's description of the file has to say.
+    """
+    if not container.format.name.startswith(_CROPPING):
+        return 0, 0, 0, 0
+    before = av.logging.get_level()
+    av.logging.set_level(av.logging.INFO)
+    try:
+        described = cast(Any, container).dumps_format()  # PyAV's types lack it
+    finally:
+        av.logging.set_level(before)
+    streams = re.split(r"^ *Stream #", described, flags=re.MULTILINE)[1:]
+    pictures = [text for text in streams if re.match(r"[^\n]*: Video: ", text)]
+    found = _CUT_OFF.search(pictures[place]) if place < len(pictures) else None
+    return tuple(map(int, found.groups())) if found else (0, 0, 0, 0)

@@ -1,0 +1,447 @@
+"""Reads the frames of seeds exactly: the same frames as a plain decode of the file from its start.
+
+The index of a frame is its position in display order, which is the order of the decoder's output. There are three ways
+to find a frame. Each is used only if the catalog says that it is exact for the file (`probe.py` checks this) and the
+file confirms it:
+
+- By timestamps (`lookahead`), for most files. Reading begins at a keyframe and decodes only the wanted frames and those
+  that they refer to (`selection.py`). Opening the file decodes nothing.
+- By counting from a keyframe (`seekable`), if timestamps do not give frame indices, or if frames contradicted them. The
+  packet found must be the requested keyframe, and the decoder must show that keyframe. Frames before it in display
+  order (the leading frames of an open GOP) are dropped, and the others are counted.
+- By counting from the start of the file. This is always exact, also for files whose timestamps are missing, repeated or
+  out of order.
+
+The seeds of one video are read together in one forward pass. A frame that several seeds want is decoded and converted
+once. If a keyframe lies between two seeds, or two snippets of one, the reader seeks to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from types import TracebackType
+from typing import Any, cast
+
+import av
+import av.error
+import numpy as np
+from av.packet import Packet, PacketSideData, PktSideDataT
+from av.video.frame import VideoFrame
+from av.video.stream import VideoStream
+from numpy.typing import NDArray
+
+from essp_common.colour import Colour
+from essp_common.errors import BadVideo
+from essp_common.objects.ranged import expect
+from essp_common.pb.v1.messages_pb2 import Resize, Seed, Seek, Snippet
+from essp_engine.video.container import Limits, VideoFile, open_video, reason
+from essp_engine.video.conversion import FrameConverter
+from essp_engine.video.packets import PARAMETERS
+from essp_engine.video.png_profiles import packets_without_profile
+from essp_engine.video.selection import Tally, select
+
+_KEYFRAME_WEIGHT = 12
+"""Approximate size of a keyframe, relative to other frames."""
+
+_BY_OFFSET = "mpegts"
+"""The format in which a keyframe is found by its byte, if the catalog says where that is."""
+_BY_DECODING_TIME = ("mpegts", "mpeg")
+"""Formats whose demuxers seek by the times of decoding, and so to a place behind the keyframe that is shown then."""
+_EARLY_S = 1.0
+"""So much earlier a seek aims in these: more than frames are reordered by."""
+_PALETTE_BITS = 8
+"""What a container says of the bits of a pixel, where pixels may be indices of a palette."""
+
+Target = NDArray[np.uint8]
+"""uint8, the array that receives a seed's frames: `(T, H, W, 3)` RGB, or as `Resize.pixels` says (`colour.py`)."""
+
+
+class Reader:
+    """One open video. Used from one thread."""
+
+    def __init__(self, file: VideoFile, limits: Limits | None = None, *, lookahead: int = 0) -> None:
+        """`lookahead`: the catalog's value. Raises `BadVideo` if the file does not open or exceeds a limit."""
+        self._file = file
+        self._limits = limits or Limits()
+        self._lookahead = lookahead
+        self._converter = FrameConverter()
+        self._onward: Iterator[tuple[int, VideoFrame]] | None = None
+        """The frames from `_next` on, of a decode from the start of the file that can be continued."""
+        self._next, self._strict = 0, True
+        self._parameters: dict[PktSideDataT, PacketSideData] | None = None
+        """What came beside the first packet since the file was opened, which a seek would lose; None: not looked at."""
+        self.tally = Tally()
+        self.colours: list[Colour | None] = []
+        """For each seed of the last `read`: the colours of its frames; None for RGB."""
+        self._open()
+
+    def __enter__(self) -> Reader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the container. A file object that was passed in stays open."""
+        self._onward = None
+        self._container.close()
+
+    def read(
+        self, seeds: Sequence[Seed], resize: Resize, targets: Sequence[Target], *, strict: bool = True
+    ) -> list[BadVideo | None]:
+        """Fill the target of each seed. Returns for each seed None or its error; an error affects no other seed.
+
+        A seed with `seek` may be decoded from that keyframe, one without is decoded from the start of the file, or
+        from where the read before it has stopped. Frames after `last_frame` repeat that frame.
+
+        `strict`: a seed fails if the decoder raises, flags one of its frames as corrupt, or the file ends early.
+        Otherwise damaged packets are skipped, and the last shown frame replaces missing ones.
+        """
+        outcomes: list[BadVideo | None] = [None] * len(seeds)
+        output = _Output(self._converter, resize, targets)
+        self.colours = output.colours
+        runs = _runs(seeds)
+        if not isinstance(self._file, str):
+            expect(self._file, [needed for run in runs if (needed := run.byte_range())])
+        for run in runs:
+            try:
+                self._read_run(run, output, strict)
+            except BadVideo as error:
+                for want in run.wants[run.filled :]:
+                    outcomes[want.seed] = error
+            self.tally.wanted += run.filled
+            self.tally.shared += run.shared
+        for seed in output.recoloured:
+            outcomes[seed] = outcomes[seed] or BadVideo(
+                "the frames of this clip change their matrix or range, so they have no colours in common; use "
+                "clip.pixels: rgb for such videos"
+            )
+        return outcomes
+
+    def frames(self, seek: Seek | None = None, *, strict: bool = True) -> Iterator[tuple[int, VideoFrame]]:
+        """Yields frames with their indices, from the keyframe `seek` or the start of the file. Raises `BadVideo`."""
+        if seek is not None and seek.frame_index > 0 and (shown := self.from_keyframe(seek, strict=strict)):
+            yield from enumerate(shown, seek.frame_index)
+        else:
+            yield from enumerate(self._from_start(strict))
+
+    def sound(self) -> Iterator[tuple[int, VideoFrame]]:
+        """Yields the frames from the start of the file up to the first sign of damage, with their indices.
+
+        The last packet before it may be a part of one, so it is not decoded; and frames that the decoder would show
+        only because no more packets come are left out, since one before them may be missing.
+        """
+        packets = self._restarted()  # which may open the file again
+        yield from enumerate(_sound(packets, self._stream))
+
+    def from_keyframe(self, seek: Seek, *, strict: bool = True) -> Iterator[VideoFrame] | None:
+        """The keyframe and the frames shown after it; None if the file has no such keyframe there."""
+        try:
+            packets = self._packets_from(seek)
+            if packets is None:
+                return None
+            shown = _decoded(packets, self._stream, strict)
+            keyframe = _skip_leading(seek.pts, shown)
+        except (av.error.FFmpegError, BadVideo):
+            return None
+        return None if keyframe is None else chain([keyframe], shown)
+
+    def selected(self, seek: Seek, wanted: Collection[int]) -> Iterator[tuple[int, VideoFrame]]:
+        """Yields the wanted frames from the keyframe `seek` on, by timestamps.
+
+        Ends early if the file contradicts the catalog.
+        """
+        try:
+            packets = self._packets_from(seek)
+            if packets is not None:
+                yield from select(packets, self._stream, seek, self._lookahead, wanted, self.tally)
+        except (av.error.FFmpegError, BadVideo):
+            return
+
+    def _read_run(self, run: _Run, output: _Output, strict: bool) -> None:
+        if self._lookahead and run.seek is not None:
+            if self._read_selected(run, run.seek, output):
+                return
+            self._distrust()
+        self._read_counted(run, output, strict)
+
+    def _read_selected(self, run: _Run, seek: Seek, output: _Output) -> bool:
+        """Fill the wanted frames by timestamps. False: not all were found; those that were found are filled."""
+        wants = run.wants
+        for number, frame in self.selected(seek, {want.frame for want in wants}):
+            if number != wants[run.filled].frame or frame.is_corrupt:
+                return False
+            run.fill(number, frame, output)
+        return run.filled == len(wants)
+
+    def _distrust(self) -> None:
+        """Reopen the file, and from now on rely on its keyframes only, not on timestamps."""
+        self._lookahead = 0
+        self._container.close()
+        self._open()
+
+    def _read_counted(self, run: _Run, output: _Output, strict: bool) -> None:
+        try:
+            self._fill_counted(run, output, strict)
+        except BaseException:
+            self._onward = None
+            raise
+
+    def _fill_counted(self, run: _Run, output: _Output, strict: bool) -> None:
+        wants = run.wants
+        frame: VideoFrame | None = None
+        for number, frame in self._counted(run, strict):
+            self.tally.decoded += 1
+            self._next = number + 1
+            if number < wants[run.filled].frame:
+                continue
+            if strict and frame.is_corrupt:
+                raise BadVideo(f"frame {number} is damaged")
+            run.fill(number, frame, output)
+            if run.filled == len(wants):
+                return
+        self._onward = None
+        if strict or frame is None:
+            raise BadVideo(f"the video ends before its frame {wants[run.filled].frame}", "truncated")
+        while run.filled < len(wants):
+            run.fill(wants[run.filled].frame, frame, output)
+
+    def _counted(self, run: _Run, strict: bool) -> Iterator[tuple[int, VideoFrame]]:
+        """The frames from a keyframe or the file's start on; of the latter no frame twice, if reads go forward."""
+        if run.seek is not None:
+            return self.frames(run.seek, strict=strict)
+        if self._onward is None or run.wants[0].frame < self._next or strict != self._strict:
+            self._onward, self._strict = enumerate(self._from_start(strict)), strict
+        return self._onward
+
+    def _open(self) -> None:
+        described = self._lookahead > 0
+        try:
+            self._container, self._stream = open_video(self._file, self._limits, described=described)
+        except BadVideo:  # MPEG-TS and MPEG-PS have no header that describes their streams
+            if not described:
+                raise
+            self._container, self._stream = open_video(self._file, self._limits)
+        if 0 < self._stream.codec_context.bits_per_coded_sample <= _PALETTE_BITS:
+            self._lookahead = 0  # what has a palette is read with care, whatever the catalog says
+        self._untouched, self._parameters = True, None
+
+    def _from_start(self, strict: bool) -> Iterator[VideoFrame]:
+        packets = self._restarted()
+        return _decoded(packets, self._stream, strict)
+
+    def _restarted(self) -> Iterator[Packet[VideoStream]]:
+        """The packets from the start of the file."""
+        self._onward = None
+        if not self._untouched:
+            # Seeking to the start differs between formats; reopening does not.
+            self._container.close()
+            self._open()
+        self._untouched = False
+        return self._packets()
+
+    def _packets_from(self, seek: Seek) -> Iterator[Packet[VideoStream]] | None:
+        """The packet of the keyframe and those after it; None if the file has no such keyframe there."""
+        if self._parameters is None:
+            self._parameters = {} if self._lookahead else self._first_parameters()
+        self._untouched = False
+        self._onward = None
+        container_format = self._container.format.name
+        if container_format == _BY_OFFSET and seek.byte_offset:
+            self._container.seek(seek.byte_offset, unsupported_byte_offset=True, stream=self._stream)
+        else:
+            early = _EARLY_S if container_format in _BY_DECODING_TIME else 0
+            self._container.seek(seek.pts - int(early / (self._stream.time_base or 1)), stream=self._stream)
+        packets = self._packets()
+        keyframe = _keyframe(seek.pts, packets)
+        if keyframe is None:
+            return None
+        for kind, data in self._parameters.items():
+            if not keyframe.has_sidedata(kind):
+                data.to_packet(cast(Any, keyframe))
+        return chain([keyframe], packets)
+
+    def _first_parameters(self) -> dict[PktSideDataT, PacketSideData]:
+        """What a decoder needs that comes beside the first packet alone, such as a palette."""
+        if not self._untouched:
+            self._container.close()
+            self._open()
+        first = next(self._packets(), None)
+        if first is None:
+            return {}
+        return {kind: first.get_sidedata(kind) for kind in PARAMETERS if first.has_sidedata(kind)}
+
+    def _packets(self) -> Iterator[Packet[VideoStream]]:
+        try:
+            yield from packets_without_profile(self._container.demux(self._stream), self._stream)
+        except av.error.FFmpegError as error:
+            raise BadVideo(f"the rest of the file cannot be read: {reason(error)}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Want:
+    """A wanted frame and its destination."""
+
+    frame: int
+    seed: int
+    slot: int
+
+
+class _Output:
+    """Where frames go, and in which size and colours."""
+
+    def __init__(self, converter: FrameConverter, resize: Resize, targets: Sequence[Target]) -> None:
+        self._converter = converter
+        self._resize = resize
+        self._targets = targets
+        self._written = [False] * len(targets)
+        self.colours: list[Colour | None] = [None] * len(targets)
+        self.recoloured: set[int] = set()
+        """Seeds whose frames have different colours."""
+
+    def convert(self, frame: VideoFrame, want: _Want) -> tuple[NDArray[np.uint8], Colour | None]:
+        """Convert a frame into its place. Returns that place, and the frame's colour."""
+        place = self._targets[want.seed][want.slot]
+        colour = self._converter.write(frame, self._resize, place)
+        self._note(want.seed, colour)
+        return place, colour
+
+    def copy(self, done: tuple[NDArray[np.uint8], Colour | None], want: _Want) -> bool:
+        """Copy a converted frame into the place of another want. False: that has another shape."""
+        place = self._targets[want.seed][want.slot]
+        if done[0].shape != place.shape:
+            return False
+        place[...] = done[0]
+        self._note(want.seed, done[1])
+        return True
+
+    def _note(self, seed: int, colour: Colour | None) -> None:
+        if not self._written[seed]:
+            self._written[seed], self.colours[seed] = True, colour
+        elif colour != self.colours[seed]:
+            self.recoloured.add(seed)
+
+
+@dataclass(slots=True)
+class _Run:
+    """Wanted frames, by index, that are read by decoding forward from one position."""
+
+    seek: Seek | None
+    wants: list[_Want] = field(default_factory=list)
+    filled: int = 0
+    """How many of `wants`, from the first on, are filled."""
+    shared: int = 0
+    """How many of those reused a frame that was converted for another one."""
+    last_seek: Seek | None = None
+    """The last keyframe before the snippet that ends last."""
+
+    def byte_range(self) -> tuple[int, int] | None:
+        """Estimated bytes [start, end) of the file that the run reads; None if the catalog does not say."""
+        first, last = self.seek, self.last_seek
+        if first is None or last is None or not (first.byte_offset and last.byte_offset < last.next_offset):
+            return None
+        frames = last.next_frame - last.frame_index
+        reach = self.wants[-1].frame - last.frame_index + 1
+        share = min(1.0, (reach + _KEYFRAME_WEIGHT) / (frames + _KEYFRAME_WEIGHT))
+        return first.byte_offset, last.byte_offset + int(share * (last.next_offset - last.byte_offset))
+
+    def fill(self, number: int, frame: VideoFrame, output: _Output) -> None:
+        """Write frame `number` to each target that wants it: convert it once, and copy it to the others."""
+        done: tuple[NDArray[np.uint8], Colour | None] | None = None
+        while self.filled < len(self.wants) and (want := self.wants[self.filled]).frame == number:
+            if done is not None and output.copy(done, want):
+                self.shared += 1
+            else:
+                done = output.convert(frame, want)
+            self.filled += 1
+
+
+def _runs(seeds: Sequence[Seed]) -> list[_Run]:
+    """The seeds as forward runs. Each begins at the last keyframe before its first snippet."""
+    runs: list[_Run] = []
+    reached = -1  # index of the last frame that the current run decodes
+    for wants, part in sorted(_snippets(seeds), key=lambda snippet: snippet[0][0].frame):
+        seek = part.seek if part.HasField("seek") and part.seek.frame_index <= wants[0].frame else None
+        if not runs or (seek is not None and seek.frame_index > reached):
+            runs.append(_Run(seek))
+        runs[-1].wants.extend(wants)
+        if wants[-1].frame > reached:
+            reached, runs[-1].last_seek = wants[-1].frame, seek
+    for run in runs:
+        run.wants.sort(key=lambda want: want.frame)
+    return runs
+
+
+def _snippets(seeds: Sequence[Seed]) -> Iterator[tuple[list[_Want], Seed | Snippet]]:
+    """The wanted frames of each snippet of each seed, and where to begin for them."""
+    for position, seed in enumerate(seeds):
+        parts: tuple[Seed | Snippet, ...] = (seed, *seed.later)
+        length = seed.frame_count // len(parts)
+        for number, part in enumerate(parts if length else ()):
+            frames = (min(part.first_frame + place * seed.stride, seed.last_frame) for place in range(length))
+            yield [_Want(frame, position, slot) for slot, frame in enumerate(frames, number * length)], part
+
+
+def _keyframe(pts: int, packets: Iterator[Packet[VideoStream]]) -> Packet[VideoStream] | None:
+    """Pass over packets, undecoded, up to the keyframe with this timestamp; None if it does not come.
+
+    Most demuxers seek to the very keyframe, some to an earlier one: so with edit lists and in ASF.
+    """
+    for packet in packets:
+        if packet.pts == pts and packet.is_keyframe:
+            return packet
+        if packet.dts is not None and packet.dts > pts:  # nothing is shown before it is decoded
+            return None
+    return None
+
+
+def _skip_leading(pts: int, shown: Iterator[VideoFrame]) -> VideoFrame | None:
+    """Skip the leading frames and return the keyframe; None if the decoder does not show it."""
+    for frame in shown:
+        if frame.pts is None or frame.pts > pts:
+            return None
+        if frame.pts == pts:
+            return frame
+    return None
+
+
+def _decoded(packets: Iterator[Packet[VideoStream]], stream: VideoStream, strict: bool) -> Iterator[VideoFrame]:
+    """Yields the decoded frames. Unless `strict`, packets that the decoder rejects are skipped."""
+    while True:
+        try:
+            packet = next(packets)
+        except StopIteration:
+            return
+        except BadVideo:
+            if strict:
+                raise
+            return
+        try:
+            frames = stream.decode(packet)
+        except av.error.FFmpegError as error:
+            if strict:
+                raise BadVideo(f"the decoder fails: {reason(error)}") from error
+            continue
+        yield from frames
+
+
+def _sound(packets: Iterator[Packet[VideoStream]], stream: VideoStream) -> Iterator[VideoFrame]:
+    """Yields the decoded frames up to the first sign of damage."""
+    held: Packet[VideoStream] | None = None
+    try:
+        for packet in packets:
+            if not packet.size:  # PyAV's end marker
+                return
+            for frame in stream.decode(held) if held is not None else ():
+                if frame.is_corrupt:
+                    return
+                yield frame
+            if packet.is_corrupt:
+                return
+            held = packet
+    except (av.error.FFmpegError, BadVideo):
+        return

@@ -1,0 +1,243 @@
+"""Bounds hold for the worst data, and a budget that could not move a job is refused with the remedy."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from pydantic import ValidationError
+
+from essp_common.catalog.catalog import Catalog
+from essp_common.catalog.rows import VideoRow
+from essp_common.errors import ConfigError
+from essp_common.job.spec import JobSpec
+from essp_common.pb.v1.messages_pb2 import PREDICT, TEST, TRAIN, VALIDATION
+from essp_engine.planning.phases import Phases
+from essp_engine.preflight.sizing import bounds_of, catch_up_bytes, catch_up_window, lead_clips, parts_of, unit_clips
+from essp_engine.preflight.stream_outputs import layouts_of
+from essp_engine.preflight.trainer_checks import check_needs
+
+
+def catalog(*splits: str, sizes: tuple[tuple[int, int], ...] = ((64, 48),)) -> Catalog:
+    rows = []
+    for split in splits:
+        for n in range(8):
+            width, height = sizes[n % len(sizes)]
+            rows.append(
+                VideoRow(f"{split}{n}", f"file:///{split}{n}", f"c{n % 2}", split, 1, "e", width=width, height=height,
+                         frame_count=50, last_frame=49)
+            )  # fmt: skip
+    return Catalog(tuple(rows))
+
+
+def job(**more: object) -> JobSpec:
+    base: dict[str, object] = {
+        "name": "j",
+        "output": "file:///out",
+        "clip": {"frames": 11, "resize": {"height": 32, "width": 32}},
+        "streams": {"rgb": {}, "flow": {"feature": "flow", "params": {"length": 10}}},
+        "trainers": {"rgb": {"stream": "rgb", "batch_size": 4}, "flow": {"stream": "flow", "batch_size": 8}},
+        "epochs": 2,
+    }
+    return JobSpec.model_validate(base | more)
+
+
+def test_the_passes_of_a_training_end_with_the_test() -> None:
+    order = Phases(job(), catalog("train", "validation", "test")).order
+    assert order == ((TRAIN, 0), (VALIDATION, 0), (TRAIN, 1), (VALIDATION, 1), (TEST, 0))
+    assert Phases(job(), catalog("train")).order == order[:-1]
+
+
+def test_a_prediction_is_one_pass_over_everything() -> None:
+    spec = job(trainers={}, predictor={"model": "file:///model"})
+    phases = Phases(spec, catalog("train", "other"))
+    assert phases.order == ((PREDICT, 0),)
+    assert phases.plans[0].clips == 16 * spec.sampling.clips_per_video
+
+
+def test_the_digest_tells_plans_apart() -> None:
+    videos = catalog("train", "test")
+    assert Phases(job(), videos).digest() == Phases(job(), videos).digest()
+    assert Phases(job(), videos).digest() != Phases(job(sampling={"seed": 1}), videos).digest()
+
+
+def test_the_digest_of_a_training_is_that_of_its_data_whatever_the_number_of_epochs() -> None:
+    videos = catalog("train", "validation", "test")
+    found = Phases(job(), videos).training_digest()
+    assert Phases(job(epochs=9), videos).training_digest() == found
+    for split in ("train", "validation"):
+        mended = [replace(row, class_name="c1") if row.id == f"{split}0" else row for row in videos.rows]
+        assert Phases(job(), Catalog(tuple(mended))).training_digest() != found
+    tested = [replace(row, class_name="c1") if row.id == "test0" else row for row in videos.rows]
+    assert Phases(job(), Catalog(tuple(tested))).training_digest() == found
+
+
+def test_bounds_cover_each_part() -> None:
+    phases = Phases(job(), catalog("train"))
+    parts = parts_of(phases.spec)
+    clip, flow = bounds_of(phases, parts)[0]
+    assert clip == 128 + 11 * 32 * 32 * 3
+    assert flow >= 10 * 32 * 32 * 2
+
+
+def test_the_largest_video_counts_where_sizes_differ() -> None:
+    spec = job(clip={"frames": 11, "resize": {"mode": "none"}})
+    phases = Phases(spec, catalog("train", sizes=((64, 48), (320, 240))))
+    assert bounds_of(phases, parts_of(spec))[0][0] == 128 + 11 * 320 * 240 * 3
+
+
+def test_a_stream_without_a_consumer_costs_nothing() -> None:
+    spec = job(trainers={"rgb": {"stream": "rgb"}})
+    assert parts_of(spec).streams == ()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({}, ["limits.budget", "trainers.flow.batch_size = 8", "8 at once"]),
+        ({"sampling": {"locality": 100}}, ["sampling.locality = 100", "107 at once"]),
+        ({"trainers": {}, "predictor": {"model": "file:///m"}}, ["the predictor's batch = 16"]),
+    ],
+)
+def test_a_budget_that_is_too_small_is_refused_with_the_remedy(change: dict[str, object], words: list[str]) -> None:
+    spec = job(limits={"budget": "200KiB"}, **change)
+    phases = Phases(spec, catalog("train"))
+    with pytest.raises(ConfigError) as error:
+        unit_clips(spec, bounds_of(phases, parts_of(spec)))
+    assert all(word in str(error.value) for word in [*words, "raise it to"])
+
+
+def test_units_leave_room_for_a_batch() -> None:
+    spec = job()
+    phases = Phases(spec, catalog("train"))
+    bounds = bounds_of(phases, parts_of(spec))
+    largest = sum(bounds[0])
+    tight = spec.model_copy(update={"limits": spec.limits.model_copy(update={"budget": 10 * largest})})
+    assert unit_clips(tight, bounds) == 3, "7 of a batch of 8, and 3 more"
+    assert unit_clips(spec, bounds) == 46, "clips of 11 frames: 506"
+    longer = job(clip={"frames": 32, "resize": {"height": 32, "width": 32}})
+    assert unit_clips(longer, bounds) == 32
+
+
+def test_a_catch_up_queue_holds_two_batches_or_there_is_none() -> None:
+    spec = job()
+    phases = Phases(spec, catalog("train"))
+    bounds = bounds_of(phases, parts_of(spec))
+
+    def share(clips: int, **limits: object) -> int:
+        given = {"budget": clips * sum(bounds[0]), **limits}
+        return catch_up_bytes(job(limits=given), bounds) // sum(bounds[0])
+
+    assert share(32) == 16
+    assert share(31) == 0
+    assert share(1000) == 500
+    assert share(1000, coupled=True) == 0
+    one = job(trainers={"rgb": {"stream": "rgb", "batch_size": 4}}, limits={"budget": "1GiB"})
+    assert catch_up_bytes(one, bounds) == 0, "there is nobody to lag behind"
+    tight = job(limits={"budget": 34 * sum(bounds[0])})
+    assert unit_clips(tight, bounds) == 17 - 8 + 1, "a unit and the rest of a batch fit a share"
+
+
+def test_the_lead_is_counted_in_passes_and_holds_back_no_phase() -> None:
+    videos = catalog("train", "validation", "test")
+
+    def clips(lead: int, a_video: int, **more: object) -> int:
+        sampling = {"clips_per_video": a_video, "clips_per_epoch": 5}
+        return lead_clips(Phases(job(sampling=sampling, limits={"lead": lead}, **more), videos))
+
+    assert clips(lead=1, a_video=1) == 5 + 8
+    assert clips(lead=3, a_video=2) == 3 * (5 + 16)
+    assert clips(lead=1, a_video=2, trainers={}, predictor={"model": "file:///model"}) == 0
+    small = Catalog((*catalog("train", "validation").rows[6:10], *catalog("test").rows))
+    spec = job(sampling={"clips_per_video": 1, "clips_per_epoch": 1}, limits={"lead": 1})
+    assert lead_clips(Phases(spec, small)) == 8, "the test is longer than a pass"
+
+
+def test_clips_too_short_for_a_feature_are_refused() -> None:
+    spec = job(clip={"frames": 5, "resize": {"height": 32, "width": 32}})
+    with pytest.raises(ConfigError, match=r"clip\.frames"):
+        bounds_of(Phases(spec, catalog("train")), parts_of(spec))
+
+
+@pytest.mark.parametrize(("feature", "said"), [("rgb", "'length'"), ("hog", "length 10 does not"), ("huff", "'huff'")])
+def test_what_is_wrong_with_a_feature_names_its_stream(feature: str, said: str) -> None:
+    """Two streams may have the same feature."""
+    spec = job(streams={"rgb": {}, "flow": {"feature": feature, "params": {"length": 10}}})
+    phases, parts = Phases(spec, catalog("train")), parts_of(spec)
+    with pytest.raises(ConfigError, match=rf"^streams\.flow: .*{said}"):
+        bounds_of(phases, parts)
+
+
+def test_a_feature_that_nobody_has_names_its_stream() -> None:
+    with pytest.raises(ConfigError, match=r"^streams\.rgb: no extractor 'huff'"):
+        layouts_of(job(streams={"rgb": {"feature": "huff"}, "flow": {}}))
+
+
+def test_a_budget_holds_twice_as_many_clips_of_yuv_and_three_times_as_many_of_luma() -> None:
+    def bounds(pixels: str) -> list[int]:
+        clip = {"frames": 11, "resize": {"height": 32, "width": 32}, "pixels": pixels}
+        streams = {"flow": {"feature": "flow", "params": {"length": 10}}}
+        spec = job(clip=clip, streams=streams, trainers={"flow": {"stream": "flow"}})
+        phases = Phases(spec, catalog("train"))
+        return bounds_of(phases, parts_of(spec))[0]
+
+    header, samples = 128, 11 * 32 * 32
+    flow = bounds("rgb")[1]
+    assert bounds("rgb") == [header + 3 * samples, flow]
+    assert bounds("yuv420") == [header + 3 * samples // 2, flow]
+    assert bounds("gray") == [header + samples, flow]
+
+
+@pytest.mark.parametrize(
+    ("clip", "refusal"),
+    [
+        ({"codec": {"name": "jpeg"}}, "codec.name: jpeg holds rgb or gray"),
+        ({"resize": {"height": 33, "width": 32}}, "resize.height: 33 is odd, .* use 32 or 34"),
+        ({"resize": {"mode": "exact", "height": 32, "width": 31}}, "resize.width: 31 is odd"),
+        ({"resize": {"mode": "short_side", "height": 31}}, "resize.height: 31 is odd"),
+    ],
+)
+def test_yuv_is_refused_where_it_cannot_be(clip: dict[str, object], refusal: str) -> None:
+    with pytest.raises(ValidationError, match=refusal):
+        job(clip={"pixels": "yuv420", **clip})
+    job(clip={"pixels": "gray", **clip})
+
+
+def test_yuv_is_refused_for_videos_of_odd_sides_that_are_not_resized() -> None:
+    spec = job(clip={"frames": 11, "resize": {"mode": "none"}, "pixels": "yuv420"})
+    phases = Phases(spec, catalog("train", sizes=((64, 48), (65, 48))))
+    with pytest.raises(ConfigError, match=r"clip.pixels: yuv420 .* 65 x 48 .*clip.resize.*\(video train\d\)"):
+        bounds_of(phases, parts_of(spec))
+
+
+def test_colours_are_not_made_of_luma() -> None:
+    gray = {"frames": 11, "pixels": "gray"}
+    with pytest.raises(ConfigError, match=r"clip.pixels: gray has no colours, and rgb \(streams.rgb.feature\) needs"):
+        check_needs(job(clip=gray))
+    flow = {"flow": {"feature": "flow", "params": {"length": 10}}}
+    check_needs(job(clip=gray, streams=flow, trainers={"flow": {"stream": "flow"}}))
+    check_needs(job(clip=gray, streams={"rgb": {}}, trainers={}, consumers={"loop": {"stream": "rgb"}}))
+    differences = job(
+        clip=gray, streams={"d": {"feature": "frame_diff"}}, trainers={}, consumers={"loop": {"stream": "d"}}
+    )
+    with pytest.raises(ConfigError, match="frame_diff"):
+        check_needs(differences)
+
+
+@pytest.mark.parametrize("loops", [1, 2, 8])
+@pytest.mark.parametrize("window", [0, 8, 12, 64])
+def test_each_loop_has_room_to_catch_up_in_the_smallest_budget(loops: int, window: int) -> None:
+    sampling = {"kind": "pooled", "clips_per_visit": 4, "window": window} if window else {}
+    consumers = {f"loop-{number}": {"stream": "rgb", "batch_size": 4} for number in range(loops)}
+    spec = job(trainers={}, consumers=consumers, sampling=sampling)
+    bounds = [[100]]
+    with pytest.raises(ConfigError, match=r"need (\d+) at once") as refused:
+        unit_clips(spec.model_copy(update={"limits": spec.limits.model_copy(update={"budget": 100})}), bounds)
+    needed = int(str(refused.value).partition(" at once")[0].rpartition(" ")[2])
+    assert needed <= 2 * max(window + 3, 4 * loops)
+    least = spec.model_copy(update={"limits": spec.limits.model_copy(update={"budget": 100 * needed})})
+    share = catch_up_bytes(least, bounds) // 100
+    part = catch_up_window(least, bounds) or max(window, 1)
+    assert share >= part + 4 - 1, "a batch, and what is issued together with it"
+    assert not window or window % part == 0
+    assert unit_clips(least, bounds) >= 1
