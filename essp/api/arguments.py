@@ -17,7 +17,7 @@ from essp_common.validation import shown
 if TYPE_CHECKING:
     import torch
 
-    from essp_trainer.config import Rendezvous
+    from essp_engine.loading.rendezvous import Rendezvous
 
 Frames = NDArray[Any]
 Transform = Callable[[Frames, np.random.Generator], Frames]
@@ -30,7 +30,7 @@ def rendezvous_of(rank: int | None, world_size: int | None) -> Rendezvous:
     """Which of how many ranks this process is. Raises `ConfigError`."""
     import torch
 
-    from essp_trainer.config import Rendezvous
+    from essp_engine.loading.rendezvous import Rendezvous
 
     found = Rendezvous.of_environment()
     distributed = torch.distributed

@@ -31,7 +31,7 @@ from essp_common.runtime.forks import Mutex
 from essp_common.runtime.threads import guarded
 from essp_common.runtime.unbroken import unbroken
 from essp_common.validation import shown
-from essp_trainer.config import Rendezvous
+from essp_engine.loading.rendezvous import Rendezvous
 
 T = TypeVar("T")
 

@@ -72,7 +72,7 @@ from essp_engine.intake.ordered import PhaseEnd
 from essp_engine.intake.wanted import Decoded
 from essp_engine.loading.batch import Batch as PreparedBatch
 from essp_engine.loading.batch import Seen
-from essp_trainer.config import Rendezvous
+from essp_engine.loading.rendezvous import Rendezvous
 
 _MOST_SIDE = 7680
 _MOST_DELTA_S = 10**6

@@ -27,8 +27,8 @@ from essp_common.runtime.config import Settings
 from essp_common.runtime.process import cpu_count
 from essp_common.validation import problems
 from essp_common.wiring import Stores
+from essp_engine.loading.rendezvous import Rendezvous
 from essp_engine.preflight.preflight import Preflight, preflight
-from essp_trainer.config import Rendezvous
 
 log = logging.getLogger(__name__)
 

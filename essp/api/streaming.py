@@ -40,9 +40,8 @@ from essp_common.quantities import size as in_words
 from essp_common.runtime.process import cpu_count
 from essp_common.runtime.unbroken import unbroken
 from essp_common.wiring import Stores
-from essp_decoder.config import DecoderSettings
-from essp_decoder.service import sandbox_options
 from essp_engine.decoding.sandbox import Sandbox, SandboxOptions
+from essp_engine.decoding.settings import DecodingSettings
 from essp_engine.planning.plan import seek_to
 from essp_engine.video.codec import decode as frames_of
 from essp_engine.video.geometry import frame_shape
@@ -170,11 +169,11 @@ class Stream:
         self.close()
 
     def _run(self) -> Generator[Window, None, None]:
-        settings = DecoderSettings()
+        settings = DecodingSettings()
         self._process = os.getpid()
         with ExitStack() as stack:
             rows = stack.enter_context(closing(_rows(self._videos, settings.stores)))
-            lanes = stack.enter_context(closing(_Lanes(sandbox_options(settings), self._decoders)))
+            lanes = stack.enter_context(closing(_Lanes(settings.sandbox(), self._decoders)))
             lanes.start()
             units = self._units(rows)
             waiting: deque[_Unit] = deque()

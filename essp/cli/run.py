@@ -33,7 +33,7 @@ from essp_engine.registrations import Declared
 from essp_master.config import MasterSettings
 
 if TYPE_CHECKING:
-    from essp.embedded.local_api import LocalApi
+    from essp_master.api.local_api import LocalApi
 
 LOCALHOST = "127.0.0.1"
 _LOOK_S = 0.25
@@ -136,7 +136,7 @@ def _served(port: int, host: str) -> Iterator[LocalApi | None]:
         return
     for library in ("fastapi", "uvicorn"):
         require("essp run --serve", library)
-    from essp.embedded.local_api import LocalApi
+    from essp_master.api.local_api import LocalApi
 
     with LocalApi(MasterSettings(), host, port) as api:
         typer.echo(f"page    {api.address}\n        it ends with this run, and the report stays", err=True)

@@ -44,7 +44,7 @@ from essp_master.service import Master
 from essp_master.service import build as build_master
 
 if TYPE_CHECKING:
-    from essp.embedded.local_api import LocalApi
+    from essp_master.api.local_api import LocalApi
 
 S = TypeVar("S", bound=Settings)
 

@@ -27,7 +27,7 @@ from essp_engine.intake.ordered import Delivery, IntakeOptions, OrderedIntake, P
 from essp_engine.intake.wanted import in_flight
 from essp_engine.loading.batch import Batch, View
 from essp_engine.loading.prefetch import Prefetch, PrefetchOptions
-from essp_trainer.config import TrainerSettings
+from essp_engine.loading.settings import LoadingSettings
 
 log = logging.getLogger(__name__)
 
@@ -120,7 +120,7 @@ class JobClips:
         self._resources.close()
 
     def _prepared(self, consumer: str, view: View, loaders: int | None) -> Prefetch:
-        job, start, settings = self._job, self.start, TrainerSettings()
+        job, start, settings = self._job, self.start, LoadingSettings()
         options = job.spec.consumers[consumer]
         stream = job.spec.streams[options.stream]
         at_once = settings.fetch_processes or settings.fetches

@@ -28,9 +28,8 @@ from essp_common.records.chunk import Record
 from essp_common.runtime.process import cpu_count
 from essp_common.runtime.retry import retry_transient
 from essp_common.wiring import Stores
-from essp_decoder.config import DecoderSettings
-from essp_decoder.service import sandbox_options
 from essp_engine.decoding.sandbox import Sandbox
+from essp_engine.decoding.settings import DecodingSettings
 from essp_engine.planning.plan import seek_to
 from essp_engine.video.codec import decode as frames_of
 
@@ -82,7 +81,7 @@ class _Decoder:
         self._videos = videos
         self._workers = cpu_count()
         self._begun: dict[int, Future[list[Record | str]]] = {}
-        self._options = sandbox_options(DecoderSettings())
+        self._options = DecodingSettings().sandbox()
         self._of_thread = threading.local()
         self._sandboxes: list[Sandbox] = []
         self._pool = ThreadPoolExecutor(self._workers, "essp-records-decode")

@@ -13,8 +13,7 @@ from essp_common.wiring import Adapters
 from essp_decoder.config import DecoderSettings
 from essp_decoder.stage import DecodeStage
 from essp_engine.decoding.block_cache import BlockCache
-from essp_engine.decoding.protocol import ChildConfig
-from essp_engine.decoding.sandbox import Sandbox, SandboxOptions
+from essp_engine.decoding.sandbox import Sandbox
 from essp_engine.worker.heartbeat import Heart
 from essp_engine.worker.loop import Worker, WorkerOptions
 from essp_engine.worker.reports import Reports
@@ -27,7 +26,7 @@ class Decoder:
 
     def __init__(self, adapters: Adapters, settings: DecoderSettings, worker: str) -> None:
         self._adapters = adapters
-        self._options = sandbox_options(settings)
+        self._options = settings.sandbox()
         self._videos = BlockCache(settings.decoder_cache) if settings.decoder_cache else None
         self._name = worker
         self._control: ControlFeed
@@ -65,16 +64,3 @@ def build(adapters: Adapters, settings: DecoderSettings, worker: str) -> Service
     """A decoder over these adapters. Raises `ConfigError` where PyAV, which its children load, is not installed."""
     require("a decoder", "av")
     return Decoder(adapters, settings, worker)
-
-
-def sandbox_options(settings: DecoderSettings) -> SandboxOptions:
-    """The sandbox of each lane, from the settings."""
-    config = ChildConfig(
-        stores=settings.stores,
-        open_videos=settings.decoder_open_videos,
-        video_bytes=settings.decoder_video_bytes,
-        frame_pixels=settings.decoder_frame_pixels,
-        address_bytes=settings.decoder_memory,
-        unit_s=settings.decoder_timeout_s,
-    )
-    return SandboxOptions(config, settings.decoder_timeout_s, settings.decoder_units, settings.decoder_clip_bytes)

@@ -1,4 +1,4 @@
-"""Settings of a trainer: those of every service (`essp_common.runtime.config`), prefetching, saving, and its ranks.
+"""Settings of a trainer: those of its batches (`essp_engine.loading.settings`), of saving, and of its ranks.
 
 The job says what to train and how. The number of ranks is not part of it: it changes only how long training takes.
 """
@@ -6,14 +6,13 @@ The job says what to train and how. The number of ranks is not part of it: it ch
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Literal, Self, TypeAlias
+from typing import Annotated
 
-from pydantic import AfterValidator, Field, ValidationError
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import AfterValidator, Field
 
 from essp_common.artifacts.staging import parse_burst
 from essp_common.errors import ConfigError
-from essp_common.runtime.config import Settings
+from essp_engine.loading.settings import LoadingSettings
 
 
 def _checked_burst(url: str) -> str:
@@ -25,28 +24,9 @@ def _checked_burst(url: str) -> str:
     return url
 
 
-ViewPlace: TypeAlias = Literal["auto", "host", "device"]
-
-
-class TrainerSettings(Settings):
+class TrainerSettings(LoadingSettings):
     """What a trainer process needs to know."""
 
-    prefetch_batches: int = Field(3, ge=1)
-    """Batches prepared ahead of the model; each keeps its views, or whole frames of a device that cuts, in host
-    memory."""
-    fetches: int = Field(0, ge=0, le=64)
-    """Threads that fetch clips from the cache, decode them and make views (0: one a CPU, at most 8). Uncompressed clips
-    of a cache in memory need none."""
-    fetch_processes: int = Field(0, ge=0, le=64)
-    """Processes that do this in place of those threads, as many as there are cores to spare: for a GPU that takes
-    more than some 2,000 clips a second, where threads keep each other waiting. Each takes 270 MB. They need a cache of
-    Redis, or in shared memory. 0: threads."""
-    loaders: int = Field(1, ge=1)
-    """Threads that make views of clips which no thread had to fetch."""
-    views: ViewPlace = "auto"
-    """Who makes views: crops, resizes and mirrors clips. `host`: the threads above. `device`: where the model is, out
-    of whole frames. `auto`: a GPU does if it can, which it cannot with `rand_augment` or frames of different sizes; for
-    a CPU the threads do."""
     report_interval_s: float = Field(0.25, gt=0)
     """Minimum time between two reports of live numbers."""
     local_trainers: int = Field(1, ge=1)
@@ -71,31 +51,6 @@ class TrainerSettings(Settings):
     drained_exit: int = Field(0, ge=0, le=125)
     """Exit code of a process that leaves before the training is done, because it or another rank got SIGTERM. Set one
     other than 0 in a Kubernetes Job, which does not restart a pod that exits with 0."""
-
-
-class Rendezvous(BaseSettings):
-    """Which rank of a training this process is, from the variables that torchrun sets.
-
-    RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE. Torch itself reads MASTER_ADDR and MASTER_PORT.
-    """
-
-    model_config = SettingsConfigDict(extra="ignore", frozen=True)
-
-    rank: int = Field(0, ge=0)
-    world_size: int = Field(1, ge=1)
-    local_rank: int = Field(0, ge=0)
-    """Rank on this machine: the GPU to use."""
-    local_world_size: int = Field(1, ge=1)
-    """Ranks on this machine, which share its CPUs."""
-
-    @classmethod
-    def of_environment(cls) -> Self:
-        """Read the environment. Raises `ConfigError` for a variable with an impossible value."""
-        try:
-            return cls()
-        except ValidationError as error:
-            wrong = [f"{'_'.join(map(str, e['loc'])).upper()}: {e['msg']}" for e in error.errors()]
-            raise ConfigError("rank of a training: " + "; ".join(wrong)) from error
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,8 @@ from essp_common.distribution import needs_extra
 from essp_common.errors import ConfigError, DeviceLost, EsspError, TransientError
 from essp_common.runtime.garbage import collect_rarely
 from essp_common.topics import DATA_PARTITIONS
-from essp_trainer.config import Rendezvous, TrainerSettings
+from essp_engine.loading.rendezvous import Rendezvous
+from essp_trainer.config import TrainerSettings
 from essp_trainer.distributed.supervisor import EXIT_RANK_LOST
 from essp_trainer.process import run_rank, supervise
 

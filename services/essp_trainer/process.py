@@ -10,9 +10,10 @@ from essp_common.runtime import ids
 from essp_common.runtime.children import module_command
 from essp_common.runtime.process import serve, worker_name
 from essp_common.wiring import Adapters
+from essp_engine.loading.rendezvous import Rendezvous
 from essp_engine.worker.heartbeat import Heart
 from essp_engine.worker.log_shipping import LogShipper
-from essp_trainer.config import Rendezvous, TrainerConfig, TrainerSettings
+from essp_trainer.config import TrainerConfig, TrainerSettings
 from essp_trainer.distributed.supervisor import Supervisor
 
 

@@ -15,8 +15,8 @@ from essp_engine.learning.augment import Evaluated, evaluation_cuts, evaluation_
 from essp_engine.learning.cut import Cut
 from essp_engine.loading.batch import Frames, View, on_host
 from essp_engine.loading.device_views import DeviceViews, left_to_host, on_device
+from essp_engine.loading.settings import ViewPlace
 from essp_trainer.assignment import Assignment
-from essp_trainer.config import ViewPlace
 
 
 def views(assignment: Assignment, place: ViewPlace, device: torch.device) -> tuple[View, DeviceViews | None]:

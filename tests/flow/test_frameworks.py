@@ -25,7 +25,7 @@ import essp
 from essp.api import loader as loader_module
 from essp.api.epochs import Epochs
 from essp_common.position import Position
-from essp_trainer.config import Rendezvous
+from essp_engine.loading.rendezvous import Rendezvous
 from tests.flow.conftest import EXAMPLES, RunExample
 from tests.harness.loops import loader
 

@@ -11,10 +11,9 @@ from prometheus_client import REGISTRY
 
 from essp_common.pb.v1.messages_pb2 import DecodeSeed
 from essp_common.wiring import open_store
-from essp_decoder.config import DecoderSettings
-from essp_decoder.service import sandbox_options
 from essp_engine.decoding.block_cache import BlockCache
 from essp_engine.decoding.sandbox import Sandbox
+from essp_engine.decoding.settings import DecodingSettings
 from essp_engine.video.synthetic import Encoding, numbered, write_video
 from tests.harness.decode_units import FRAMES, kinds, numbers, unit
 
@@ -64,7 +63,7 @@ def test_a_video_is_read_from_its_store_once(empty_s3_url: str, tmp_path: Path) 
     path = padded(write_video(tmp_path / "a.mp4", pictures, Encoding()))
     store = open_store(empty_s3_url)
     etag = store.put_file("a.mp4", str(path)).etag
-    options = sandbox_options(DecoderSettings(stores=(empty_s3_url,)))
+    options = DecodingSettings(stores=(empty_s3_url,)).sandbox()
     work, counts, kept = asked(tmp_path, store.uri("a.mp4"), etag), Counts(), BlockCache(2**24)
     expected = [[0, 1, 2, 3, 4], [20, 21, 22, 23, 24]]
     with closing(Sandbox(options, kept)) as first:
@@ -87,7 +86,7 @@ def test_a_small_cache_keeps_what_fits(empty_s3_url: str, tmp_path: Path) -> Non
     path = write_video(tmp_path / "a.mp4", numbered(FRAMES), Encoding())
     store = open_store(empty_s3_url)
     etag = store.put_file("a.mp4", str(path)).etag
-    options = sandbox_options(DecoderSettings(stores=(empty_s3_url,)))
+    options = DecodingSettings(stores=(empty_s3_url,)).sandbox()
     work, counts = asked(tmp_path, store.uri("a.mp4"), etag), Counts()
     for _ in range(2):
         with closing(Sandbox(options, BlockCache(10))) as sandbox:

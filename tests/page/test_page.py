@@ -14,13 +14,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from essp.embedded.local_api import LocalApi
 from essp_common import topics
 from essp_common.cache.port import clip_key
 from essp_common.job.status import JobState
 from essp_common.pb.v1.messages_pb2 import TRAIN, FrameCodec, LogLine, LogLines, Made, Progress
 from essp_common.runtime.troubles import Kind
 from essp_engine.video import codec
+from essp_master.api.local_api import LocalApi
 from essp_master.config import MasterSettings
 from tests.harness.serving import Served
 from tools.page_pictures import PROGRAMS, Browser, browser, chromium, give_token

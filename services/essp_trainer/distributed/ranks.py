@@ -23,7 +23,7 @@ from torch import Tensor
 
 from essp_common.errors import ConfigError, EsspError
 from essp_common.topics import DATA_PARTITIONS
-from essp_trainer.config import Rendezvous
+from essp_engine.loading.rendezvous import Rendezvous
 from essp_trainer.distributed.gradients import Exchange
 
 

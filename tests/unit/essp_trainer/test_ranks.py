@@ -28,7 +28,7 @@ from essp_engine.learning.models import build, state_bytes
 from essp_engine.learning.networks import NETWORKS, Network
 from essp_engine.learning.normalisation import take_any_batch
 from essp_engine.learning.randomness import DropoutGenerator, Share
-from essp_trainer.config import Rendezvous
+from essp_engine.loading.rendezvous import Rendezvous
 from essp_trainer.distributed.consensus import Consensus, ControlSignal
 from essp_trainer.distributed.gradients import GradientSum
 from essp_trainer.distributed.ranks import DistributedRanks, RankLost, Ranks, init_ranks

@@ -13,9 +13,8 @@ import pytest
 
 from essp.catalog.probing import ProbeOptions, Prober
 from essp_common.runtime import confinement
-from essp_decoder.config import DecoderSettings
-from essp_decoder.service import sandbox_options
 from essp_engine.decoding.sandbox import Sandbox
+from essp_engine.decoding.settings import DecodingSettings
 
 pytestmark = [
     pytest.mark.processes,
@@ -98,7 +97,7 @@ def test_a_reader_knows_the_secrets_of_its_stores_alone_and_does_not_show_them(
 
 
 def test_a_decoders_child_shows_no_secret(file: Path) -> None:
-    with closing(Sandbox(sandbox_options(DecoderSettings(stores=(f"file://{file.parent}", "s3://bucket"))))) as sandbox:
+    with closing(Sandbox(DecodingSettings(stores=(f"file://{file.parent}", "s3://bucket")).sandbox())) as sandbox:
         sandbox.start()
         started = Path(f"/proc/{sandbox.pid}/environ").read_text()
     assert "PATH=" in started

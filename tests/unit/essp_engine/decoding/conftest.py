@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from essp_decoder.config import DecoderSettings
-from essp_decoder.service import sandbox_options
 from essp_engine.decoding.sandbox import Sandbox, SandboxOptions
+from essp_engine.decoding.settings import DecodingSettings
 from essp_engine.video.synthetic import Encoding, numbered, write_video
 from tests.harness.decode_units import FRAMES
 
@@ -26,7 +25,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def options(folder: Path) -> SandboxOptions:
-    return sandbox_options(DecoderSettings(stores=(f"file://{folder}",)))
+    return DecodingSettings(stores=(f"file://{folder}",)).sandbox()
 
 
 @pytest.fixture

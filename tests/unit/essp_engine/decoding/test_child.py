@@ -20,12 +20,11 @@ from essp_common.objects.port import ObjectInfo, StoreRefuses
 from essp_common.objects.ranged import RangedFile, noting
 from essp_common.pb.v1.messages_pb2 import DecodeSeed, Seek
 from essp_common.runtime.shared_slots import SharedMemory
-from essp_decoder.config import DecoderSettings
-from essp_decoder.service import sandbox_options
 from essp_engine.decoding import child as child_module
 from essp_engine.decoding.block_cache import BlockCache
 from essp_engine.decoding.child import Child
 from essp_engine.decoding.protocol import Request, clip_shapes, slot_bytes
+from essp_engine.decoding.settings import DecodingSettings
 from essp_engine.video import codec
 from essp_engine.video.probe import probe
 from essp_engine.video.synthetic import Encoding, write_video
@@ -92,7 +91,7 @@ def test_a_store_that_refuses_its_credentials_blames_no_video(noise: Path, monke
 
     monkeypatch.setattr(child_module, "_limit", lambda *_: None)
     monkeypatch.setattr(DirectoryStore, "head", head)
-    config = sandbox_options(DecoderSettings(stores=(f"file://{noise.parent}",))).config
+    config = DecodingSettings(stores=(f"file://{noise.parent}",)).sandbox().config
     with closing(SharedMemory()) as memory:
         answer, _ = shown(Child(config, memory.fd, None), memory, unit(noise.parent, noise.name, 0))
     assert answer == {"reason": "InvalidAccessKeyId", "retry_after_s": child_module._REFUSED_RETRY_S}
@@ -112,7 +111,7 @@ def test_after_a_failed_read_the_frames_are_those_of_the_file(
 ) -> None:
     """Whichever read it was: FFmpeg does not know where it is in the file any more."""
     monkeypatch.setattr(child_module, "_limit", lambda *_: None)  # of a process of its own
-    config = sandbox_options(DecoderSettings(stores=(f"file://{noise.parent}",))).config
+    config = DecodingSettings(stores=(f"file://{noise.parent}",)).sandbox().config
     works = units(noise, seekable)
     expected: list[np.ndarray[Any, Any]] = []
     for failing in count(0):
@@ -145,7 +144,7 @@ class Odd:
         monkeypatch.setattr(DirectoryStore, "local_path", lambda store, key: None)
         monkeypatch.setattr(DirectoryStore, "head", lambda store, key: self._head())
         monkeypatch.setattr(DirectoryStore, "open", lambda store, key: self._open())
-        config = sandbox_options(DecoderSettings(stores=(f"file://{path.parent}",))).config
+        config = DecodingSettings(stores=(f"file://{path.parent}",)).sandbox().config
         self.memory = SharedMemory()
         self.blocks = BlockCache(2**30)
         self.child = Child(config, self.memory.fd, cast(Any, self.blocks))
@@ -255,7 +254,7 @@ def test_checksums_that_are_none_are_told(odd: Odd) -> None:
 def test_a_file_on_the_disk_is_known_by_its_beginning(noise: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Size and time are those that another one has."""
     monkeypatch.setattr(child_module, "_limit", lambda *_: None)
-    config = sandbox_options(DecoderSettings(stores=(f"file://{noise.parent}",))).config
+    config = DecodingSettings(stores=(f"file://{noise.parent}",)).sandbox().config
     [work] = units(noise, seekable=True)[:1]
     head = head_sums(str(noise))
     assert head is not None

@@ -15,10 +15,9 @@ from essp_common.objects.ranged import RangedFile
 from essp_common.pb.v1.messages_pb2 import DecodeSeed
 from essp_common.records.rows import open_data
 from essp_common.wiring import Stores
-from essp_decoder.config import DecoderSettings
-from essp_decoder.service import sandbox_options
 from essp_engine.decoding.open_records import OpenRecords
 from essp_engine.decoding.sandbox import Outcome, Sandbox
+from essp_engine.decoding.settings import DecodingSettings
 from essp_engine.planning.phases import Phases
 from essp_engine.seeding.instructions import IssueUnits
 from essp_engine.seeding.message_builder import MessageBuilder
@@ -38,7 +37,7 @@ def stores() -> Stores:
 
 @pytest.fixture
 def sandbox() -> Iterator[Sandbox]:
-    with closing(Sandbox(sandbox_options(DecoderSettings(stores=("file:///",))))) as sandbox:
+    with closing(Sandbox(DecodingSettings(stores=("file:///",)).sandbox())) as sandbox:
         yield sandbox
 
 

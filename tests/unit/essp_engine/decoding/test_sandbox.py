@@ -19,9 +19,8 @@ from essp_common.pb.v1.messages_pb2 import (
 )
 from essp_common.runtime.shared_slots import SharedMemory
 from essp_common.wiring import open_store
-from essp_decoder.config import DecoderSettings
-from essp_decoder.service import sandbox_options
 from essp_engine.decoding.sandbox import Sandbox, SandboxOptions, _ChildLost
+from essp_engine.decoding.settings import DecodingSettings
 from essp_engine.video import codec
 from essp_engine.video.synthetic import Encoding, numbered, write_video
 from tests.harness.decode_units import FRAMES, kinds, numbers, unit
@@ -240,7 +239,7 @@ def test_videos_in_an_object_store_are_read_there(s3_url: str, folder: Path) -> 
     info = store.put_file("videos/a.mp4", str(folder / "a.mp4"))
     work = unit(folder, "a.mp4", 3, 30)
     work.video.uri, work.video.etag = store.uri("videos/a.mp4"), info.etag
-    with closing(Sandbox(sandbox_options(DecoderSettings(stores=(s3_url,))))) as sandbox:
+    with closing(Sandbox(DecodingSettings(stores=(s3_url,)).sandbox())) as sandbox:
         assert [numbers(outcome)[0] for outcome in sandbox.decode(work)] == [3, 30]
         store.put("videos/a.mp4", b"another")
         assert kinds(sandbox.decode(work)) == ["changed"] * 2

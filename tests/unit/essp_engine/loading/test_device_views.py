@@ -24,8 +24,8 @@ from essp_engine.learning.cut import Cut
 from essp_engine.loading import device_views
 from essp_engine.loading.device import ToHost
 from essp_engine.loading.device_views import DeviceViews, left_to_host, on_device
+from essp_engine.loading.settings import ViewPlace
 from essp_trainer.assignment import Assignment
-from essp_trainer.config import ViewPlace
 from essp_trainer.views import views
 from tests.harness.training_jobs import SIDE, Running, Stage, final_weights, job_spec, phase_plans
 from tests.lanes import often
