@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from essp_common.position import Position
 from essp_engine.seeding.clip_parts import CLIP
-from essp_master.ledger.indices import IndexSet
+from essp_master.ledger.consumption import IndexSet
 from essp_master.ledger.outstanding import outstanding_clips
 from essp_master.ledger.states import REOPENED, WAITING
 from tests.harness.ledger_simulation import LedgerSimulation

@@ -15,8 +15,7 @@ from essp_common.position import Position
 from essp_engine.seeding.clip_parts import CLIP
 from essp_engine.seeding.instructions import Instruction
 from essp_master.ledger.books import Books
-from essp_master.ledger.closing import Closer
-from essp_master.ledger.departures import Departures
+from essp_master.ledger.closing import Closer, Departures
 from essp_master.ledger.outstanding import Entry
 from essp_master.ledger.states import WAITING
 from essp_master.ledger.stragglers import Stragglers

@@ -38,7 +38,7 @@ class LedgerConfig:
     lag: float = 0.5
     """A consumer is a straggler if it is behind by more than this share of the clips outstanding (`stragglers.py`)."""
     loops: frozenset[str] = frozenset()
-    """The consumers that come and go (`members.py`); they take no part until they say so."""
+    """The consumers that come and go (`consumers.py`); they take no part until they say so."""
     catch_up_bytes: int = 0
     """The share of the budget that a catch-up queue gets; 0: there are none, and all consumers keep in step."""
     catch_up_window: int = 0
@@ -46,7 +46,7 @@ class LedgerConfig:
     0: as many as all."""
     lead_clips: int = 0
     """How far a consumer may be ahead of the slowest one where all keep in step, at least the longest phase; 0: as far
-    as the budget goes (`lead.py`)."""
+    as the budget goes (`issuing.py`)."""
 
     @property
     def rest(self) -> Position:

@@ -11,11 +11,11 @@ one partition).
 
 `states.py` has the states of an outstanding clip, and the table of their transitions. `order.py` has the order of
 issue: that of the phases, without a barrier between them, as far as the budget (`outstanding.py`) and the slowest
-consumer (`lead.py`) allow.
+consumer (`issuing.py`) allow.
 
 A consumer that restarts from a checkpoint asks (`lost`) for clips that it had reported as trained. The ledger opens
 them again for this consumer alone, and does not count them twice. A trainer that is further than the ledger knows tells
-it so when it resumes, and with its next checkpoint (`trainers.py`).
+it so when it resumes, and with its next checkpoint (`consumers.py`).
 
 In training, another video replaces one that cannot be decoded. In evaluation, and when replacements run out, the index
 is skipped for all consumers. A stream that cannot be extracted is skipped for its own consumers only: the others may
@@ -49,17 +49,13 @@ from essp_engine.seeding.clip_parts import CLIP
 from essp_engine.seeding.instructions import CompleteJob, FailJob, Instruction, PublishSkip
 from essp_master.ledger.batches import Batches, PhaseEvent
 from essp_master.ledger.books import Books
-from essp_master.ledger.closing import Closer
+from essp_master.ledger.closing import Closer, Departures
 from essp_master.ledger.config import LedgerConfig
-from essp_master.ledger.credits import Credits
-from essp_master.ledger.departures import Departures
-from essp_master.ledger.issuing import Issuer
-from essp_master.ledger.lead import Lead
+from essp_master.ledger.consumers import Members, Trainers
+from essp_master.ledger.issuing import Issuer, Lead
 from essp_master.ledger.losses import Losses, consumer_of
-from essp_master.ledger.members import Members
-from essp_master.ledger.outstanding import Entry, outstanding_clips
+from essp_master.ledger.outstanding import Credits, Entry, outstanding_clips
 from essp_master.ledger.stragglers import Stragglers
-from essp_master.ledger.trainers import Trainers
 
 _MOST_LOSSES = 10
 """A clip whose bytes vanish more often than this is not unlucky: something removes them."""

@@ -11,7 +11,7 @@ be issued yet. So what was preempted does not wait to be asked for.
 
 Nearly all clips are plain, and lie in columns (`plain.py`). What asks for one of them by its position gets an `Entry`.
 
-Catch-up queues (`catch_up.py`) have shares of the budget that are kept free for them, whether they use them or not.
+Catch-up queues (`order.py`) have shares of the budget that are kept free for them, whether they use them or not.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ from essp_common.position import Position
 from essp_engine.planning.planned_clip import PlannedClip
 from essp_engine.seeding.clip_parts import CLIP, ClipParts
 from essp_engine.seeding.instructions import Instruction, IssueUnits, ReleaseClip
-from essp_master.ledger.catch_up import CatchUpQueue
-from essp_master.ledger.credits import Credits
+from essp_master.ledger.order import CatchUpQueue
 from essp_master.ledger.plain import PlainClip, PlainClips
 from essp_master.ledger.states import (
     IN_LINE,
@@ -42,6 +41,28 @@ from essp_master.ledger.states import (
     Event,
     after,
 )
+
+
+class Credits:
+    """Credits: the bytes of one job that may be outstanding at once.
+
+    Before a seed is published, the ledger reserves the most bytes that its clip can take up. The actual size replaces
+    this once it is known. Nothing is issued beyond what is free, and the actual size is no larger as long as the bound
+    holds.
+    """
+
+    def __init__(self, budget_bytes: int) -> None:
+        self.budget_bytes = budget_bytes
+        self.outstanding_bytes = 0
+
+    @property
+    def free_bytes(self) -> int:
+        """How many more may be outstanding; less than 0: actual sizes have been larger than their bound."""
+        return self.budget_bytes - self.outstanding_bytes
+
+    def fits(self, size: int) -> bool:
+        """Whether `size` more bytes are free; less than 0 gives bytes back."""
+        return size <= 0 or size <= self.free_bytes
 
 
 @dataclass(slots=True)

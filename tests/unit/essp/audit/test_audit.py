@@ -35,7 +35,7 @@ from essp_engine.intake.ordered import Delivery, OrderedIntake
 from essp_engine.planning.digest import as_text, joined, ref_digest
 from essp_master.config import MasterSettings
 from essp_master.job.stall_watch import StallWatch
-from essp_master.ledger.credits import Credits
+from essp_master.ledger.outstanding import Credits
 from essp_master.service import Master
 from tests.harness.fleet import Fleet, make_job, master_over, run_to_rest, save_checkpoint
 from tests.harness.masters import die

@@ -13,8 +13,7 @@ from essp_common.errors import ConfigError
 from essp_common.pb.v1.messages_pb2 import TRAIN, Indices, LedgerState, Progress, Trained
 from essp_common.position import Position
 from essp_engine.seeding.instructions import Instruction
-from essp_master.ledger.consumption import Consumption, done_by_all
-from essp_master.ledger.indices import IndexSet
+from essp_master.ledger.consumption import Consumption, IndexSet, done_by_all
 from essp_master.ledger.ledger import Ledger
 from essp_master.ledger.outstanding import outstanding_clips
 from tests.harness.ledger_config import CLIP_BYTES, STREAM_BYTES, ledger_config
