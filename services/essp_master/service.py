@@ -55,8 +55,6 @@ from essp_master.effects.history_writer import HistoryWriter
 from essp_master.effects.previews import Previews
 from essp_master.job.events import EventLog
 from essp_master.job.job import COMMANDS, Job
-from essp_master.job.pool_demand import PoolDemand, demand_of
-from essp_master.job.status_view import curves_of, status_of
 from essp_master.lifecycle.defects import Defects
 from essp_master.lifecycle.queueing import JobQueue
 from essp_master.lifecycle.renewals import Renewals
@@ -66,6 +64,8 @@ from essp_master.lifecycle.takeover import Takeover
 from essp_master.pools.pool_watch import PoolWatch
 from essp_master.pools.worker_registry import WorkerRegistry
 from essp_master.queue.admission import Admission
+from essp_master.status.pool_demand import PoolDemand, demand_of
+from essp_master.status.status_view import curves_of, status_of
 from essp_master.tracking.mlflow import MLflow
 from essp_master.tracking.tensorboard import TensorBoard
 from essp_master.tracking.tracking import Tracker, Tracking

@@ -31,7 +31,7 @@ from essp_common.runtime.threads import guarded
 from essp_master.config import MasterSettings
 from essp_master.job.job import Job
 from essp_master.job.lost_history import contents
-from essp_master.job.status_view import status_of
+from essp_master.status.status_view import status_of
 
 log = logging.getLogger(__name__)
 

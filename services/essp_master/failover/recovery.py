@@ -18,7 +18,7 @@ from essp_common.messages.control import ENDED, ends_for_next, run_of
 from essp_common.messages.parsing import BadMessage, parsed, refuse
 from essp_common.pb.v1.messages_pb2 import Control
 from essp_common.wiring import Stores
-from essp_master.job.status_view import status_by_command, without_events
+from essp_master.status.status_view import status_by_command, without_events
 
 _UNDER_WAY = (Control.START, Control.RESUME, Control.PAUSE)
 

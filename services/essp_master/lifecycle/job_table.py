@@ -22,7 +22,7 @@ from essp_common.job.status import JobStatus, JobSummary
 from essp_common.validation import suggested
 from essp_engine.preflight.output import ANYBODY, Asked
 from essp_master.job.job import Job
-from essp_master.job.status_view import summary_of, summary_of_past
+from essp_master.status.status_view import summary_of, summary_of_past
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,9 +28,9 @@ from essp_master.effects.dispatch import Dispatch
 from essp_master.effects.history_writer import HistoryWriter
 from essp_master.effects.outbox import Outbox
 from essp_master.job.job import COMMANDS, Job
-from essp_master.job.status_view import status_of, without_events
 from essp_master.lifecycle.job_table import JobTable
 from essp_master.pools.worker_registry import WorkerRegistry
+from essp_master.status.status_view import status_of, without_events
 from essp_master.tracking.tracking import Tracking
 
 log = logging.getLogger(__name__)

@@ -30,9 +30,9 @@ from essp_common.wiring import Adapters
 from essp_master.config import MasterSettings
 from essp_master.failover.reading import Histories, Reading
 from essp_master.failover.recovery import as_recorded, last_commands, under_way
-from essp_master.job.status_view import status_by_command
 from essp_master.lifecycle.runner import JobRunner
 from essp_master.lifecycle.starter import JobStarter
+from essp_master.status.status_view import status_by_command
 
 log = logging.getLogger(__name__)
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from essp_common.runtime import ids
 from essp_master.job.activity import Rate
-from essp_master.job.pool_demand import PoolDemand
 from essp_master.pools.autoscaler import PoolLoad
 from essp_master.pools.port import PoolSize
 from essp_master.pools.worker_registry import PoolState
+from essp_master.status.pool_demand import PoolDemand
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,10 +18,10 @@ from essp_common.runtime import ids
 from essp_common.runtime.conditions import Lasting, Subject
 from essp_common.runtime.troubles import Kind, Troubles
 from essp_engine.worker.heartbeat import INTERVAL_S
-from essp_master.job.pool_demand import PoolDemand
 from essp_master.pools.commands import command_of
 from essp_master.pools.load import queues
 from essp_master.pools.worker_registry import PoolState, WorkerRegistry
+from essp_master.status.pool_demand import PoolDemand
 
 AFTER_S = 20.0
 """What is over within so long is no condition: a worker that starts, a group that deals its partitions anew. With the

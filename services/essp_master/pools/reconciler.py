@@ -28,13 +28,13 @@ from essp_common.runtime import ids
 from essp_common.runtime.conditions import Condition, Subject
 from essp_common.runtime.troubles import Kind
 from essp_engine.registrations import ExtractorRow, TrainerRow
-from essp_master.job.pool_demand import PoolDemand
 from essp_master.pools.autoscaler import Autoscaler, Decision, Limits, Saturation
 from essp_master.pools.load import PoolRates, loads
 from essp_master.pools.port import CannotNow, PoolDriver, PoolSize, TrainingKey
 from essp_master.pools.rules import PoolRule, PoolRules
 from essp_master.pools.trainer_ranks import TrainerRanks
 from essp_master.pools.worker_registry import PoolState, WorkerRegistry
+from essp_master.status.pool_demand import PoolDemand
 
 log = logging.getLogger(__name__)
 

@@ -22,9 +22,9 @@ from collections.abc import Mapping, Sequence, Set
 from datetime import datetime
 
 from essp_engine.registrations import TrainerRow, row_for
-from essp_master.job.pool_demand import PoolDemand, TrainerDemand
 from essp_master.pools.gpus import SCALING, TrainerForecast, allocate
 from essp_master.pools.port import PoolDriver, TrainingKey
+from essp_master.status.pool_demand import PoolDemand, TrainerDemand
 
 _STARVED = 0.3
 """A trainer that waits for more than this share of its time could not use more ranks."""

@@ -10,11 +10,11 @@ from essp_common.pb.v1.messages_pb2 import Heartbeat
 from essp_common.runtime.conditions import Condition, Subject
 from essp_engine.features.declared import DeclaredOutput
 from essp_engine.registrations import ExtractorRow, TrainerRow
-from essp_master.job.pool_demand import PoolDemand, TrainerDemand
 from essp_master.pools.port import PoolSize, TrainingKey
 from essp_master.pools.reconciler import Reconciler
 from essp_master.pools.rules import PoolRules
 from essp_master.pools.worker_registry import WorkerRegistry
+from essp_master.status.pool_demand import PoolDemand, TrainerDemand
 from tests.harness.fleet import Clock
 from tests.harness.statuses import WHEN
 

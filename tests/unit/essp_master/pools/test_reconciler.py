@@ -11,12 +11,12 @@ from essp_common.errors import ConfigError, EsspError, NotFound, PermanentError,
 from essp_common.runtime.conditions import Condition
 from essp_common.runtime.troubles import Kind
 from essp_engine.registrations import ExtractorRow, TrainerRow
-from essp_master.job.pool_demand import PoolDemand
 from essp_master.pools.port import CannotNow, PoolSize
 from essp_master.pools.reconciler import Reconciler
 from essp_master.pools.rules import PoolRule
 from essp_master.pools.trainer_ranks import TrainerRanks
 from essp_master.pools.worker_registry import WorkerRegistry
+from essp_master.status.pool_demand import PoolDemand
 from tests.harness.statuses import WHEN
 from tests.harness.waiting import until
 from tests.unit.essp_master.pools.reconciler_bench import DEPTH, IMAGE, ReconcilerBench, Recorded, job

@@ -11,9 +11,9 @@ import pytest
 
 from essp_common.errors import Unavailable
 from essp_engine.registrations import TrainerRow
-from essp_master.job.pool_demand import PoolDemand
 from essp_master.pools.port import TrainingKey
 from essp_master.pools.trainer_ranks import TrainerRanks
+from essp_master.status.pool_demand import PoolDemand
 from tests.unit.essp_master.pools.reconciler_bench import IMAGE, Recorded, job, training
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from essp_common.job.status import JobStatus
-from essp_master.job.bottleneck import bottleneck
+from essp_master.status.bottleneck import bottleneck
 from tests.harness.statuses import MIB, document, status
 
 FLOW = {"name": "extractor.flow", "workers": 1, "done": 90, "clips_per_s": 9.0, "seconds_per_clip": 0.11, "queue": 12}

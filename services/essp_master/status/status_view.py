@@ -16,8 +16,8 @@ from essp_common.pb.v1.messages_pb2 import Change, Control
 from essp_common.runtime import ids
 from essp_common.runtime.conditions import Condition
 from essp_master.job.activity import purpose_name
-from essp_master.job.bottleneck import bottleneck
 from essp_master.job.job import Job
+from essp_master.status.bottleneck import bottleneck
 
 _ENDS = {
     Control.STOP: JobState.STOPPED,
