@@ -16,9 +16,9 @@ from essp_common.artifacts.ownership import CheckpointName
 from essp_common.job.trainer_spec import CheckpointSpec
 from essp_common.objects.directory import DirectoryStore
 from essp_common.tensors.packed import EXACT, Packing
-from essp_trainer.checkpoints.packing import PackingThread, StatePacking
 from essp_trainer.checkpoints.packing_process import PackingProcess
 from essp_trainer.checkpoints.state_memory import Moving
+from essp_trainer.checkpoints.state_packing import PackingThread, StatePacking
 
 Tensors = Mapping[str, Mapping[str, Tensor]]
 

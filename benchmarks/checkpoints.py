@@ -1,7 +1,7 @@
 """What saving a training costs: bytes, what of it is lost by rounding, and how long a step waits for it.
 
 Sizes are shares of the bytes of the numbers as they lie in memory. The training is a real one (`image_training.py`),
-and its files are packed by what packs a trainer's (`essp_trainer/checkpoints/packer.py`), in the order in which it
+and its files are packed by what packs those of a trainer (`checkpoints/delta_packer.py`), in the order in which it
 saves. Sizes do not depend on the machine or its load, so each is measured once.
 """
 
@@ -36,7 +36,7 @@ from essp_common.objects.throttled import Device, ThrottledStore, parse_throttle
 from essp_common.tensors.packed import EXACT, Packing, pack, unpack
 from essp_engine.learning.models import arrays_of, as_tensors
 from essp_engine.learning.torchvision_compat import torchvision
-from essp_trainer.checkpoints.packer import Packer
+from essp_trainer.checkpoints.delta_packer import Packer
 
 _SAVES, _BETWEEN, _EXACT_EVERY = 16, 10, 8
 """Checkpoints of the training, the steps from each to the next, and what a job has unless it says otherwise."""

@@ -19,11 +19,11 @@ import numpy as np
 
 from essp.embedded.composition import Embedded, EmbeddedOptions
 from essp_common import topics
+from essp_common.job.position import Position
 from essp_common.job.spec import JobSpec
 from essp_common.job.status import JobState
 from essp_common.messages.control import ControlFeed
 from essp_common.pb.v1.messages_pb2 import AGGREGATOR, Control, Finished, Progress
-from essp_common.position import Position
 from essp_common.runtime import ids
 from essp_common.runtime.config import Settings
 from essp_common.runtime.garbage import collect_rarely

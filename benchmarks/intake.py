@@ -34,6 +34,7 @@ from essp_common.bus.memory import MemoryBus
 from essp_common.cache.port import Buffer, FrameCache, clip_key, stream_key
 from essp_common.job.clip_spec import ClipSpec, CodecSpec
 from essp_common.job.feature_layout import COLOURS, MOTION, FeatureLayout
+from essp_common.job.position import Position
 from essp_common.job.trainer_spec import AugmentSpec
 from essp_common.pb.v1.messages_pb2 import (
     TRAIN,
@@ -45,7 +46,6 @@ from essp_common.pb.v1.messages_pb2 import (
     Recipe,
     StreamRequest,
 )
-from essp_common.position import Position
 from essp_common.runtime import ids
 from essp_common.runtime.garbage import collect_rarely
 from essp_common.runtime.process import cpu_count

@@ -18,12 +18,12 @@ from benchmarks.figures import Aim, Figure, Scale
 from benchmarks.inputs import LONG_GOP
 from benchmarks.measure import spread
 from essp_common.catalog.file import read_catalog
-from essp_common.colour import Colour, pictures
 from essp_common.job.clip_spec import ClipSpec
 from essp_common.messages.recipe import resize_of
 from essp_common.pb.v1.messages_pb2 import Resize
 from essp_common.wiring import Stores
 from essp_engine.video.codec import raw_bytes
+from essp_engine.video.colour import Colour, pictures
 from essp_engine.video.conversion import FrameConverter
 from essp_engine.video.geometry import frame_shape
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from essp_common.artifacts.history import spans_of
 from essp_common.job.changes import BEGINNING, Place, place_at
+from essp_common.job.position import Position, after_epochs
 from essp_common.job.spec import JobSpec, stored_spec
 from essp_common.pb.v1.messages_pb2 import (
     LOST,
@@ -31,7 +32,6 @@ from essp_common.pb.v1.messages_pb2 import (
     Runs,
     Stage,
 )
-from essp_common.position import Position, after_epochs
 from essp_common.runtime import ids
 
 Marks = NDArray[np.uint8]

@@ -21,7 +21,6 @@ from essp.api.arguments import is_whole, plain, several, sides_of, uri_of, whole
 from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.file import read_catalog
 from essp_common.catalog.rows import VideoRow
-from essp_common.colour import pictures
 from essp_common.errors import BadVideo, ConfigError, NotFound
 from essp_common.job.clip_spec import ClipSpec
 from essp_common.messages.recipe import resize_of
@@ -32,6 +31,7 @@ from essp_common.validation import shown
 from essp_common.wiring import Stores
 from essp_engine.planning.plan import seek_to
 from essp_engine.planning.planned_clip import even_snippets
+from essp_engine.video.colour import pictures
 from essp_engine.video.container import VideoFile
 from essp_engine.video.geometry import GRAY, YUV420, frame_shape
 from essp_engine.video.probe import probe

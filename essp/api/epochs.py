@@ -26,7 +26,7 @@ from essp.api.arguments import function_of, whole_number
 from essp.api.targets import Targets
 from essp_common.errors import ConfigError, EsspError, PermanentError
 from essp_common.job.fields import MOST_EPOCHS
-from essp_common.position import Position
+from essp_common.job.position import Position
 from essp_common.runtime.forks import Mutex
 from essp_common.runtime.threads import guarded
 from essp_common.runtime.unbroken import unbroken

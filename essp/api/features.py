@@ -8,13 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from essp.api.arguments import name_of, plain, whole_number
-from essp_common.colour import Colour
 from essp_common.distribution import needs_extra
 from essp_common.errors import ConfigError
 from essp_common.validation import shown
 from essp_engine.features import registry
 from essp_engine.features.intermediates import Intermediates, extract_with
 from essp_engine.features.port import ArraySpec
+from essp_engine.video.colour import Colour
 
 
 def features() -> list[str]:

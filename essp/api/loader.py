@@ -59,12 +59,11 @@ from essp.loops.clips_process import ClipsProcess
 from essp.loops.feed import Feed
 from essp.loops.source import ClusterSource, OwnSource, Source
 from essp_common.catalog.rows import ById, meta_of
-from essp_common.colour import pictures
 from essp_common.errors import ConfigError, EsspError
 from essp_common.job.clip_spec import ClipSpec
 from essp_common.job.data_spec import SamplingSpec
+from essp_common.job.position import Position
 from essp_common.pb.v1.messages_pb2 import TRAIN, ClipRef
-from essp_common.position import Position
 from essp_common.runtime.config import Settings
 from essp_common.runtime.forks import Mutex
 from essp_common.validation import problems, shown, suggested
@@ -73,6 +72,7 @@ from essp_engine.intake.wanted import Decoded
 from essp_engine.loading.batch import Batch as PreparedBatch
 from essp_engine.loading.batch import Seen
 from essp_engine.loading.rendezvous import Rendezvous
+from essp_engine.video.colour import pictures
 
 _MOST_SIDE = 7680
 _MOST_DELTA_S = 10**6

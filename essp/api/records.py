@@ -46,7 +46,7 @@ from essp.records.held import Held, Places, RawImages
 from essp.records.images import covering
 from essp.records.pieces import Meter, Pieces, Share
 from essp_common.errors import BadFrames, ConfigError, PermanentError
-from essp_common.position import Position
+from essp_common.job.position import Position
 from essp_common.records.disk import Room
 from essp_common.records.names import RecordNames
 from essp_common.records.reader import RecordReader

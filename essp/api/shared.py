@@ -34,7 +34,7 @@ from essp.records.ring import Address, Ended, Home, Ring
 from essp.records.slots import Packed, unpacked
 from essp_common.errors import ConfigError, PermanentError
 from essp_common.job.fields import MOST_EPOCHS
-from essp_common.position import Position
+from essp_common.job.position import Position
 from essp_common.validation import shown
 
 log = logging.getLogger(__name__)

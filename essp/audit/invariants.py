@@ -26,8 +26,8 @@ from pydantic import BaseModel, ConfigDict
 from essp.account import Account, Run, Saved, open_clips
 from essp_common.errors import ConfigError
 from essp_common.job.lifecycle import allows
+from essp_common.job.position import Position
 from essp_common.job.status import JobState, JobStatus, stored_status
-from essp_common.position import Position
 from essp_common.quantities import counted, percent
 from essp_common.runtime import ids
 

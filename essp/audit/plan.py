@@ -6,8 +6,8 @@ from collections.abc import Mapping, Set
 
 from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.schema import PLANNED
+from essp_common.job.position import Position, after_epochs
 from essp_common.job.spec import JobSpec
-from essp_common.position import Position, after_epochs
 from essp_common.records.rows import open_data
 from essp_common.wiring import Stores
 from essp_engine.planning.digest import as_text, clip_digest, joined

@@ -24,8 +24,8 @@ from essp_common.artifacts.checkpoint_writer import CheckpointWriter
 from essp_common.artifacts.manifest import Manifest, ModelDescription
 from essp_common.errors import StorageFull
 from essp_common.job.feature_layout import COLOURS
+from essp_common.job.position import Position
 from essp_common.objects.port import ObjectStore
-from essp_common.position import Position
 
 Mode = Literal["none", "direct", "background", "burst"]
 MODES: tuple[Mode, ...] = ("none", "direct", "background", "burst")

@@ -17,8 +17,8 @@ from typing import Protocol
 
 from essp.loops.membership import Membership
 from essp.loops.running_job import RunningJob
+from essp_common.job.position import Position
 from essp_common.pb.v1.messages_pb2 import PhasePlan
-from essp_common.position import Position
 from essp_common.quantities import counted
 from essp_common.runtime import ids
 from essp_engine.features.sampling import wanted_frames

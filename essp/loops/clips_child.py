@@ -28,8 +28,8 @@ import numpy as np
 from essp.loops.clips import JobClips
 from essp.loops.clips_messages import Begun, Given, Over, Said, Slot, Wanted, hang_up
 from essp_common.errors import EsspError
+from essp_common.job.position import Position
 from essp_common.pb.v1.messages_pb2 import ClipRef
-from essp_common.position import Position
 from essp_common.runtime.garbage import collect_rarely
 from essp_common.runtime.threads import guarded
 from essp_engine.intake.ordered import PhaseEnd

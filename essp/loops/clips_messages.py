@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from essp_common.colour import Colour
-from essp_common.position import Position
+from essp_common.job.position import Position
+from essp_engine.video.colour import Colour
 
 SLOTS = 4
 """Batches in memory that both have: one that is being written, one that is being sent, and some that are ready."""

@@ -31,8 +31,8 @@ from essp.loops.clips_messages import SLOTS, Begun, Given, Over, Said, Slot, Wan
 from essp.loops.source import OwnSource
 from essp_common.bus.port import Record
 from essp_common.errors import EsspError, Unavailable
+from essp_common.job.position import Position
 from essp_common.pb.v1.messages_pb2 import ClipRef, PhasePlan
-from essp_common.position import Position
 from essp_common.runtime.at_exit import at_exit
 from essp_common.runtime.children import module_command
 from essp_common.runtime.memory_file import memory_file

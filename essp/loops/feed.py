@@ -15,7 +15,7 @@ import torch
 
 from essp.loops.clips import Clips
 from essp_common.errors import EsspError
-from essp_common.position import Position
+from essp_common.job.position import Position
 from essp_common.runtime.at_exit import at_exit
 from essp_engine.intake.ordered import PhaseEnd
 from essp_engine.loading.batch import Batch

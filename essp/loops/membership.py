@@ -19,8 +19,8 @@ from uuid import uuid4
 from essp.loops.running_job import RunningJob
 from essp_common import topics
 from essp_common.errors import EsspError
+from essp_common.job.position import Position
 from essp_common.pb.v1.messages_pb2 import Control, Loop, Progress
-from essp_common.position import Position
 from essp_common.runtime.threads import lasting
 
 log = logging.getLogger(__name__)

@@ -10,8 +10,8 @@ from weakref import WeakValueDictionary, finalize
 from essp.loops.membership import Membership
 from essp.loops.running_job import ClusterJob, OwnJob, RunningJob
 from essp_common.errors import ConfigError, EsspError
+from essp_common.job.position import Position
 from essp_common.job.spec import JobSpec
-from essp_common.position import Position
 from essp_common.records.rows import open_data
 from essp_common.runtime import ids
 from essp_common.runtime.config import Settings

@@ -16,10 +16,10 @@ from essp_common.artifacts.checkpoint_files import StoredFile
 from essp_common.artifacts.ownership import CheckpointName, Number
 from essp_common.job.changes import Place
 from essp_common.job.feature_layout import FeatureLayout
+from essp_common.job.position import Position
 from essp_common.job.trainer_spec import EncoderSpec
 from essp_common.objects.port import ObjectStore
 from essp_common.pb.v1.messages_pb2 import ChangeTaken, CheckpointReady
-from essp_common.position import Position
 
 MODEL_FILE = "model.tensors"
 """The weights to evaluate and predict with."""

@@ -28,7 +28,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from essp_common.cache.port import Buffer
-from essp_common.colour import Colour
 from essp_common.errors import BadVideo, EsspError, PermanentError, TransientError
 from essp_common.objects.port import StoreRefuses
 from essp_common.pb.v1.messages_pb2 import DecodeSeed, Video
@@ -50,6 +49,7 @@ from essp_engine.decoding.protocol import (
     is_raw,
 )
 from essp_engine.video.codec import complete, encode, frame_buffer, raw_bytes
+from essp_engine.video.colour import Colour
 from essp_engine.video.container import Limits
 from essp_engine.video.selection import Tally
 

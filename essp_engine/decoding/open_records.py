@@ -15,11 +15,11 @@ from typing import BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from essp_common.colour import Colour
 from essp_common.errors import BadVideo, NotFound
 from essp_common.objects.ranged import SharedBlocks, expect, forget, share
 from essp_common.pb.v1.messages_pb2 import Resize, Seed, StoredRecord, Video
 from essp_common.wiring import Stores
+from essp_engine.video.colour import Colour
 from essp_engine.video.container import Limits
 from essp_engine.video.images import ImageDecoder
 from essp_engine.video.selection import Tally

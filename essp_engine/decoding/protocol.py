@@ -33,7 +33,7 @@ _HEAD = struct.Struct("<QI")
 _SLOT = struct.Struct("<QQ")
 
 Shape = tuple[int, ...]
-"""`(T, H, W, 3)` for RGB; `essp_common/colour.py` has the others."""
+"""`(T, H, W, 3)` for RGB; `essp_engine/video/colour.py` has the others."""
 
 
 @dataclass(frozen=True, slots=True)

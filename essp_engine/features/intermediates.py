@@ -13,8 +13,8 @@ from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from essp_common.colour import Colour, grey, height_of, pictures
 from essp_engine.features.port import Extractor
+from essp_engine.video.colour import Colour, grey, height_of, pictures
 
 T = TypeVar("T")
 
@@ -23,7 +23,7 @@ class Intermediates:
     """A clip and the values computed from it so far."""
 
     def __init__(self, clip: NDArray[np.uint8], colour: Colour | None = None) -> None:
-        """`clip`: `(T, H, W, 3) uint8, RGB`; with `colour`, YUV 4:2:0 or luma (`essp_common/colour.py`).
+        """`clip`: `(T, H, W, 3) uint8, RGB`; with `colour`, YUV 4:2:0 or luma (`essp_engine/video/colour.py`).
 
         Do not modify it afterwards.
         """

@@ -61,6 +61,7 @@ from essp_common.bus.port import Bus, Record
 from essp_common.cache.port import Buffer, FrameCache
 from essp_common.errors import BadFrames, CacheMiss, EsspError, OtherRelease
 from essp_common.failures import shortened, stage_named
+from essp_common.job.position import Position
 from essp_common.messages.parsing import BadMessage, parsed, refuse
 from essp_common.pb.v1.messages_pb2 import (
     LOST,
@@ -74,7 +75,6 @@ from essp_common.pb.v1.messages_pb2 import (
     Recipe,
     Trained,
 )
-from essp_common.position import Position
 from essp_common.runtime import ids
 from essp_engine.intake.fetching import Fetching
 from essp_engine.intake.reorder_buffer import Put, ReorderBuffer

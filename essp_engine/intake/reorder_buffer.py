@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from enum import Enum, auto
 from typing import Generic, TypeVar
 
-from essp_common.position import Position
+from essp_common.job.position import Position
 
 T = TypeVar("T")
 Version = tuple[int, ...]

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 from numpy.typing import NDArray
 
 from essp_common.cache.port import Buffer, FrameCache
-from essp_common.colour import Colour
 from essp_common.errors import BadFrames, ConfigError
 from essp_common.job.clip_spec import ClipSpec, StreamSpec
 from essp_common.quantities import counted
@@ -22,6 +21,7 @@ from essp_common.runtime.process import cpu_count
 from essp_engine.features.sampling import evenly_spaced, wanted_frames
 from essp_engine.intake.ordered import Read, whole
 from essp_engine.video import codec
+from essp_engine.video.colour import Colour
 
 Frames = NDArray[Any]
 

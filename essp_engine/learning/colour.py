@@ -1,4 +1,4 @@
-"""RGB of frames that reached the device as YUV 4:2:0: the conversion of `essp_common.colour`, for torch.
+"""RGB of frames that reached the device as YUV 4:2:0: the conversion of `essp_engine.video.colour`, for torch.
 
 The same whole numbers, so the same pictures on a CPU, on a GPU and by NumPy. The clips of a batch may be of videos with
 different colours.
@@ -12,7 +12,7 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
-from essp_common.colour import Colour, coefficients, height_of
+from essp_engine.video.colour import Colour, coefficients, height_of
 
 _MOST_PIXELS = 2**22
 """At once, of clips that have as many: a pixel takes some twenty bytes on its way."""

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from essp_common.colour import Colour, pictures
 from essp_common.errors import ConfigError
+from essp_common.job.position import Position
 from essp_common.pb.v1.messages_pb2 import ClipRef, PhasePlan
-from essp_common.position import Position
 from essp_engine.intake.ordered import Delivery
 from essp_engine.intake.wanted import Decoded
 from essp_engine.learning.cut import Cut
 from essp_engine.planning.digest import joined, ref_digest
+from essp_engine.video.colour import Colour, pictures
 
 if TYPE_CHECKING:
     from torch import Tensor

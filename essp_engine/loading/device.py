@@ -15,11 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from essp_common.colour import Colour
 from essp_common.errors import ConfigError, OutOfMemory
 from essp_engine.learning.colour import pictures
 from essp_engine.loading.batch import ClipShape, Frames, Input, alike
 from essp_engine.loading.host_memory import HostMemory
+from essp_engine.video.colour import Colour
 
 Transfer = Callable[[Sequence[Frames]], Input]
 """Starts to send clips, one or more of the same shape, to the device."""

@@ -28,8 +28,8 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from essp_common.errors import BadFrames
+from essp_common.job.position import Position
 from essp_common.pb.v1.messages_pb2 import PhasePlan
-from essp_common.position import Position
 from essp_common.runtime.retry import retry_transient
 from essp_engine.intake.ordered import Delivery, OrderedIntake, PhaseEnd
 from essp_engine.intake.wanted import Decoded, Decoding

@@ -13,9 +13,9 @@ from essp_common.artifacts.fused_model import open_model
 from essp_common.artifacts.manifest import Manifest
 from essp_common.artifacts.partial_scores import PartialScores
 from essp_common.errors import ConfigError, NotFound, PermanentError
+from essp_common.job.position import Position
 from essp_common.job.spec import JobSpec
 from essp_common.objects.port import ObjectStore
-from essp_common.position import Position
 from essp_common.runtime import ids
 from essp_common.wiring import Stores
 from essp_engine.planning.phases import Phases

@@ -39,9 +39,9 @@ from numpy.typing import DTypeLike, NDArray
 
 from essp_common.cache.port import Buffer, Part, Summed
 from essp_common.cache.seal import SUM_BYTES, checksum, packed
-from essp_common.colour import COLOURS, Colour
 from essp_common.errors import BadFrames, ConfigError
 from essp_common.pb.v1.messages_pb2 import FrameCodec
+from essp_engine.video.colour import COLOURS, Colour
 from essp_engine.video.compressors import COMPRESSORS, Compressor
 
 MAX_BYTES = 2**32
@@ -73,7 +73,7 @@ class FrameHeader:
     parts: tuple[tuple[int, int], ...]
     """Size and checksum of each compressed part; empty for raw."""
     colour: Colour | None = None
-    """What the numbers mean where frames are kept as YUV 4:2:0 or luma (`essp_common/colour.py`)."""
+    """What the numbers mean where frames are kept as YUV 4:2:0 or luma (`essp_engine/video/colour.py`)."""
 
     @property
     def nbytes(self) -> int:

@@ -17,8 +17,8 @@ from av.video.plane import VideoPlane
 from av.video.reformatter import ColorRange, Colorspace, VideoReformatter
 from numpy.typing import NDArray
 
-from essp_common.colour import Colour
 from essp_common.pb.v1.messages_pb2 import Resize
+from essp_engine.video.colour import Colour
 from essp_engine.video.fields import WholePictures
 from essp_engine.video.geometry import GRAY, YUV420, covering_size
 from essp_engine.video.planes import rows_of

@@ -23,7 +23,7 @@ def output_size(resize: Resize, height: int, width: int) -> tuple[int, int]:
 
 
 def frame_shape(resize: Resize, height: int, width: int) -> tuple[int, ...]:
-    """The shape of one frame that `resize` makes of such a video; `essp_common/colour.py` has the layouts.
+    """The shape of one frame that `resize` makes of such a video; `essp_engine/video/colour.py` has the layouts.
 
     Raises `ConfigError` for YUV 4:2:0 of odd sides, which it cannot have.
     """

@@ -19,9 +19,9 @@ from av.video.codeccontext import VideoCodecContext
 from av.video.frame import VideoFrame
 from numpy.typing import NDArray
 
-from essp_common.colour import Colour
 from essp_common.errors import BadVideo
 from essp_common.pb.v1.messages_pb2 import Resize
+from essp_engine.video.colour import Colour
 from essp_engine.video.container import reason
 from essp_engine.video.conversion import FrameConverter
 from essp_engine.video.geometry import GRAY, YUV420, covering_size

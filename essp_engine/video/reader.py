@@ -32,10 +32,10 @@ from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
-from essp_common.colour import Colour
 from essp_common.errors import BadVideo
 from essp_common.objects.ranged import expect
 from essp_common.pb.v1.messages_pb2 import Resize, Seed, Seek, Snippet
+from essp_engine.video.colour import Colour
 from essp_engine.video.container import Limits, VideoFile, open_video, reason
 from essp_engine.video.conversion import FrameConverter
 from essp_engine.video.packets import PARAMETERS

@@ -21,11 +21,11 @@ from essp_common.artifacts.partial_scores import PartialScores
 from essp_common.artifacts.predictions import write_predictions
 from essp_common.artifacts.segments import write_segments
 from essp_common.cache.port import FrameCache
+from essp_common.job.position import Position
 from essp_common.job.spec import stored_spec
 from essp_common.messages.control import run_of
 from essp_common.messages.snapshot import completed
 from essp_common.pb.v1.messages_pb2 import Control
-from essp_common.position import Position
 from essp_common.records.names import name_of, names_by_split
 from essp_common.runtime import ids
 from essp_common.runtime.failpoints import failpoint

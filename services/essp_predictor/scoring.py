@@ -10,7 +10,6 @@ import torch
 from numpy.typing import NDArray
 
 from essp_common.artifacts.fused_model import FusedModel, Member
-from essp_common.colour import pictures
 from essp_common.errors import ConfigError, DeviceLost, OutOfMemory
 from essp_common.job.feature_layout import FeatureLayout
 from essp_common.objects.port import ObjectStore
@@ -18,6 +17,7 @@ from essp_engine.intake.wanted import Decoded
 from essp_engine.learning.augment import Evaluated, evaluation_view
 from essp_engine.learning.head_inputs import HeadInputs
 from essp_engine.learning.models import AnyClassifier, built, load_member
+from essp_engine.video.colour import pictures
 
 Frames = NDArray[Any]
 View = tuple[Evaluated, FeatureLayout]

@@ -14,11 +14,11 @@ from essp_common.catalog.checks import LARGEST_COUNT
 from essp_common.errors import ConfigError
 from essp_common.job.clip_spec import StreamSpec
 from essp_common.job.feature_layout import FeatureLayout
+from essp_common.job.position import Position, after_epochs
 from essp_common.job.spec import JobSpec, stored_spec
 from essp_common.job.trainer_spec import TrainerSpec
 from essp_common.messages.control import run_of
 from essp_common.pb.v1.messages_pb2 import EMBED, TEST, ClipRef, Control, JobSnapshot, PhasePlan, Purpose
-from essp_common.position import Position, after_epochs
 from essp_common.runtime import ids
 from essp_common.validation import suggested
 from essp_engine.features.sampling import seen_at_once

@@ -9,6 +9,7 @@ from essp_common.artifacts.early_stop import EarlyStop
 from essp_common.artifacts.manifest import TakenChange
 from essp_common.bus.port import Bus
 from essp_common.failures import kind_of, reason_of, shortened
+from essp_common.job.position import Position
 from essp_common.pb.v1.messages_pb2 import (
     TRAINER,
     CheckpointReady,
@@ -22,7 +23,6 @@ from essp_common.pb.v1.messages_pb2 import (
     StoppedEarly,
     Trouble,
 )
-from essp_common.position import Position
 from essp_engine.encoders.fitting import Tell
 from essp_trainer.assignment import Assignment
 from essp_trainer.model.meter import Clock, Meter

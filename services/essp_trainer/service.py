@@ -29,10 +29,10 @@ from essp_common.artifacts.checkpoint import Found
 from essp_common.artifacts.manifest import Manifest
 from essp_common.artifacts.staging import parse_burst
 from essp_common.errors import ConfigError, DeviceLost, EsspError, Fenced, TransientError
+from essp_common.job.position import Position
 from essp_common.messages.control import ENDED, ControlFeed, ends_for_next, run_of
 from essp_common.messages.snapshot import completed
 from essp_common.pb.v1.messages_pb2 import Change, Control, Progress, TrainerLeft
-from essp_common.position import Position
 from essp_common.runtime import ids
 from essp_common.runtime.process import cpu_count
 from essp_common.runtime.retry import retry_transient

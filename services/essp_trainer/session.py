@@ -45,8 +45,8 @@ from essp_common.artifacts.early_stop import is_better
 from essp_common.artifacts.manifest import Best, Manifest, PhaseRecord
 from essp_common.cache.port import FrameCache
 from essp_common.errors import PermanentError
+from essp_common.job.position import Position
 from essp_common.pb.v1.messages_pb2 import EMBED, TRAIN, VALIDATION, PhasePlan
-from essp_common.position import Position
 from essp_common.runtime import tracing
 from essp_common.runtime.failpoints import failpoint
 from essp_common.runtime.retry import retry_transient

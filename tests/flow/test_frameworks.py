@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader
 import essp
 from essp.api import loader as loader_module
 from essp.api.epochs import Epochs
-from essp_common.position import Position
+from essp_common.job.position import Position
 from essp_engine.loading.rendezvous import Rendezvous
 from tests.flow.conftest import EXAMPLES, RunExample
 from tests.harness.loops import loader

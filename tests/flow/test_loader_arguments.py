@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import DataLoader
 
 import essp
-from essp_common.position import Position
+from essp_common.job.position import Position
 from tests.flow.conftest import MakeJob
 from tests.harness.loops import ask_in_a_worker_of_torch, loader
 

@@ -22,9 +22,9 @@ from essp_common.artifacts.partial_scores import PartialScores
 from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.file import write_catalog
 from essp_common.errors import PermanentError
+from essp_common.job.position import Position
 from essp_common.job.spec import JobSpec, parse_spec
 from essp_common.job.status import JobState
-from essp_common.position import Position
 from essp_common.runtime.config import Settings
 from essp_common.wiring import Stores
 from essp_engine.planning.plan import uniform

@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from essp_common.colour import MATRICES, Colour
-from essp_common.colour import pictures as pictures_on_host
 from essp_common.job.feature_layout import COLOURS, FeatureLayout
 from essp_common.job.trainer_spec import AugmentSpec
 from essp_engine.features.registry import layout_of
@@ -15,6 +13,8 @@ from essp_engine.learning.augment import Evaluated, evaluation_cuts, evaluation_
 from essp_engine.learning.colour import pictures
 from essp_engine.loading.device import ToGpu
 from essp_engine.loading.device_views import DeviceViews
+from essp_engine.video.colour import MATRICES, Colour
+from essp_engine.video.colour import pictures as pictures_on_host
 
 
 @pytest.mark.parametrize("full", [False, True])

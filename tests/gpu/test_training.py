@@ -13,8 +13,8 @@ import torch
 from essp_common.artifacts import checkpoint
 from essp_common.artifacts.manifest import MODEL_FILE, OPTIMIZER_FILE
 from essp_common.errors import OutOfMemory
+from essp_common.job.position import Position
 from essp_common.pb.v1.messages_pb2 import TRAIN, Control
-from essp_common.position import Position
 from essp_engine.loading.device import half_type
 from essp_trainer.model.step_result import Diverged
 from tests.gpu.conftest import nearly_full

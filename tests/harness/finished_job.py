@@ -13,9 +13,9 @@ from essp_common.artifacts.checkpoint_files import in_memory
 from essp_common.artifacts.manifest import MODEL_FILE, Manifest, ModelDescription, PhaseRecord
 from essp_common.artifacts.scores import ScoreTable
 from essp_common.job.feature_layout import COLOURS, MOTION
+from essp_common.job.position import Position
 from essp_common.job.spec import JobSpec
 from essp_common.objects.directory import DirectoryStore
-from essp_common.position import Position
 from essp_common.tensors.packed import pack
 
 JOB = "two-stream"

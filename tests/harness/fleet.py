@@ -21,6 +21,7 @@ from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.file import write_catalog
 from essp_common.catalog.rows import VideoRow
 from essp_common.job.feature_layout import COLOURS
+from essp_common.job.position import Position
 from essp_common.job.spec import JobSpec
 from essp_common.messages.recipe import clip_consumers
 from essp_common.objects.directory import DirectoryStore
@@ -40,7 +41,6 @@ from essp_common.pb.v1.messages_pb2 import (
     PhasePlan,
     Progress,
 )
-from essp_common.position import Position
 from essp_common.runtime import ids
 from essp_common.wiring import Adapters, Stores
 from essp_engine.intake.ordered import Delivery, IntakeOptions, OrderedIntake

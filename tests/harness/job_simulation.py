@@ -18,6 +18,7 @@ from essp_common.bus.tenant import TenantBus
 from essp_common.cache.memory import MemoryCache
 from essp_common.cache.port import clip_key, stream_key
 from essp_common.errors import CacheMiss
+from essp_common.job.position import Position
 from essp_common.pb.v1.messages_pb2 import (
     EXTRACTOR,
     LOST,
@@ -32,7 +33,6 @@ from essp_common.pb.v1.messages_pb2 import (
     Recipe,
     StreamRequest,
 )
-from essp_common.position import Position
 from essp_engine.intake.ordered import Delivery, IntakeOptions, OrderedIntake, PhaseEnd
 from essp_engine.planning.planned_clip import PlannedClip
 from essp_engine.seeding.instructions import Instruction, IssueUnits, ReleaseClip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from essp_common.position import Position
+from essp_common.job.position import Position
 from essp_engine.seeding.clip_parts import CLIP
 from essp_master.ledger.consumption import IndexSet
 from essp_master.ledger.outstanding import outstanding_clips

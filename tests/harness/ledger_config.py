@@ -10,8 +10,8 @@ from essp_common.catalog.rows import VideoRow
 from essp_common.catalog.view import CatalogView
 from essp_common.job.clip_spec import ClipSpec
 from essp_common.job.data_spec import SamplingSpec
+from essp_common.job.position import Position
 from essp_common.pb.v1.messages_pb2 import AGGREGATOR, TEST, TRAIN, VALIDATION, PhasePlan
-from essp_common.position import Position
 from essp_engine.planning.plan import plan_of
 from essp_engine.planning.planned_clip import Plan
 from essp_engine.seeding.clip_parts import ClipParts

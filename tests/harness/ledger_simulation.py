@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from essp_common.failures import stage_named
+from essp_common.job.position import Position
 from essp_common.pb.v1.messages_pb2 import (
     DAMAGED,
     DECODER,
@@ -28,7 +29,6 @@ from essp_common.pb.v1.messages_pb2 import (
     StoppedEarly,
     Trained,
 )
-from essp_common.position import Position
 from essp_engine.planning.planned_clip import PlannedClip
 from essp_engine.seeding.instructions import (
     CompleteJob,

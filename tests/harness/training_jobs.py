@@ -26,6 +26,7 @@ from essp_common.bus.port import Bus
 from essp_common.cache.memory import MemoryCache
 from essp_common.cache.port import FrameCache, clip_key, stream_key
 from essp_common.job.feature_layout import FeatureLayout
+from essp_common.job.position import Position
 from essp_common.job.spec import JobSpec
 from essp_common.messages.control import ControlFeed
 from essp_common.objects.port import ObjectStore
@@ -44,7 +45,6 @@ from essp_common.pb.v1.messages_pb2 import (
     Progress,
     Purpose,
 )
-from essp_common.position import Position
 from essp_common.tensors.safetensors_file import as_safetensors
 from essp_common.wiring import Adapters, Stores
 from essp_engine.features.registry import layout_of, names

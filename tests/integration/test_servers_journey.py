@@ -31,10 +31,10 @@ from essp_common.artifacts.fused_model import open_model
 from essp_common.bus.kafka_clients import connected
 from essp_common.bus.kafka_options import KafkaOptions
 from essp_common.job.changes import next_run
+from essp_common.job.position import Position
 from essp_common.job.spec import JobSpec, parse_spec
 from essp_common.job.status import JobState, JobStatus
 from essp_common.objects.port import ObjectStore
-from essp_common.position import Position
 from essp_common.runtime.config import Settings
 from essp_common.wiring import Stores, open_bus
 from tests.adversary.records import SAMPLES, TOPICS, Sent, foreign

@@ -20,7 +20,6 @@ import numpy as np
 import simplejpeg
 from numpy.typing import NDArray
 
-from essp_common import colour
 from essp_common.cache.port import Buffer, FrameCache
 from essp_common.errors import BadFrames, CacheMiss, ConfigError, NotFound, Unavailable
 from essp_common.job.clip_spec import StreamSpec
@@ -31,7 +30,7 @@ from essp_common.quantities import size
 from essp_engine.features.drawing import Drawing, Picture, drawing, grid
 from essp_engine.features.sampling import evenly_spaced, wanted_frames
 from essp_engine.preflight.stored_clips import StoredClip
-from essp_engine.video import codec
+from essp_engine.video import codec, colour
 
 MOST_BYTES = 16 * 2**20
 """Of what is read, and of what it becomes when it is decoded."""

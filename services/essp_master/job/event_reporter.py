@@ -9,6 +9,7 @@ from essp_common.artifacts.early_stop import EarlyStop
 from essp_common.failures import kind_word, stage_word
 from essp_common.job import status
 from essp_common.job.changes import Place, gains, in_words, values_of
+from essp_common.job.position import Position
 from essp_common.job.spec import JobSpec
 from essp_common.job.status import phase_title
 from essp_common.pb.v1.messages_pb2 import (
@@ -22,7 +23,6 @@ from essp_common.pb.v1.messages_pb2 import (
     Progress,
     Stage,
 )
-from essp_common.position import Position
 from essp_common.quantities import counted
 from essp_common.runtime import ids
 from essp_common.runtime.conditions import Condition, Subject

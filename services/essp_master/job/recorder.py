@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from essp_common.artifacts.history import runs_of
+from essp_common.job.position import Position
 from essp_common.job.status import JobState
 from essp_common.pb.v1.messages_pb2 import (
     Change,
@@ -28,7 +29,6 @@ from essp_common.pb.v1.messages_pb2 import (
     Trained,
     TrainedAttempt,
 )
-from essp_common.position import Position
 from essp_engine.seeding.instructions import Instruction, IssueUnits, PublishSkip, ReleaseClip
 from essp_master.job.run import Run
 

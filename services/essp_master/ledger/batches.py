@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from itertools import repeat
 from typing import NamedTuple
 
+from essp_common.job.position import Position
 from essp_common.pb.v1.messages_pb2 import Made, Trained
-from essp_common.position import Position
 from essp_engine.seeding.clip_parts import CLIP
 from essp_engine.seeding.instructions import Instruction
 from essp_master.ledger.books import Books

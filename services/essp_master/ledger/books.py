@@ -17,8 +17,8 @@ from dataclasses import dataclass, field, fields
 from typing import Self
 
 from essp_common.errors import ConfigError
+from essp_common.job.position import Position
 from essp_common.pb.v1.messages_pb2 import LedgerState
-from essp_common.position import Position
 from essp_common.quantities import percent
 from essp_engine.seeding.clip_parts import ClipParts
 from essp_master.ledger.config import LedgerConfig

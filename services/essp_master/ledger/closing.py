@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from essp_common.position import Position
+from essp_common.job.position import Position
 from essp_engine.seeding.instructions import FinishPhase, Instruction, ReleaseClip
 from essp_master.ledger.books import Books
 from essp_master.ledger.consumption import done_by_all

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from essp_common.job.position import Position, after_epochs
 from essp_common.pb.v1.messages_pb2 import PhasePlan, Stage
-from essp_common.position import Position, after_epochs
 from essp_engine.planning.planned_clip import Plan
 from essp_engine.seeding.clip_parts import ClipParts
 

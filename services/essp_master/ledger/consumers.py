@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
+from essp_common.job.position import Position
 from essp_common.pb.v1.messages_pb2 import CheckpointReady, Loop, StoppedEarly
-from essp_common.position import Position
 from essp_common.runtime import ids
 from essp_engine.seeding.instructions import Instruction, TellOfLoops
 from essp_master.ledger.batches import PhaseEvent

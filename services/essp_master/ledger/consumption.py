@@ -11,8 +11,8 @@ from functools import reduce
 from operator import and_
 from typing import Self
 
+from essp_common.job.position import Position
 from essp_common.pb.v1.messages_pb2 import ConsumerState, Indices
-from essp_common.position import Position
 
 BLOCK = 1024
 """Indices of one block."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from itertools import accumulate
 
-from essp_common.position import Position
+from essp_common.job.position import Position
 from essp_engine.seeding.instructions import Instruction, IssueUnits
 from essp_master.ledger.books import Books
 from essp_master.ledger.closing import Closer

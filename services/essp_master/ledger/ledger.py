@@ -29,6 +29,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from essp_common.failures import stage_word
+from essp_common.job.position import Position
 from essp_common.pb.v1.messages_pb2 import (
     DECODER,
     EXTRACTOR,
@@ -42,7 +43,6 @@ from essp_common.pb.v1.messages_pb2 import (
     Progress,
     Trained,
 )
-from essp_common.position import Position
 from essp_common.runtime import ids
 from essp_engine.planning.planned_clip import PlannedClip
 from essp_engine.seeding.clip_parts import CLIP

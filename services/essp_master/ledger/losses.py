@@ -11,8 +11,8 @@ Bytes of another release, which an upgrade brings, are reported in the same way:
 
 from __future__ import annotations
 
+from essp_common.job.position import Position
 from essp_common.pb.v1.messages_pb2 import EXTRACTOR, Failed
-from essp_common.position import Position
 from essp_engine.seeding.clip_parts import CLIP
 from essp_master.ledger.books import Books
 from essp_master.ledger.outstanding import Entry

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from essp_common.job.position import Position
 from essp_common.pb.v1.messages_pb2 import IssueState
-from essp_common.position import Position
 from essp_engine.planning.planned_clip import PlannedClip
 from essp_engine.planning.work_units import units_of
 from essp_master.ledger.config import LedgerConfig

@@ -23,8 +23,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from essp_common.job.position import Position
 from essp_common.pb.v1.messages_pb2 import LedgerState, OutstandingClip, PlainColumns
-from essp_common.position import Position
 from essp_engine.planning.planned_clip import PlannedClip
 from essp_engine.seeding.clip_parts import CLIP, ClipParts
 from essp_engine.seeding.instructions import Instruction, IssueUnits, ReleaseClip

@@ -21,8 +21,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate
 
+from essp_common.job.position import Position
 from essp_common.pb.v1.messages_pb2 import CatchUpState, ReplacedClip
-from essp_common.position import Position
 from essp_engine.planning.planned_clip import PlannedClip
 from essp_engine.seeding.instructions import Instruction, IssueUnits, ReleaseClip
 from essp_master.ledger.books import Books

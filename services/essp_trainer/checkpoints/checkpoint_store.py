@@ -37,19 +37,19 @@ from essp_common.artifacts.manifest import (
 from essp_common.artifacts.scores import ScoreTable
 from essp_common.artifacts.staging import Burst, Staging
 from essp_common.errors import ConfigError, EsspError, TransientError
+from essp_common.job.position import Position
 from essp_common.job.trainer_spec import CheckpointSpec
 from essp_common.objects.port import ObjectStore
 from essp_common.pb.v1.messages_pb2 import VALIDATION, CheckpointReady, PhasePlan
-from essp_common.position import Position
 from essp_common.quantities import size
 from essp_common.runtime.metrics import CHECKPOINT_COPY_SECONDS, CHECKPOINTS
 from essp_common.tensors.packed import Packing
 from essp_engine.learning.models import AnyClassifier, as_tensors, restore
 from essp_engine.planning.digest import as_text, from_text
 from essp_trainer.assignment import Assignment, purpose_name
-from essp_trainer.checkpoints.packing import PackingThread, StatePacking
 from essp_trainer.checkpoints.packing_process import PackingProcess
 from essp_trainer.checkpoints.state_memory import Moving, Tensors, bytes_of
+from essp_trainer.checkpoints.state_packing import PackingThread, StatePacking
 from essp_trainer.model.port import Trainable
 
 log = logging.getLogger(__name__)
@@ -111,7 +111,7 @@ class CheckpointStore:
         self._packing: StatePacking = _packing_of(assignment.training.checkpoint)
         self._staging: Staging | None = None
         self._unwritten: dict[str, _Unwritten] = {}
-        """By key: scores and the history. Threads of `saves.py` write them, too."""
+        """By key: scores and the history. Threads of `save_queue.py` write them, too."""
 
     def close(self) -> None:
         """Give back the memory of copies, and the place in the burst buffer. Idempotent."""

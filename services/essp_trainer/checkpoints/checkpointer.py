@@ -1,6 +1,6 @@
 """When a training is saved, what happens if a save fails, and which messages a checkpoint allows to commit.
 
-    between two batches:  begin ──copy of all state, in host memory──▶ threads write, verify, point, prune (`saves.py`)
+    between two batches:  begin ──copy of all state, in host memory──▶ threads: write, verify, point (`save_queue.py`)
     training continues    ... until its next update: waits for the copy            │
     between two batches:  settle ◀── every rank learns the result and commits its messages
 
@@ -28,14 +28,14 @@ from essp_common.artifacts.checkpoint_files import BadCheckpoint
 from essp_common.artifacts.manifest import Manifest
 from essp_common.bus.port import Record
 from essp_common.errors import ConfigError, EsspError, Fenced, PermanentError, StorageFull, TransientError, Unavailable
-from essp_common.position import Position
+from essp_common.job.position import Position
 from essp_common.runtime.failpoints import failpoint
 from essp_common.runtime.metrics import CHECKPOINTS
 from essp_common.runtime.retry import retry_transient
 from essp_engine.intake.ordered import Delivery
 from essp_engine.planning.digest import as_text, from_text, joined
 from essp_trainer.checkpoints.checkpoint_store import CheckpointStore, Snapshot, TrainingState
-from essp_trainer.checkpoints.saves import Saves
+from essp_trainer.checkpoints.save_queue import Saves
 from essp_trainer.distributed.ranks import Ranks
 from essp_trainer.model.meter import Clock
 from essp_trainer.model.port import Trainable

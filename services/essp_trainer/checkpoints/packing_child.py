@@ -27,7 +27,7 @@ from typing import Any
 from essp_common.errors import PermanentError
 from essp_common.tensors.packed import Packing
 from essp_common.tensors.places import Place, arrays_at
-from essp_trainer.checkpoints.packer import Packer
+from essp_trainer.checkpoints.delta_packer import Packer
 
 _NICE = 10
 """The cores are the training's first."""

@@ -31,9 +31,9 @@ from essp_common.job.trainer_spec import CheckpointSpec
 from essp_common.objects.port import ObjectStore
 from essp_common.runtime.children import module_command
 from essp_common.tensors.packed import Packing
-from essp_trainer.checkpoints.packer import BaseFile
-from essp_trainer.checkpoints.packing import StatePacking, described, str_of
+from essp_trainer.checkpoints.delta_packer import BaseFile
 from essp_trainer.checkpoints.state_memory import Moving, StateMemory, Tensors
+from essp_trainer.checkpoints.state_packing import StatePacking, described, str_of
 
 _MODULE = "essp_trainer.checkpoints.packing_child"
 _MOST_FILES = 3

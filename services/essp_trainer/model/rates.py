@@ -18,9 +18,9 @@ from collections.abc import Iterable
 
 from essp_common.artifacts.manifest import TakenChange
 from essp_common.job.changes import BEGINNING, Place, concerns, optimizer_after, place_at, values_of
+from essp_common.job.position import Position
 from essp_common.job.trainer_spec import TrainerSpec
 from essp_common.pb.v1.messages_pb2 import Change, PhasePlan
-from essp_common.position import Position
 from essp_trainer.assignment import Assignment
 from essp_trainer.model.schedule import rate_at
 

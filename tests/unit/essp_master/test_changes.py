@@ -12,6 +12,7 @@ from essp.audit.invariants import check
 from essp_common.artifacts.history import History
 from essp_common.errors import ConfigError, Conflict, NotFound
 from essp_common.job.changes import MOST_CHANGES, Place
+from essp_common.job.position import Position
 from essp_common.job.status import JobState
 from essp_common.pb.v1.messages_pb2 import (
     AGGREGATOR,
@@ -21,7 +22,6 @@ from essp_common.pb.v1.messages_pb2 import (
     Finished,
     Progress,
 )
-from essp_common.position import Position
 from essp_common.wiring import Adapters
 from essp_master.job.changes import Changes
 from tests.harness.fleet import Fleet, make_job, run_to_rest

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from essp_common import topics
+from essp_common.job.position import Position
 from essp_common.job.spec import ConsumerSpec, JobSpec
 from essp_common.job.status import JobState
 from essp_common.messages.control import ControlFeed
 from essp_common.pb.v1.messages_pb2 import Control, Loop, Progress
-from essp_common.position import Position
 from essp_common.wiring import Adapters
 from essp_master.service import Master
 from tests.harness.fleet import Clock, make_job, master_over

@@ -13,7 +13,6 @@ import simplejpeg
 from numpy.typing import NDArray
 
 from essp_common.cache.port import Buffer, Part, clip_key, stream_key
-from essp_common.colour import Colour
 from essp_common.errors import NotFound
 from essp_common.job.clip_spec import StreamSpec
 from essp_common.job.feature_layout import COLOURS, DESCRIPTOR, MOTION, FeatureLayout
@@ -24,6 +23,7 @@ from essp_engine.features.drawing import flow_picture
 from essp_engine.features.quantization import ZERO
 from essp_engine.preflight.stored_clips import StoredClip
 from essp_engine.video import codec
+from essp_engine.video.colour import Colour
 from essp_master.effects import previews
 from essp_master.effects.previews import Previews
 from tests.harness.fleet import Clock, FleetOf, make_job, master_over

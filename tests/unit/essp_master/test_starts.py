@@ -14,12 +14,12 @@ from essp_common.artifacts import checkpoint, layout
 from essp_common.artifacts.history import History
 from essp_common.artifacts.removal import OfAnotherJob
 from essp_common.errors import ConfigError, Conflict, NotFound, PermanentError, Unavailable
+from essp_common.job.position import Position
 from essp_common.job.spec import JobSpec
 from essp_common.job.status import JobState, stored_status
 from essp_common.objects.directory import DirectoryStore
 from essp_common.objects.port import ObjectInfo
 from essp_common.pb.v1.messages_pb2 import TRAIN, VALIDATION, CheckpointReady, Progress
-from essp_common.position import Position
 from essp_common.runtime import ids
 from essp_common.wiring import Adapters
 from essp_engine.preflight.output import Asked

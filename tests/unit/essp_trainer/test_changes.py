@@ -12,8 +12,8 @@ import pytest
 from essp_common.artifacts import checkpoint
 from essp_common.artifacts.manifest import Manifest
 from essp_common.job.changes import Place, concerns
+from essp_common.job.position import Position
 from essp_common.pb.v1.messages_pb2 import Change, Control
-from essp_common.position import Position
 from tests.harness.training_jobs import ClipPosition, Running, Stage, job_spec, last_training_state, phase_plans, train
 from tests.lanes import often
 

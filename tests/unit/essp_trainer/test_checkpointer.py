@@ -12,7 +12,7 @@ import pytest
 from essp_common.artifacts.manifest import Manifest
 from essp_common.bus.port import Record
 from essp_common.errors import Unavailable
-from essp_common.position import Position
+from essp_common.job.position import Position
 from essp_trainer.checkpoints.checkpoint_store import TrainingState
 from essp_trainer.checkpoints.checkpointer import Checkpointer, SavePolicy
 from essp_trainer.distributed.ranks import SingleRank

@@ -12,8 +12,8 @@ import safetensors.numpy
 
 from essp_common.artifacts import checkpoint, layout
 from essp_common.artifacts.manifest import MODEL_FILE
+from essp_common.job.position import Position
 from essp_common.pb.v1.messages_pb2 import Control
-from essp_common.position import Position
 from essp_engine.intake.ordered import Delivery, PhaseEnd
 from essp_engine.loading.device_feed import DeviceFeed
 from essp_trainer.model.step_result import Diverged

@@ -10,8 +10,8 @@ import pytest
 from essp_common.artifacts import checkpoint
 from essp_common.artifacts.manifest import Manifest
 from essp_common.errors import TransientError
+from essp_common.job.position import Position
 from essp_common.pb.v1.messages_pb2 import TRAIN, Control
-from essp_common.position import Position
 from essp_common.runtime import failpoints
 from tests.harness.training_jobs import Running, Stage, final_weights, job_spec, phase_plans, train
 from tests.lanes import often

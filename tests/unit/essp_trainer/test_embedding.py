@@ -12,8 +12,8 @@ import torch
 from essp_common.artifacts import checkpoint, layout, scores
 from essp_common.artifacts.clip_features import FeaturesLost, release_features, with_features
 from essp_common.artifacts.scores import ScoreTable
+from essp_common.job.position import Position
 from essp_common.pb.v1.messages_pb2 import EMBED, Control, PhasePlan
-from essp_common.position import Position
 from essp_engine.learning.models import Classifier, restore
 from tests.harness.training_jobs import Running, Stage, job_spec, phase_plans, train
 

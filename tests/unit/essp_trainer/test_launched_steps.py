@@ -13,9 +13,9 @@ import torch
 from essp_common.artifacts import checkpoint
 from essp_common.artifacts.manifest import MODEL_FILE, OPTIMIZER_FILE, ModelDescription
 from essp_common.job.feature_layout import COLOURS
+from essp_common.job.position import Position
 from essp_common.job.trainer_spec import OptimizerSpec
 from essp_common.pb.v1.messages_pb2 import Control
-from essp_common.position import Position
 from essp_engine.learning.models import Classifier, build
 from essp_trainer.model import training as training_module
 from essp_trainer.model.meter import Meter

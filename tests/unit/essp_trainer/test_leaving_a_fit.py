@@ -17,8 +17,8 @@ import pytest
 
 from essp_common.artifacts import checkpoint
 from essp_common.errors import PermanentError
+from essp_common.job.position import Position
 from essp_common.pb.v1.messages_pb2 import TRAIN, Control
-from essp_common.position import Position
 from essp_engine.encoders.fitting import Tell
 from essp_trainer.model import fits
 from essp_trainer.model.fit_child import FITS

@@ -8,8 +8,8 @@ import pytest
 
 from essp_common.artifacts import checkpoint
 from essp_common.artifacts.manifest import Manifest
+from essp_common.job.position import Position
 from essp_common.pb.v1.messages_pb2 import Control
-from essp_common.position import Position
 from essp_trainer.checkpoints.checkpointer import Unsaved
 from essp_trainer.distributed.ranks import RankLost
 from essp_trainer.session import Session

@@ -29,8 +29,8 @@ from essp_common.pb.v1.messages_pb2 import Control
 from essp_common.runtime import failpoints
 from essp_common.tensors.packed import EXACT, Packing, unpack
 from essp_trainer.checkpoints import packing_child, packing_process
-from essp_trainer.checkpoints.packing import PackingThread, StatePacking
 from essp_trainer.checkpoints.packing_process import PackingProcess
+from essp_trainer.checkpoints.state_packing import PackingThread, StatePacking
 from tests.harness.training_jobs import Running, Stage, final_weights, job_spec, phase_plans, train
 from tests.harness.waiting import LONGEST_S
 

@@ -21,9 +21,9 @@ from essp_common.artifacts.manifest import MODEL_FILE, OPTIMIZER_FILE, ModelDesc
 from essp_common.errors import ConfigError
 from essp_common.job.clip_spec import StreamSpec
 from essp_common.job.feature_layout import COLOURS
+from essp_common.job.position import Position
 from essp_common.job.spec import JobSpec
 from essp_common.pb.v1.messages_pb2 import Control
-from essp_common.position import Position
 from essp_engine.learning.models import build, state_bytes
 from essp_engine.learning.networks import NETWORKS, Network
 from essp_engine.learning.normalisation import take_any_batch

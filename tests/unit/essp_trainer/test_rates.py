@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from essp_common.artifacts.manifest import TakenChange
 from essp_common.job.changes import Place
 from essp_common.job.feature_layout import COLOURS
+from essp_common.job.position import Position
 from essp_common.pb.v1.messages_pb2 import TRAIN, Change
-from essp_common.position import Position
 from essp_trainer.assignment import Assignment
 from essp_trainer.model.rates import Rates
 from tests.harness.training_jobs import CLASSES, job_spec, phase_plans

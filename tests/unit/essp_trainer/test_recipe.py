@@ -19,9 +19,9 @@ from essp_common.artifacts import checkpoint
 from essp_common.artifacts.manifest import MODEL_FILE, OPTIMIZER_FILE, TRAINED_FILE, Manifest, ModelDescription
 from essp_common.errors import ConfigError
 from essp_common.job.feature_layout import COLOURS
+from essp_common.job.position import Position
 from essp_common.job.trainer_spec import OptimizerSpec, ProbeSpec, TrainerSpec
 from essp_common.pb.v1.messages_pb2 import TRAIN, Control, PhasePlan
-from essp_common.position import Position
 from essp_engine.learning.augment import training_view
 from essp_engine.learning.losses import loss
 from essp_engine.learning.models import Classifier, build, load_state

@@ -14,9 +14,9 @@ from essp_common.artifacts import checkpoint, layout
 from essp_common.artifacts.manifest import MODEL_FILE, OPTIMIZER_FILE, Rounding
 from essp_common.artifacts.ownership import LatestLog
 from essp_common.errors import ConfigError
+from essp_common.job.position import Position
 from essp_common.job.trainer_spec import TrainerSpec
 from essp_common.pb.v1.messages_pb2 import TRAIN, Control, JobSnapshot
-from essp_common.position import Position
 from essp_trainer.assignment import Assignment
 from tests.harness.checkpoints import manifests, needed
 from tests.harness.training_jobs import (

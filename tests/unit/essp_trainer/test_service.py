@@ -17,6 +17,7 @@ from essp_common import topics
 from essp_common.artifacts import checkpoint, layout, scores
 from essp_common.cache.port import clip_key
 from essp_common.errors import Unavailable
+from essp_common.job.position import Position
 from essp_common.messages.control import ControlFeed
 from essp_common.pb.v1.messages_pb2 import (
     LOST,
@@ -27,7 +28,6 @@ from essp_common.pb.v1.messages_pb2 import (
     ClipRef,
     Control,
 )
-from essp_common.position import Position
 from essp_engine.intake.ordered import Delivery, OrderedIntake
 from essp_engine.loading.batch import Batch
 from essp_engine.loading.device_feed import DeviceFeed

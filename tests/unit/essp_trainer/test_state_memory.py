@@ -16,7 +16,7 @@ import torch
 from essp_common.artifacts import checkpoint
 from essp_common.errors import Unavailable
 from essp_trainer.checkpoints import state_memory
-from essp_trainer.checkpoints.saves import Saves
+from essp_trainer.checkpoints.save_queue import Saves
 from essp_trainer.checkpoints.state_memory import StateMemory, bytes_of
 from essp_trainer.model.optimiser import Optimiser
 from tests.harness.training_jobs import files_of, finished

@@ -13,10 +13,10 @@ from essp_common.artifacts import checkpoint, layout, scores
 from essp_common.artifacts.manifest import MODEL_FILE, Manifest
 from essp_common.artifacts.scores import ScoreTable
 from essp_common.errors import ConfigError, EsspError, StorageFull, Unavailable
+from essp_common.job.position import Position
 from essp_common.objects.directory import DirectoryStore
 from essp_common.objects.port import ObjectInfo, ObjectStore
 from essp_common.pb.v1.messages_pb2 import STORAGE, Control, PhasePlan
-from essp_common.position import Position
 from essp_common.runtime.metrics import CHECKPOINTS
 from essp_common.wiring import Stores
 from essp_trainer.checkpoints.checkpoint_store import CheckpointStore, Snapshot

@@ -17,6 +17,7 @@ from essp.audit.invariants import _SILENCE_MS, Finding, check
 from essp.audit.plan import Planned, planned
 from essp_common.artifacts.history import History
 from essp_common.errors import Fenced
+from essp_common.job.position import Position
 from essp_common.objects.directory import DirectoryStore
 from essp_common.pb.v1.messages_pb2 import (
     AGGREGATOR,
@@ -29,7 +30,6 @@ from essp_common.pb.v1.messages_pb2 import (
     Progress,
     Trouble,
 )
-from essp_common.position import Position
 from essp_common.wiring import Adapters
 from essp_engine.intake.ordered import Delivery, OrderedIntake
 from essp_engine.planning.digest import as_text, joined, ref_digest

@@ -5,6 +5,7 @@ from __future__ import annotations
 from essp.account import account_of
 from essp.report.notes import notes
 from essp_common.artifacts.history import runs_of
+from essp_common.job.position import Position
 from essp_common.job.spec import JobSpec
 from essp_common.pb.v1.messages_pb2 import (
     DECODER,
@@ -18,7 +19,6 @@ from essp_common.pb.v1.messages_pb2 import (
     PhasePlan,
     RunStart,
 )
-from essp_common.position import Position
 
 SPEC = JobSpec.model_validate({"name": "j", "output": "file:///j", "trainers": {"rgb": {"stream": "rgb"}}})
 

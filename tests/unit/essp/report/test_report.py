@@ -17,9 +17,9 @@ from essp.report.samples import choose, read_samples
 from essp_common.artifacts import layout
 from essp_common.artifacts.history import History
 from essp_common.errors import NotFound
+from essp_common.job.position import Position
 from essp_common.objects.directory import DirectoryStore
 from essp_common.pb.v1.messages_pb2 import HistoryEntry, HistorySegment, JobSnapshot, PhasePlan, RunStart
-from essp_common.position import Position
 from tests.harness.finished_job import CLASSES, FinishedJob, finished_job
 from tests.unit.essp.report.pages import STORES, Page, fused, page_of, pixels
 

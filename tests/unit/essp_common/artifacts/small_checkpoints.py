@@ -8,8 +8,8 @@ from essp_common.artifacts import checkpoint, checkpoint_writer, layout
 from essp_common.artifacts.checkpoint_files import in_memory
 from essp_common.artifacts.checkpoint_writer import CheckpointWriter
 from essp_common.artifacts.manifest import Best, Manifest
+from essp_common.job.position import Position
 from essp_common.objects.directory import DirectoryStore
-from essp_common.position import Position
 from tests.harness.model_manifest import SMALL
 
 DATA = in_memory({"model.safetensors": b"weights"})

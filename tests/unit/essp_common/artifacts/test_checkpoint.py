@@ -16,10 +16,10 @@ from essp_common.artifacts import checkpoint, checkpoint_writer, layout
 from essp_common.artifacts.checkpoint_files import BadCheckpoint, StoredBase, StoredFile, in_memory
 from essp_common.artifacts.manifest import MODEL_FILE, Best, Manifest
 from essp_common.errors import Unavailable
+from essp_common.job.position import Position
 from essp_common.objects.directory import DirectoryStore
 from essp_common.objects.numbered_log import NumberedLog
 from essp_common.objects.port import ObjectInfo, ObjectStore
-from essp_common.position import Position
 from essp_common.tensors.packed import EXACT, Base, pack
 from essp_common.wiring import open_store
 from tests.harness.model_manifest import SMALL

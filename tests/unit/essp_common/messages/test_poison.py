@@ -14,6 +14,7 @@ from essp_common.bus.memory import MemoryBus
 from essp_common.bus.port import MAX_MESSAGE_BYTES, MessageTooLarge, Record
 from essp_common.cache.memory import MemoryCache
 from essp_common.cache.port import clip_key
+from essp_common.job.position import Position
 from essp_common.messages.control import ControlFeed
 from essp_common.messages.parsing import MOST_FENCE, BadMessage, parsed
 from essp_common.pb.v1.messages_pb2 import (
@@ -27,7 +28,6 @@ from essp_common.pb.v1.messages_pb2 import (
     PhasePlan,
     Progress,
 )
-from essp_common.position import Position
 from essp_common.runtime.metrics import REFUSED
 from essp_engine.intake.ordered import Delivery, IntakeOptions, OrderedIntake
 from essp_engine.worker.dead_letters import MOST_BYTES, publish_dead_letter

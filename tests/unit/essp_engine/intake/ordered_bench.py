@@ -11,6 +11,7 @@ from essp_common import topics
 from essp_common.bus.memory import MemoryBus
 from essp_common.cache.memory import MemoryCache
 from essp_common.cache.port import clip_key, stream_key
+from essp_common.job.position import Position
 from essp_common.pb.v1.messages_pb2 import (
     ClipRef,
     FeatureReady,
@@ -18,7 +19,6 @@ from essp_common.pb.v1.messages_pb2 import (
     Progress,
     Purpose,
 )
-from essp_common.position import Position
 from essp_engine.intake.ordered import Delivery, IntakeOptions, OrderedIntake, PhaseEnd
 
 JOB = "job-1"

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from essp_common import topics
 from essp_common.cache.port import clip_key
+from essp_common.job.position import Position
 from essp_common.pb.v1.messages_pb2 import (
     TRAIN,
     VALIDATION,
@@ -17,7 +18,6 @@ from essp_common.pb.v1.messages_pb2 import (
     Recipe,
     StreamRequest,
 )
-from essp_common.position import Position
 from essp_engine.intake.ordered import Delivery, IntakeOptions, largest_share
 from tests.unit.essp_engine.intake.ordered_bench import CONSUMER, FLOW, JOB, OrderedBench, places, plan, take_all
 

@@ -11,13 +11,13 @@ from essp_common import topics
 from essp_common.bus.memory import MemorySubscription
 from essp_common.cache.port import Buffer, FrameCache, clip_key, stream_key
 from essp_common.errors import BadFrames, CacheMiss, OtherRelease, Unavailable
+from essp_common.job.position import Position
 from essp_common.pb.v1.messages_pb2 import (
     LOST,
     TRAIN,
     TRAINER,
     VALIDATION,
 )
-from essp_common.position import Position
 from essp_engine.intake.ordered import Delivery, OrderedIntake
 from tests.harness.lossy_bus import LossyBus
 from tests.unit.essp_engine.intake.ordered_bench import CONSUMER, FLOW, JOB, OrderedBench, places, plan, take_all

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from essp_common.position import Position
+from essp_common.job.position import Position
 from essp_engine.intake.reorder_buffer import Put, ReorderBuffer
 
 START = Position(0, 0)

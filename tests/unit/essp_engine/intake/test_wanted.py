@@ -9,13 +9,13 @@ import pytest
 
 from essp_common.cache.memory import MemoryCache
 from essp_common.cache.port import Buffer, Part
-from essp_common.colour import Colour
 from essp_common.errors import BadFrames, CacheMiss, ConfigError
 from essp_common.job.clip_spec import ClipSpec
 from essp_common.pb.v1.messages_pb2 import FrameCodec
 from essp_engine.features.sampling import evenly_spaced
 from essp_engine.intake.wanted import reading
 from essp_engine.video import codec
+from essp_engine.video.colour import Colour
 
 SHAPES = {"rgb": (11, 8, 6, 3), "yuv420": (11, 12, 6), "gray": (11, 8, 6, 1)}
 

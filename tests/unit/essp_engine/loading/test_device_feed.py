@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 import torch
 
-from essp_common.colour import Colour, pictures
 from essp_common.errors import ConfigError, OutOfMemory
 from essp_common.job.feature_layout import COLOURS
 from essp_common.job.trainer_spec import AugmentSpec
@@ -29,6 +28,7 @@ from essp_engine.loading.batch import Batch
 from essp_engine.loading.device import ToGpu, ToHost, choose_device, half_type
 from essp_engine.loading.device_feed import DeviceFeed
 from essp_engine.loading.device_views import DeviceViews
+from essp_engine.video.colour import Colour, pictures
 from tests.harness.waiting import until
 
 CPU = torch.device("cpu")

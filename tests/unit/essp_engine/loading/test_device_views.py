@@ -11,7 +11,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from essp_common.colour import Colour
 from essp_common.errors import ConfigError
 from essp_common.job.clip_spec import ClipSpec, ResizeSpec
 from essp_common.job.feature_layout import COLOURS, MOTION, FeatureLayout
@@ -25,6 +24,7 @@ from essp_engine.loading import device_views
 from essp_engine.loading.device import ToHost
 from essp_engine.loading.device_views import DeviceViews, left_to_host, on_device
 from essp_engine.loading.settings import ViewPlace
+from essp_engine.video.colour import Colour
 from essp_trainer.assignment import Assignment
 from essp_trainer.views import views
 from tests.harness.training_jobs import SIDE, Running, Stage, final_weights, job_spec, phase_plans

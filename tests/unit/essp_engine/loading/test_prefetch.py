@@ -17,9 +17,9 @@ from essp_common.bus.memory import MemoryBus
 from essp_common.bus.port import Record
 from essp_common.cache.port import FrameCache, clip_key
 from essp_common.job.clip_spec import ClipSpec, CodecSpec
+from essp_common.job.position import Position
 from essp_common.job.trainer_spec import AugmentSpec
 from essp_common.pb.v1.messages_pb2 import TRAIN, ClipReady, ClipRef, FrameCodec, PhasePlan, Recipe, StreamRequest
-from essp_common.position import Position
 from essp_common.runtime import retry
 from essp_common.wiring import open_cache
 from essp_engine.features.registry import layout_of

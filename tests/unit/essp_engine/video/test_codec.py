@@ -14,11 +14,11 @@ from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
 from essp_common.cache.seal import checksum
-from essp_common.colour import Colour
 from essp_common.errors import BadFrames, ConfigError
 from essp_common.job.clip_spec import CodecSpec
 from essp_common.pb.v1.messages_pb2 import FrameCodec
 from essp_engine.video import codec
+from essp_engine.video.colour import Colour
 from essp_engine.video.compressors import COMPRESSORS
 
 RAW = FrameCodec(name="raw")

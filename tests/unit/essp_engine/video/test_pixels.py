@@ -12,10 +12,10 @@ import pytest
 from av.video.reformatter import Interpolation, VideoReformatter
 from numpy.typing import NDArray
 
-from essp_common.colour import Colour, pictures
 from essp_common.errors import BadFrames, BadVideo, ConfigError
 from essp_common.pb.v1.messages_pb2 import FrameCodec, Resize, Seed
 from essp_engine.video import codec
+from essp_engine.video.colour import Colour, pictures
 from essp_engine.video.geometry import frame_shape, output_size
 from essp_engine.video.reader import Reader
 from essp_engine.video.synthetic import Encoding, Picture, write_video

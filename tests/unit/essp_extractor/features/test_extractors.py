@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
-from essp_common.colour import Colour, pictures
 from essp_common.errors import BadFrames
 from essp_engine.features import registry
 from essp_engine.features.intermediates import Intermediates, extract_with
 from essp_engine.features.port import ArraySpec, Extractor
 from essp_engine.features.quantization import ZERO, negate, quantize, usage
 from essp_engine.features.sampling import centre_window, evenly_spaced
+from essp_engine.video.colour import Colour, pictures
 from tests.harness.quantization import dequantize, quantization_error
 from tests.lanes import across, often
 

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from essp_common.colour import Colour, pictures
 from essp_common.errors import ConfigError
 from essp_common.job.feature_layout import FeatureLayout
 from essp_engine.features import registry
@@ -20,6 +19,7 @@ from essp_engine.features.declared import DeclaredFeature, DeclaredOutput
 from essp_engine.features.intermediates import Intermediates, extract_with
 from essp_engine.features.port import ArraySpec, Extractor, SignedExtractor
 from essp_engine.features.sampling import centred_steps
+from essp_engine.video.colour import Colour, pictures
 
 Clip = NDArray[np.uint8]
 COMPUTED = [name for name in registry.names() if name != "rgb"]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from essp_common.position import Position
+from essp_common.job.position import Position
 from tests.harness.ledger_checks import check_at_rest
 from tests.harness.ledger_config import CONSUMERS, ledger_config
 from tests.harness.ledger_simulation import LedgerSimulation

@@ -8,6 +8,7 @@ from itertools import pairwise
 import pytest
 
 from essp_common.failures import stage_named
+from essp_common.job.position import Position
 from essp_common.pb.v1.messages_pb2 import (
     AGGREGATOR,
     DAMAGED,
@@ -25,7 +26,6 @@ from essp_common.pb.v1.messages_pb2 import (
     Progress,
     Trained,
 )
-from essp_common.position import Position
 from essp_engine.seeding.instructions import CompleteJob, FailJob, IssueUnits
 from tests.harness.ledger_checks import check_at_rest, every
 from tests.harness.ledger_config import CLIP_BYTES, STREAM_BYTES, ledger_config

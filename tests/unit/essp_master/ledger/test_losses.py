@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from essp_common.job.position import Position
 from essp_common.pb.v1.messages_pb2 import EXTRACTOR, LOST, TRAIN, TRAINER, ClipRef, Failed, Progress, Trained
-from essp_common.position import Position
 from essp_engine.planning.planned_clip import PlannedClip
 from essp_engine.seeding.clip_parts import ClipParts
 from essp_engine.seeding.instructions import FailJob, Instruction, IssueUnits, ReleaseClip

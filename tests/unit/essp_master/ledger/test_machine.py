@@ -8,8 +8,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from essp_common.job.position import Position
 from essp_common.pb.v1.messages_pb2 import TRAINER, Progress
-from essp_common.position import Position
 from tests.harness.ledger_checks import check_account, check_at_rest
 from tests.harness.ledger_config import CLIP_BYTES, CONSUMERS, STREAM_BYTES, ledger_config
 from tests.harness.ledger_simulation import LedgerSimulation

@@ -9,7 +9,7 @@ from typing import Self
 
 import pytest
 
-from essp_common.position import Position
+from essp_common.job.position import Position
 from essp_master.ledger.config import LedgerConfig
 from tests.harness.ledger_checks import check_account, check_at_rest, check_consumers
 from tests.harness.ledger_config import CLIP_BYTES, CONSUMERS, STREAM_BYTES, ledger_config

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from essp_common.errors import ConfigError
+from essp_common.job.position import Position
 from essp_common.pb.v1.messages_pb2 import TRAIN, Indices, LedgerState, Progress, Trained
-from essp_common.position import Position
 from essp_engine.seeding.instructions import Instruction
 from essp_master.ledger.consumption import Consumption, IndexSet, done_by_all
 from essp_master.ledger.ledger import Ledger

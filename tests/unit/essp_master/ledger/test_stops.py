@@ -6,8 +6,8 @@ import random
 
 import pytest
 
+from essp_common.job.position import Position
 from essp_common.pb.v1.messages_pb2 import Progress, StoppedEarly
-from essp_common.position import Position
 from tests.harness.ledger_checks import check_account, check_at_rest
 from tests.harness.ledger_config import CLIP_BYTES, CONSUMERS, STREAM_BYTES, ledger_config
 from tests.harness.ledger_simulation import LedgerSimulation, Seed

@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
+from essp_common.job.position import Position
 from essp_common.pb.v1.messages_pb2 import TRAIN, Progress, Trained
-from essp_common.position import Position
 from essp_master.ledger.outstanding import outstanding_clips
 from tests.harness.ledger_checks import check_account, check_at_rest
 from tests.harness.ledger_config import CLIP_BYTES, STREAM_BYTES, ledger_config

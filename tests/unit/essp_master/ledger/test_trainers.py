@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from essp_common.job.position import Position
 from essp_common.pb.v1.messages_pb2 import CheckpointReady, LedgerState, Progress
-from essp_common.position import Position
 from essp_engine.seeding.instructions import ReleaseClip
 from essp_master.ledger.ledger import Ledger
 from tests.harness.ledger_checks import check_account, check_at_rest

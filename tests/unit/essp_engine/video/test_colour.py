@@ -9,8 +9,8 @@ import torch
 from av.video.reformatter import ColorRange, Colorspace, Interpolation
 from numpy.typing import NDArray
 
-from essp_common.colour import MATRICES, Colour, grey, height_of, pictures
 from essp_engine.learning import colour as on_device
+from essp_engine.video.colour import MATRICES, Colour, grey, height_of, pictures
 from tests.lanes import across, often
 
 SPACES = {

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from essp_common.errors import EsspError, Fenced, Unavailable
-from essp_trainer.checkpoints.saves import Saved, Saves
+from essp_trainer.checkpoints.save_queue import Saved, Saves
 
 AWAY = Unavailable("the store is away")
 DURABLE: dict[str, Any] = {"4": "4", "8": "8"}

@@ -11,7 +11,7 @@ from essp_common.artifacts.ownership import CheckpointName
 from essp_common.job.trainer_spec import CheckpointSpec
 from essp_common.objects.port import ObjectStore
 from essp_common.tensors.packed import Packing
-from essp_trainer.checkpoints.packer import BaseFile, Packer
+from essp_trainer.checkpoints.delta_packer import BaseFile, Packer
 from essp_trainer.checkpoints.state_memory import Moving, StateMemory, Tensors
 
 

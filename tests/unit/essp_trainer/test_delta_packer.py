@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from essp_common.errors import PermanentError
 from essp_common.tensors.packed import EXACT, Base, Packing, base_of, unpack
-from essp_trainer.checkpoints.packer import PackedFile, Packer
+from essp_trainer.checkpoints.delta_packer import PackedFile, Packer
 
 Floats = NDArray[np.float32]
 PACKINGS = {"model": EXACT, "momentum": EXACT}
