@@ -6,7 +6,6 @@ Exit codes are those of `essp`; 1: something did not hold.
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Sequence
 from typing import Annotated
@@ -20,10 +19,10 @@ from essp.audit.invariants import Finding, check
 from essp.audit.plan import Planned, planned
 from essp.cli import rest
 from essp.cli.console import open_console
+from essp.cli.job_output import no_history, status_of
 from essp.uris import as_uri
 from essp_common.artifacts.history import History
-from essp_common.errors import EsspError, NotFound, Unavailable
-from essp_common.job.status import JobStatus
+from essp_common.errors import EsspError
 from essp_common.runtime.config import Settings
 from essp_common.wiring import Stores
 
@@ -38,13 +37,13 @@ def main(
 ) -> None:
     """Check what became of a job's clips against what ESSP promises."""
     stores = Stores(Settings().stores)
-    status = None if _is_output(job) else _ask(job, server, token)
+    status = status_of(job, server, token)
     output = as_uri(job) if status is None else status.output
     account = account_of(History(stores.under(output)).read())
     if not account.runs:
-        raise NotFound(f"{output} holds no history of a job; give the output of one, or the name of a master's job")
+        raise no_history(output)
     if status is not None:  # once more: what was known before the history was read may lag behind it
-        status = _ask(job, server, token)
+        status = status_of(job, server, token)
     findings = check(account, _plan(account, stores), status, round(time.time() * 1000))
     if as_json:
         typer.echo(json.dumps({"output": output, "findings": [finding.model_dump() for finding in findings]}))
@@ -52,20 +51,6 @@ def main(
         _print(output, findings)
     if any(finding.holds is False for finding in findings):
         raise typer.Exit(1)
-
-
-def _is_output(job: str) -> bool:
-    return "://" in job or "/" in job or os.path.isdir(job)
-
-
-def _ask(job: str, server: str, token: str) -> JobStatus:
-    try:
-        with rest.connect(server, token) as client:
-            return JobStatus.model_validate(rest.ask(client, "GET", rest.path_of("jobs", job)))
-    except (NotFound, Unavailable) as error:
-        raise type(error)(
-            f"{job} is neither a folder here, as runs/{job} may be, nor a job of the master: {error}"
-        ) from error
 
 
 def _plan(account: Account, stores: Stores) -> Planned | None:

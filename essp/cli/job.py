@@ -23,6 +23,7 @@ from essp.cli.confirmation import Yes, ask_for, confirm
 from essp.cli.console import open_console
 from essp.cli.dashboard import dashboard, duration, results
 from essp.cli.job_file import Epochs, load_job
+from essp.cli.job_history import dump, why
 from essp.cli.rest import (
     SERVER,
     TIMEOUT_S,
@@ -46,8 +47,12 @@ from essp_common.job.status import JobState, JobStatus, JobSummary
 from essp_common.quantities import counted, percent, size
 
 app = typer.Typer(
-    add_completion=False, no_args_is_help=True, help="Start, watch, change, pause, resume and stop jobs over REST."
+    add_completion=False,
+    no_args_is_help=True,
+    help="Start, watch, change, pause, resume and stop jobs over REST; tell what became of one.",
 )
+app.command()(why)
+app.command()(dump)
 
 EXIT_FAILED, EXIT_TIMEOUT = 1, 7
 _LOOK_S = 1.0

@@ -1,0 +1,189 @@
+"""`essp job why`: what became of one clip. `essp job dump`: all that is known of a job, as one file for a bug report.
+
+Both read the history in the job's output, so they also work after the job has ended and where no master runs.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import platform
+import time
+import zipfile
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from google.protobuf.json_format import MessageToJson
+from rich.table import Table
+
+from essp.account import Account, account_of
+from essp.audit.invariants import check
+from essp.audit.story import Story, consumer_words, story_of
+from essp.cli import rest
+from essp.cli.console import open_console
+from essp.cli.job_output import no_history, status_of
+from essp.folders import written
+from essp.uris import as_uri
+from essp_common.artifacts.history import History
+from essp_common.catalog.schema import PLANNED
+from essp_common.distribution import NAME, version
+from essp_common.errors import ConfigError, EsspError, NotFound
+from essp_common.job.spec import stored_spec
+from essp_common.job.status import PURPOSES, PurposeName, phase_title
+from essp_common.pb.v1.messages_pb2 import HistorySegment
+from essp_common.quantities import counted, size
+from essp_common.records.rows import open_data
+from essp_common.runtime.config import Settings
+from essp_common.wiring import Stores
+from essp_engine.planning.phases import Phases
+
+Job = Annotated[str, typer.Argument(help="A job of the master, or the output of one: folder or URI.")]
+
+
+def why(
+    job: Job,
+    index: Annotated[
+        int, typer.Argument(help="Index of the clip, as messages and `essp deadletter ls` have it.", min=0)
+    ],
+    epoch: Annotated[int, typer.Option(help="Epoch of the clip, counted from 1.", min=1)] = 1,
+    purpose: Annotated[str, typer.Option(help=f"Pass of the clip: {', '.join(PURPOSES.values())}.")] = "train",
+    server: rest.Server = rest.SERVER,
+    token: rest.Token = "",
+    as_json: rest.AsJson = False,
+) -> None:
+    """What became of one clip: issued, decoded, lost, replaced, used by whom, and when."""
+    stores = Stores(Settings().stores)
+    output, segments = _history_of(job, server, token, stores)
+    story = story_of(segments, _purpose(purpose), epoch - 1 if purpose in ("train", "validation") else 0, index)
+    if story is None:
+        raise _no_such_clip(output, segments, purpose, epoch, index)
+    planned = _planned(segments, story, stores)
+    if as_json:
+        steps = [{"time_ms": step.time_ms, "run": step.run, "what": step.what} for step in story.steps]
+        found = {"output": output, "purpose": story.purpose, "epoch": story.epoch, "index": index, "planned": planned}
+        typer.echo(json.dumps({**found, "steps": steps, "lacking": story.lacking}))
+        return
+    _print(story, planned)
+
+
+def dump(
+    job: Job,
+    out: Annotated[Path | None, typer.Option(help="The file to write. Default: JOB.zip, here.")] = None,
+    server: rest.Server = rest.SERVER,
+    token: rest.Token = "",
+    as_json: rest.AsJson = False,
+) -> None:
+    """Write all that is known of a job into one file, for a bug report: its fields, status, history and audit.
+
+    It has the names of videos, and no videos or weights.
+    """
+    stores = Stores(Settings().stores)
+    status = status_of(job, server, token)
+    output, segments = _history_of(job, server, token, stores)
+    account = account_of(segments)
+    path = Path(f"{account.runs[-1].spec.name}.zip") if out is None else out
+    about = {
+        "distribution": f"{NAME} {version()}",
+        "python": platform.python_version(),
+        "machine": platform.platform(),
+        "output": output,
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+    parts = {
+        "about.json": json.dumps(about, indent=2),
+        "job.json": json.dumps(json.loads(account.runs[-1].snapshot.spec_json), indent=2),
+        "status.json": account.status_json if status is None else status.model_dump_json(indent=2),
+        "audit.json": json.dumps(_findings(account), indent=2),
+        "history.jsonl": "".join(f"{line}\n" for line in _lines(segments)),
+        "ledger.json": "" if account.ledger is None else MessageToJson(account.ledger),
+    }
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, text in parts.items():
+            if text:
+                archive.writestr(name, text)
+    with written(path):
+        path.write_bytes(packed.getvalue())
+    if as_json:
+        typer.echo(json.dumps({"file": str(path), "bytes": packed.tell()}))
+    else:
+        typer.echo(f"{path}: {size(packed.tell())}; it has the names of videos, and no videos or weights")
+
+
+def _history_of(job: str, server: str, token: str, stores: Stores) -> tuple[str, list[HistorySegment]]:
+    status = status_of(job, server, token)
+    output = as_uri(job) if status is None else status.output
+    segments = list(History(stores.under(output)).read())
+    if not any(entry.HasField("started") for segment in segments for entry in segment.entries):
+        raise no_history(output)
+    return output, segments
+
+
+def _no_such_clip(output: str, segments: list[HistorySegment], purpose: str, epoch: int, index: int) -> NotFound:
+    """The error, which says what the job has."""
+    plans = [plan for run in account_of(segments).runs for plan in run.snapshot.phases]
+    clips = {phase_title(PURPOSES[plan.purpose], plan.epoch): plan.clips for plan in plans}
+    epochs = {PURPOSES[plan.purpose]: plan.epoch + 1 for plan in sorted(plans, key=lambda plan: plan.epoch)}
+    passes = ", ".join(f"{name} ({counted(count, 'epoch')})" for name, count in epochs.items())
+    title = phase_title(purpose, epoch - 1)
+    has = f"has {counted(clips[title], 'clip')}, from 0 on" if title in clips else "is no pass of this job"
+    return NotFound(f"{output} has no clip {index} in {title}: that {has}; the job has {passes}")
+
+
+def _purpose(word: str) -> PurposeName:
+    for name in PURPOSES.values():
+        if name == word:
+            return name
+    raise ConfigError(f"--purpose: {word!r} is not a pass; use {', '.join(PURPOSES.values())}")
+
+
+def _planned(segments: list[HistorySegment], story: Story, stores: Stores) -> dict[str, str | int] | None:
+    """The clip that the plan has there; None if the catalog cannot be read any more."""
+    snapshot = next(
+        entry.started.snapshot
+        for segment in reversed(segments)
+        for entry in reversed(segment.entries)
+        if entry.HasField("started")
+    )
+    try:
+        spec = stored_spec(snapshot.spec_json, "the job of this history")
+        phases = Phases(spec, open_data(spec, stores, PLANNED))
+    except EsspError as error:
+        typer.echo(f"essp: the plan of the job cannot be made again: {error}", err=True)
+        return None
+    for number, plan in enumerate(phases.plans):
+        if (PURPOSES[plan.purpose], plan.epoch) == (story.purpose, story.epoch) and story.index < plan.clips:
+            clip = phases.plan(number).clip(story.index, max(story.attempts.values(), default=0))
+            rows = phases.view(number).rows
+            return {"video": rows.text("id", clip.video), "first_frame": clip.first_frame}
+    return None
+
+
+def _findings(account: Account) -> list[object]:
+    return [finding.model_dump() for finding in check(account, None, None, round(time.time() * 1000))]
+
+
+def _lines(segments: list[HistorySegment]) -> Iterator[str]:
+    for segment in segments:
+        for entry in segment.entries:
+            yield MessageToJson(entry, indent=None)
+
+
+def _print(story: Story, planned: dict[str, str | int] | None) -> None:
+    console = open_console()
+    title = f"clip {story.index} of {phase_title(story.purpose, story.epoch)}"
+    if planned is not None:
+        title += f": {planned['video']}, from frame {planned['first_frame']} on"
+    console.print(title, style="bold", highlight=False)
+    table = Table(box=None)
+    for column in ("TIME (UTC)", "RUN", ""):
+        table.add_column(column)
+    for step in story.steps:
+        at = datetime.fromtimestamp(step.time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+        table.add_row(at, str(step.run), step.what)
+    console.print(table)
+    if story.lacking:
+        console.print(f"not used yet by {', '.join(map(consumer_words, story.lacking))}", highlight=False)
