@@ -28,10 +28,10 @@ html_theme_options = {"navigation_with_keys": True}
 
 
 def setup(app: Sphinx) -> None:
-    """Decisions are listed on their page, and not in the sidebar."""
+    """Decisions and design notes are listed on their pages, and not in the sidebar."""
     app.connect("source-read", _leave_out)
 
 
 def _leave_out(app: Sphinx, name: str, source: list[str]) -> None:
-    if name.startswith("docs/decisions/0"):
+    if name.startswith(("docs/decisions/", "docs/design/")) and not name.endswith("/README"):
         source[0] = f"---\norphan: true\n---\n{source[0]}"

@@ -3,7 +3,7 @@
 A trainer's `weights` may name, in place of a file, the folder of a trainer in the output of a job, as in
 `runs/rgb/trainers/rgb`. What is meant are the weights with which that training ended: those that validation chose. A
 training that has not ended has none, so whoever asks always gets the same ones.
-`docs/decisions/0058-weights-from-another-job.md` says why a trainer cannot wait for one of its own job.
+`docs/design/weights-from-another-job.md` says why a trainer cannot wait for one of its own job.
 """
 
 from __future__ import annotations

@@ -228,14 +228,26 @@ def test_the_front_page_tells_the_figures_that_were_published() -> None:
         assert ratio == f"{float(published[name]):.{decimals}f}", name
 
 
-def test_decisions_are_numbered() -> None:
+def test_decisions_have_a_number_a_status_and_a_date() -> None:
+    """Gaps in the numbers are those of pages that have become design notes."""
     folder = ROOT / "docs" / "decisions"
     listed = (folder / "README.md").read_text(encoding="utf-8")
-    for number, path in enumerate(sorted(folder.glob("0*.md")), start=1):
-        assert path.name.startswith(f"{number:04d}-"), path.name
-        title = path.read_text(encoding="utf-8").partition("\n")[0].removeprefix(f"# {number}. ")
-        assert not title.startswith("#"), path.name
-        assert f"| {number} | [{title}]({path.name}) |\n" in listed, path.name
+    for path in sorted(folder.glob("0*.md")):
+        title, _, status, *_ = path.read_text(encoding="utf-8").splitlines()
+        number = int(path.name[:4])
+        assert title.startswith(f"# {number}. "), path.name
+        found = re.fullmatch(r"(Accepted|Superseded by \d+), (\d{4}-\d\d-\d\d)\.(?: Changed .*)?", status)
+        assert found, f"{path.name}: {status}"
+        row = f"| {number} | [{title.partition('. ')[2]}]({path.name}) | {found[1].lower()} | {found[2]} |\n"
+        assert row in listed, path.name
+
+
+def test_design_notes_are_listed() -> None:
+    folder = ROOT / "docs" / "design"
+    listed = (folder / "README.md").read_text(encoding="utf-8")
+    for path in folder.glob("*.md"):
+        title = path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+        assert path.name == "README.md" or f"| [{title}]({path.name}) | " in listed, path.name
 
 
 def test_the_glossary_says_each_word_once() -> None:
@@ -253,16 +265,13 @@ def test_the_site_lists_each_page_once() -> None:
     trees = re.findall(r"^```\{toctree\}\n(.*?)^```", index, flags=re.MULTILINE | re.DOTALL)
     entries = [line for tree in trees for line in tree.splitlines() if line and not line.startswith(":")]
     listed = [re.sub(r".*<(.*)>", r"\1", entry) for entry in entries]
-    numbered, own, elsewhere = (
-        ROOT / "docs" / "decisions",
-        ROOT / "docs" / "site",
-        [ROOT / f for f in (".github", "tests", "tools")],
-    )
+    listed_elsewhere = {ROOT / "docs" / "decisions", ROOT / "docs" / "design"}
+    own, elsewhere = ROOT / "docs" / "site", [ROOT / f for f in (".github", "tests", "tools")]
     pages = [
         f"/{path.relative_to(ROOT).with_suffix('')}"
         for path in (*DOCUMENTS, *(ROOT / "docs").rglob("*.ipynb"))
         if own not in path.parents
         and not any(folder in path.parents for folder in elsewhere)
-        and (numbered not in path.parents or path.stem == "README")
+        and (path.parent not in listed_elsewhere or path.stem == "README")
     ]
     assert sorted(listed) == sorted(pages)

@@ -11,7 +11,7 @@ alternations between a thresholding (the data term) and a dual step (the total v
 that the time depends on the frame's size alone, and the result on no stopping threshold.
 
 Written with NumPy and OpenCV's pixel functions, because the ready-made ones are slower
-(docs/decisions/0011-tv-l1-in-numpy.md).
+(docs/design/tv-l1-in-numpy.md).
 """
 
 from __future__ import annotations
