@@ -10,9 +10,8 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
-from essp.bench.proc import parse_cores
+from essp.bench.machine import cores
 from essp_common.runtime.process import cpu_count
 
 
@@ -43,6 +42,6 @@ def _machine_s() -> float:
     if cpu_count() != os.cpu_count():
         return 0.0
     try:
-        return parse_cores(Path("/proc/stat").read_text(), os.sysconf("SC_CLK_TCK")).busy_s
+        return cores().busy_s
     except OSError:
         return 0.0

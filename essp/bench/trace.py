@@ -24,7 +24,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
 
-from essp.bench.proc import Cores, Disk, Machine, Process
+from essp.bench.machine import Cores, Disk, Machine, Process
 from essp_common.errors import ConfigError
 from essp_common.runtime.metrics import STORE_REQUESTS
 

@@ -16,12 +16,12 @@ import re
 import threading
 from collections import defaultdict
 from contextlib import suppress
-from pathlib import Path
+
+import psutil
 
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 """What the kernel counts processor time in."""
-_PROC = Path("/proc")
-_DECODES = b"essp_engine.decoding.child"
+_DECODES = "essp_engine.decoding.child"
 _LANE = re.compile(r"-lane-\d+$")
 _FEEDS = re.compile(r"^essp-(?:intake|load|release|device-feed)-(.+?)(?:_\d+)?$")
 _ASIDE = frozenset((threading.main_thread().name, "aggregator"))
@@ -33,17 +33,17 @@ def cpu_by_part() -> dict[str, float]:
     names = {thread.native_id: thread.name for thread in threading.enumerate()}
     used: dict[str, float] = defaultdict(float)
     trainers = sorted(name for name in names.values() if name.startswith("trainer."))
-    for task in (_PROC / "self" / "task").iterdir():
-        name = names.get(int(task.name))
+    process = psutil.Process()
+    for thread in process.threads():
+        name = names.get(thread.id)
         parts = trainers if name is None else [part_of(name)]  # without a name: torch's threads, of all trainers
         for part in parts:
-            with suppress(OSError):  # it has ended meanwhile
-                used[part] += _seconds(task / "stat")[0] / len(parts)
-    for process in _PROC.glob("[0-9]*"):
-        with suppress(OSError):
-            seconds, parent = _seconds(process / "stat")
-            if parent == os.getpid() and _DECODES in (process / "cmdline").read_bytes():
-                used["decoder"] += seconds
+            used[part] += (thread.user_time + thread.system_time) / len(parts)
+    for child in process.children():
+        with suppress(psutil.Error):  # it has ended meanwhile
+            if _DECODES in child.cmdline():
+                times = child.cpu_times()
+                used["decoder"] += times.user + times.system
     for aside in _ASIDE:
         used.pop(aside, None)
     return used
@@ -57,9 +57,3 @@ def part_of(thread: str) -> str:
         return f"feed.{feeds[1]}"
     name = _LANE.sub("", thread)
     return name if name == "decoder" or name.startswith(("extractor.", "trainer.")) else "master"
-
-
-def _seconds(stat: Path) -> tuple[float, int]:
-    """Processor time of a thread or process, and the process that started it."""
-    fields = stat.read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) * TICK_S, int(fields[1])

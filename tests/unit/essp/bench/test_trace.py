@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from essp.bench.accesses import FILE_COLUMNS, Accesses, NotedStore, write_files_csv
-from essp.bench.proc import Cores, Disk, Process
+from essp.bench.machine import Cores, Disk, Process
 from essp.bench.trace import COLUMNS, Counters, Mark, StoreCounters, Trace, sample_between, write_csv
 from essp.bench.trace_plot import picture
 from essp_common.errors import ConfigError
