@@ -47,15 +47,15 @@ def test_a_job_goes_where_the_table_says(adapters: Adapters, fleet: Fleet) -> No
     job = master._jobs["small"]
     with pytest.raises(KeyError):
         job.hand_on()
-    assert job.run_state is RunState.ACTIVE, "a run that has not ended keeps its history"
+    assert (job.run_state, job.state) == (RunState.ACTIVE, JobState.RUNNING), "it keeps its history until it ends"
     master.stop("small")
-    assert job.run_state is RunState.ENDED
+    assert (job.run_state, job.state) == (RunState.ENDED, JobState.STOPPED)
     job.hand_on()
-    assert not job.run_state.writes_history
+    handed_on = job.run_state
     with pytest.raises(KeyError):
         job.lose_history()
     job.take_back()
-    assert job.run_state.writes_history
+    assert (handed_on, job.run_state) == (RunState.HANDED_ON, RunState.ENDED)
     job.lose_history()
     job.take_back()
     assert (job.run_state, job.state) == (RunState.UNRECORDED, JobState.STOPPED)
@@ -67,6 +67,6 @@ def test_a_job_that_another_master_takes_leaves_its_history_to_it(adapters: Adap
     master.start(fleet.job)
     master.change("small", {"epochs": 3})
     job = master._jobs["small"]
-    assert job.run_state is RunState.ENDING
+    assert job.run_state.makes_way
     assert job.yield_to(2, 0.0) is not None
     assert (job.run_state, job.state, job.extension) == (RunState.FENCED, JobState.STOPPED, None)
