@@ -30,10 +30,8 @@ Guarantees:
   same way, and `request_rebuild` reports those that the consumer finds damaged.
 - Bytes that a worker of another release has stored (`OtherRelease`) are asked for as a clip that has not come: during
   an upgrade that may happen to a clip any number of times, and is not held against it.
-- If the next clip has not come for `_PATIENCE_S`, the intake asks for it, and for the gaps among the clips behind it. A
-  master that holds such a clip for made or trained has it made again; one that is still having it made does nothing. It
-  also reports the clips that it released last once more, since one whose report was lost may occupy what the next clip
-  needs. So no lost message or report holds a consumer up for ever.
+- If the next clip has not come for long, the intake asks for it, so that no lost message or report holds a consumer up
+  for ever (`reports.py`).
 - A message of the next run of the job is left for the intake of that run, uncommitted: what this one reported about it
   would count for nothing.
 
@@ -48,50 +46,28 @@ missing, and made again. `finish` does both at once.
 
 from __future__ import annotations
 
-import logging
 import time
-from collections import Counter, defaultdict, deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
 from essp_common import topics
 from essp_common.bus.port import Bus, Record
 from essp_common.cache.port import Buffer, FrameCache
 from essp_common.errors import BadFrames, CacheMiss, EsspError, OtherRelease
-from essp_common.failures import shortened, stage_named
 from essp_common.job.position import Position
 from essp_common.messages.parsing import BadMessage, parsed, refuse
-from essp_common.pb.v1.messages_pb2 import (
-    LOST,
-    ClipReady,
-    ClipRef,
-    Failed,
-    FeatureReady,
-    PhasePlan,
-    Progress,
-    Purpose,
-    Recipe,
-    Trained,
-)
+from essp_common.pb.v1.messages_pb2 import ClipReady, ClipRef, FeatureReady, PhasePlan, Progress, Recipe
 from essp_common.runtime import ids
 from essp_engine.intake.fetching import Fetching
 from essp_engine.intake.reorder_buffer import Put, ReorderBuffer
-
-log = logging.getLogger(__name__)
+from essp_engine.intake.reports import LOOK_AHEAD, IntakeReports
 
 _POLL_RECORDS = 256
 _TOGETHER, _TOGETHER_ELSEWHERE = 2, 4
 """Clips that are handed to a reading thread at once: if it reads them itself, and if another process does that for it.
 """
-_LOOK_AHEAD = 256
-"""How many clips are looked up when one is gone, or asked for when one is late: about as many as decoders make while
-one clip goes through all services."""
-_PATIENCE_S = 30.0
-"""For how long a clip is waited for before it is asked for: longer than most clips are on their way. It is harmless to
-ask for one that is."""
-
 
 Read = Callable[[FrameCache, str, int], Any]
 """From the cache, by key and size in bytes: a stored value, or what the consumer needs of it. May raise `BadFrames`."""
@@ -260,12 +236,9 @@ class OrderedIntake:
         self._phase_of = {(plan.purpose, plan.epoch): i for i, plan in enumerate(self._phases)}
         self._buffer: ReorderBuffer[_Arrival] = ReorderBuffer([p.clips for p in phases], start, options.owns)
         self._clock = clock
-        self._awaited: tuple[Position, float] | None = None
-        """The clip that is late, and since when it has been waited for; that time begins again with each request."""
-        self._logged: Position | None = None
-        """The last clip that the log says was asked for."""
-        self._released: deque[ClipRef] = deque(maxlen=_LOOK_AHEAD)
-        """The last clips that were reported as trained."""
+        self._reports = IntakeReports(
+            self._phases, options.job, options.consumer, options.stream, options.worker, options.fence
+        )
         self._undecided: list[_Arrival] = []
         """Messages of which it is not known yet whether they are of this run."""
         self._dropped: deque[_Dropped] = deque()
@@ -309,13 +282,13 @@ class OrderedIntake:
             self._poll(timeout_s)
             taken = self._take_waiting()
         if taken is None:
-            self._ask_if_late()
+            self._publish(self._reports.late(self._buffer.next, self._buffer.missing(), self._clock()))
         return taken
 
     def request_rebuild(self, item: Delivery, reason: str) -> None:
         """The bytes of the clip that was taken last are damaged: have them made again, and take the clip once more."""
         self._cache.ack(item.key, self._options.consumer)
-        self._make_again(item.clip, item.record, reason, 0)
+        self._make_again(item.clip, item.record, reason)
         self._buffer.await_again(Position(item.phase_index, item.clip.index))
 
     def release(self, items: Iterable[Delivery]) -> None:
@@ -325,9 +298,7 @@ class OrderedIntake:
             self._buffer.release(Position(item.phase_index, item.clip.index))
         clips = [item.clip for item in items if not item.skipped]
         self._cache.ack_all([item.key for item in items if not item.skipped], self._options.consumer)
-        self._report_trained(clips)
-        if clips:
-            self._bus.flush()
+        self._publish(self._reports.trained(clips))
 
     def commit(self, records: Iterable[Record]) -> None:
         """These, which may be `bare`, need no redelivery."""
@@ -344,12 +315,7 @@ class OrderedIntake:
 
         For a consumer whose state is older than what it had committed.
         """
-        for phase_index, plan in enumerate(self._phases):
-            for index in filter(self.owns, range(plan.clips)):
-                if start <= Position(phase_index, index) < stop:
-                    clip = ClipRef(job=self._options.job, purpose=plan.purpose, epoch=plan.epoch, index=index)
-                    self._report_lost(clip, "the checkpoint that was trained with it is damaged", 0)
-        self._bus.flush()
+        self._publish(self._reports.rebuild(start, stop, self.owns))
 
     def close(self) -> None:
         """Leave the group; what is not committed is delivered again."""
@@ -371,7 +337,7 @@ class OrderedIntake:
                 return None
             except BadFrames as error:
                 self._cache.ack(arrival.key, self._options.consumer)
-                self._make_again(arrival.clip, arrival.record, f"{arrival.key}: {error}", 0)
+                self._make_again(arrival.clip, arrival.record, f"{arrival.key}: {error}")
                 self._buffer.discard(self._buffer.next)
                 return None
         position = self._buffer.take()
@@ -401,56 +367,22 @@ class OrderedIntake:
     def _missed(self, arrival: _Arrival, miss: CacheMiss) -> None:
         """The bytes of the next clip are gone: have them made again, and also those of clips behind it that are gone.
         New messages will replace the present ones."""
-        gone = [one for one in self._upcoming(_LOOK_AHEAD) if one is arrival or not self._cache.holds(one.key)]
+        gone = [one for one in self._upcoming(LOOK_AHEAD) if one is arrival or not self._cache.holds(one.key)]
         awaited = isinstance(miss, OtherRelease)
-        for one in gone:
-            reason = str(miss) if one is arrival else f"{one.key} is not in the cache"
-            self._report_lost(one.clip, reason, one.fence, awaited)
-        self._bus.flush()
+        self._publish(
+            self._reports.lost(
+                one.clip, str(miss) if one is arrival else f"{one.key} is not in the cache", one.fence, awaited
+            )
+            for one in gone
+        )
         phase_index = self._buffer.next.phase_index
         for one in gone:
             self._done(one.record)
             self._buffer.discard(Position(phase_index, one.clip.index))
 
-    def _ask_if_late(self) -> None:
-        """The next clip is not there: ask for it, once it has been waited for long enough."""
-        now_s, position = self._clock(), self._buffer.next
-        if self._awaited is None or self._awaited[0] != position:
-            self._awaited = position, now_s
-        elif now_s - self._awaited[1] >= _PATIENCE_S:
-            self._awaited = position, now_s
-            self._ask_for_missing(position)
-
-    def _ask_for_missing(self, position: Position) -> None:
-        """Ask for the next clip, and for the gaps among the clips behind it."""
-        plan, missing = self._phases[position.phase_index], list(islice(self._buffer.missing(), _LOOK_AHEAD))
-        if position != self._logged:
-            self._logged = position
-            purpose, epoch = Purpose.Name(plan.purpose).lower(), plan.epoch + 1
-            what = f"clip {position.index} of {purpose} {epoch}, and {len(missing) - 1} behind it"
-            log.info("%s: waits for %s; asks for it", self._options.consumer, what)
-        for place in missing:
-            clip = ClipRef(job=self._options.job, purpose=plan.purpose, epoch=plan.epoch, index=place.index)
-            self._report_lost(clip, "no message has come that it is there", 0, awaited=True)
-        self._report_trained(list(self._released), again=True)
-        self._bus.flush()
-
-    def _make_again(self, clip: ClipRef, record: Record, reason: str, fence: int) -> None:
-        self._report_lost(clip, reason, fence)
-        self._bus.flush()
+    def _make_again(self, clip: ClipRef, record: Record, reason: str) -> None:
+        self._publish([self._reports.lost(clip, reason)])
         self._done(record)
-
-    def _report_lost(self, clip: ClipRef, reason: str, fence: int, awaited: bool = False) -> None:
-        failed = Failed(
-            clip=clip,
-            stage=stage_named(ids.service_of(self._options.consumer)),
-            reason=shortened(reason),
-            kind=LOST,
-            stream=self._options.stream,
-            consumer=self._options.consumer,
-            awaited=awaited,
-        )
-        self._report(Progress(failed=failed, fence=fence))
 
     def _poll(self, timeout_s: float) -> None:
         undecided, self._undecided = self._undecided, []
@@ -524,8 +456,7 @@ class OrderedIntake:
         while self._dropped:
             arrival, ack, trained = self._dropped[0]
             if trained:
-                self._report_trained([arrival.clip])
-                self._bus.flush()
+                self._publish(self._reports.trained([arrival.clip]))
             if ack and arrival.key:
                 self._cache.ack(arrival.key, self._options.consumer)
             self._done(arrival.record)
@@ -537,30 +468,14 @@ class OrderedIntake:
         latest = self._in_hand[record.partition].pop(record.offset, record.delivery)
         self._subscription.done(record if latest == record.delivery else replace(record, delivery=latest))
 
-    def _report_trained(self, clips: Iterable[ClipRef], again: bool = False) -> None:
-        by_phase: dict[tuple[Purpose, int], list[ClipRef]] = defaultdict(list)
-        for clip in clips:
-            by_phase[clip.purpose, clip.epoch].append(clip)
-        for (purpose, epoch), done in by_phase.items():
-            attempts = [clip.attempt for clip in done]
-            trained = Trained(
-                job=self._options.job,
-                purpose=purpose,
-                epoch=epoch,
-                consumer=self._options.consumer,
-                indices=[clip.index for clip in done],
-                attempts=attempts if any(attempts) else (),
-                again=again,
-            )
-            self._report(Progress(trained=trained))
-            if not again:
-                self._released += done
-
-    def _report(self, progress: Progress) -> None:
-        progress.job = self._options.job
-        progress.worker = self._options.worker
-        progress.fence = progress.fence or self._options.fence
-        self._bus.publish(topics.PROGRESS, self._options.job.encode(), progress.SerializeToString())
+    def _publish(self, reports: Iterable[Progress]) -> None:
+        """Report these durably to the master."""
+        published = False
+        for report in reports:
+            self._bus.publish(topics.PROGRESS, self._options.job.encode(), report.SerializeToString())
+            published = True
+        if published:
+            self._bus.flush()
 
 
 def _parse_clip(record: Record, options: IntakeOptions) -> _Arrival | None:

@@ -24,6 +24,7 @@ from essp_master.pools.observe_only import ObserveOnlyDriver
 from essp_master.pools.port import PoolDriver
 from essp_master.pools.processes import ProcessDriver
 from essp_master.pools.reconciler import Reconciler
+from essp_master.pools.rule_book import PoolRuleBook
 from essp_master.pools.rules import PoolRules
 from essp_master.pools.trainer_ranks import TrainerRanks
 from essp_master.pools.worker_registry import WorkerRegistry
@@ -108,18 +109,21 @@ class MasterProcess:
         driver = open_driver(settings, master.worker_registry, self._program)
         trainer_ranks = TrainerRanks(driver, settings.ranks) if settings.ranks else None
         master.conditions.add(driver.troubles)
+        book = PoolRuleBook(
+            PoolRules(state),
+            tables.extractors if tables else dict,
+            tables.trainers if tables and trainer_ranks else dict,
+        )
         reconciler = Reconciler(
             driver,
             master.worker_registry,
             master.pool_demands,
-            tables.extractors if tables else dict,
+            book,
             trainer_ranks,
             conditions=lambda: master.conditions.present,
             jobs_known=lambda: master.recovered,
-            rules=PoolRules(state),
-            trainers=tables.trainers if tables else dict,
         )
-        master.conditions.add(reconciler.troubles)
+        master.conditions.add(book.troubles)
         self._front.app = create_app(master, settings, tables, reconciler)
         return master, reconciler
 

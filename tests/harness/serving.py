@@ -18,6 +18,7 @@ from essp_master.api.server import ApiServer
 from essp_master.config import MasterSettings
 from essp_master.pools.observe_only import ObserveOnlyDriver
 from essp_master.pools.reconciler import Reconciler
+from essp_master.pools.rule_book import PoolRuleBook
 from essp_master.service import Master
 from tests.harness.fleet import Fleet, adapters_in, make_job, master_over, run_to_rest
 from tests.harness.running import running
@@ -39,7 +40,9 @@ def whole_app(master: Master, folder: Path, settings: MasterSettings) -> Starlet
     """An API with all of its parts: registrations, which lie in this folder, and pools, which nobody scales."""
     tables = Registrations(open_store((folder / "state").as_uri()), ["registry.example/"])
     driver = ObserveOnlyDriver(master.worker_registry)
-    reconciler = Reconciler(driver, master.worker_registry, master.pool_demands, tables.extractors)
+    reconciler = Reconciler(
+        driver, master.worker_registry, master.pool_demands, PoolRuleBook(extractors=tables.extractors)
+    )
     return create_app(master, settings, tables, reconciler)
 
 

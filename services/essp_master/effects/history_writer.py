@@ -31,6 +31,7 @@ from essp_common.runtime.threads import guarded
 from essp_master.config import MasterSettings
 from essp_master.job.job import Job
 from essp_master.job.lost_history import contents
+from essp_master.job.run_state import RunState
 from essp_master.status.status_view import status_of
 
 log = logging.getLogger(__name__)
@@ -122,7 +123,7 @@ class HistoryWriter:
             return False
         if any(lost.job == job.name for lost in list(self._lost)):
             return False
-        return not job.recorder.pending or job.fenced or job.unrecorded or job.handed_on
+        return not (job.recorder.pending and job.run_state.writes_history)
 
     def forget(self, job: str) -> None:
         """Nothing more is written of a job."""
@@ -139,11 +140,9 @@ class HistoryWriter:
             return
         jobs = list(jobs)
         self._handled[:0], self._left_over = self._left_over, ()
-        if any(job.fenced for job in jobs):
+        if any(job.run_state is RunState.FENCED for job in jobs):
             self._handled.clear()  # the other master accounts for these messages, which no history of this one holds
-        noted = [
-            job for job in jobs if job.recorder.pending and not job.fenced and not job.unrecorded and not job.handed_on
-        ]
+        noted = [job for job in jobs if job.recorder.pending and job.run_state.writes_history]
         due = now or self._clock() >= self._due_s or any(job.recorder.urgent for job in noted)
         if noted and not due:
             return

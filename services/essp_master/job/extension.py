@@ -29,8 +29,6 @@ class Extension:
         self.goal = goal
         """The job as the next run has it."""
         self._trainers = tuple(trainers)
-        self.closed = False
-        """The run is over: what still comes of it counts for nothing."""
         self._began_s = now_s
         self._left: set[str] = set()
 
@@ -42,11 +40,10 @@ class Extension:
         """The trainers that have not said that they left. `finals`: those that are done."""
         return [name for name in self._trainers if name not in self._left and name not in finals]
 
-    def look(self, up: Collection[str], finals: Collection[str], now_s: float) -> bool:
+    def has_closed(self, up: Collection[str], finals: Collection[str], now_s: float) -> bool:
         """Whether the run is over now. `up`: the pools with a worker."""
         lacking, waited_s = self.lacking(finals), now_s - self._began_s
         if waited_s >= _SIGN_OF_LIFE_S:
             job = self.goal.spec.name
             lacking = [name for name in lacking if ids.trainer_pool(job, name) in up]
-        self.closed = self.closed or not lacking or waited_s >= _PATIENCE_S
-        return self.closed
+        return not lacking or waited_s >= _PATIENCE_S

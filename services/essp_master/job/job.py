@@ -2,6 +2,7 @@
 
     run         what the master owns of it: specification, fence, history
     life        its state, and since when
+    run_state   whether this run ends for the next one, and who writes its history
     changes     what people have changed of it while it ran
     extension   that it gets more epochs or trainers, and its run ends
     recorder    the ledger, every change of which the recorder makes and notes for the history
@@ -58,6 +59,7 @@ from essp_master.job.handshake import Handshake
 from essp_master.job.life import JobLife
 from essp_master.job.recorder import Recorder
 from essp_master.job.run import Run
+from essp_master.job.run_state import RunEvent, RunState, after
 from essp_master.job.stall_watch import StallWatch
 from essp_master.ledger.ledger import Ledger
 
@@ -99,22 +101,18 @@ class Job:
         )
         self.reporter = EventReporter(spec.name, phases, events)
         self.stored = StoredClips(spec, phases)
-        self.fenced = False
-        """Another master has taken it."""
-        self.unrecorded = False
-        """A segment of its history could not be made or written; none follows, as there would be a gap."""
+        self.run_state = RunState.ACTIVE
         self.extension: Extension | None = None
-        """It gets more epochs or trainers, and this run of it ends; None: neither."""
-        self.handed_on = False
-        """Its next run may have begun: this one writes no history any more."""
+        """What it gets, and which trainers have left, while `run_state.makes_way`; otherwise None."""
         self.ended_s = -math.inf
         """When it ended, by the master's clock."""
         self.leftovers = False
-        """It has ended, and workers may have stored bytes for it since."""
+        """It has ended, and workers may have stored bytes for it since. No `run_state`: this is about the cache."""
         self._heard_s: dict[str, float] = {}
         """When each loop last gave a sign of life."""
         self._handshake: Handshake | None = None
-        """Until it begins; None: nothing holds it back."""
+        """Until it begins; None: nothing holds it back. No `run_state`: a run that ends for the next one may still wait
+        for workers, which that one needs, too."""
         self._stall_watch = StallWatch(now_s)
         self._handover = Handover(run.continued is not None)
         self._recall()
@@ -187,7 +185,8 @@ class Job:
         if not self.life.enter(wanted, now_s, reason):
             return False
         if wanted.ended:
-            self.extension, self.handed_on = None, False
+            self._go(RunEvent.END)
+            self.extension = None
         self._stall_watch.restarted(now_s)
         if wanted is JobState.RUNNING:
             self.activity.goes_on(now_s)
@@ -228,6 +227,7 @@ class Job:
     def extend(self, goal: Preflight, now_s: float) -> None:
         """End this run, so that another one can begin with the epochs and trainers of `goal`, which are more."""
         before = self.goal
+        self._go(RunEvent.EXTEND)
         if self.extension is None:
             self.extension = Extension(self.spec.trainers, goal, now_s)
             self.recorder.pause()
@@ -242,17 +242,19 @@ class Job:
 
     def has_closed(self, up: Collection[str], now_s: float) -> bool:
         """Whether this run is over for another one. `up`: the pools with a worker."""
-        if self.extension is None or not self.extension.look(up, self.ledger.finals, now_s):
+        extension, closed = self.extension, self.run_state.closed
+        if extension is None or not (closed or extension.has_closed(up, self.ledger.finals, now_s)):
             return False
+        self._go(RunEvent.CLOSE)
         self.recorder.urgent = True
         return True
 
     def yield_to(self, fence: int, now_s: float) -> Fenced | None:
         """Leave the job to another master if this fence is higher than its own; the error says so."""
-        if fence <= self.run.fence or self.state.ended or self.handed_on:
+        if fence <= self.run.fence or self.state.ended or self.run_state is RunState.RENEWING:
             return None
+        self._go(RunEvent.YIELD)
         self.enter(JobState.STOPPED, now_s, "another master has taken the job over")
-        self.fenced = True
         return Fenced(
             f"another master has taken job {self.name} over (its fence is {fence}, this one's {self.run.fence}); "
             "only one master may run on a bus, so this one leaves",
@@ -318,7 +320,7 @@ class Job:
 
     def resume(self) -> Sequence[Instruction]:
         """Issue again."""
-        if self._handshake is not None or self.extension is not None:
+        if self._handshake is not None or self.run_state.makes_way:
             return ()
         return [*self.recorder.resume(), *self._hand_over()]
 
@@ -328,7 +330,7 @@ class Job:
 
     def has_stalled(self, now_s: float, stall_s: float) -> bool:
         """Clips are outstanding, and nothing was reported for long."""
-        if self.extension is not None:
+        if self.run_state.makes_way:
             return False
         return self.works and self.ledger.outstanding > 0 and self._stall_watch.has_stalled(now_s, stall_s)
 
@@ -351,7 +353,7 @@ class Job:
         return out
 
     def _hand_over(self) -> Sequence[Instruction]:
-        works = self.works and self.extension is None
+        works = self.works and not self.run_state.makes_way
         return self.recorder.issue_inherited() if self._handover.is_due(works) else ()
 
     # --- what comes in ---
@@ -418,7 +420,7 @@ class Job:
 
     def _leave(self, progress: Progress, extension: Extension) -> Sequence[Instruction]:
         """A message while the run ends: what trainers still do counts for their checkpoints only, as after a stop."""
-        if extension.closed:
+        if self.run_state.closed:
             return ()
         match progress.WhichOneof("event"):
             case "left":
@@ -450,6 +452,18 @@ class Job:
 
     # --- its history ---
 
+    def hand_on(self) -> None:
+        """A later run is about to begin: this one writes no history any more. All that it noted has to be written."""
+        self._go(RunEvent.HAND_ON)
+
+    def take_back(self) -> None:
+        """That run has not begun: this one writes its history again."""
+        self._go(RunEvent.TAKE_BACK)
+
+    def lose_history(self) -> None:
+        """A segment could not be made or written: none follows."""
+        self._go(RunEvent.LOSE)
+
     def swept(self, stray_keys: int) -> None:
         """The cache was searched after the job's end, and what was found freed; again until nothing is found."""
         self.leftovers |= stray_keys > 0
@@ -464,6 +478,9 @@ class Job:
         segment.failures.extend(self.reporter.failures.values())
         segment.changes.extend(self.changes.made)
         return segment
+
+    def _go(self, event: RunEvent) -> None:
+        self.run_state = after(self.run_state, event)
 
     def _continue(self, segment: HistorySegment) -> None:
         """Be as the job of the previous master was."""

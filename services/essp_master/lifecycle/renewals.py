@@ -70,7 +70,7 @@ class Renewals:
         if not job.has_closed(up, now_s) or not runner.history.holds_all_of(job):
             return
         thread = guarded("essp-renew", partial(self._renew, job, job.extension.goal, Origin.of_run(job)))
-        job.handed_on = True
+        job.hand_on()
         runner.jobs.hold(job.name)
         self._threads[job.name] = thread
         thread.start()
@@ -96,7 +96,7 @@ class Renewals:
             self._again_s[name] = runner.clock() + _AGAIN_S
         except Fenced as error:
             with runner.lock:
-                before.handed_on = False
+                before.take_back()
                 runner.yield_to(before, error.fence)
         except Exception as error:
             log.exception("job %s: cannot go on with more", name, extra={"job_id": name})

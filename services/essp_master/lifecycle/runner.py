@@ -259,8 +259,8 @@ class JobRunner:
                     with self.isolated(job):
                         self.yield_to(job, lost.error.fence)
                 else:
-                    job.unrecorded = True
                     with self.isolated(job):
+                        job.lose_history()
                         self._tell_of_lost(job, f"its history cannot be written: {lost.error}; it lacks {lost.part}")
             if self.outbox.empty:
                 self.history.write(self.jobs, now)

@@ -166,7 +166,7 @@ class JobStarter:
         except BaseException:
             with runner.lock:
                 for job in ended:
-                    job.handed_on = False
+                    job.take_back()
             raise
 
     def _hand_on(self, ended: Sequence[Job]) -> bool:
@@ -174,7 +174,7 @@ class JobStarter:
         with self._runner.lock:
             written = all(map(self._runner.history.holds_all_of, ended))
             for job in ended if written else ():
-                job.handed_on = True
+                job.hand_on()
         return written
 
     def _announce(self, job: Job, command: Control | None) -> None:

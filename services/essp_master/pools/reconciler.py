@@ -4,9 +4,9 @@ Bounds set by hand (`set`) or by a registration take effect at once; the autosca
 Drift and dead workers are repaired as soon as the driver sees them. Every change is recorded with its reason in a
 sentence.
 
-The store of rules and registrations may let whoever asks it wait for a minute, and so may the platform. The store is
-asked without the lock, and people are told of pools without it: neither keeps anybody who does not need it. What it
-holds that cannot be read is a condition; pools are kept by what could be read.
+What holds for each pool is in the rule book (`rule_book.py`). Its store may let whoever asks it wait for a minute, and
+so may the platform. The store is asked without the lock, and people are told of pools without it: neither keeps anybody
+who does not need it.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from pydantic import BaseModel, ConfigDict
 
-from essp_common.errors import ConfigError, EsspError, NotFound, PermanentError, TransientError
+from essp_common.errors import ConfigError, EsspError, NotFound, PermanentError
 from essp_common.quantities import counted
 from essp_common.runtime import ids
-from essp_common.runtime.conditions import Condition, Subject
+from essp_common.runtime.conditions import Condition
 from essp_common.runtime.troubles import Kind
 from essp_engine.registrations import ExtractorRow, TrainerRow
 from essp_master.pools.autoscaler import Autoscaler, Decision, Limits, Saturation
 from essp_master.pools.load import PoolRates, loads
 from essp_master.pools.port import CannotNow, PoolDriver, PoolSize, TrainingKey
-from essp_master.pools.rules import PoolRule, PoolRules
+from essp_master.pools.rule_book import PoolRuleBook, Registered
+from essp_master.pools.rules import PoolRule
 from essp_master.pools.trainer_ranks import TrainerRanks
 from essp_master.pools.worker_registry import PoolState, WorkerRegistry
 from essp_master.status.pool_demand import PoolDemand
@@ -41,8 +41,6 @@ log = logging.getLogger(__name__)
 PERIOD_S = 10.0
 _SETTLE_S = 0.5
 """Changes come in bursts: one look covers those within so long."""
-_SILENT_S = 60.0
-"""How long a store that did not answer is not asked again for what people said of pools."""
 _KEPT = 2000
 _SHARED = (Kind.BUS_SILENT, Kind.BUS_STALLED, Kind.CACHE_SILENT)
 """Conditions of servers that all pools use."""
@@ -79,14 +77,6 @@ class PoolEvent(_Plain):
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Registered:
-    extractors: Mapping[str, ExtractorRow]
-    """By feature."""
-    trainers: Mapping[str, TrainerRow]
-    """By name; empty where the master starts none."""
-
-
 class Reconciler:
     """Implements `essp_common.runtime.service.Service`; what people call is thread-safe."""
 
@@ -97,40 +87,27 @@ class Reconciler:
         driver: PoolDriver,
         worker_registry: WorkerRegistry,
         jobs: Callable[[], Sequence[PoolDemand]],
-        extractors: Callable[[], Mapping[str, ExtractorRow]] = dict,
+        book: PoolRuleBook | None = None,
         trainer_ranks: TrainerRanks | None = None,
         period_s: float = PERIOD_S,
         clock: Callable[[], float] = time.monotonic,
         conditions: Callable[[], Sequence[Condition]] = tuple,
         jobs_known: Callable[[], bool] = lambda: True,
-        rules: PoolRules | None = None,
-        trainers: Callable[[], Mapping[str, TrainerRow]] = dict,
     ) -> None:
-        """`jobs`: their demand. `jobs_known`: whether these are all; until then no ranks are divided. `extractors`,
-        `trainers`: registered ones. `trainer_ranks`: divides the ranks; None: the master starts no trainers.
-        `conditions`: what keeps ESSP from working. `rules`: what people said of pools, also to masters before; None:
-        nothing yet."""
+        """`jobs`: their demand. `jobs_known`: whether these are all; until then no ranks are divided. `book`: the rules
+        of the pools; None: the bounds that they were made with. `trainer_ranks`: divides the ranks; None: the master
+        starts no trainers. `conditions`: what keeps ESSP from working."""
         self._conditions = conditions
         self._jobs_known = jobs_known
         self._driver = driver
         self._registry = worker_registry
         self._jobs = jobs
-        self._extractors = extractors
-        self._trainers = trainers
+        self._book = PoolRuleBook() if book is None else book
         self._trainer_ranks = trainer_ranks
         self._period_s = period_s
         self._clock = clock
         self._autoscaler = Autoscaler()
         self._rates = PoolRates()
-        self._rules = rules or PoolRules(None)
-        self._of_registrations: dict[str, PoolRule] = {}
-        self._registered: dict[str, ExtractorRow] = {}
-        self._wanted: _Registered | None = None
-        """What is registered, as it was read last; None: it never was."""
-        self._damaged: tuple[str, ...] = ()
-        """What in the store cannot be read, and what to do."""
-        self._look_up_s = 0.0
-        """Not before this is the store asked again that did not answer."""
         self._removed: Set[str] = set()
         self._decisions: dict[str, Decision] = {}
         self._reported: dict[str, tuple[int, int]] = {}
@@ -167,9 +144,9 @@ class Reconciler:
 
     def repair(self) -> None:
         """Repair what differs from the last decision; decide nothing else."""
-        self._repair(self._look_up())
+        self._repair(self._book.look_up())
 
-    def _repair(self, registered: _Registered | None) -> None:
+    def _repair(self, registered: Registered | None) -> None:
         if registered is not None:
             self._forget_rules_of_removed(registered.extractors)
         with self._lock:
@@ -184,7 +161,7 @@ class Reconciler:
 
     def step(self) -> None:
         """Look once, and do what is to be done."""
-        registered = self._look_up()
+        registered = self._book.look_up()
         self._repair(registered)
         with self._lock:
             now_s = self._clock()
@@ -216,8 +193,7 @@ class Reconciler:
 
     def rule(self, pool: str, size: PoolSize | None = None) -> PoolRule:
         """The bounds of a pool: as people or a registration set them, else as it was made."""
-        made = PoolRule() if size is None else PoolRule(min=size.min, max=size.max)
-        return self._rules.of(pool) or self._of_registrations.get(pool, made)
+        return self._book.rule(pool, size)
 
     def set(self, pool: str, rule: PoolRule, by: str) -> None:
         """Set the bounds of a pool, or a fixed size; they outlive this master. Raises `NotFound`, `ConfigError`."""
@@ -226,23 +202,15 @@ class Reconciler:
             raise NotFound(f"there is no pool {pool!r}; there are: {', '.join(sorted(sizes)) or 'none'}")
         if ids.is_training(pool):
             raise ConfigError(f"{pool}: the master divides ranks itself; ESSP_RANKS sets their number")
-        self._rules.set(pool, rule, by)
-        lasts = "" if self._rules.lasting else " until this master ends; ESSP_STATE would keep it"
+        self._book.set(pool, rule, by)
+        lasts = "" if self._book.lasting else " until this master ends; ESSP_STATE would keep it"
         self._follow_rule(pool, f"{by} set it to {rule.model_dump_json()}{lasts}")
 
     def reset(self, pool: str, by: str) -> None:
         """Forget what people said of a pool: it gets the bounds that it was made with. Raises `NotFound`."""
-        if self._rules.of(pool) is None:
+        if not self._book.forget(pool, by):
             raise NotFound(f"nobody has set pool {pool!r}; it has the bounds that it was made with")
-        self._rules.set(pool, None, by)
         self._follow_rule(pool, f"{by} gave it back the bounds that it was made with")
-
-    def troubles(self) -> Mapping[Subject, str]:
-        """What was written for pools and cannot be read. Waits for nothing."""
-        if not self._damaged:
-            return {}
-        meanwhile = "until then pools are kept by what could be read, and no such setting can be changed"
-        return {(Kind.STATE_DAMAGED, ids.MASTER): f"{'; '.join(self._damaged)}; {meanwhile}"}
 
     def events(self) -> list[PoolEvent]:
         """Changes, newest last."""
@@ -295,30 +263,9 @@ class Reconciler:
             self._seen = ()
             log.warning("pools: %s; trying again", error)
 
-    def _look_up(self) -> _Registered | None:
-        """Read what people said of pools, and what is registered. While the store does not answer, or what it holds
-        cannot be read, what was read last holds. None: what is registered was never read."""
-        if self._wanted is None or self._clock() >= self._look_up_s:
-            try:
-                self._damaged = tuple(filter(None, map(_damage, (self._rules.follow, self._read_registered))))
-            except TransientError as error:
-                if self._wanted is None and not self._damaged:
-                    raise
-                self._look_up_s = self._clock() + _SILENT_S
-                log.warning("pools: %s; what was registered and set until now holds", error)
-        return self._wanted
-
-    def _read_registered(self) -> None:
-        trainers = self._trainers() if self._trainer_ranks else {}
-        self._wanted = _Registered(dict(self._extractors()), dict(trainers))
-
     def _follow_registrations(self, wanted: Mapping[str, ExtractorRow]) -> None:
-        for feature, row in wanted.items():
-            if self._registered.get(feature) != row:
-                self._add(feature, row)
-        for feature in set(self._registered) - set(wanted):
-            del self._registered[feature]
-            self._of_registrations.pop(ids.extractor_pool([feature]), None)
+        for row in self._book.follow(wanted):
+            self._add(row)
         removed = self._unregistered(wanted)
         for pool in sorted(removed):
             self._driver.remove(pool)
@@ -333,43 +280,35 @@ class Reconciler:
 
     def _forget_rules_of_removed(self, wanted: Mapping[str, ExtractorRow]) -> None:
         for pool in sorted(self._unregistered(wanted) - self._removed):
-            if self._rules.of(pool) is not None:
-                with suppress(ConfigError):  # rules that cannot be read are kept as they are
-                    self._rules.set(pool, None, "the master")
+            with suppress(ConfigError):  # rules that cannot be read are kept as they are
+                self._book.forget(pool, "the master")
 
-    def _add(self, feature: str, row: ExtractorRow) -> None:
+    def _add(self, row: ExtractorRow) -> None:
         """Have a pool for what is registered; one that is refused does not stop the others."""
-        pool = ids.extractor_pool([feature])
+        pool = ids.extractor_pool([row.name])
         try:
             self._driver.add_extractor(row)
         except (PermanentError, ConfigError, CannotNow) as error:
-            if self._refused.get(feature) != str(error):
-                self._refused[feature] = str(error)
+            if self._refused.get(pool) != str(error):
+                self._refused[pool] = str(error)
                 self._report(pool, f"{row.image} cannot be run: {error}")
             return
-        self._refused.pop(feature, None)
-        self._registered[feature] = row
-        self._of_registrations[pool] = PoolRule(min=row.min, max=row.max)
-        self._report(pool, f"{row.image} is registered for {feature}; at least {row.min} workers")
+        self._refused.pop(pool, None)
+        self._book.adopt(pool, row)
+        self._report(pool, f"{row.image} is registered for {row.name}; at least {row.min} workers")
 
     def _bounded(self, pool: str, size: PoolSize) -> int:
         """The allowed size that is nearest to the present one. `TrainerRanks` sets the size of trainers."""
         if ids.is_training(pool):
             return size.replicas
-        limits = self._limits(pool, size)
+        limits = self._book.limits(pool, size)
         return min(max(size.replicas, limits.min), limits.max)
-
-    def _limits(self, pool: str, size: PoolSize) -> Limits:
-        rule = self.rule(pool, size)
-        if rule.replicas is not None:
-            return Limits(min=rule.replicas, max=rule.replicas, max_because=f"its size is fixed at {rule.replicas}")
-        return Limits(min=min(rule.min, rule.max), max=rule.max)
 
     def _growth_limits(self, pool: str, size: PoolSize, states: Mapping[str, PoolState]) -> Limits:
         """The bounds within which the autoscaler decides: where workers share cores, no more than keep these busy. A
         pool that people have made larger stays as large."""
-        limits = self._limits(pool, size)
-        if size.cores is None or self.rule(pool, size).replicas is not None:
+        limits = self._book.limits(pool, size)
+        if size.cores is None or self._book.rule(pool, size).replicas is not None:
             return limits
         lanes = states[pool].lanes if pool in states else None
         most = max(1, size.cores // (lanes or size.cores))
@@ -419,14 +358,5 @@ class Reconciler:
             saturation=decision.saturation if decision else "",
             reason=decision.reason if decision else "",
             held_up=size.held_up,
-            rule=self.rule(name, size),
+            rule=self._book.rule(name, size),
         )
-
-
-def _damage(read: Callable[[], None]) -> str:
-    """Why something cannot be read; empty: it can."""
-    try:
-        read()
-    except ConfigError as error:
-        return str(error)
-    return ""

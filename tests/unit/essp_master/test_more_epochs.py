@@ -34,6 +34,8 @@ from essp_common.wiring import Adapters
 from essp_engine.preflight.preflight import preflight
 from essp_master import service
 from essp_master.job import run, start_run
+from essp_master.job.job import Job
+from essp_master.job.run_state import RunState
 from essp_master.lifecycle import starter
 from essp_master.service import Master
 from tests.harness.fleet import Clock, Fleet, run_to_rest
@@ -71,6 +73,11 @@ def settled(master: Master, done: Callable[[JobStatus], bool] = lambda status: n
     until(looks)
     master.step(0)  # the thread that begins the next run may have commanded something since the step before
     return master.status("small")
+
+
+def begins_next(job: Job) -> bool:
+    """Whether the next run is being started, or has begun."""
+    return job.run_state is RunState.RENEWING or job.run.fence > 1
 
 
 def told(fleet: Fleet) -> list[tuple[int, Control.Command, int]]:
@@ -324,7 +331,7 @@ def test_the_next_master_finishes_it(
             patched.setattr(run, "failpoint", dies)
             patched.setattr(start_run, "failpoint", dies)
             leave(fleet)
-            until(lambda: first.step(0) == 0 and (first._jobs["small"].handed_on or first._jobs["small"].run.fence > 1))
+            until(lambda: first.step(0) == 0 and begins_next(first._jobs["small"]))
             until(lambda: not first._renewals.under_way)
     first._subscription.close()
     state = JobState.PAUSED if paused else JobState.RUNNING

@@ -12,6 +12,7 @@ from essp_engine.features.declared import DeclaredOutput
 from essp_engine.registrations import ExtractorRow, TrainerRow
 from essp_master.pools.port import PoolSize, TrainingKey
 from essp_master.pools.reconciler import Reconciler
+from essp_master.pools.rule_book import PoolRuleBook
 from essp_master.pools.rules import PoolRules
 from essp_master.pools.worker_registry import WorkerRegistry
 from essp_master.status.pool_demand import PoolDemand, TrainerDemand
@@ -125,14 +126,14 @@ class ReconcilerBench:
         self.rows: dict[str, ExtractorRow] = {}
         self.conditions: list[Condition] = []
         self.lanes = 1
+        self.book = PoolRuleBook(rules, lambda: self.rows, clock=self.clock)
         self.reconciler = Reconciler(
             self.driver,
             self.worker_registry,
             lambda: self.jobs,
-            lambda: self.rows,
+            self.book,
             clock=self.clock,
             conditions=lambda: self.conditions,
-            rules=rules,
         )
 
     def beat(self, worker: str, busy: float, pool: str = "decoder") -> None:

@@ -13,6 +13,7 @@ from essp_common.runtime.troubles import Kind
 from essp_common.wiring import open_store
 from essp_engine.registrations import ExtractorRow, TrainerRow
 from essp_master.pools.reconciler import PoolView, Reconciler
+from essp_master.pools.rule_book import PoolRuleBook
 from essp_master.pools.rules import PREFIX, PoolRule, PoolRules
 from essp_master.pools.trainer_ranks import TrainerRanks
 from tests.unit.essp_master.pools.reconciler_bench import DEPTH, IMAGE, ReconcilerBench
@@ -177,9 +178,9 @@ def test_pools_are_scaled_and_ranks_divided_while_the_store_of_registrations_doe
         bench.driver,
         bench.worker_registry,
         lambda: bench.jobs,
-        trainer_ranks=TrainerRanks(bench.driver, 6),
+        PoolRuleBook(trainers=registered, clock=bench.clock),
+        TrainerRanks(bench.driver, 6),
         clock=bench.clock,
-        trainers=registered,
     )
     bench.reconciler.step()
     answers.clear()
@@ -237,7 +238,7 @@ def test_rules_that_cannot_be_read_are_told_of_and_those_before_them_hold(store:
     bench.driver.replicas["decoder"] = 7
     bench.reconciler.repair()
     assert bench.driver.replicas == {"decoder": FIXED.replicas, "extractor.flow": 1}
-    (((kind, subject), words),) = bench.reconciler.troubles().items()
+    (((kind, subject), words),) = bench.book.troubles().items()
     assert (kind, subject) == (Kind.STATE_DAMAGED, "master")
     assert f"{half} holds no rules of pools" in words
     assert "remove it" in words
@@ -247,7 +248,7 @@ def test_rules_that_cannot_be_read_are_told_of_and_those_before_them_hold(store:
     store.put(half, whole)
     bench.reconciler.step()
     assert bench.driver.replicas == {"decoder": 2, "extractor.flow": 2}
-    assert not bench.reconciler.troubles()
+    assert not bench.book.troubles()
 
 
 def test_a_damaged_document_that_another_has_replaced_is_of_no_matter(store: ObjectStore) -> None:
@@ -263,7 +264,7 @@ def test_a_damaged_document_that_another_has_replaced_is_of_no_matter(store: Obj
     store.put(f"{PREFIX}0000000003.json", newest)
     reader.reconciler.step()
     assert reader.driver.replicas == {"decoder": 3}
-    assert not reader.reconciler.troubles()
+    assert not reader.book.troubles()
 
 
 def test_registrations_that_cannot_be_read_remove_no_pool(store: ObjectStore) -> None:
@@ -276,14 +277,13 @@ def test_registrations_that_cannot_be_read_remove_no_pool(store: ObjectStore) ->
     def damaged() -> dict[str, ExtractorRow]:
         raise ConfigError("registry/0000000001.json: cannot be read; remove it")
 
-    successor = Reconciler(
-        bench.driver, bench.worker_registry, lambda: bench.jobs, damaged, clock=bench.clock, rules=PoolRules(store)
-    )
+    book = PoolRuleBook(PoolRules(store), damaged, clock=bench.clock)
+    successor = Reconciler(bench.driver, bench.worker_registry, lambda: bench.jobs, book, clock=bench.clock)
     bench.driver.replicas["decoder"] = 7
     successor.step()
     assert bench.driver.replicas.keys() == {"decoder", "extractor.depth"}
     assert bench.driver.replicas["decoder"] == FIXED.replicas
-    (words,) = successor.troubles().values()
+    (words,) = book.troubles().values()
     assert "registry/0000000001.json" in words
 
 
