@@ -15,7 +15,7 @@ import socket
 import subprocess
 import uuid
 from collections import Counter
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -223,41 +223,39 @@ def unused_port() -> Iterator[int]:
         yield int(reserved.getsockname()[1])
 
 
-@pytest.fixture
-def forked_decoders(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The children of this test's decoders are forked from a process that has loaded what they import, which takes half
-    a second of each otherwise. That they start by their command is shown where they are tested themselves."""
-    from essp_engine.decoding import sandbox
-
-    monkeypatch.setattr(sandbox, "subprocess", _forking("child"))
+_FORKED = {"essp.catalog.probing": "probe"}
+"""The modules whose child processes are forked from one that has loaded what they import, and of which kind it is."""
 
 
 @pytest.fixture(scope="session", autouse=True)
-def forked_probes() -> Iterator[None]:
-    """Likewise what reads the facts of videos for catalogs: nearly each test of a job needs one."""
-    from essp.catalog import probing
+def forked_children() -> Iterator[None]:
+    """What reads the facts of videos for catalogs is forked: nearly each test of a job needs one."""
+    from essp_common.runtime import child_process
+    from tests.harness import launcher
 
+    def popen(command: Sequence[str], **options: Any) -> launcher.Forked | subprocess.Popen[bytes]:
+        kind = _FORKED.get(command[command.index("-m") + 1])
+        if kind is None:
+            return subprocess.Popen(command, **options)
+        return launcher.start_child(kind, options["pass_fds"], options["env"])
+
+    stand_in = SimpleNamespace(Popen=popen, DEVNULL=subprocess.DEVNULL, TimeoutExpired=subprocess.TimeoutExpired)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(probing, "subprocess", _forking("probe"))
+        patch.setattr(child_process, "subprocess", stand_in)
         yield
 
 
 @pytest.fixture
 def started_probes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of this test are started by their command."""
-    from essp.catalog import probing
-
-    monkeypatch.setattr(probing, "subprocess", subprocess)
+    monkeypatch.delitem(_FORKED, "essp.catalog.probing")
 
 
-def _forking(kind: str) -> SimpleNamespace:
-    """A stand-in for the module `subprocess`, whose `Popen` forks a child of this kind."""
-    from tests.harness import launcher
-
-    def popen(command: Sequence[str], *, pass_fds: Sequence[int], env: Mapping[str, str], **_: Any) -> launcher.Forked:
-        return launcher.start_child(kind, pass_fds, env)
-
-    return SimpleNamespace(Popen=popen, DEVNULL=subprocess.DEVNULL, TimeoutExpired=subprocess.TimeoutExpired)
+@pytest.fixture
+def forked_decoders(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The children of this test's decoders are forked, too, which would take half a second of each to start. That they
+    start by their command is shown where they are tested themselves."""
+    monkeypatch.setitem(_FORKED, "essp_engine.decoding.child", "child")
 
 
 @pytest.fixture

@@ -22,16 +22,12 @@ import os
 import re
 import resource
 import signal
-import subprocess
 import sys
 import time
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib import import_module
-from multiprocessing import Pipe
-from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from essp_common.distribution import remedy
@@ -39,7 +35,7 @@ from essp_common.errors import ConfigError, EsspError, PermanentError, Transient
 from essp_common.objects.block_sums import BlockSums, head_sums
 from essp_common.objects.ranged import noting
 from essp_common.runtime import confinement
-from essp_common.runtime.children import deaf_to_interrupts, module_command
+from essp_common.runtime.child_process import Channel, ChildProcess, ready
 from essp_common.wiring import Stores
 
 PROBE = "essp_engine.video.probe:probe"
@@ -55,6 +51,7 @@ _BYTES = frozenset({"timestamps", "sums"})
 """Facts that are no text."""
 _CHUNK_BYTES = 2**20
 _CRASH_S = 5.0  # until a process that has closed its pipe is gone
+_TASK = "reads videos"
 _log = logging.getLogger(__name__)
 
 
@@ -124,18 +121,18 @@ class Prober:
         while self._children:
             overdue = min(child.deadline for child in self._children)
             timeout_s = None if math.isinf(overdue) else max(0.0, overdue - time.monotonic())
-            ready = wait([child.connection for child in self._children], timeout_s)
+            answering = ready([child.channel for child in self._children], timeout_s)
             for child in tuple(self._children):
-                if child.connection in ready:
+                if child.channel in answering:
                     yield from self._receive(child, waiting)
-                elif time.monotonic() >= child.deadline and not child.connection.poll():
+                elif time.monotonic() >= child.deadline and not child.channel.poll():
                     self._replace(child, next(waiting, None))
                     yield Outcome(child.uri, {}, f"hung: not read within {self._options.hung_s:g} s")
 
     def _receive(self, child: _Child, waiting: Iterator[str]) -> Iterator[Outcome]:
         try:
-            message = json.loads(child.connection.recv_bytes())
-        except (EOFError, ConnectionResetError, ValueError):
+            message = json.loads(child.channel.receive(self._options.hung_s))
+        except (EOFError, OSError, ValueError):
             yield from self._crashed(child, waiting)
             return
         if not child.ready:
@@ -147,27 +144,29 @@ class Prober:
         if "unavailable" in message:
             raise Unavailable(message["unavailable"])
         done, uri = child.uri, next(waiting, None)
-        if uri is None or not child.ask(uri):
-            self._replace(child, uri)
+        if uri is None:
+            self._replace(child, None)
+        else:
+            child.ask(uri)
         facts = message["facts"]
         for name in _BYTES & facts.keys():
             facts[name] = b64decode(facts[name])
         yield Outcome(done, facts, message["error"])
 
     def _crashed(self, child: _Child, waiting: Iterator[str]) -> Iterator[Outcome]:
-        status = child.end(_CRASH_S)
+        fate = child.end(_CRASH_S)
         if child.out_of_time:
             self._replace(child, next(waiting, None))
             limit = f"{self._options.timeout_s:g} s of processor time"
             yield Outcome(child.uri, {}, f"timeout: not read within {limit}; --timeout-s allows more")
             return
         if not child.ready:
-            raise EsspError(f"a process that reads videos could not start ({status}); its message is above")
+            raise EsspError(f"a process that {_TASK} {fate} before it was ready; its message is above")
         if not child.fresh:
             self._replace(child, child.uri)
             return
         self._replace(child, next(waiting, None))
-        yield Outcome(child.uri, {}, f"crashed: the process reading it died ({status})")
+        yield Outcome(child.uri, {}, f"crashed: the process reading it {fate}")
 
     def _start(self, uri: str | None) -> None:
         if uri is not None:
@@ -179,73 +178,47 @@ class Prober:
         self._start(uri)
 
 
-class _Child:
+class _Child(ChildProcess):
     """One child process and the file it is reading."""
 
     def __init__(self, roots: tuple[str, ...], options: ProbeOptions, uri: str) -> None:
-        self.connection, theirs = Pipe()
-        with theirs:  # closed here, or its end would go unnoticed
-            self._process = self._begun(theirs.fileno())
+        super().__init__("essp.catalog.probing", _TASK, environment=confinement.environment())
         wanted = {"path": sys.path, "roots": roots, "options": asdict(options)}
         wanted["environment"] = confinement.of_stores(roots)
-        with suppress(BrokenPipeError, ConnectionResetError):  # whoever reads notices that it is gone
-            self.connection.send_bytes(json.dumps(wanted).encode())
+        self.tell(json.dumps(wanted).encode())
         self._hung_s = options.hung_s
         self.uri = uri
         self.ready = False
         self.fresh = True
         """Has read no other file before this one."""
-        self.out_of_time = False
-        """Ended by the limit on processor time."""
         self.deadline = math.inf
         """When this file has had its time, on the monotonic clock."""
 
-    def _begun(self, connection: int) -> subprocess.Popen[bytes]:
-        command = module_command("essp.catalog.probing", connection)
-        try:
-            with deaf_to_interrupts():
-                return subprocess.Popen(
-                    command, stdin=subprocess.DEVNULL, pass_fds=[connection], env=confinement.environment()
-                )
-        except OSError as error:
-            self.connection.close()
-            raise Unavailable(f"a process that reads videos cannot be started: {error.strerror}") from error
+    @property
+    def out_of_time(self) -> bool:
+        """Ended by the limit on processor time."""
+        return self.process.returncode == -signal.SIGPROF
 
     def begin(self) -> None:
         """The process says that it is there: give it its first file."""
         self.ready = True
-        self._send()
+        self._read()
 
-    def ask(self, uri: str) -> bool:
-        """Give it another file. False when the process is gone."""
+    def ask(self, uri: str) -> None:
+        """Give it another file."""
         self.uri, self.fresh = uri, False
-        try:
-            self._send()
-        except (BrokenPipeError, ConnectionResetError):
-            return False
-        return True
+        self._read()
 
-    def end(self, patience_s: float = 0.0) -> str:
-        """Make sure that the process is gone; how it ended, if it did so by itself in this time."""
-        with suppress(OSError):  # as the interpreter ends, the garbage collector has closed it already
-            self.connection.close()
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(patience_s)
-        self._process.kill()
-        code = self._process.wait()
-        self.out_of_time = code == -signal.SIGPROF
-        return signal.strsignal(-code) or f"signal {-code}" if code < 0 else f"exit status {code}"
-
-    def _send(self) -> None:
+    def _read(self) -> None:
         self.deadline = time.monotonic() + self._hung_s
-        self.connection.send_bytes(self.uri.encode())
+        self.tell(self.uri.encode())
 
 
-def _serve(connection: Connection) -> None:
-    """The child: answer one file after the other until the pipe closes."""
+def _serve(parent: Channel) -> None:
+    """The child: answer one file after the other until the parent hangs up."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     try:
-        wanted = json.loads(connection.recv_bytes())
+        wanted = json.loads(parent.receive())
     except (EOFError, ConnectionResetError):
         return
     sys.path[:] = wanted["path"]
@@ -257,13 +230,13 @@ def _serve(connection: Connection) -> None:
     try:
         function = getattr(import_module(module), name)
     except ModuleNotFoundError as error:
-        connection.send_bytes(json.dumps({"missing": error.name}).encode())
+        parent.send(json.dumps({"missing": error.name}).encode())
         return
     stores = Stores(tuple(wanted["roots"]))
-    connection.send_bytes(b"{}")
+    parent.send(b"{}")
     while True:
         try:
-            uri = connection.recv_bytes().decode()
+            uri = parent.receive().decode()
             # The kernel ends a process that has used up its processor time. The parent sees to the clock; should it be
             # gone, the alarm ends a reader that hangs.
             signal.setitimer(signal.ITIMER_PROF, options.timeout_s)
@@ -271,7 +244,7 @@ def _serve(connection: Connection) -> None:
             answer = json.dumps(_facts(uri, stores, function, options.sums), default=_in_text).encode()
             signal.setitimer(signal.ITIMER_PROF, 0)
             signal.setitimer(signal.ITIMER_REAL, 0)
-            connection.send_bytes(answer)
+            parent.send(answer)
         except (EOFError, BrokenPipeError, ConnectionResetError):
             return
 
@@ -333,7 +306,7 @@ def _in_text(value: bytes) -> str:
 
 def main(arguments: Sequence[str]) -> None:
     """The child: its argument is the number of the connection."""
-    _serve(Connection(int(arguments[0])))
+    _serve(Channel(int(arguments[0])))
 
 
 if __name__ == "__main__":

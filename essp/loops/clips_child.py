@@ -1,9 +1,8 @@
-"""The process that prepares the clips of a loop: `python -m essp.loops.clips_child PARENT CONNECTION SLOT...`, started
+"""The process that prepares the clips of a loop: `python -m essp.loops.clips_child CONNECTION PARENT SLOT...`, started
 by `clips_process.py`, which see.
 
-PARENT is a process id, CONNECTION and the SLOTs are descriptors: of a socket, and of memory for a batch each. It ends
-when the parent hangs up, and when the parent is gone; a fork of the parent may keep the connection open. It ignores
-SIGINT and SIGTERM, which may come to all processes of a terminal or of a container: the parent ends it.
+PARENT is a process id, the SLOTs are descriptors of memory for a batch each. It ends when the parent hangs up, and when
+the parent is gone; a fork of the parent may keep the connection open.
 
 One thread writes to the connection. Lines of the log wait for it; if they are too many, some are left out, since a
 parent that does not ask for batches does not read them either.
@@ -14,22 +13,21 @@ from __future__ import annotations
 import logging
 import os
 import pickle
-import signal
 import sys
 import threading
 import traceback
 from collections import deque
 from contextlib import closing, suppress
-from multiprocessing.connection import Connection
 from queue import Empty, SimpleQueue
 
 import numpy as np
 
 from essp.loops.clips import JobClips
-from essp.loops.clips_messages import Begun, Given, Over, Said, Slot, Wanted, hang_up
+from essp.loops.clips_messages import Begun, Given, Over, Said, Slot, Wanted
 from essp_common.errors import EsspError
 from essp_common.job.position import Position
 from essp_common.pb.v1.messages_pb2 import ClipRef
+from essp_common.runtime.child_process import Channel, to_parent
 from essp_common.runtime.garbage import collect_rarely
 from essp_common.runtime.threads import guarded
 from essp_engine.intake.ordered import PhaseEnd
@@ -48,7 +46,7 @@ class _Left(Exception):
 class Child:
     """Gives batches until the job is over, or the parent leaves."""
 
-    def __init__(self, parent: int, connection: Connection, slots: list[int]) -> None:
+    def __init__(self, parent: int, connection: Channel, slots: list[int]) -> None:
         self._parent = parent
         self._connection = connection
         self._slots = [Slot(descriptor) for descriptor in slots]
@@ -61,8 +59,8 @@ class Child:
     def run(self) -> None:
         """Until there is nothing more to give."""
         try:
-            sys.path[:] = self._connection.recv()  # where the user's own features are
-            wanted: Wanted = self._connection.recv()
+            sys.path[:] = pickle.loads(self._connection.receive())  # noqa: S301  where the user's own features are
+            wanted: Wanted = pickle.loads(self._connection.receive())  # noqa: S301  of the parent
         except (EOFError, OSError):
             return
         guarded("essp-clips-listen", self._listen, self._left.set).start()
@@ -132,7 +130,7 @@ class Child:
 
     def _say(self, what: object) -> None:
         try:
-            self._connection.send(what)
+            self._connection.send(pickle.dumps(what))
         except OSError as error:
             raise _Left from error
 
@@ -140,9 +138,9 @@ class Child:
         with suppress(EOFError, OSError):
             while os.getppid() == self._parent:
                 if self._connection.poll(_LOOK_S):
-                    self._free.put(self._connection.recv())
+                    self._free.put(pickle.loads(self._connection.receive()))  # noqa: S301  of the parent
         self._left.set()
-        hang_up(self._connection)  # whoever writes to it need not wait for a reader
+        self._connection.hang_up()  # whoever writes to it need not wait for a reader
 
 
 class _Lines(logging.Handler):
@@ -187,10 +185,9 @@ def _to_send(error: Exception) -> Exception:
 def main() -> None:
     """Give what the parent wants."""
     collect_rarely()
-    for ignored in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(ignored, signal.SIG_IGN)
-    parent, connection, *slots = map(int, sys.argv[1:])
-    Child(parent, Connection(connection), slots).run()
+    connection = to_parent(sys.argv[1])
+    parent, *slots = map(int, sys.argv[2:])
+    Child(parent, connection, slots).run()
 
 
 if __name__ == "__main__":

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
-import socket
-from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
@@ -88,9 +85,3 @@ class Slot:
                 os.ftruncate(self.descriptor, size)
             self._memory = mmap.mmap(self.descriptor, size)
         return np.ndarray(shape, dtype, self._memory)
-
-
-def hang_up(connection: Connection) -> None:
-    """End it for both, also where a fork of either has it open."""
-    with suppress(OSError), socket.socket(fileno=os.dup(connection.fileno())) as end:
-        end.shutdown(socket.SHUT_RDWR)

@@ -15,26 +15,24 @@ import logging
 import os
 import pickle
 import shutil
-import subprocess
 import sys
 import weakref
 from collections import deque
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
-from multiprocessing import Pipe
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from essp.loops.clips_messages import SLOTS, Begun, Given, Over, Said, Slot, Wanted, hang_up
+from essp.loops.clips_messages import SLOTS, Begun, Given, Over, Said, Slot, Wanted
 from essp.loops.source import OwnSource
 from essp_common.bus.port import Record
-from essp_common.errors import EsspError, Unavailable
+from essp_common.errors import EsspError
 from essp_common.job.position import Position
 from essp_common.pb.v1.messages_pb2 import ClipRef, PhasePlan
 from essp_common.runtime.at_exit import at_exit
-from essp_common.runtime.children import module_command
+from essp_common.runtime.child_process import ChildProcess
 from essp_common.runtime.memory_file import memory_file
 from essp_engine.intake.ordered import Delivery, PhaseEnd
 from essp_engine.loading.batch import Batch
@@ -70,28 +68,13 @@ class ClipsProcess:
                 descriptor = memory_file(f"essp-batch-{number}")
                 stack.callback(os.close, descriptor)
                 self._slots.append(Slot(descriptor))
-            self._connection, theirs = Pipe()
-            stack.enter_context(self._connection)
-            with theirs:
-                self._process = self._process_of(theirs.fileno())
+            slots = [slot.descriptor for slot in self._slots]
+            self._child = ChildProcess(_MODULE, "prepares clips", os.getpid(), files=slots)
             self._resources = stack.pop_all()
         _open.add(self)
         self._stay = at_exit(self.close)
-        with suppress(OSError):  # `next` says that the process is gone
-            self._connection.send(sys.path)
-            self._connection.send(wanted)
-
-    def _process_of(self, connection: int) -> subprocess.Popen[bytes]:
-        slots = [slot.descriptor for slot in self._slots]
-        try:
-            return subprocess.Popen(
-                module_command(_MODULE, os.getpid(), connection, *slots),
-                pass_fds=[connection, *slots],
-                process_group=0,  # Ctrl-C is for the loop
-                stdin=subprocess.DEVNULL,
-            )
-        except OSError as error:
-            raise Unavailable(f"the process that prepares clips cannot be started: {error.strerror}") from error
+        for first in (sys.path, wanted):
+            self._child.tell(pickle.dumps(first))
 
     @property
     def queued(self) -> int:
@@ -101,11 +84,12 @@ class ClipsProcess:
         if self._failure is not None:
             raise self._failure
         try:
-            if not self._connection.poll(timeout_s):
+            if not self._child.channel.poll(timeout_s):
                 return None
-            said = self._connection.recv()
+            said = pickle.loads(self._child.channel.receive())  # noqa: S301  of our own child
         except (EOFError, OSError) as error:
-            raise self._failed(self._death()) from error
+            fate = f"{self._child.end(_END_S)}; its last words are above, if any"
+            raise self._failed(EsspError(f"the process that prepares the clips of this loop {fate}")) from error
         match said:
             case Given():
                 return self._batch(said)
@@ -123,8 +107,7 @@ class ClipsProcess:
     def finish(self, items: Sequence[Delivery]) -> None:
         slot = self._given.popleft()
         if slot is not None:
-            with suppress(OSError):  # `next` says that the process is gone
-                self._connection.send(slot)
+            self._child.tell(pickle.dumps(slot))
 
     def reached(self, position: Position) -> None:
         """The other process knows."""
@@ -140,13 +123,8 @@ class ClipsProcess:
             return
         _open.discard(self)
         self._stay()
-        hang_up(self._connection)
-        try:
-            self._process.wait(_END_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()  # what it has started ends with it
-            self._process.wait()
-        if self._process.returncode and self._folder:
+        self._child.end(_END_S)  # if it is killed, what it has started ends with it
+        if self._child.process.returncode and self._folder:
             shutil.rmtree(self._folder, ignore_errors=True)
         self._resources.close()
 
@@ -161,13 +139,6 @@ class ClipsProcess:
             frames = tuple(self._slots[given.slot].array(given.shape, np.dtype(given.dtype)))
         self._given.append(given.slot)
         return Batch(given.phase_index, plan, given.begin, given.stop, items, frames, given.colours)
-
-    def _death(self) -> EsspError:
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(_END_S)
-        code = self._process.returncode
-        how = "does not answer" if code is None else f"has ended with status {code}"
-        return EsspError(f"the process that prepares the clips of this loop {how}; its last words are above, if any")
 
     def _failed(self, error: Exception) -> Exception:
         self._failure = error

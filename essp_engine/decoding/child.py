@@ -1,9 +1,9 @@
-"""The process that touches untrusted video: `python -m essp_engine.decoding.child SOCKET MEMORY [BLOCKS]`, started by
-`sandbox.py`.
+"""The process that touches untrusted video: `python -m essp_engine.decoding.child CONNECTION MEMORY [BLOCKS]`, started
+by `sandbox.py`.
 
 It imports PyAV and NumPy, and the object store's client if videos are there; it has no access to the bus or the cache,
 nor their passwords: `essp_common/runtime/confinement.py` says what it gets.
-`protocol.py` describes the messages on the socket. The process ends when the socket is closed.
+`protocol.py` describes the messages on the connection. The process ends when it is closed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import mmap
 import os
 import resource
 import signal
-import socket
 import sys
 import time
 import traceback
@@ -31,6 +30,7 @@ from essp_common.cache.port import Buffer
 from essp_common.errors import BadVideo, EsspError, PermanentError, TransientError
 from essp_common.objects.port import StoreRefuses
 from essp_common.pb.v1.messages_pb2 import DecodeSeed, Video
+from essp_common.runtime.child_process import Channel
 from essp_common.runtime.confinement import are_local, confine
 from essp_common.runtime.failpoints import failpoint
 from essp_common.runtime.shared_slots import Slot
@@ -40,7 +40,6 @@ from essp_engine.decoding.open_records import OpenRecords
 from essp_engine.decoding.open_videos import OpenVideos
 from essp_engine.decoding.protocol import (
     READY,
-    Channel,
     ChildConfig,
     Request,
     Shape,
@@ -187,7 +186,7 @@ def _limit(which: int, value: int) -> None:
 def _die_with_parent() -> None:
     """Have the kernel kill this process when its parent dies, even during a decode.
 
-    Linux only; elsewhere the process notices after its present work that the socket is closed.
+    Linux only; elsewhere the process notices after its present work that the connection is closed.
     """
     parent = os.getppid()
     if sys.platform == "linux":
@@ -210,10 +209,10 @@ def _confine(config: ChildConfig) -> None:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Serve the socket until it is closed."""
+    """Answer until the connection is closed."""
     _die_with_parent()
-    socket_fd, memory_fd, *blocks_fd = map(int, arguments)
-    channel = Channel(socket.socket(fileno=socket_fd))
+    connection, memory_fd, *blocks_fd = map(int, arguments)
+    channel = Channel(connection)
     with suppress(EOFError, ConnectionError):
         config = ChildConfig.unpacked(channel.receive())
         os.environ.update(config.environment)

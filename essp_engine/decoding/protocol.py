@@ -1,4 +1,4 @@
-"""The messages between parent and child on their socket.
+"""The messages between parent and child.
 
     parent -> child   its configuration: JSON of `ChildConfig`
     child -> parent   `READY`
@@ -8,13 +8,12 @@
                       request can be decoded; or {"reason", "retry_after_s"} if trying again may help; or {"failed":
                       traceback} for what should not happen, after which the child is replaced
 
-A clip starts at the begin of its slot and is a value of the cache. The length of each message precedes it.
+A clip starts at the begin of its slot and is a value of the cache.
 """
 
 from __future__ import annotations
 
 import json
-import socket
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -28,7 +27,6 @@ from essp_engine.video.geometry import frame_shape
 
 READY = b"ready"
 
-_LENGTH = struct.Struct("<I")
 _HEAD = struct.Struct("<QI")
 _SLOT = struct.Struct("<QQ")
 
@@ -82,35 +80,6 @@ class Request:
         end = _HEAD.size + count * _SLOT.size
         slots = [Slot(*slot) for slot in _SLOT.iter_unpack(message[_HEAD.size : end])]
         return cls(memory_bytes, slots, DecodeSeed.FromString(message[end:]))
-
-
-class Channel:
-    """One end of the socket."""
-
-    def __init__(self, end: socket.socket) -> None:
-        self._socket = end
-
-    def send(self, message: bytes) -> None:
-        """Raises `OSError` if the other end is closed."""
-        self._socket.sendall(_LENGTH.pack(len(message)) + message)
-
-    def receive(self, timeout_s: float | None = None) -> bytes:
-        """The next message. Raises `EOFError` or `OSError` if the other end is closed, `TimeoutError`."""
-        self._socket.settimeout(timeout_s)
-        received = self._some()
-        while len(received) < _LENGTH.size or len(received) < (end := _LENGTH.size + _LENGTH.unpack_from(received)[0]):
-            received += self._some()
-        return received[_LENGTH.size : end]
-
-    def close(self) -> None:
-        """Close this end."""
-        self._socket.close()
-
-    def _some(self) -> bytes:
-        part = self._socket.recv(1 << 16)
-        if not part:
-            raise EOFError("the other end is closed")
-        return part
 
 
 def clip_shapes(unit: DecodeSeed) -> list[Shape]:

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import json
 import logging
-import socket
-import subprocess
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -25,10 +23,10 @@ from essp_common.cache.port import Buffer
 from essp_common.errors import BadVideo, EsspError, PermanentError, TransientError, Unavailable, VideoFault
 from essp_common.pb.v1.messages_pb2 import DecodeSeed
 from essp_common.runtime import confinement, metrics
-from essp_common.runtime.children import module_command
+from essp_common.runtime.child_process import ChildProcess, one_thread
 from essp_common.runtime.shared_slots import SharedMemory, Slot
 from essp_engine.decoding.block_cache import BlockCache, BlockServer
-from essp_engine.decoding.protocol import READY, Channel, ChildConfig, Request, clip_shapes, of_one_seed, slot_bytes
+from essp_engine.decoding.protocol import READY, ChildConfig, Request, clip_shapes, of_one_seed, slot_bytes
 
 log = logging.getLogger(__name__)
 
@@ -37,8 +35,7 @@ _FRAMES = cache(metrics.FRAMES.labels)
 _START_S = 60.0
 _TIMES_ALONE = 4
 """After this many times `timeout_s`, no further seed of a unit is tried alone. One that has begun may finish."""
-_ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-"""One thread per child: several children run side by side."""
+_TASK = "decodes videos"
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +147,7 @@ class Sandbox:
             self._end_child()
             raise _ChildLost(f"took longer than {self._options.timeout_s:g} s", "timeout") from error
         except (EOFError, OSError) as error:
-            raise _ChildLost(f"crashed (exit status {self._end_child()})", "crashed") from error
+            raise _ChildLost(self._end_child(), "crashed") from error
         if "failed" in answer:
             self._end_child()
             log.error("a decoder's child failed, which is a defect of ESSP:\n%s", answer["failed"])
@@ -167,7 +164,7 @@ class Sandbox:
         try:
             child = self._child = _Child(self._memory.fd, self._videos)
         except OSError as error:
-            raise Unavailable(f"the decoder's child process did not start: {error.strerror}") from error
+            raise Unavailable(f"the process that {_TASK} cannot be started: {error.strerror}") from error
         try:
             config = self._options.config
             child.channel.send(replace(config, environment=confinement.of_stores(config.stores)).packed())
@@ -175,46 +172,34 @@ class Sandbox:
         except (EOFError, OSError):
             ready = False
         if not ready:
-            raise Unavailable(f"the decoder's child process did not start (exit status {self._end_child()})")
+            raise Unavailable(f"the process that {_TASK} {self._end_child()} before it was ready")
         return child
 
-    def _end_child(self) -> int | None:
+    def _end_child(self) -> str:
+        """Kill the child, which holds nothing. Returns how it ended."""
         child, self._child = self._child, None
-        return None if child is None else child.end()
+        return "" if child is None else child.end()
 
 
-class _Child:
+class _Child(ChildProcess):
     def __init__(self, memory_fd: int, videos: BlockCache | None) -> None:
-        ours, theirs = socket.socketpair()
-        self.channel = Channel(ours)
         self.units = 0
         self._server: BlockServer | None = None
-        with ExitStack() as passed, ExitStack() as own:
-            own.enter_context(ours)
-            passed.enter_context(theirs)
-            fds = [theirs.fileno(), memory_fd]
+        files = [memory_fd]
+        with ExitStack() as passed:
             if videos is not None:
                 served, asks = Pipe()
                 passed.enter_context(asks)
                 self._server = BlockServer(videos, served)
-                fds.append(asks.fileno())
-            self.process = subprocess.Popen(
-                module_command("essp_engine.decoding.child", *fds),
-                stdin=subprocess.DEVNULL,
-                pass_fds=fds,
-                env=confinement.environment() | _ENVIRONMENT,
-                process_group=0,  # an interrupt at the terminal reaches only the parent, which drains
-            )
-            own.pop_all()
+                files.append(asks.fileno())
+            environment = one_thread(confinement.environment()) | {"PYTHONDONTWRITEBYTECODE": "1"}
+            super().__init__("essp_engine.decoding.child", _TASK, files=files, environment=environment)
 
-    def end(self) -> int:
-        """Kill the process, which holds nothing. Returns its exit status."""
-        self.channel.close()
-        self.process.kill()
-        status = self.process.wait()
+    def end(self, patience_s: float = 0.0) -> str:
+        fate = super().end(patience_s)
         if self._server is not None:
             self._server.join()
-        return status
+        return fate
 
 
 class _ChildLost(Exception):

@@ -1,25 +1,23 @@
-"""The process that fetches clips for a thread of another one: `python -m essp_engine.intake.fetch_child SOCKET
-MEMORY`, started by `fetch_processes.py`.
+"""The process that fetches clips for a thread of another one: `python -m essp_engine.intake.fetch_child
+CONNECTION MEMORY`, started by `fetch_processes.py`.
 
     in     `Work`; then, again and again, (size of the memory, clips that are asked for)
     out    nothing; then, again and again, an answer for each clip
 
-Each message is a pickle. The process ends when the socket is closed. It ignores SIGINT and SIGTERM, which may come to
-all processes of a terminal or a container: its parent decides when it has clips enough.
+Each message is a pickle. The process ends when the connection is closed.
 """
 
 from __future__ import annotations
 
 import mmap
 import pickle
-import signal
 import sys
 from contextlib import closing, suppress
-from multiprocessing.connection import Connection
 from typing import Any
 
 from essp_common.cache.port import FrameCache
 from essp_common.pb.v1.messages_pb2 import ClipRef
+from essp_common.runtime.child_process import to_parent
 from essp_common.runtime.shared_slots import Slot
 from essp_engine.intake.fetch_processes import Answer, Asked, Made, TooLarge, Work, places_of
 
@@ -62,16 +60,14 @@ class Child:
 
 
 def main() -> None:
-    """Answer until the socket is closed."""
-    for ignored in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(ignored, signal.SIG_IGN)
-    pipe, memory_fd = Connection(int(sys.argv[1])), int(sys.argv[2])
-    work: Work = pickle.loads(pipe.recv_bytes())  # noqa: S301  of our own parent
+    """Answer until the connection is closed."""
+    parent, memory_fd = to_parent(sys.argv[1]), int(sys.argv[2])
+    work: Work = pickle.loads(parent.receive())  # noqa: S301  of our own parent
     with closing(work.open_cache()) as cache, suppress(EOFError, OSError):
         child = Child(work, cache, memory_fd)
-        pipe.send_bytes(b"")
+        parent.send(b"")
         while True:
-            pipe.send_bytes(pickle.dumps(child.answers(*pickle.loads(pipe.recv_bytes()))))  # noqa: S301
+            parent.send(pickle.dumps(child.answers(*pickle.loads(parent.receive()))))  # noqa: S301
 
 
 if __name__ == "__main__":

@@ -13,21 +13,16 @@ nothing depends on the children: a clip that one of them could not make is asked
 from __future__ import annotations
 
 import logging
-import os
 import pickle
-import socket
-import subprocess
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from multiprocessing.connection import Connection
 from typing import Any, NamedTuple, Self
 
 from essp_common.cache.port import FrameCache
 from essp_common.errors import EsspError, Unavailable
-from essp_common.runtime.children import module_command
+from essp_common.runtime.child_process import ChildProcess, one_thread
 from essp_common.runtime.shared_slots import SharedMemory, Slot
 from essp_common.wiring import open_cache
 from essp_engine.intake.ordered import Prepare, Read, Stored
@@ -35,11 +30,11 @@ from essp_engine.intake.ordered import Prepare, Read, Stored
 log = logging.getLogger(__name__)
 
 _MODULE = "essp_engine.intake.fetch_child"
+_TASK = "fetches clips"
 _ALIGNED = 64
 _END_S = 5.0
 _MOST_LOST = 3
 """Children that may be lost in a row until no other one takes their place."""
-_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +104,7 @@ class FetchProcesses:
     def pids(self) -> list[int]:
         """Of those that have started, or are starting."""
         with self._lock:
-            return [child.pid for child in (*self._idle, *self._busy)]
+            return [child.process.pid for child in (*self._idle, *self._busy)]
 
     def start(self) -> None:
         """Start them, and wait until they have. Raises `EOFError` if one ends instead."""
@@ -125,10 +120,10 @@ class FetchProcesses:
             return None
         try:
             made = child.values(clips)
-        except (EOFError, OSError, pickle.UnpicklingError) as error:
+        except (EOFError, OSError, pickle.UnpicklingError):
             with self._lock:
                 self._busy.remove(child)
-                self._lose(child, error)
+                self._lose(child)
             return None
         except Unavailable:  # no memory to leave clips in, at present; the child was not asked
             made = None
@@ -145,7 +140,7 @@ class FetchProcesses:
             children = [*self._idle, *self._busy]
             self._idle, self._busy = [], []
         for child in children:
-            child.kill()
+            child.process.kill()  # wherever they are: they hold nothing
         for child in children:
             child.end()
 
@@ -156,9 +151,9 @@ class FetchProcesses:
             for child in tuple(self._idle):
                 try:
                     ready = child.is_ready
-                except (EOFError, OSError) as error:
+                except (EOFError, OSError):
                     self._idle.remove(child)
-                    self._lose(child, error)
+                    self._lose(child)
                     continue
                 if ready:
                     self._idle.remove(child)
@@ -171,19 +166,18 @@ class FetchProcesses:
             self._to_start -= 1
             try:
                 self._idle.append(_Child(self._work))
-            except OSError as error:
-                self._lose(None, error)
+            except (OSError, Unavailable) as error:
+                log.warning("threads do the work of a process that %s: %s", _TASK, error)
 
-    def _lose(self, child: _Child | None, error: Exception) -> None:
+    def _lose(self, child: _Child) -> None:
         self._lost += 1
-        fate = f"cannot be started: {error}" if child is None else f"is gone (exit status {child.end()})"
-        goes_on = child is not None and self._lost <= _MOST_LOST
+        goes_on = self._lost <= _MOST_LOST
         self._to_start += goes_on
         then = "another one takes its place" if goes_on else "threads do its work"
-        log.warning("a process that fetches clips %s; %s", fate, then)
+        log.warning("a process that %s %s; %s", _TASK, child.end(_END_S), then)
 
 
-class _Child:
+class _Child(ChildProcess):
     """Used from one thread, but for `end`."""
 
     def __init__(self, work: bytes) -> None:
@@ -191,40 +185,24 @@ class _Child:
         self._room = 0
         """Bytes that a clip has needed so far."""
         self._ready = False
-        ours, theirs = socket.socketpair()
-        self._pipe = Connection(ours.detach())
         try:
-            with theirs:
-                fds = [theirs.fileno(), self._memory.fd]
-                self._process = subprocess.Popen(
-                    module_command(_MODULE, *fds),
-                    stdin=subprocess.DEVNULL,
-                    pass_fds=fds,
-                    env=os.environ | _ONE_THREAD,
-                    process_group=0,  # an interrupt at the terminal reaches only the parent
-                )
-            with suppress(OSError):  # it is gone already, which shows when its answer is read
-                self._pipe.send_bytes(work)
-        except OSError:
-            self._pipe.close()
+            super().__init__(_MODULE, _TASK, files=[self._memory.fd], environment=one_thread())
+        except Unavailable:
             self._memory.close()
             raise
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
+        self.tell(work)
 
     @property
     def is_ready(self) -> bool:
         """It has started. Raises `EOFError` if it has ended instead."""
-        if not self._ready and self._pipe.poll():
+        if not self._ready and self.channel.poll():
             self.wait()
         return self._ready
 
     def wait(self) -> None:
         """Until it has started. Raises `EOFError` if it ends instead."""
         if not self._ready:
-            self._pipe.recv_bytes()
+            self.channel.receive()
             self._ready = True
 
     def values(self, clips: Sequence[Stored]) -> list[Any]:
@@ -238,8 +216,8 @@ class _Child:
                 Asked(clips[at].clip.SerializeToString(), clips[at].key, clips[at].size_bytes, slot)
                 for at, slot in zip(left, slots, strict=True)
             ]
-            self._pipe.send_bytes(pickle.dumps((self._memory.size, request)))
-            answers: list[Answer] = pickle.loads(self._pipe.recv_bytes())  # noqa: S301  of our own child
+            self.channel.send(pickle.dumps((self._memory.size, request)))
+            answers: list[Answer] = pickle.loads(self.channel.receive())  # noqa: S301  of our own child
             again = []
             for at, slot, answer in zip(left, slots, answers, strict=True):
                 if isinstance(answer, Made):
@@ -272,17 +250,8 @@ class _Child:
         buffers = [whole[begin : begin + size] for begin, size in zip(places, answer.sizes, strict=False)]
         return pickle.loads(answer.pickled, buffers=buffers)  # noqa: S301  of our own child
 
-    def kill(self) -> None:
-        """Have it end, wherever it is: it holds nothing."""
-        self._process.kill()
-
-    def end(self) -> int:
-        """Wait until it has ended, as it does when the socket is closed. Returns its exit status."""
-        self._pipe.close()
-        try:
-            status = self._process.wait(_END_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            status = self._process.wait()
+    def end(self, patience_s: float = 0.0) -> str:
+        """It ends when the connection is closed."""
+        fate = super().end(patience_s)
         self._memory.close()
-        return status
+        return fate

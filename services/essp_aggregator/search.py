@@ -15,26 +15,20 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import subprocess
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from multiprocessing import Pipe
-from multiprocessing.connection import wait
 
 from essp_aggregator.fusion import Aligned, Trial, in_turn
 from essp_aggregator.search_child import unpacked
 from essp_aggregator.shared_scores import SharedScores
-from essp_common.errors import PermanentError, Unavailable
-from essp_common.runtime.children import module_command
+from essp_common.errors import PermanentError
+from essp_common.runtime.child_process import ChildProcess, one_thread, ready
 from essp_engine.aggregation.candidates import Candidate
 
 log = logging.getLogger(__name__)
 
 _MODULE = "essp_aggregator.search_child"
-_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 _WORTH = 10**8
 """Numbers; candidates that read fewer are done before children have started and several have helped."""
 _OF_A_FEATURE = 20
@@ -142,8 +136,8 @@ class _Pool:
                 while waiting and len(children) < processes:
                     children.append(_Child(self._shared))
                     self._ask(children[-1], waiting.popleft())
-                ready = wait([child.connection for child in children])
-                for child in [child for child in children if child.connection in ready]:
+                answering = ready([child.channel for child in children])
+                for child in [child for child in children if child.channel in answering]:
                     if self._take_answer(child) and waiting:
                         self._ask(child, waiting.popleft())
                     else:
@@ -170,49 +164,24 @@ class _Pool:
         return True
 
 
-class _Child:
+class _Child(ChildProcess):
     """One child process and the candidate that it tries."""
 
     def __init__(self, shared: SharedScores) -> None:
+        super().__init__(_MODULE, "tries candidates", shared.size, files=[shared.fd], environment=one_thread())
         self.number = -1
-        self.connection, theirs = Pipe()
-        words = [shared.fd, shared.size, theirs.fileno()]
-        try:
-            self._process = subprocess.Popen(
-                module_command(_MODULE, *words),
-                stdin=subprocess.DEVNULL,
-                pass_fds=[shared.fd, theirs.fileno()],
-                process_group=0,  # Ctrl-C is for the parent; of the same session, so that niceness counts
-                env=os.environ | _ONE_THREAD,
-            )
-        except OSError as error:
-            self.connection.close()
-            raise Unavailable(f"a process that tries candidates cannot be started: {error}") from error
-        finally:
-            theirs.close()
 
     def ask(self, number: int, candidate: Candidate) -> None:
         """Let it try a candidate. That it is dead shows when its answer is read."""
         self.number = number
-        with suppress(OSError):
-            self.connection.send_bytes(json.dumps({"name": candidate.name, "params": candidate.params}).encode())
+        self.tell(json.dumps({"name": candidate.name, "params": candidate.params}).encode())
 
     def answer(self) -> Trial:
         """What came of it. Raises `EOFError` or `OSError` if it has died, and `_Failed` for what it has raised."""
-        said = json.loads(self.connection.recv_bytes())
+        said = json.loads(self.channel.receive())
         if "error" in said:
             raise _Failed(said["error"], said["type"], said["trace"])
-        return unpacked(said, self.connection.recv_bytes())
-
-    def end(self, patience_s: float = 0.0) -> str:
-        """Make sure that it is gone; how it ended, if it did so by itself in this time. Idempotent."""
-        self.connection.close()
-        try:
-            code = self._process.wait(patience_s)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            code = self._process.wait()
-        return f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
+        return unpacked(said, self.channel.receive())
 
 
 class _Failed(Exception):

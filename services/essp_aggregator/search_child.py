@@ -1,28 +1,23 @@
-"""Tries candidates for `search.py`: `python -m essp_aggregator.search_child MEMORY SIZE CONNECTION`.
+"""Tries candidates for `search.py`: `python -m essp_aggregator.search_child CONNECTION SIZE MEMORY`.
 
     to it      {"name", "params"}                     try this candidate on the scores that lie in MEMORY
     from it    {"weights", "validation"}, then arrays its shares and figures, then its losses and state (`packed`)
                {"error", "type", "trace"}             or what it raised
 
-It touches neither bus nor store. It ends at once when its parent is gone, also in the middle of a candidate. It ignores
-SIGINT and SIGTERM, which may come to all processes of a terminal or of a container: the parent decides when it is done.
+It touches neither bus nor store. It ends at once when its parent is gone, also in the middle of a candidate.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import signal
 import sys
 import traceback
 from collections.abc import Iterator
-from multiprocessing.connection import Connection
-from queue import SimpleQueue
-from threading import Thread
 from typing import Any
 
 from essp_aggregator.fusion import Aligned, Trial, tried
 from essp_aggregator.shared_scores import scores_at
+from essp_common.runtime.child_process import requests, to_parent
 from essp_common.tensors.packed import Array, Packing, pack, unpack
 from essp_engine.aggregation import registry
 
@@ -59,25 +54,12 @@ def unpacked(said: dict[str, Any], data: bytes) -> Trial:
 
 def main() -> None:
     """Answer until the parent is gone."""
-    for ignored in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(ignored, signal.SIG_IGN)
-    memory, size, connection = map(int, sys.argv[1:])
-    parent, requests = Connection(connection), SimpleQueue[bytes]()
-    Thread(target=_listen, args=(parent, requests), daemon=True).start()
-    scores = scores_at(memory, size)
+    parent = to_parent(sys.argv[1])
+    size, memory = map(int, sys.argv[2:])
+    asked, scores = requests(parent), scores_at(memory, size)
     while True:
-        for message in answer(json.loads(requests.get()), scores):
-            parent.send_bytes(message)
-
-
-def _listen(parent: Connection, requests: SimpleQueue[bytes]) -> None:
-    try:
-        while True:
-            requests.put(parent.recv_bytes())
-    except (EOFError, OSError):
-        os._exit(0)
-    finally:
-        os._exit(1)  # of what nobody expected: the parent then sees that this process is gone
+        for message in answer(json.loads(asked.get()), scores):
+            parent.send(message)
 
 
 if __name__ == "__main__":

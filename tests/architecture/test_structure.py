@@ -166,16 +166,14 @@ OWN_THREADS = {
     "essp/records/pieces.py": "raised by who takes the next piece",
     "essp/servers/guard.py": "ends with its parent, whatever happens",
     "essp_common/bus/kafka_subscription.py": "raised by the next poll",
+    "essp_common/runtime/child_process.py": "ends the process",
     "essp_common/runtime/metrics.py": "each request has a guard of the standard library's",
     "essp_common/runtime/process.py": "the first error ends all services, and is raised",
     "essp_common/runtime/unbroken.py": "raised by who waits",
     "essp_engine/worker/loop.py": "raised by the worker",
-    "services/essp_aggregator/search_child.py": "ends the process",
-    "services/essp_trainer/checkpoints/packing_child.py": "ends the process",
     "essp_engine/loading/device_feed.py": "raised by who takes the next batch",
     "essp_engine/loading/prefetch.py": "raised by who takes the next batch",
     "services/essp_trainer/releases.py": "raised by the next release",
-    "services/essp_trainer/model/fit_child.py": "ends the process",
 }
 """Who starts threads past `essp_common/runtime/threads.py`, and why their errors do not pass unseen."""
 

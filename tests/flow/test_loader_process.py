@@ -100,7 +100,7 @@ def test_it_begins_with_any_epoch_and_needs_no_torch(catalog: Path) -> None:
         iteration = iter(clips)
         first = next(iteration)
         [running] = clips_process._open
-        assert "libtorch" not in Path(f"/proc/{running._process.pid}/maps").read_text(encoding="utf-8")
+        assert "libtorch" not in Path(f"/proc/{running._child.process.pid}/maps").read_text(encoding="utf-8")
         assert {epoch for epoch, *_ in taken([first, *iteration])} == {9}
 
 
@@ -110,8 +110,8 @@ def test_a_process_that_dies_is_an_error_and_another_one_goes_on(catalog: Path) 
         next(iteration)
         state = clips.state_dict()
         [running] = clips_process._open
-        os.kill(running._process.pid, signal.SIGKILL)
-        with pytest.raises(essp.EsspError, match="the process that prepares the clips of this loop has ended"):
+        os.kill(running._child.process.pid, signal.SIGKILL)
+        with pytest.raises(essp.EsspError, match="clips of this loop was killed by signal 9"):
             list(iteration)
         clips.load_state_dict(state)
         assert next(iter(clips)).meta["index"][0] == 4
@@ -141,7 +141,7 @@ loader = essp.Loader(sys.argv[1], clip=essp.Clip(4, 2, 40), batch_size=2, clips_
 batches = iter(loader)
 next(batches)
 [running] = clips_process._open
-print(os.getpid(), running._process.pid, flush=True)
+print(os.getpid(), running._child.process.pid, flush=True)
 if sys.argv[2] == "raises":
     raise ZeroDivisionError
 if sys.argv[2] in ("forks", "closes"):
@@ -149,7 +149,7 @@ if sys.argv[2] in ("forks", "closes"):
         signal.pause()
     if sys.argv[2] == "closes":
         loader.close()
-        if running._process.returncode:
+        if running._child.process.returncode:
             print("it had to be killed", flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 """

@@ -1,16 +1,13 @@
-"""The process that packs checkpoints: `python -m essp_trainer.checkpoints.packing_child STATE OUTPUT...`, started by
-`packing_process.py`.
+"""The process that packs checkpoints: `python -m essp_trainer.checkpoints.packing_child CONNECTION DELTA EXACT_EVERY
+STATE OUTPUT...`, started by `packing_process.py`.
 
-    stdin    {"checkpoint", "packings", "alone", "size", "places"}    pack the state that lies in the memory STATE
-    stdout   {"files": [[size, SHA-256, base], ...]}                  they are in the files OUTPUT..., one in each
-             {"error", "transient"}                                   or not
-    stdin    {"completed"}                                            what becomes of them; no answer
+    to it      {"checkpoint", "packings", "alone", "size", "places"}    pack the state that lies in the memory STATE
+    from it    {"files": [[size, SHA-256, base], ...]}                  they are in the files OUTPUT..., one in each
+               {"error", "transient"}                                   or not
+    to it      {"completed"}                                            what becomes of them; no answer
 
-One JSON document a line. STATE and OUTPUT are descriptors of memory of the parent. It holds no credentials, touches no
-store, and imports NumPy and zstandard alone.
-
-It ends at once when stdin is closed, also in the middle of a request: then its parent is gone. It ignores SIGINT and
-SIGTERM, which may come to all processes of a terminal or of a container: the parent decides when it has saved enough.
+STATE and OUTPUT are descriptors of memory of the parent. It holds no credentials, touches no store, and imports NumPy
+and zstandard alone. It ends at once when its parent is gone, also in the middle of a request.
 """
 
 from __future__ import annotations
@@ -18,13 +15,11 @@ from __future__ import annotations
 import json
 import mmap
 import os
-import signal
 import sys
-from queue import SimpleQueue
-from threading import Thread
 from typing import Any
 
 from essp_common.errors import PermanentError
+from essp_common.runtime.child_process import requests, to_parent
 from essp_common.tensors.packed import Packing
 from essp_common.tensors.places import Place, arrays_at
 from essp_trainer.checkpoints.delta_packer import Packer
@@ -68,27 +63,15 @@ class Child:
 
 
 def main() -> None:
-    """Answer until stdin is closed."""
-    for ignored in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(ignored, signal.SIG_IGN)
+    """Answer until the parent is gone."""
+    parent = to_parent(sys.argv[1])
     os.nice(_NICE)
-    delta, exact_every, state, *outputs = map(int, sys.argv[1:])
+    delta, exact_every, state, *outputs = map(int, sys.argv[2:])
     child = Child(state, outputs, Packer(bool(delta), exact_every))
-    requests: SimpleQueue[dict[str, Any]] = SimpleQueue()
-    Thread(target=_listen, args=(requests,), daemon=True).start()
+    asked = requests(parent)
     while True:
-        if (answer := child.answer(requests.get())) is not None:
-            print(json.dumps(answer), flush=True)
-
-
-def _listen(requests: SimpleQueue[dict[str, Any]]) -> None:
-    status = 1
-    try:
-        for line in sys.stdin.buffer:
-            requests.put(json.loads(line))
-        status = 0
-    finally:
-        os._exit(status)  # also of what nobody expected: the parent then sees that this process is gone
+        if (answer := child.answer(json.loads(asked.get()))) is not None:
+            parent.send(json.dumps(answer).encode())
 
 
 def _write(output: int, data: bytes) -> None:

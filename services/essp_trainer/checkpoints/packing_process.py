@@ -17,9 +17,7 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -29,18 +27,18 @@ from essp_common.artifacts.ownership import CheckpointName
 from essp_common.errors import PermanentError, TransientError
 from essp_common.job.trainer_spec import CheckpointSpec
 from essp_common.objects.port import ObjectStore
-from essp_common.runtime.children import module_command
+from essp_common.runtime.child_process import ChildProcess, one_thread
 from essp_common.tensors.packed import Packing
 from essp_trainer.checkpoints.delta_packer import BaseFile
 from essp_trainer.checkpoints.state_memory import Moving, StateMemory, Tensors
 from essp_trainer.checkpoints.state_packing import StatePacking, described, str_of
 
 _MODULE = "essp_trainer.checkpoints.packing_child"
+_TASK = "packs checkpoints"
 _MOST_FILES = 3
 """Of a checkpoint: the weights to evaluate, those to train on, and the optimizer's state."""
 _END_S = 10.0
 _RETRY_S = 1.0
-_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 
 class PackingProcess(StatePacking):
@@ -78,7 +76,7 @@ class PackingProcess(StatePacking):
         for output in self._outputs:
             os.ftruncate(output, 0)  # gives the memory back until the next save
         if self._child is not None:
-            self._child.tell({"completed": completed})
+            self._child.tell(json.dumps({"completed": completed}).encode())
 
     def close(self) -> None:
         self._end_child()
@@ -105,30 +103,22 @@ class PackingProcess(StatePacking):
         try:
             while len(self._outputs) < _MOST_FILES:
                 self._outputs.append(os.memfd_create("essp-packed", os.MFD_CLOEXEC))
-            return _Child(self._asked, self._memory.fd, self._outputs)
         except OSError as error:
-            raise TransientError(f"the process that packs checkpoints cannot be started: {error}", _RETRY_S) from error
+            raise TransientError(f"the process that {_TASK} cannot be started: {error}", _RETRY_S) from error
+        return _Child(self._asked, self._memory.fd, self._outputs)
 
     def _end_child(self) -> None:
         child, self._child = self._child, None
         if child is not None:
-            child.end()
+            child.end(_END_S)
 
 
-class _Child:
+class _Child(ChildProcess):
     """The other end. See `packing_child.py` for what is said."""
 
     def __init__(self, asked: CheckpointSpec, state: int, outputs: Sequence[int]) -> None:
-        """Raises `OSError` if it cannot be started."""
-        words = [int(asked.delta), asked.exact_every, state, *outputs]
-        self._process = subprocess.Popen(
-            module_command(_MODULE, *words),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            pass_fds=[state, *outputs],
-            process_group=0,  # Ctrl-C is for the parent; of the same session, so that niceness counts
-            env=os.environ | _ONE_THREAD,
-        )
+        words = int(asked.delta), asked.exact_every
+        super().__init__(_MODULE, _TASK, *words, files=[state, *outputs], environment=one_thread())
 
     def pack(
         self, checkpoint: str, packings: Mapping[str, Packing], alone: bool, memory: StateMemory
@@ -144,38 +134,12 @@ class _Child:
             "size": memory.size,
             "places": memory.places,
         }
-        self.tell(request)
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line.endswith(b"\n"):
-            raise TransientError(f"the process that packs checkpoints {self._fate()}", _RETRY_S)
-        answer = json.loads(line)
+        self.tell(json.dumps(request).encode())
+        try:
+            answer = json.loads(self.channel.receive())
+        except (EOFError, OSError) as error:
+            raise TransientError(f"the process that {_TASK} {self.end(_END_S)}", _RETRY_S) from error
         if "error" in answer:
             raise (TransientError if answer["transient"] else PermanentError)(answer["error"])
         files: list[tuple[int, str, Sequence[Any] | None]] = answer["files"]
         return files
-
-    def tell(self, request: Mapping[str, Any]) -> None:
-        """Send a request. That it is dead shows when its answer is read."""
-        assert self._process.stdin is not None
-        with suppress(OSError):
-            self._process.stdin.write(json.dumps(request).encode() + b"\n")
-            self._process.stdin.flush()
-
-    def end(self) -> None:
-        """Let it end, and collect it."""
-        with suppress(OSError), self._process:  # closes the pipes, at which it ends
-            assert self._process.stdin is not None
-            with suppress(OSError):
-                self._process.stdin.close()
-            try:
-                self._process.wait(_END_S)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-
-    def _fate(self) -> str:
-        try:
-            code = self._process.wait(_END_S)
-        except subprocess.TimeoutExpired:
-            return "closed its output"
-        return f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"

@@ -1,28 +1,24 @@
 """Fits for `fits.py`: `python -m essp_trainer.model.fit_child CONNECTION`.
 
-    to it      Request, then `True` each time that it may go on
+    to it      Request, then `GO_ON` each time that it may
     from it    Step                      how far it is; it stands still until it may go on
                Learned                   what came of it; it ends
                Failed                    or what it raised; it ends
 
-It touches neither bus nor store. It ends at once when its parent is gone, also in the middle of a step. It ignores
-SIGINT and SIGTERM, which may come to all processes of a terminal or of a container: the parent decides when it is done.
+It touches neither bus nor store. It ends at once when its parent is gone, also in the middle of a step.
 """
 
 from __future__ import annotations
 
-import os
-import signal
+import pickle
 import sys
 import traceback
 from collections.abc import Callable, Mapping
-from multiprocessing.connection import Connection
-from queue import SimpleQueue
-from threading import Thread
 from typing import Any
 
 import numpy as np
 
+from essp_common.runtime.child_process import requests, to_parent
 from essp_engine.encoders.classifier import fitted_classifier
 from essp_engine.encoders.encoder import fitted_encoder
 from essp_engine.encoders.fitting import Tell
@@ -43,30 +39,21 @@ FITS: dict[str, Callable[[Arrays, Mapping[str, Any], Tell], Arrays]] = {"encoder
 
 def main() -> None:
     """Fit what the parent asks for."""
-    for ignored in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(ignored, signal.SIG_IGN)
-    parent, permits = Connection(int(sys.argv[1])), SimpleQueue[bool]()
-    request: Request = parent.recv()
-    Thread(target=_listen, args=(parent, permits), daemon=True).start()
+    parent = to_parent(sys.argv[1])
+    request: Request = pickle.loads(parent.receive())  # noqa: S301  of our own parent
+    permits = requests(parent)
+
+    def say(what: Step | Learned | Failed) -> None:
+        parent.send(pickle.dumps(what))
 
     def tell(what: str, done: int, most: int) -> None:
-        parent.send(Step(what, done, most))
+        say(Step(what, done, most))
         permits.get()
 
     try:
-        parent.send(Learned(FITS[request.fit](request.arrays, request.settings, tell)))
+        say(Learned(FITS[request.fit](request.arrays, request.settings, tell)))
     except Exception as error:  # noqa: BLE001  raised again by the parent
-        parent.send(Failed(type(error).__name__, str(error), traceback.format_exc()))
-
-
-def _listen(parent: Connection, permits: SimpleQueue[bool]) -> None:
-    try:
-        while True:
-            permits.put(parent.recv())
-    except (EOFError, OSError):
-        os._exit(0)
-    finally:
-        os._exit(1)  # of what nobody expected: the parent then sees that this process is gone
+        say(Failed(type(error).__name__, str(error), traceback.format_exc()))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What `fits.py` and its child process say to each other, besides `True`: it may go on."""
+"""What `fits.py` and its child process say to each other: pickles, and `GO_ON`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+GO_ON = b"go on"
 Arrays = Mapping[str, NDArray[Any]]
 
 

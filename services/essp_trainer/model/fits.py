@@ -13,17 +13,15 @@ that ends.
 
 from __future__ import annotations
 
+import pickle
 import signal
-import subprocess
-from contextlib import closing
-from multiprocessing import Pipe
 from typing import Any
 
-from essp_common.errors import PermanentError, Unavailable
-from essp_common.runtime.children import module_command
+from essp_common.errors import PermanentError
+from essp_common.runtime.child_process import ChildProcess
 from essp_engine.encoders.fitting import Tell
 from essp_trainer.model.fit_child import FITS
-from essp_trainer.model.fit_messages import Arrays, Failed, Learned, Request, Step
+from essp_trainer.model.fit_messages import GO_ON, Arrays, Failed, Learned, Request, Step
 
 _MODULE = "essp_trainer.model.fit_child"
 _WORTH = 10**9
@@ -47,73 +45,42 @@ def fitted(fit: str, work: int, tell: Tell, arrays: Arrays, **settings: Any) -> 
     """
     if work < _WORTH:
         return FITS[fit](arrays, settings, tell)
-    with closing(_Child()) as child:
-        return child.answer(Request(fit, arrays, settings), tell)
+    child = ChildProcess(_MODULE, "fits")
+    try:
+        return _answer(child, Request(fit, arrays, settings), tell)
+    except (EOFError, ConnectionError) as error:
+        raise PermanentError(
+            f"the process that fits {child.end(_GONE_S)}; if memory has run out, give the trainer more, or let it "
+            "learn from fewer samples or clips"
+        ) from error
+    finally:
+        child.end()
 
 
-class _Child:
-    """A child process that fits once."""
-
-    def __init__(self) -> None:
-        self._connection, theirs = Pipe()
-        try:
-            self._process = subprocess.Popen(
-                module_command(_MODULE, theirs.fileno()),
-                stdin=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
-                process_group=0,  # Ctrl-C is for the parent; of the same session, so that niceness counts
-            )
-        except OSError as error:
-            self._connection.close()
-            raise Unavailable(f"a process that fits cannot be started: {error}") from error
-        finally:
-            theirs.close()
-
-    def answer(self, request: Request, tell: Tell) -> Arrays:
-        """Let it fit, and tell how far it is."""
-        step: Step | None = None
-        try:
-            self._connection.send(request)
-            while True:
-                if not self._connection.poll(_LOOK_S):
-                    if step is not None:
-                        self._stand_still(step, tell)
-                    continue
-                match self._connection.recv():
-                    case Step() as step:
-                        tell(step.what, step.done, step.most)
-                        self._connection.send(True)
-                    case Learned(arrays):
-                        return arrays
-                    case Failed() as failed:
-                        raise _raised(failed)
-        except (EOFError, ConnectionError) as error:
-            raise PermanentError(
-                f"the process that fits {_fate(self._end(_GONE_S))}; if memory has run out, give the trainer more, or "
-                "let it learn from fewer samples or clips"
-            ) from error
-
-    def close(self) -> None:
-        """Make sure that it is gone. Idempotent."""
-        self._end(0.0)
-
-    def _stand_still(self, step: Step, tell: Tell) -> None:
-        """Tell the same again. Who is told may wait as long as the job is paused."""
-        self._process.send_signal(signal.SIGSTOP)
-        tell(step.what, step.done, step.most)
-        self._process.send_signal(signal.SIGCONT)
-
-    def _end(self, patience_s: float) -> int:
-        self._connection.close()
-        try:
-            return self._process.wait(patience_s)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            return self._process.wait()
+def _answer(child: ChildProcess, request: Request, tell: Tell) -> Arrays:
+    """Let it fit, and tell how far it is."""
+    step: Step | None = None
+    child.channel.send(pickle.dumps(request))
+    while True:
+        if not child.channel.poll(_LOOK_S):
+            if step is not None:
+                _stand_still(child, step, tell)
+            continue
+        match pickle.loads(child.channel.receive()):  # noqa: S301  of our own child
+            case Step() as step:
+                tell(step.what, step.done, step.most)
+                child.channel.send(GO_ON)
+            case Learned(arrays):
+                return arrays
+            case Failed() as failed:
+                raise _raised(failed)
 
 
-def _fate(code: int) -> str:
-    return f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
+def _stand_still(child: ChildProcess, step: Step, tell: Tell) -> None:
+    """Tell the same again. Who is told may wait as long as the job is paused."""
+    child.process.send_signal(signal.SIGSTOP)
+    tell(step.what, step.done, step.most)
+    child.process.send_signal(signal.SIGCONT)
 
 
 def _raised(failed: Failed) -> Exception:

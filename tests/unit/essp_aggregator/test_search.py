@@ -188,14 +188,14 @@ def test_work_is_what_a_candidate_reads() -> None:
 def test_a_candidate_whose_process_was_killed_is_tried_again(trouble: None, caplog: pytest.LogCaptureFixture) -> None:
     grid, scores = several("dies_once", "best"), some_scores()
     found = as_bytes(Search(2, "j")(grid, scores))
-    assert "tried dies_once was killed by signal 9; trying again" in caplog.text
+    assert "tried dies_once was killed by signal 9 (SIGKILL); trying again" in caplog.text
     assert found == as_bytes(in_turn(several("average", "best"), scores))
 
 
 @pytest.mark.processes
 def test_a_candidate_whose_process_dies_twice_fails_the_search_by_name(trouble: None) -> None:
     with pytest.raises(
-        PermanentError, match=r"strategy dies: the process .* killed by signal 9, also .* give the aggr"
+        PermanentError, match=r"strategy dies: the process .* killed by signal 9 \(SIGKILL\), also .* give the aggr"
     ):
         Search(2, "j")(several("average", "dies", "best"), some_scores())
 

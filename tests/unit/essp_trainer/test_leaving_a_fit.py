@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import subprocess
 import threading
@@ -19,6 +20,7 @@ from essp_common.artifacts import checkpoint
 from essp_common.errors import PermanentError
 from essp_common.job.position import Position
 from essp_common.pb.v1.messages_pb2 import TRAIN, Control
+from essp_common.runtime.child_process import ChildProcess
 from essp_engine.encoders.fitting import Tell
 from essp_trainer.model import fits
 from essp_trainer.model.fit_child import FITS
@@ -232,7 +234,9 @@ def test_a_child_that_dies_fails_the_training_with_what_to_do(children: Children
     def tell(*_: object) -> None:
         os.kill(children.started[0].pid, signal.SIGKILL)
 
-    with pytest.raises(PermanentError, match=r"fits was killed by signal 9; if memory has run out, .* fewer samples"):
+    with pytest.raises(
+        PermanentError, match=r"fits was killed by signal 9 .SIGKILL.; if memory has run out, .* fewer samples"
+    ):
         fitted(**long_step(), work=1, tell=tell)
 
 
@@ -245,8 +249,8 @@ def test_what_a_child_raises_is_raised(children: Children) -> None:
 
 
 def test_a_child_ends_with_its_parent_in_the_middle_of_a_step(children: Children) -> None:
-    child, long = fits._Child(), long_step()
-    child._connection.send(Request(long.pop("fit"), long.pop("arrays"), long))
-    child._connection.recv()
-    child._connection.close()
+    child, long = ChildProcess(fits._MODULE, "fits"), long_step()
+    child.channel.send(pickle.dumps(Request(long.pop("fit"), long.pop("arrays"), long)))
+    child.channel.receive()
+    child.channel.close()
     assert children.started[0].wait(LONGEST_S) == 0

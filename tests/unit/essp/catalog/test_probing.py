@@ -85,5 +85,5 @@ def test_children_end_with_the_interpreter_too(tmp_path: Path) -> None:
     with Prober(("file:///",), ProbeOptions()) as prober:
         next(prober.read([file, file]))
         [child] = prober._children
-        child.connection.__del__()
-    assert child._process.returncode is not None
+        child.channel.close()
+    assert child.process.returncode is not None

@@ -210,7 +210,10 @@ def test_a_child_that_cannot_start_is_not_blamed_on_the_video(
     options: SandboxOptions, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.executable", "/bin/false")
-    with closing(Sandbox(options)) as sandbox, pytest.raises(Unavailable, match="did not start"):
+    with (
+        closing(Sandbox(options)) as sandbox,
+        pytest.raises(Unavailable, match="has ended with status 1 before it was ready"),
+    ):
         sandbox.decode(unit(folder, "a.mp4", 2))
 
 
@@ -226,7 +229,7 @@ def test_nor_is_one_for_which_the_machine_has_no_room(
         with monkeypatch.context() as full:
             full.setattr(subprocess, "Popen", popen)
             for _ in range(3):
-                with pytest.raises(Unavailable, match="did not start: Resource temporarily unavailable"):
+                with pytest.raises(Unavailable, match="cannot be started: Resource temporarily unavailable"):
                     sandbox.decode(unit(folder, "a.mp4", 2))
         size = sandbox._memory.size
         assert numbers(sandbox.decode(unit(folder, "a.mp4", 2))[0])[0] == 2
