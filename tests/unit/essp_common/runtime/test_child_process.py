@@ -68,7 +68,12 @@ def test_messages_arrive_whole_and_one_by_one(size: int) -> None:
     mine, its = socket.socketpair()
     message = os.urandom(size)
     with closing(Channel(mine.detach())) as here, closing(Channel(its.detach())) as there:
-        sender = threading.Thread(target=lambda: [here.send(each) for each in (message, b"next")])
+
+        def send() -> None:
+            here.send(message)
+            here.send(b"next")
+
+        sender = threading.Thread(target=send)
         sender.start()
         assert ready([here, there]) == [there]
         assert there.receive() == message
