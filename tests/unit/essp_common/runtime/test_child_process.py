@@ -68,7 +68,7 @@ def test_messages_arrive_whole_and_one_by_one(size: int) -> None:
     mine, its = socket.socketpair()
     message = os.urandom(size)
     with closing(Channel(mine.detach())) as here, closing(Channel(its.detach())) as there:
-        sender = threading.Thread(target=lambda: [here.send(each) for each in (message, b"next")])
+        sender = threading.Thread(target=lambda: list(map(here.send, (message, b"next"))))
         sender.start()
         assert ready([here, there]) == [there]
         assert there.receive() == message
