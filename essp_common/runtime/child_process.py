@@ -32,6 +32,8 @@ _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 _LENGTH = struct.Struct("<Q")
 _SMALL_BYTES = 1 << 16
 _PART_BYTES = 1 << 20
+_MOST_BYTES = 1 << 32
+"""Of a message: a child that has been taken over may claim more, and its parent would take it into memory."""
 
 
 class Channel:
@@ -54,14 +56,18 @@ class Channel:
             self._socket.sendall(message)
 
     def receive(self, timeout_s: float | None = None) -> bytes:
-        """The next message. Raises `EOFError` or `OSError` if the other end is closed, and `TimeoutError` if the whole
-        message is not there in time; what comes later cannot be understood any more."""
+        """The next message. Raises `EOFError` or `OSError` if the other end is closed or claims more than a message
+        holds, and `TimeoutError` if the whole message is not there in time; what comes later cannot be understood any
+        more."""
         ends_s = None if timeout_s is None else time.monotonic() + timeout_s
         self._socket.settimeout(timeout_s)
         received = self._ahead or self._some(_SMALL_BYTES)
         while len(received) < _LENGTH.size:
             received += self._some(_SMALL_BYTES, ends_s)
-        end = _LENGTH.size + _LENGTH.unpack_from(received)[0]
+        size = _LENGTH.unpack_from(received)[0]
+        if size > _MOST_BYTES:
+            raise OSError(f"a message of {size} bytes is too large")
+        end = _LENGTH.size + size
         message, self._ahead = received[_LENGTH.size : end], received[end:]
         if (missing := end - len(received)) <= 0:
             return message

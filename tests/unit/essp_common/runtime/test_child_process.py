@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -61,6 +62,13 @@ def ends() -> Iterator[tuple[Channel, socket.socket]]:
     mine, its = socket.socketpair()
     with closing(Channel(mine.detach())) as channel, its:
         yield channel, its
+
+
+def test_a_message_that_claims_more_than_memory_holds_is_not_awaited(ends: tuple[Channel, socket.socket]) -> None:
+    channel, other = ends
+    other.sendall(struct.pack("<Q", (1 << 32) + 1))
+    with pytest.raises(OSError, match="too large"):
+        channel.receive(60.0)
 
 
 @pytest.mark.parametrize("size", [0, 1, 1 << 16, (1 << 16) + 1, 5 << 20])
