@@ -115,7 +115,7 @@ class _Teller:
 
     def _found(self, phases: Iterable[PhasePlan]) -> Position | None:
         for number, plan in enumerate(phases):
-            if (PURPOSES[plan.purpose], plan.epoch) == self._phase and self._index < plan.clips:
+            if (PURPOSES.get(plan.purpose), plan.epoch) == self._phase and self._index < plan.clips:
                 return Position(number, self._index)
         return None
 

@@ -35,7 +35,7 @@ from essp_common.errors import ConfigError, EsspError, PermanentError, Transient
 from essp_common.objects.block_sums import BlockSums, head_sums
 from essp_common.objects.ranged import noting
 from essp_common.runtime import confinement
-from essp_common.runtime.child_process import Channel, ChildProcess, ready
+from essp_common.runtime.child_process import Channel, ChildProcess, answer_of, ready
 from essp_common.wiring import Stores
 
 PROBE = "essp_engine.video.probe:probe"
@@ -131,8 +131,8 @@ class Prober:
 
     def _receive(self, child: _Child, waiting: Iterator[str]) -> Iterator[Outcome]:
         try:
-            message = json.loads(child.channel.receive(self._options.hung_s))
-        except (EOFError, OSError, ValueError):
+            message = answer_of(child.channel.receive(self._options.hung_s))
+        except (EOFError, OSError):
             yield from self._crashed(child, waiting)
             return
         if not child.ready:

@@ -105,8 +105,8 @@ def dump(
         for name, text in parts.items():
             if text:
                 archive.writestr(name, text)
-    with written(path):
-        path.write_bytes(packed.getvalue())
+    with written(path), path.open("xb") as file:  # never over a file that is there, whosever it is
+        file.write(packed.getvalue())
     if as_json:
         typer.echo(json.dumps({"file": str(path), "bytes": packed.tell()}))
     else:
@@ -124,7 +124,9 @@ def _history_of(job: str, server: str, token: str, stores: Stores) -> tuple[str,
 
 def _no_such_clip(output: str, segments: list[HistorySegment], purpose: str, epoch: int, index: int) -> NotFound:
     """The error, which says what the job has."""
-    plans = [plan for run in account_of(segments).runs for plan in run.snapshot.phases]
+    runs = account_of(segments).runs
+    # Purposes of a later release have no name here.
+    plans = [plan for run in runs for plan in run.snapshot.phases if plan.purpose in PURPOSES]
     clips = {phase_title(PURPOSES[plan.purpose], plan.epoch): plan.clips for plan in plans}
     epochs = {PURPOSES[plan.purpose]: plan.epoch + 1 for plan in sorted(plans, key=lambda plan: plan.epoch)}
     passes = ", ".join(f"{name} ({counted(count, 'epoch')})" for name, count in epochs.items())
@@ -155,7 +157,7 @@ def _planned(segments: list[HistorySegment], story: Story, stores: Stores) -> di
         typer.echo(f"essp: the plan of the job cannot be made again: {error}", err=True)
         return None
     for number, plan in enumerate(phases.plans):
-        if (PURPOSES[plan.purpose], plan.epoch) == (story.purpose, story.epoch) and story.index < plan.clips:
+        if (PURPOSES.get(plan.purpose), plan.epoch) == (story.purpose, story.epoch) and story.index < plan.clips:
             clip = phases.plan(number).clip(story.index, max(story.attempts.values(), default=0))
             rows = phases.view(number).rows
             return {"video": rows.text("id", clip.video), "first_frame": clip.first_frame}

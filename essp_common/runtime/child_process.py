@@ -13,7 +13,9 @@ session of its parent, where its niceness counts.
 
 from __future__ import annotations
 
+import json
 import os
+import select
 import signal
 import socket
 import struct
@@ -24,6 +26,7 @@ from contextlib import ExitStack, suppress
 from multiprocessing.connection import wait
 from queue import SimpleQueue
 from threading import Thread
+from typing import Any
 
 from essp_common.errors import Unavailable
 from essp_common.runtime.children import module_command
@@ -43,6 +46,8 @@ class Channel:
         """`descriptor`: of a stream socket, which this object closes."""
         self._socket = socket.socket(fileno=descriptor)
         self._socket.settimeout(None)  # whatever `socket.setdefaulttimeout` says
+        self._readable = select.poll()
+        self._readable.register(self._socket, select.POLLIN)
         self._ahead = b""
         """What has been read with the message before: most messages take a single call of the system."""
 
@@ -60,8 +65,7 @@ class Channel:
         holds, and `TimeoutError` if the whole message is not there in time; what comes later cannot be understood any
         more."""
         ends_s = None if timeout_s is None else time.monotonic() + timeout_s
-        self._socket.settimeout(timeout_s)
-        received = self._ahead or self._some(_SMALL_BYTES)
+        received = self._ahead or self._some(_SMALL_BYTES, ends_s)
         while len(received) < _LENGTH.size:
             received += self._some(_SMALL_BYTES, ends_s)
         size = _LENGTH.unpack_from(received)[0]
@@ -94,11 +98,12 @@ class Channel:
         """Close this end. Idempotent."""
         self._socket.close()
 
-    def _some(self, most: int, ends_s: float | None = None) -> bytes:
+    def _some(self, most: int, ends_s: float | None) -> bytes:
+        # Not by a timeout of the socket, which would also hold for whatever is sent meanwhile and later.
         if ends_s is not None:
-            if (left_s := ends_s - time.monotonic()) <= 0:
+            left_s = ends_s - time.monotonic()
+            if left_s <= 0 or not self._readable.poll(left_s * 1000):
                 raise TimeoutError("the message is not whole in time")
-            self._socket.settimeout(left_s)
         part = self._socket.recv(most)
         if not part:
             raise EOFError("the other end is closed")
@@ -151,7 +156,8 @@ class ChildProcess:
             self.channel.send(message)
 
     def end(self, patience_s: float = 0.0) -> str:
-        """Hang up, and kill the process if it has not ended after so long. Returns how it ended: "the process ...".
+        """Hang up, and kill the process if it has not ended after so long. Returns how it ended, in words that follow
+        "the process": "has ended with status 1".
 
         Idempotent. In a fork of the parent this only closes the connection.
         """
@@ -165,6 +171,18 @@ class ChildProcess:
         except subprocess.TimeoutExpired:
             self.process.kill()
         return _fate(self.process.wait())
+
+
+def answer_of(message: bytes) -> dict[str, Any]:
+    """The JSON object that a message holds. Raises `OSError`, as for a child that is gone, for anything else: a child
+    that reads untrusted bytes may have been taken over."""
+    try:
+        answer = json.loads(message)
+    except (ValueError, RecursionError) as error:
+        raise OSError("the message is not JSON") from error
+    if not isinstance(answer, dict):
+        raise OSError("the message is not a JSON object")
+    return answer
 
 
 def one_thread(environment: Mapping[str, str] = os.environ) -> dict[str, str]:

@@ -9,7 +9,6 @@ Otherwise a video that hangs at each of its seeds would block this decoder, then
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections.abc import Sequence
@@ -23,7 +22,7 @@ from essp_common.cache.port import Buffer
 from essp_common.errors import BadVideo, EsspError, PermanentError, TransientError, Unavailable, VideoFault
 from essp_common.pb.v1.messages_pb2 import DecodeSeed
 from essp_common.runtime import confinement, metrics
-from essp_common.runtime.child_process import ChildProcess, one_thread
+from essp_common.runtime.child_process import ChildProcess, answer_of, one_thread
 from essp_common.runtime.shared_slots import SharedMemory, Slot
 from essp_engine.decoding.block_cache import BlockCache, BlockServer
 from essp_engine.decoding.protocol import READY, ChildConfig, Request, clip_shapes, of_one_seed, slot_bytes
@@ -142,7 +141,7 @@ class Sandbox:
         child = self._started()
         try:
             child.channel.send(request)
-            answer: dict[str, Any] = json.loads(child.channel.receive(self._options.timeout_s))
+            answer = answer_of(child.channel.receive(self._options.timeout_s))
         except TimeoutError as error:
             self._end_child()
             raise _ChildLost(f"took longer than {self._options.timeout_s:g} s", "timeout") from error

@@ -369,7 +369,8 @@ class Job:
         if kind is None:
             return self._mark_read() if fence == run.fence else ()
         if self.state.ended:
-            self.leftovers |= kind == "made"
+            # What is made for a job that another master has taken is that one's.
+            self.leftovers |= kind == "made" and self.run_state is not RunState.FENCED
             self.recorder.handle_late(progress)
             self._take(progress)
             return ()

@@ -80,3 +80,7 @@ def test_what_cannot_be_dumped_says_so(served: Served, tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="holds no history of a job"):
         essp("job", "dump", str(tmp_path), "--out", str(tmp_path / "a.zip"))
     assert not (tmp_path / "a.zip").exists()
+    (tmp_path / "mine.zip").write_text("not to be lost")
+    with pytest.raises(ConfigError, match="File exists"):
+        essp("job", "dump", served.job.output, "--out", str(tmp_path / "mine.zip"))
+    assert (tmp_path / "mine.zip").read_text() == "not to be lost"

@@ -17,7 +17,7 @@ import pytest
 
 from essp_common.errors import Unavailable
 from essp_common.runtime import child_process
-from essp_common.runtime.child_process import Channel, ChildProcess, ready
+from essp_common.runtime.child_process import Channel, ChildProcess, answer_of, ready
 
 _CHILD = """
 import os, signal, sys
@@ -62,6 +62,25 @@ def ends() -> Iterator[tuple[Channel, socket.socket]]:
     mine, its = socket.socketpair()
     with closing(Channel(mine.detach())) as channel, its:
         yield channel, its
+
+
+def test_the_time_for_an_answer_is_none_for_what_is_sent(ends: tuple[Channel, socket.socket]) -> None:
+    channel, other = ends
+    with pytest.raises(TimeoutError):
+        channel.receive(0.0)
+    sender = threading.Thread(target=channel.send, args=(bytes(5 << 20),))  # more than the system keeps
+    sender.start()
+    with pytest.raises(TimeoutError):
+        channel.receive(0.0)
+    with closing(Channel(os.dup(other.fileno()))) as there:
+        assert there.receive() == bytes(5 << 20)
+    sender.join()
+
+
+@pytest.mark.parametrize("message", [b"", b"{", b"[1]", b"3", b"null", b"\xff", b"[" * 1_000_000])
+def test_what_is_no_answer_is_that_of_a_child_that_is_gone(message: bytes) -> None:
+    with pytest.raises(OSError, match="not"):
+        answer_of(message)
 
 
 def test_a_message_that_claims_more_than_memory_holds_is_not_awaited(ends: tuple[Channel, socket.socket]) -> None:

@@ -8,6 +8,7 @@ from itertools import product
 import pytest
 
 from essp_common.job.status import JobState
+from essp_common.pb.v1.messages_pb2 import TRAIN, Made, Progress
 from essp_common.wiring import Adapters
 from essp_master.job import run_state
 from essp_master.job.run_state import TRANSITIONS, RunEvent, RunState, after
@@ -70,3 +71,18 @@ def test_a_job_that_another_master_takes_leaves_its_history_to_it(adapters: Adap
     assert job.run_state.makes_way
     assert job.yield_to(2, 0.0) is not None
     assert (job.run_state, job.state, job.extension) == (RunState.FENCED, JobState.STOPPED, None)
+
+
+@pytest.mark.parametrize("taken", [True, False])
+def test_what_is_made_late_is_swept_only_of_an_own_job(adapters: Adapters, fleet: Fleet, taken: bool) -> None:
+    """Of a job that another master has taken, it is that one's."""
+    master = master_named("m1", adapters)
+    master.start(fleet.job)
+    job = master._jobs["small"]
+    if taken:
+        assert job.yield_to(2, 0.0) is not None
+    else:
+        master.stop("small")
+        job.leftovers = False
+    job.handle(Progress(fence=1, made=Made(purpose=TRAIN, indices=[0], bytes=[1])), 0.0)
+    assert job.leftovers is not taken
