@@ -24,6 +24,7 @@ adapter catches a library's exception.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 
@@ -175,11 +176,77 @@ class OtherRelease(CacheMiss):
     as it takes until the older workers have left."""
 
 
+ConfigCode = Literal[
+    "conflict",
+    "empty",
+    "exists",
+    "invalid",
+    "missing",
+    "not_found",
+    "not_installed",
+    "range",
+    "refused",
+    "taken",
+    "type",
+    "unknown",
+    "unreadable",
+    "unsupported",
+]
+"""What is wrong with a setting:
+
+    missing         it is required, and not given
+    type            it is of another type than it has to be: a text in place of a number
+    range           it is too small or too large, or there are too few or too many
+    invalid         it is of the right type, and malformed or not allowed
+    unknown         it names something that does not exist: a field, a class, a network, a column
+    conflict        it contradicts another setting
+    not_found       the file, folder or object that it names is not there
+    unreadable      what it names is there, and damaged or not what it has to be
+    empty           what it names holds nothing that can be used
+    exists          what would be written is there already
+    taken           it belongs to another job, team or process
+    refused         a server or the system refuses: credentials, rights, an address that is not allowed
+    not_installed   a package or program is missing
+    unsupported     it is sound, and this version, machine or mode cannot do it
+"""
+
+
 class ConfigError(EsspError):
-    """Something the user has to change; the message names the field and the remedy.
+    """Something the user has to change: which field, and what to do about it.
 
     For example:
 
         except essp.ConfigError as error:
-            sys.exit(str(error))  # batch_size: has to be 1 or more
+            sys.exit(str(error))  # batch_size: must be 1 or more, got 0
+
+    `str(error)` is for people, and its wording may change. Programs read `field` and `code`. A document with several
+    problems has one error for each in `parts`.
     """
+
+    def __init__(
+        self, problem: str, *, field: str = "", code: ConfigCode = "invalid", parts: Sequence[ConfigError] = ()
+    ) -> None:
+        super().__init__(problem)
+        self.problem = problem
+        """What is wrong with the field, and what to do, without the name of the field."""
+        self.field = field
+        """What to change: the field of a job (`trainers.rgb.batch_size`), the argument of a function, the option of a
+        command, or the environment variable; empty: the error is about no single one."""
+        self.code = code
+        """What kind of problem it is; see `ConfigCode`."""
+        self.parts = tuple(parts)
+        """The single problems of a document; empty: this error is a single one."""
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.problem}" if self.field else self.problem
+
+    @classmethod
+    def at(cls, field: str, error: Exception) -> ConfigError:
+        """An error met at what `field` names, as an error of that field. Raise it `from` the other one."""
+        code: ConfigCode = "not_found" if isinstance(error, NotFound) else "unreadable"
+        return ConfigError(str(error), field=field, code=error.code if isinstance(error, ConfigError) else code)
+
+    def within(self, place: str) -> ConfigError:
+        """The same error about a field within `place`: `params.size` becomes `streams.rgb.params.size`."""
+        field = f"{place}.{self.field}" if self.field else place
+        return ConfigError(self.problem, field=field, code=self.code)
