@@ -6,39 +6,27 @@ that its output names.
 
 from __future__ import annotations
 
-from essp_common.artifacts.removal import job_at
 from essp_common.errors import ConfigError, NotFound, PermanentError
-from essp_common.job.data_spec import DataSpec
 from essp_common.job.spec import JobSpec
 from essp_common.records.rows import FIELDS
 from essp_common.records.versions import DataSet
 from essp_common.wiring import Stores
 
 
-def with_versions(spec: JobSpec, stores: Stores, fresh: bool = False) -> JobSpec:
-    """The job with the version of each data set. Raises `ConfigError` for one that is not there.
+def with_versions(spec: JobSpec, stores: Stores, known: JobSpec | None) -> JobSpec:
+    """The job with the version of each data set. `known`: the job in its output, which goes on.
 
-    `fresh`: whatever the output says.
+    Raises `ConfigError` for a data set that is not there.
     """
     sets = spec.data.record_sets
     if not sets or sets.keys() == spec.data.versions.keys():
         return spec
-    known = None if fresh else _known(spec, stores)
-    versions = dict(known.versions) if known is not None and known.record_sets == sets else {}
+    versions = dict(known.data.versions) if known is not None and known.data.record_sets == sets else {}
     versions |= spec.data.versions
     for split, uri in sets.items():
         if split not in versions:
             try:
                 versions[split], _ = DataSet(stores.under(uri)).version()
             except (ConfigError, NotFound, PermanentError) as error:
-                raise ConfigError(f"{FIELDS[split]}: {error}") from error
+                raise ConfigError.at(FIELDS[split], error) from error
     return spec.model_copy(update={"data": spec.data.model_copy(update={"versions": versions})})
-
-
-def _known(spec: JobSpec, stores: Stores) -> DataSpec | None:
-    """The data of the job that the output holds."""
-    try:
-        known = job_at(stores.under(spec.output))
-    except (ConfigError, NotFound):  # `preflight` tells what is wrong with it
-        return None
-    return None if known is None else known.data
