@@ -24,7 +24,7 @@ class Share:
         self.left_out = len(plan) - self._size * ranks if equal else 0
         """Clips of the plan that are in the share of no rank."""
         if not self._size:
-            raise ConfigError(f"{len(plan)} clips are too few for {ranks} ranks")
+            raise ConfigError(f"{len(plan)} clips are too few for {ranks} ranks", code="range")
 
     def __len__(self) -> int:
         return self._size
