@@ -12,8 +12,9 @@ and their parameters checked.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
+from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from essp_common.errors import ConfigError
@@ -29,6 +30,8 @@ _EXTRACTORS = Group(
     members=("summary", "Params", "frames_needed", "output", "setup", "extract"),
     port="essp_engine.features.port",
 )
+
+P = TypeVar("P", bound=BaseModel)
 
 _INSTEAD = {
     "every": "`frames` are evenly spaced over the clip",
@@ -56,8 +59,8 @@ def create(name: str, params: Mapping[str, Any]) -> Extractor:
             field=f"params.{min(common)}",
             code="unknown",
         )
-    extractor = kind(_EXTRACTORS.checked(name, kind.Params, own))
-    reduced = _EXTRACTORS.checked(name, ReducedParams, common)
+    extractor = kind(_checked(name, kind.Params, own))
+    reduced = _checked(name, ReducedParams, common)
     return extractor if reduced == ReducedParams() else cast("Extractor", Reduced(extractor, reduced))
 
 
@@ -138,8 +141,16 @@ def _geometry(
     if elsewhere is None:
         extractor = create(feature, params)
         return extractor.frames_needed(), extractor.output
-    reduced = _EXTRACTORS.checked(feature, ReducedParams, divided(params)[0])
+    reduced = _checked(feature, ReducedParams, divided(params)[0])
     return reduced.frames_needed(elsewhere.frames_needed), lambda clip: elsewhere.output.of(reduced.of(clip))
+
+
+def _checked(name: str, kind: type[P], params: Mapping[str, Any]) -> P:
+    """Parameters of a feature. Raises `ConfigError` for the field of a stream that has them, `params.length`."""
+    try:
+        return _EXTRACTORS.checked(name, kind, params)
+    except ConfigError as error:
+        raise error.within("params") from error
 
 
 def _elsewhere(feature: str, declared: Mapping[str, DeclaredFeature] | None) -> DeclaredFeature | None:

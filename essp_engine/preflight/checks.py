@@ -93,13 +93,15 @@ def _strategies(job: ResolvedJob) -> Iterator[ConfigError]:
             yield error
 
 
-def _luma(job: ResolvedJob) -> Iterator[ConfigError]:
+def _lacks_colours(job: ResolvedJob, stream: Stream) -> bool:
     """A loop of the user's own may take grey frames as they are; networks here take photographs in colour."""
-    if job.spec.clip.pixels != "gray":
-        return
+    taken_as_is = stream.feature == "rgb" and job.spec.consumers
+    return job.spec.clip.pixels == "gray" and stream.needs == "colours" and not taken_as_is
+
+
+def _luma(job: ResolvedJob) -> Iterator[ConfigError]:
     for name, stream in job.streams.items():
-        taken_as_is = stream.feature == "rgb" and job.spec.consumers
-        if stream.needs == "colours" and not taken_as_is:
+        if _lacks_colours(job, stream):
             yield ConfigError(
                 f"gray has no colours, and {stream.feature} (streams.{name}.feature) needs them; use yuv420 or rgb, or "
                 "a feature of luma such as flow",
@@ -197,7 +199,7 @@ def _components(job: ResolvedJob) -> Iterator[ConfigError]:
 def _channels(job: ResolvedJob) -> Iterator[ConfigError]:
     for name in dict.fromkeys(trainer.stream for _, trainer, _ in _on_pictures(job)):
         stream = job.streams[name]
-        for kind in (stream.layout.values, stream.layout.mirrored):
+        for kind in () if _lacks_colours(job, stream) else (stream.layout.values, stream.layout.mirrored):
             multiple = _MULTIPLE.get(kind, 1)
             if wrong := [shape[-1] for shape in stream.shapes if shape[-1] % multiple]:
                 yield ConfigError(
@@ -231,7 +233,7 @@ def _frames(job: ResolvedJob) -> Iterator[ConfigError]:
                 f"{stream.shapes[0][0] // snippets}; set it to {wanted}, and clip.frames to no fewer"
                 + (" for each snippet" if snippets > 1 else ""),
                 field=f"streams.{trainer.stream}.params.frames",
-                code="conflict",
+                code="range",
             )
 
 

@@ -35,6 +35,12 @@ def trainer(**settings: Any) -> dict[str, Any]:
     return {"streams": {"rgb": {}}, "trainers": {"one": own}}
 
 
+def encoder(**settings: Any) -> dict[str, Any]:
+    """A job with one encoder, on `rgb`."""
+    own = {"stream": "rgb", "model": "fisher_vector", "batch_size": 2, "encoder": settings}
+    return {"streams": {"rgb": {}}, "trainers": {"one": own}}
+
+
 WRONG: dict[str, tuple[dict[str, Any], str, ConfigCode]] = {
     "no catalog": ({"data": {}}, "data.catalog", "missing"),
     "a catalog that is not there": ({"data": {"catalog": "file:///nowhere/c.parquet"}}, "data.catalog", "not_found"),
@@ -73,9 +79,9 @@ WRONG: dict[str, tuple[dict[str, Any], str, ConfigCode]] = {
         )
         for feature in ("hog", "hof", "mbh", "trajectories", "improved_trajectories")
     },
-    "an encoder on pictures": (trainer(model="fisher"), "trainers.one.model", "conflict"),
+    "an encoder on pictures": (encoder(), "trainers.one.model", "conflict"),
     "more components than numbers": (
-        trainer(model="fisher", encoder={"pca": 97})
+        encoder(pca=97)
         | {
             "clip": {"frames": 16, "resize": {"height": 48, "width": 48}},
             "streams": {"rgb": {"feature": "hog"}},
@@ -164,13 +170,10 @@ def refusals(url: str, folder: Path, spec: JobSpec) -> list[str]:
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_job_that_cannot_run_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.setenv("ESSP_STORES", f'["file://{tmp_path}"]')
+def test_a_job_that_cannot_run_is_refused(tmp_path: Path, name: str) -> None:
     change, field, code = WRONG[name]
-    file = tmp_path / "job.json"
-    file.write_text(make_job(tmp_path, **change).model_dump_json())
     with pytest.raises(ConfigError) as error:
-        essp("validate", str(file))
+        preflight(make_job(tmp_path, **change), Stores((f"file://{tmp_path}",)))
     assert refused(error.value) == [(field, code)]
     assert not (tmp_path / "out").exists()
 
