@@ -13,13 +13,13 @@ from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.label_sets import COLUMN as LABELS
 from essp_common.catalog.label_sets import label_names
 from essp_common.catalog.schema import CHECKED, HANDED, PLANNED
-from essp_common.errors import ConfigError, NotFound
+from essp_common.errors import ConfigError, NotFound, PermanentError
 from essp_common.job.spec import JobSpec
-from essp_common.records.rows import open_data
+from essp_common.records.rows import FIELDS, open_data
+from essp_common.records.versions import DataSet
 from essp_common.wiring import Stores
 from essp_engine.planning.phases import Phases
 from essp_engine.preflight.model_inputs import model_of, with_inputs
-from essp_engine.preflight.record_versions import with_versions
 from essp_engine.preflight.sizing import bounds_of, parts_of
 from essp_engine.preflight.streams import Stream, decoded_clips, streams_of
 from essp_engine.registrations import NOTHING, Declared
@@ -61,10 +61,8 @@ def resolve(spec: JobSpec, stores: Stores, declared: Declared = NOTHING, known: 
     cannot be known without its model or its catalog.
     """
     model = model_of(spec, stores)
-    spec = with_inputs(spec, model)
-    spec = with_versions(spec, stores, known)
-    catalog = _opened(spec, stores)
-    return resolve_on(catalog, _with_epochs(spec, known), declared, model)
+    spec = _with_epochs(_with_versions(with_inputs(spec, model), stores, known), known)
+    return resolve_on(_opened(spec, stores), spec, declared, model)
 
 
 def resolve_on(
@@ -79,6 +77,23 @@ def resolve_on(
     parts = parts_of(spec)
     bounds = bounds_of(phases, clips, streams, parts)
     return ResolvedJob(spec, model, catalog, classes, phases, streams, parts, bounds, declared)
+
+
+def _with_versions(spec: JobSpec, stores: Stores, known: JobSpec | None) -> JobSpec:
+    """The job with the version of each of its data sets of records: the one that it names, else that which it had
+    before, else the newest. Data sets grow while jobs run, so the versions are written into the specification."""
+    sets = spec.data.record_sets
+    if not sets or sets.keys() == spec.data.versions.keys():
+        return spec
+    versions = dict(known.data.versions) if known is not None and known.data.record_sets == sets else {}
+    versions |= spec.data.versions
+    for split, uri in sets.items():
+        if split not in versions:
+            try:
+                versions[split], _ = DataSet(stores.under(uri)).version()
+            except (ConfigError, NotFound, PermanentError) as error:
+                raise ConfigError.at(FIELDS[split], error) from error
+    return spec.model_copy(update={"data": spec.data.model_copy(update={"versions": versions})})
 
 
 def _with_epochs(spec: JobSpec, known: JobSpec | None) -> JobSpec:
