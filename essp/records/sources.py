@@ -63,7 +63,7 @@ def open_source(uri: str, stores: Stores, options: SourceOptions = SourceOptions
     name = PurePosixPath(uri).name.lower()
     if (options.images or options.whole) and not name.endswith(".json"):
         raise ConfigError(
-            "and --whole are for the annotations of COCO, a .json file", field="--images", code="conflict"
+            "this and --whole are only for the annotations of COCO (a .json file)", field="--images", code="conflict"
         )
     with ExitStack() as opened:
         if name.endswith(".parquet"):

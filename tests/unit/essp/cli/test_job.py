@@ -25,6 +25,7 @@ from tests.harness.command_line import essp
 from tests.harness.fleet import make_job
 from tests.harness.model_manifest import manifest_at
 from tests.harness.proxy import Proxy
+from tests.harness.refused import refused
 from tests.harness.serving import Served
 
 
@@ -294,7 +295,7 @@ def test_stop_asks_first(live: Live) -> None:
     live.essp("start", str(live.file))
     refused = live.essp("stop", "small", typed="n\n")
     assert refused.exit_code == 1
-    with pytest.raises(ConfigError, match="without a terminal; add --yes"):
+    with refused("--yes", "missing"):
         live.essp("stop", "small", typed="")
     assert live.master.status("small").state == "running"
 
@@ -368,7 +369,7 @@ def test_a_web_server_that_is_no_master_is_named(other_server: str, place: str, 
 
 def test_a_master_that_has_moved_is_not_followed_but_named(other_server: str) -> None:
     for arguments in (["ls"], ["get", "a"], ["events", "a"]):
-        with pytest.raises(ConfigError, match="sends on to https://elsewhere/v1; set --server or ESSP_SERVER"):
+        with refused("--server", "refused"):
             essp("job", *arguments, "--server", f"{other_server}/moved")
 
 

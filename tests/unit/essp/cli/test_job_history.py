@@ -11,6 +11,7 @@ import pytest
 
 from essp_common.errors import ConfigError, NotFound
 from tests.harness.command_line import essp
+from tests.harness.refused import refused
 from tests.harness.serving import Served
 
 
@@ -45,7 +46,7 @@ def test_a_clip_that_is_not_there_names_the_passes(served: Served) -> None:
         NotFound, match=r"no pass of this job; the job has train \(2 epochs\), validation \(2 epochs\), test"
     ):
         essp("job", "why", output, "0", "--epoch", "3")
-    with pytest.raises(ConfigError, match="--purpose: 'training' is not a pass; use train, validation"):
+    with refused("--purpose", "unknown"):
         essp("job", "why", output, "0", "--purpose", "training")
 
 

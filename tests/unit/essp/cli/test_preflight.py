@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from essp_common.artifacts import layout
-from essp_common.errors import ConfigCode, ConfigError
+from essp_common.errors import ConfigError
 from essp_common.job.feature_layout import FeatureLayout
 from essp_common.job.spec import JobSpec
 from essp_common.objects.directory import DirectoryStore
@@ -25,7 +25,7 @@ from essp_master.api.app import create_app
 from essp_master.config import MasterSettings
 from tests.harness.command_line import essp
 from tests.harness.fleet import adapters_in, make_job, master_over
-from tests.harness.refusals import refused
+from tests.harness.refused import Refusal, refusals, refused
 from tests.harness.serving import served
 
 
@@ -41,7 +41,7 @@ def encoder(**settings: Any) -> dict[str, Any]:
     return {"streams": {"rgb": {}}, "trainers": {"one": own}}
 
 
-WRONG: dict[str, tuple[dict[str, Any], str, ConfigCode]] = {
+WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
     "no catalog": ({"data": {}}, "data.catalog", "missing"),
     "a catalog that is not there": ({"data": {"catalog": "file:///nowhere/c.parquet"}}, "data.catalog", "not_found"),
     "a background that the catalog has not": ({"sampling": {"background": "c3"}}, "sampling.background", "unknown"),
@@ -155,7 +155,7 @@ def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         yield url
 
 
-def refusals(url: str, folder: Path, spec: JobSpec) -> list[str]:
+def said_of(url: str, folder: Path, spec: JobSpec) -> list[str]:
     """What validate, run and the API say of a job."""
     file = folder / "job.json"
     file.write_text(spec.model_dump_json())
@@ -172,16 +172,15 @@ def refusals(url: str, folder: Path, spec: JobSpec) -> list[str]:
 @pytest.mark.parametrize("name", WRONG)
 def test_a_job_that_cannot_run_is_refused(tmp_path: Path, name: str) -> None:
     change, field, code = WRONG[name]
-    with pytest.raises(ConfigError) as error:
+    with refused(field, code):
         preflight(make_job(tmp_path, **change), Stores((f"file://{tmp_path}",)))
-    assert refused(error.value) == [(field, code)]
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("name", list(WRONG)[::10])
 def test_a_job_that_cannot_run_is_refused_in_the_same_words(url: str, tmp_path: Path, name: str) -> None:
     change, field, _ = WRONG[name]
-    validate, run, post = refusals(url, tmp_path, make_job(tmp_path, **change))
+    validate, run, post = said_of(url, tmp_path, make_job(tmp_path, **change))
     assert validate == run == post
     assert validate.startswith(f"{field}: ")
     assert not (tmp_path / "out").exists()
@@ -199,16 +198,16 @@ def test_all_that_is_wrong_with_a_job_is_said_at_once(url: str, tmp_path: Path) 
     )
     with pytest.raises(ConfigError) as error:
         preflight(spec, Stores((f"file://{tmp_path}",)))
-    assert refused(error.value) == [
+    assert refusals(error.value) == [
         ("trainers.one.loss", "unknown"),
         ("trainers.two.class_weights", "unknown"),
         ("trainers.one.augment.crop", "range"),
         ("limits.budget", "range"),
     ]
-    validate, run, post = refusals(url, tmp_path, spec)
+    validate, run, post = said_of(url, tmp_path, spec)
     assert validate == run == post == str(error.value)
     assert [line.partition(":")[0].strip() for line in validate.splitlines()[1:]] == [
-        field for field, _ in refused(error.value)
+        field for field, _ in refusals(error.value)
     ]
 
 
@@ -226,7 +225,7 @@ def test_an_output_of_another_job_is_refused_in_the_same_words(url: str, tmp_pat
     store.put(layout.SPEC, make_job(tmp_path, sampling={"seed": 5}).model_dump_json().encode())
     before = sorted(tmp_path.glob("out/**/*"))
     spec = make_job(tmp_path)
-    validate, run, post = refusals(url, tmp_path, spec)
+    validate, run, post = said_of(url, tmp_path, spec)
     assert validate == run == post
     assert "holds another job, which differs in sampling" in validate
     assert sorted(tmp_path.glob("out/**/*")) == before
@@ -236,7 +235,7 @@ def test_an_output_of_another_job_is_refused_in_the_same_words(url: str, tmp_pat
 
 def test_an_output_that_is_a_file_is_refused_in_the_same_words(url: str, tmp_path: Path) -> None:
     (tmp_path / "out").write_bytes(b"mine")
-    validate, run, post = refusals(url, tmp_path, make_job(tmp_path))
+    validate, run, post = said_of(url, tmp_path, make_job(tmp_path))
     assert validate == run == post == f"output: {tmp_path}/out is a file; give a folder"
     assert (tmp_path / "out").read_bytes() == b"mine"
 
@@ -257,7 +256,7 @@ def test_more_trainers_are_no_other_job_and_fewer_are_refused_in_the_same_words(
     more = {"trainers": one | {"two": trainer()["trainers"]["one"]}}
     store = DirectoryStore(str(tmp_path / "out"))
     store.put(layout.SPEC, make_job(tmp_path, **more).model_dump_json().encode())
-    validate, run, post = refusals(url, tmp_path, make_job(tmp_path))
+    validate, run, post = said_of(url, tmp_path, make_job(tmp_path))
     assert validate == run == post
     assert "trainers.two: " in validate
     assert "holds this job with it, and a job can be given more, not fewer; write it into the file" in validate
@@ -311,10 +310,10 @@ def test_a_registered_feature_is_mirrored_only_if_it_says_what_it_becomes(tmp_pa
         settings = trainer(augment={"crop": 16} | augment) | {"streams": {"rgb": {"feature": "depth"}}}
         return preflight(make_job(tmp_path, **settings), stores, declared=Declared(declared))
 
-    def refusal(*given: Any, **augment: Any) -> list[tuple[str, ConfigCode]]:
+    def refusal(*given: Any, **augment: Any) -> list[Refusal]:
         with pytest.raises(ConfigError) as error:
             found(*given, **augment)
-        return refused(error.value)
+        return refusals(error.value)
 
     assert refusal(FeatureLayout()) == [("trainers.one.augment.flip", "conflict")]
     assert refusal(FeatureLayout(), flip=False, evaluation_crops=10) == [
@@ -322,10 +321,10 @@ def test_a_registered_feature_is_mirrored_only_if_it_says_what_it_becomes(tmp_pa
     ]
     assert found(FeatureLayout(), flip=False).layouts == {"rgb": FeatureLayout()}
     assert found(FeatureLayout(mirrored="plain")).layouts == {"rgb": FeatureLayout(mirrored="plain")}
-    no_picture: list[tuple[str, ConfigCode]] = [("trainers.one.stream", "conflict")]
+    no_picture: list[Refusal] = [("trainers.one.stream", "conflict")]
     assert refusal(FeatureLayout(values="descriptor"), flip=False) == no_picture
     assert refusal(FeatureLayout(), axes=3, flip=False) == no_picture
-    wrong_layout: list[tuple[str, ConfigCode]] = [("streams.rgb.feature", "conflict")]
+    wrong_layout: list[Refusal] = [("streams.rgb.feature", "conflict")]
     assert refusal(FeatureLayout(mirrored="horizontal_motion"), channels=3) == wrong_layout
     assert refusal(FeatureLayout(values="colours", mirrored="plain"), channels=4) == wrong_layout
 

@@ -17,6 +17,7 @@ from essp_common.artifacts.segments import Segment, write_segments
 from essp_common.errors import ConfigError
 from essp_common.objects.directory import DirectoryStore
 from tests.harness.command_line import essp
+from tests.harness.refused import Refusal, refused
 
 
 def overlap(a: Stretch, b: Stretch) -> float:
@@ -137,7 +138,7 @@ def test_names_are_told_apart_by_all_but_the_suffix_of_a_video_file() -> None:
 
 
 @pytest.mark.parametrize("pair", [("x/7.mp4", "y/7.mp4"), ("7.avi", "7.mp4"), ("7", "x/7.mp4"), ("7.mp4", "v_7.mp4")])
-def test_two_videos_are_not_taken_for_one(pair: tuple[str, str]) -> None:
+def test_two_videos_are_not_taken_for_one(pair: Refusal) -> None:
     """What was found in both would count for that one, even where one of them is called so."""
     first, second = pair
     with pytest.raises(ConfigError, match=f"{first} and {second} of found may both be 7 of labels; name their folders"):
@@ -202,7 +203,7 @@ def test_what_cannot_be_compared_is_named(folder: Path, name: str, text: str, sa
 
 @pytest.mark.parametrize("iou", ["none", "0", "1.2", "0.5:0.9:0", "0.9:0.5", ""])
 def test_thresholds_are_between_0_and_1(folder: Path, iou: str) -> None:
-    with pytest.raises(ConfigError, match="--iou"):
+    with refused("--iou", "type"):
         essp("evaluate", "segments", "found.json", "--truth", "labels.csv", "--iou", iou)
 
 

@@ -26,6 +26,7 @@ from essp_common.records.reader import RecordReader
 from essp_common.records.versions import DataSet
 from essp_common.wiring import Stores
 from tests.harness.command_line import essp as essp_command
+from tests.harness.refused import Refusal, refused
 
 STORES = Stores(("file:///",))
 KEPT = BuildOptions()
@@ -215,7 +216,7 @@ def test_lists_of_other_kinds_are_refused_with_the_one_that_is_read(tmp_path: Pa
 
 def test_folders_of_splits_are_told_apart_in_a_list_of_windows(tmp_path: Path) -> None:
     (tmp_path / "list.csv").write_text("path,label\ntrain\\cat\\0.png,cat\ntest\\cat\\1.png,cat\n")
-    with pytest.raises(ConfigError, match="it holds test and train; say which one to read"):
+    with refused("--within", "missing"):
         made(tmp_path / "list.csv", tmp_path / "out")
 
 
@@ -240,10 +241,10 @@ def test_a_compressed_archive_that_is_damaged_is_said_to_be(tmp_path: Path) -> N
 def test_training_and_test_images_are_not_mixed(tmp_path: Path) -> None:
     for split in ("train", "test"):
         folder(tmp_path / "both" / split)
-    with pytest.raises(ConfigError, match="it holds test and train; say which one to read, as in --within train"):
+    with refused("--within", "missing"):
         made(tmp_path / "both", tmp_path / "out")
     assert made(tmp_path / "both", tmp_path / "out", within="train").records == len(NAMES)
-    with pytest.raises(ConfigError, match="--within trian: no image lies there; folders are, for example: test, train"):
+    with refused("--within", "unknown"):
         made(tmp_path / "both", tmp_path / "out", within="trian")
 
 
@@ -251,7 +252,7 @@ def test_training_and_test_images_are_not_mixed(tmp_path: Path) -> None:
 def test_splits_are_told_by_the_names_that_catalogs_know(tmp_path: Path, name: str) -> None:
     for split in (name, "test"):
         folder(tmp_path / "both" / split)
-    with pytest.raises(ConfigError, match="say which one to read, as in --within"):
+    with refused("--within", "missing"):
         made(tmp_path / "both", tmp_path / "out")
 
 
@@ -307,7 +308,7 @@ def test_images_are_scaled_and_appended(tmp_path: Path) -> None:
     assert RecordReader(data_set).shape == (4, 4, 3)
     assert made(source, tmp_path / "out", BuildOptions("raw", (4, 4), append=True)).version == 2
     assert len(RecordReader(data_set)) == 2 * len(NAMES)
-    with pytest.raises(ConfigError, match="--size: a file that is kept as it is cannot be scaled"):
+    with refused("--size", "conflict"):
         made(source, tmp_path / "other", BuildOptions("keep", (4, 4)))
 
 
@@ -432,10 +433,10 @@ def test_a_zip_archive_with_any_byte_changed_is_read_or_refused(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("names", [("Train", "test"), ("set/train", "set/Test"), ("a/b/val", "a/b/train")])
-def test_splits_are_not_mixed_wherever_their_folders_lie(names: tuple[str, str], tmp_path: Path) -> None:
+def test_splits_are_not_mixed_wherever_their_folders_lie(names: Refusal, tmp_path: Path) -> None:
     files = {f"{name}/cat/1.png": picture(1) for name in names}
     archive = tar_of(tmp_path / "a.tar", files)
-    with pytest.raises(ConfigError, match=rf"say which one to read, as in --within {max(names)}"):
+    with refused("--within", "missing"):
         made(archive, tmp_path / "out")
     assert made(archive, tmp_path / "out", within=names[0]).per_class == {"cat": 1}
     classes = {"a/train/1.png": picture(1), "a/test/2.png": picture(1)}

@@ -26,6 +26,7 @@ from essp_common.records.reader import RecordReader
 from essp_common.records.versions import DataSet
 from essp_common.wiring import Stores
 from tests.harness.command_line import essp as essp_command
+from tests.harness.refused import refused
 
 STORES = Stores(("file:///",))
 RAW = BuildOptions("raw")
@@ -114,7 +115,7 @@ def test_a_box_is_stored_as_jpeg_unless_numbers_are_asked_for(tmp_path: Path) ->
     with essp.Records(tmp_path / "out", size=8) as loader:
         [batch] = loader
     assert batch.frames.shape == (3, 1, 8, 8, 3)
-    with pytest.raises(ConfigError, match="a box is no file; use raw or jpeg"):
+    with refused("--encode", "conflict"):
         made(file, tmp_path / "kept", BuildOptions("keep"))
 
 
@@ -213,7 +214,7 @@ def test_images_are_looked_for_where_coco_has_them_and_where_one_says(tmp_path: 
         for name in PIXELS:
             opened.write(tmp_path / "a" / "small" / name, f"small/{name}")
     (tmp_path / "a" / "small").rename(tmp_path / "elsewhere")
-    with pytest.raises(ConfigError, match="say where they are: --images FOLDER"):
+    with refused("--images", "not_found"):
         made(file, tmp_path / "out")
     for place in (tmp_path / "elsewhere", archive):
         out = tmp_path / f"of_{place.name}"
@@ -223,7 +224,7 @@ def test_images_are_looked_for_where_coco_has_them_and_where_one_says(tmp_path: 
     left_out = made(file, tmp_path / "less", source=SourceOptions(images=archive.as_uri())).problems
     assert list(left_out.values()) == ["the archive of images has no such file"]
     (tmp_path / "images").mkdir()
-    with pytest.raises(ConfigError, match="--images and --whole are for the annotations of COCO"):
+    with refused("--images", "conflict"):
         made(tmp_path / "images", tmp_path / "none", source=SourceOptions(whole=True))
 
 
@@ -235,7 +236,7 @@ def test_beside_the_root_of_a_bucket_no_other_bucket_is_looked_into(tmp_path: Pa
             asked.append(uri)
             return DirectoryStore(str(tmp_path))
 
-    with pytest.raises(ConfigError, match="say where they are"):
+    with refused("--images", "not_found"):
         _reading("s3://bucket/instances_small.json", Asked(()), "", ["1.png"], ExitStack())
     assert asked == ["s3://bucket/small", "s3://bucket"]
 

@@ -10,13 +10,13 @@ from pydantic import ValidationError
 
 from essp_common.artifacts import layout
 from essp_common.artifacts.fused_model import FusedModel, open_model, write_model
-from essp_common.errors import ConfigCode, ConfigError
+from essp_common.errors import ConfigError
 from essp_common.job.clip_spec import ClipSpec, StreamSpec
 from essp_common.job.spec import JobSpec
 from essp_common.wiring import Stores, open_store
 from essp_engine.preflight.model_inputs import model_of, with_inputs
 from tests.harness.model_manifest import manifest_at
-from tests.harness.refusals import refused
+from tests.harness.refused import Refusal, refusals
 
 STORES = Stores(("file:///",))
 CLIP = {"frames": 6, "stride": 2, "resize": {"mode": "short_side", "height": 64}}
@@ -43,10 +43,10 @@ def with_inputs_of_model(spec: JobSpec) -> JobSpec:
     return with_inputs(spec, model_of(spec, STORES))
 
 
-def refusals(spec: JobSpec) -> list[tuple[str, ConfigCode]]:
+def refusals_of(spec: JobSpec) -> list[Refusal]:
     with pytest.raises(ConfigError) as error:
         with_inputs_of_model(spec)
-    return refused(error.value)
+    return refusals(error.value)
 
 
 def test_what_is_left_out_is_taken_from_the_model(model: str) -> None:
@@ -86,7 +86,7 @@ def test_what_equals_the_model_is_taken_as_it_stands(model: str) -> None:
     ],
 )
 def test_all_inputs_that_differ_are_refused(model: str, fields: dict[str, Any], differing: list[str]) -> None:
-    assert refusals(job(model, **fields)) == [(field, "conflict") for field in differing]
+    assert refusals_of(job(model, **fields)) == [(field, "conflict") for field in differing]
 
 
 @pytest.mark.parametrize(
@@ -98,13 +98,13 @@ def test_all_inputs_that_differ_are_refused(model: str, fields: dict[str, Any], 
     ],
 )
 def test_a_job_has_the_streams_of_its_model_and_no_others(
-    model: str, streams: dict[str, Any], refusal: tuple[str, ConfigCode]
+    model: str, streams: dict[str, Any], refusal: Refusal
 ) -> None:
-    assert refusals(job(model, streams=streams)) == [refusal]
+    assert refusals_of(job(model, streams=streams)) == [refusal]
 
 
 def test_a_record_is_no_clip_of_several_frames(model: str) -> None:
-    assert refusals(job(model, data={"records": "file:///records"})) == [("predictor.model", "conflict")]
+    assert refusals_of(job(model, data={"records": "file:///records"})) == [("predictor.model", "conflict")]
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_a_highlight_fits_the_model(model: str, changes: dict[str, Any], weight:
     if field is None:
         assert with_inputs_of_model(asked).predictor == asked.predictor
     else:
-        assert refusals(asked) == [(field, "conflict")]
+        assert refusals_of(asked) == [(field, "conflict")]
 
 
 def test_a_background_is_one_of_several_classes(model: str) -> None:
@@ -137,12 +137,12 @@ def test_a_background_is_one_of_several_classes(model: str) -> None:
 
 
 def test_a_model_that_is_not_there_or_none_is_said_in_a_line(model: str) -> None:
-    assert refusals(job("file:///nowhere")) == [("predictor.model", "not_found")]
+    assert refusals_of(job("file:///nowhere")) == [("predictor.model", "not_found")]
     for content in (b'{"format": 1, "members": 3}', b'{"format": 1\n'):
         open_store(model).put(layout.MODEL_MANIFEST, content)
         with pytest.raises(ConfigError) as caught:
             with_inputs_of_model(job(model))
-        assert refused(caught.value) == [("predictor.model", "unreadable")]
+        assert refusals(caught.value) == [("predictor.model", "unreadable")]
         assert "\n" not in str(caught.value)
         assert "b'" not in str(caught.value)
         assert "pydantic" not in str(caught.value)

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from essp_common.artifacts import layout
-from essp_common.errors import ConfigCode, ConfigError
+from essp_common.errors import ConfigError
 from essp_common.wiring import Stores
 from essp_engine.preflight.preflight import Preflight, preflight
 from tests.harness.record_sets import make_records, png, records_job
-from tests.harness.refusals import refused
+from tests.harness.refused import refused
 
 STORES = Stores(("file:///",))
 LABELS = [0, 1] * 6
@@ -45,28 +45,23 @@ def check(folder: Path, more: dict[str, Any] | None = None, fresh: bool = False)
         ({"data": {}, "sampling": {}}, "data.catalog", "missing"),
     ],
 )
-def test_what_records_cannot_give_is_refused(
-    folder: Path, change: dict[str, Any], field: str, code: ConfigCode
-) -> None:
-    with pytest.raises(ConfigError) as error:
+def test_what_records_cannot_give_is_refused(folder: Path, change: dict[str, Any], field: str, code: str) -> None:
+    with refused(field, code):
         check(folder, change)
-    assert refused(error.value) == [(field, code)]
 
 
 def test_records_without_labels_are_refused_or_told(tmp_path: Path) -> None:
     make_records(tmp_path / "none", [-1] * 4)
-    with pytest.raises(ConfigError) as error:
+    with refused("data.records", "empty"):
         check(tmp_path / "none")
-    assert refused(error.value) == [("data.records", "empty")]
     make_records(tmp_path / "some", [*LABELS, -1])
     assert "1 of 13 records has no label (-1): nothing is learned from them" in check(tmp_path / "some").warnings[0]
 
 
 def test_records_that_leave_nothing_to_validate_on_say_so(tmp_path: Path) -> None:
     make_records(tmp_path / "train", [0, 1])
-    with pytest.raises(ConfigError) as error:
+    with refused("data.records_validation", "missing"):
         check(tmp_path / "train")
-    assert refused(error.value) == [("data.records_validation", "missing")]
 
 
 def test_a_window_of_records_has_work_for_several_decoders(folder: Path) -> None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from pydantic import ValidationError
 
 from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.rows import VideoRow
-from essp_common.errors import ConfigCode, ConfigError
+from essp_common.errors import ConfigError
 from essp_common.job.spec import JobSpec
 from essp_common.pb.v1.messages_pb2 import PREDICT, TEST, TRAIN, VALIDATION
 from essp_engine.planning.phases import Phases
@@ -23,7 +22,7 @@ from essp_engine.preflight.sizing import (
     parts_of,
     unit_clips,
 )
-from tests.harness.refusals import refused
+from tests.harness.refused import Refusal, refusals, refused
 
 
 def catalog(*splits: str, sizes: tuple[tuple[int, int], ...] = ((64, 48),)) -> Catalog:
@@ -50,10 +49,10 @@ def job(**more: object) -> JobSpec:
     return JobSpec.model_validate(base | more)
 
 
-def refusal(spec: JobSpec, videos: Catalog) -> list[tuple[str, ConfigCode]]:
+def refusal(spec: JobSpec, videos: Catalog) -> list[Refusal]:
     with pytest.raises(ConfigError) as error:
         check(resolve_on(videos, spec))
-    return refused(error.value)
+    return refusals(error.value)
 
 
 def test_the_passes_of_a_training_end_with_the_test() -> None:
@@ -115,7 +114,7 @@ def test_a_budget_that_is_too_small_is_refused_with_the_remedy(change: dict[str,
     spec = job(limits={"budget": "200KiB"}, **change)
     problem = budget_problem(spec, resolve_on(catalog("train"), spec).bounds)
     assert problem is not None
-    assert refused(problem) == [("limits.budget", "range")]
+    assert refusals(problem) == [("limits.budget", "range")]
     assert all(word in problem.problem for word in [*words, "raise it to"])
 
 
@@ -176,7 +175,7 @@ def test_clips_too_short_for_a_feature_are_refused() -> None:
         ("huff", "streams.flow.feature", "unknown"),
     ],
 )
-def test_what_is_wrong_with_a_feature_names_its_stream(feature: str, field: str, code: ConfigCode) -> None:
+def test_what_is_wrong_with_a_feature_names_its_stream(feature: str, field: str, code: str) -> None:
     """Two streams may have the same feature."""
     spec = job(streams={"rgb": {}, "flow": {"feature": feature, "params": {"length": 10}}})
     assert refusal(spec, catalog("train")) == [(field, code)]
@@ -207,14 +206,14 @@ def test_a_budget_holds_twice_as_many_clips_of_yuv_and_three_times_as_many_of_lu
 @pytest.mark.parametrize(
     ("clip", "refusal"),
     [
-        ({"codec": {"name": "jpeg"}}, "codec.name: jpeg holds rgb or gray"),
-        ({"resize": {"height": 33, "width": 32}}, "resize.height: 33 is odd, .* use 32 or 34"),
-        ({"resize": {"mode": "exact", "height": 32, "width": 31}}, "resize.width: 31 is odd"),
-        ({"resize": {"mode": "short_side", "height": 31}}, "resize.height: 31 is odd"),
+        ({"codec": {"name": "jpeg"}}, ("clip.codec.name", "conflict")),
+        ({"resize": {"height": 33, "width": 32}}, ("clip.resize.height", "conflict")),
+        ({"resize": {"mode": "exact", "height": 32, "width": 31}}, ("clip.resize.width", "conflict")),
+        ({"resize": {"mode": "short_side", "height": 31}}, ("clip.resize.height", "conflict")),
     ],
 )
-def test_yuv_is_refused_where_it_cannot_be(clip: dict[str, object], refusal: str) -> None:
-    with pytest.raises(ValidationError, match=refusal):
+def test_yuv_is_refused_where_it_cannot_be(clip: dict[str, object], refusal: Refusal) -> None:
+    with refused(*refusal):
         job(clip={"pixels": "yuv420", **clip})
     job(clip={"pixels": "gray", **clip})
 
@@ -223,7 +222,7 @@ def test_yuv_is_refused_for_videos_of_odd_sides_that_are_not_resized() -> None:
     spec = job(clip={"frames": 11, "resize": {"mode": "none"}, "pixels": "yuv420"})
     with pytest.raises(ConfigError, match=r"65 x 48 .*\(video train\d\)") as error:
         resolve_on(catalog("train", sizes=((64, 48), (65, 48))), spec)
-    assert refused(error.value) == [("clip.pixels", "conflict")]
+    assert refusals(error.value) == [("clip.pixels", "conflict")]
 
 
 def test_colours_are_not_made_of_luma() -> None:
