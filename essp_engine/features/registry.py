@@ -12,9 +12,8 @@ and their parameters checked.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
-from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from essp_common.errors import ConfigError
@@ -30,8 +29,6 @@ _EXTRACTORS = Group(
     members=("summary", "Params", "frames_needed", "output", "setup", "extract"),
     port="essp_engine.features.port",
 )
-
-P = TypeVar("P", bound=BaseModel)
 
 _INSTEAD = {
     "every": "`frames` are evenly spaced over the clip",
@@ -56,11 +53,11 @@ def create(name: str, params: Mapping[str, Any]) -> Extractor:
     if name == "rgb" and common:
         raise ConfigError(
             f"rgb has no parameter {min(common)!r}: {_INSTEAD[min(common)]}",
-            field=f"params.{min(common)}",
+            field=min(common),
             code="unknown",
         )
-    extractor = kind(_checked(name, kind.Params, own))
-    reduced = _checked(name, ReducedParams, common)
+    extractor = kind(_EXTRACTORS.checked(name, kind.Params, own))
+    reduced = _EXTRACTORS.checked(name, ReducedParams, common)
     return extractor if reduced == ReducedParams() else cast("Extractor", Reduced(extractor, reduced))
 
 
@@ -141,16 +138,8 @@ def _geometry(
     if elsewhere is None:
         extractor = create(feature, params)
         return extractor.frames_needed(), extractor.output
-    reduced = _checked(feature, ReducedParams, divided(params)[0])
+    reduced = _EXTRACTORS.checked(feature, ReducedParams, divided(params)[0])
     return reduced.frames_needed(elsewhere.frames_needed), lambda clip: elsewhere.output.of(reduced.of(clip))
-
-
-def _checked(name: str, kind: type[P], params: Mapping[str, Any]) -> P:
-    """Parameters of a feature. Raises `ConfigError` for the field of a stream that has them, `params.length`."""
-    try:
-        return _EXTRACTORS.checked(name, kind, params)
-    except ConfigError as error:
-        raise error.within("params") from error
 
 
 def _elsewhere(feature: str, declared: Mapping[str, DeclaredFeature] | None) -> DeclaredFeature | None:

@@ -98,24 +98,27 @@ def _stream(
     spec: JobSpec, name: str, clips: Collection[ArraySpec], declared: Mapping[str, DeclaredFeature] | None
 ) -> Stream:
     feature, params = spec.streams[name].feature, spec.streams[name].params
-    with _within(f"streams.{name}.feature"):
+    place = f"streams.{name}"
+    with _within(f"{place}.feature"):
         layout, needs = layout_of(feature, declared), needs_of(feature, declared)
-    with _within(f"streams.{name}"):
+    with _within(place, "params"):
         frames = frames_of(feature, params, declared)
-        if spec.data.records and frames > 1:
-            raise ConfigError(
-                f"{feature} needs clips of {frames} frames, and a record (data.records) is one frame; use rgb with one "
-                "frame, or train on videos (data.catalog)",
-                field="params.frames" if feature == "rgb" else "feature",
-                code="conflict",
-            )
+    if spec.data.records and frames > 1:
+        raise ConfigError(
+            f"{feature} needs clips of {frames} frames, and a record (data.records) is one frame; use rgb with one "
+            "frame, or train on videos (data.catalog)",
+            field=f"{place}.params.frames" if feature == "rgb" else f"{place}.feature",
+            code="conflict",
+        )
+    with _within(place, "params"):
         made = {clip: output_of(feature, params, clip, declared, spec.clip.snippets) for clip in clips}
     return Stream(feature, layout, needs, made)
 
 
 @contextmanager
-def _within(place: str) -> Iterator[None]:
+def _within(place: str, section: str = "") -> Iterator[None]:
+    """Errors of this block are about this place; those about a field, about a field of `section` there."""
     try:
         yield
     except ConfigError as error:
-        raise error.within(place) from error
+        raise error.within(f"{place}.{section}" if error.field and section else place) from error
