@@ -16,10 +16,13 @@ Refusal = tuple[str, str]
 
 
 @contextmanager
-def refused(field: str, code: str = "invalid") -> Iterator[pytest.ExceptionInfo[ConfigError | ValidationError]]:
+def refused(field: str, code: str = "invalid") -> Iterator[pytest.ExceptionInfo[Exception]]:
     """Within this block a `ConfigError` is raised about this field, or a document has exactly this problem."""
     with pytest.raises((ConfigError, ValidationError)) as caught:
         yield caught
     error = caught.value
-    parts = problems(error, BaseModel) if isinstance(error, ValidationError) else error.parts or (error,)
+    if isinstance(error, ValidationError):
+        error = ConfigError.together(problems(error, BaseModel))
+    assert isinstance(error, ConfigError)
+    parts = error.parts or (error,)
     assert [(part.field, part.code) for part in parts] == [(field, code)], error
