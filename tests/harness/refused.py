@@ -16,7 +16,7 @@ Refusal = tuple[str, str]
 
 
 @contextmanager
-def refused(field: str, code: str = "invalid") -> Iterator[pytest.ExceptionInfo[ConfigError | ValidationError]]:
+def refused(field: str, code: str = "invalid") -> Iterator[pytest.ExceptionInfo[Exception]]:
     """Within this block a `ConfigError` is raised about this field, or a document has exactly this problem."""
     with pytest.raises((ConfigError, ValidationError)) as caught:
         yield caught
@@ -25,5 +25,6 @@ def refused(field: str, code: str = "invalid") -> Iterator[pytest.ExceptionInfo[
 
 def refusals(error: ConfigError | ValidationError) -> list[Refusal]:
     """What an error refuses, in the order in which people read it."""
-    parts = problems(error, BaseModel) if isinstance(error, ValidationError) else error.parts or (error,)
-    return [(part.field, part.code) for part in parts]
+    if isinstance(error, ValidationError):
+        error = ConfigError.together(problems(error, BaseModel))
+    return [(part.field, part.code) for part in error.parts or (error,)]

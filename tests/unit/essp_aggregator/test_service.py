@@ -580,7 +580,7 @@ def test_a_state_of_more_than_strategies_learn_is_refused(job: FinishedJob, monk
     store, model = open_model(STORES, job.spec.output)
     monkeypatch.setattr(fused_model, "_MOST_STATE_BYTES", 1)
     with pytest.raises(
-        PermanentError, match=r"is no state of a strategy: its arrays have .* bytes, and 1 are the most"
+        PermanentError, match=r"is not a state of a strategy: its arrays have .* bytes, and 1 are the most"
     ):
         fusion_of(store, model)
 

@@ -163,7 +163,7 @@ def test_the_declared_output_follows_the_clip() -> None:
 
 
 def test_an_output_of_no_size_is_refused() -> None:
-    with pytest.raises(ConfigError, match="has to be 1 or more"):
+    with pytest.raises(ConfigError, match="must be 1 or more"):
         DeclaredOutput(shape=("T-11",)).of(ArraySpec((11, 4, 4, 3), "uint8"))
 
 

@@ -294,4 +294,4 @@ def test_the_recipe_for_many_has_snippets_visits_and_half_precision() -> None:
     assert 256 * rgb.optimizer.lr / rgb.batch_size == pytest.approx(0.01)
     assert 256 * flow.optimizer.lr / flow.batch_size == pytest.approx(0.005)
     assert rgb.augment.rand_augment is not None
-    assert flow.augment.rand_augment is None, "flow is no photograph"
+    assert flow.augment.rand_augment is None, "flow is not a photograph"

@@ -395,9 +395,9 @@ def test_an_answer_that_is_nested_too_deeply_is_not_of_a_master(status: int) -> 
     [
         ("", " names no host -> write host:port in ESSP_BUS"),
         (":9092", ":9092 names no host -> write host:port in ESSP_BUS"),
-        ("h:99999", "h:99999 is no address: its port is no number from 1 to 65535 -> correct ESSP_BUS"),
-        ("h:x", "h:*** is no address: "),
-        ("[h", "[h is no address: "),
+        ("h:99999", "h:99999 is not an address: its port is not a number from 1 to 65535 -> correct ESSP_BUS"),
+        ("h:x", "h:*** is not an address: "),
+        ("[h", "[h is not an address: "),
     ],
 )
 def test_an_address_without_host_or_port_is_told_as_it_is(address: str, complaint: str) -> None:

@@ -197,7 +197,7 @@ def test_if_none_can_be_used_that_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match=r"there are no files at .*/c; give a folder"):
         made(tmp_path / "c", tmp_path / "out")
     (tmp_path / "broken.zip").write_text("no archive")
-    with pytest.raises(ConfigError, match="is no archive that can be read"):
+    with pytest.raises(ConfigError, match="is not an archive that can be read"):
         made(tmp_path / "broken.zip", tmp_path / "out")
     (tmp_path / "list.csv").write_text("picture,label\n")
     with pytest.raises(ConfigError, match="lacks the column 'path'; it needs path and label, and has: picture, label"):
@@ -223,7 +223,7 @@ def test_folders_of_splits_are_told_apart_in_a_list_of_windows(tmp_path: Path) -
 @pytest.mark.parametrize("text", [b"path,label\n\xff\xfe.png,a\n", b'path,label\n"a.png,a\n', b"", b"\x00\x01"])
 def test_a_list_that_is_no_csv_is_said_to_be_none(text: bytes, tmp_path: Path) -> None:
     (tmp_path / "list.csv").write_bytes(text)
-    with pytest.raises(ConfigError, match=r"list.csv (is no CSV file|lacks the column)"):
+    with pytest.raises(ConfigError, match=r"list.csv (is not a CSV file|lacks the column)"):
         made(tmp_path / "list.csv", tmp_path / "out")
 
 
@@ -400,7 +400,7 @@ def test_a_class_that_nobody_can_read_is_refused(label: str, tmp_path: Path) -> 
         (tmp_path / "1.png").write_bytes(picture(1))
         archive = tmp_path / "list.csv"
         archive.write_text(f"path,label\n1.png,{label}\n")
-    with pytest.raises(ConfigError, match="has characters that nobody can read; rename it"):
+    with pytest.raises(ConfigError, match="has unreadable characters; rename it"):
         made(archive, tmp_path / "out")
 
 
@@ -409,7 +409,7 @@ def test_an_image_without_a_class_among_others_with_one_is_named(tmp_path: Path)
     built = made(tar_of(tmp_path / "a.tar", {**files, "x/4.png": picture(1), "x/4.cls": b" "}), tmp_path / "out")
     assert built.per_class == {"cat": 1}
     assert set(built.problems) == {"x/2.png", "x/3.cls", "x/3.png", "x/4.png"}
-    assert built.problems["x/2.png"] == "others have a .cls file, and none with a class lies beside it"
+    assert built.problems["x/2.png"] == "others have a .cls file, and no file with a class lies next to it"
 
 
 def test_an_archive_that_ends_early_or_is_damaged_inside_is_refused(tmp_path: Path) -> None:
@@ -417,7 +417,7 @@ def test_an_archive_that_ends_early_or_is_damaged_inside_is_refused(tmp_path: Pa
     whole = tar_of(tmp_path / "whole.tar", files).read_bytes()
     for change in (whole[:2048], whole[:1030] + b"\xff" + whole[1031:], whole[:1024] + whole[1536:]):
         (tmp_path / "bad.tar").write_bytes(change)
-        with pytest.raises(ConfigError, match=r"bad\.tar is no archive that can be read: byte (1024|2048): it"):
+        with pytest.raises(ConfigError, match=r"bad\.tar is not an archive that can be read: byte (1024|2048): it"):
             made(tmp_path / "bad.tar", tmp_path / "out")
 
 

@@ -71,7 +71,7 @@ def test_what_follows_all_epochs_does_not_count() -> None:
     figures = [(0.5, 0.1), (0.25, 0.1)]
     ended = [*history(figures), PhaseRecord(purpose="test", epoch=0, metrics={"video_top1": 1.0, "video_loss": 0.0})]
     assert early_stop(ended, waiting(1), 5) == EarlyStop(epoch=1, best=0)
-    assert early_stop(history(figures), waiting(1), 2) is None, "the last epoch is no early one"
+    assert early_stop(history(figures), waiting(1), 2) is None, "the last epoch is not an early one"
     assert early_stop([], waiting(1), 2) is None
 
 

@@ -131,15 +131,15 @@ def test_a_word_that_is_no_choice_stays_refused(written: str) -> None:
 @pytest.mark.parametrize(
     ("field", "written", "words"),
     [
-        ("epochs", "yes", "has to be a whole number, and is True"),
-        ("trainers.rgb.seed", "on", "has to be a whole number, and is True"),
-        ("trainers.rgb.augment.mixup", "true", "has to be a number, and is True"),
-        ("limits.budget", "on", "has to be a whole number, and is True"),
-        ("epochs", "12:30", "has to be a whole number, and is '12:30'"),
-        ("trainers.rgb.ema", "0:0.5", "has to be a number, and is '0:0.5'"),
-        ("data.train", "no", "has to be text, and is False (yes, no, on and off go in quotes)"),
-        ("data.train", "7", "has to be text, and is 7 (numbers go in quotes)"),
-        ("data.train", "[a]", "has to be text"),
+        ("epochs", "yes", "must be a whole number, got True"),
+        ("trainers.rgb.seed", "on", "must be a whole number, got True"),
+        ("trainers.rgb.augment.mixup", "true", "must be a number, got True"),
+        ("limits.budget", "on", "must be a whole number, got True"),
+        ("epochs", "12:30", "must be a whole number, got '12:30'"),
+        ("trainers.rgb.ema", "0:0.5", "must be a number, got '0:0.5'"),
+        ("data.train", "no", "must be text, got False (yes, no, on and off go in quotes)"),
+        ("data.train", "7", "must be text, got 7 (numbers go in quotes)"),
+        ("data.train", "[a]", "must be text"),
     ],
 )
 def test_what_only_yaml_takes_for_something_else_is_refused(field: str, written: str, words: str) -> None:

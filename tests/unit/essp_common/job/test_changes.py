@@ -52,9 +52,9 @@ def test_a_part_of_a_job_file_changes_those_fields_alone(job: JobSpec) -> None:
     [
         ({"trainers.rgb.lr": 1.0}, r"^trainers\.rgb\.lr: cannot be .*did you mean trainers\.rgb\.optimizer\.lr\?"),
         ({"trainers.rgb.batch_size": 4}, r"^trainers\.rgb\.batch_size: cannot be changed while the job runs"),
-        ({LR: 0}, rf"^{LR}: has to be more than 0"),
-        ({LR: float("nan")}, rf"^{LR}: has to be"),
-        ({LR: None}, rf"^{LR}: has to be a number"),
+        ({LR: 0}, rf"^{LR}: must be more than 0"),
+        ({LR: float("nan")}, rf"^{LR}: must be"),
+        ({LR: None}, rf"^{LR}: must be a number"),
         ({STRATEGIES: []}, rf"^{STRATEGIES}: needs 1 or more"),
         ({STRATEGIES: ["average"] * 10_000}, "more than 16384 bytes"),
     ],
@@ -72,7 +72,7 @@ def test_more_epochs_and_trainers_are_of_the_next_run(job: JobSpec) -> None:
     later = of_next_run(job, fields)
     assert fields.keys() - later == {LR}
     after = next_run(job, {field: fields[field] for field in later})
-    assert gains(job, after) == "3 epochs in place of 2 and the trainer more"
+    assert gains(job, after) == "3 epochs instead of 2 and the trainer more"
     assert (after.trainers["more"].augment.crop, after.trainers["rgb"]) == (8, job.trainers["rgb"])
     assert next_run(after, {field: fields[field] for field in later}) == after
     assert next_run(job, {}) == job

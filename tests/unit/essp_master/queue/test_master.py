@@ -232,7 +232,7 @@ def test_a_preempted_job_finishes_what_it_has_in_hand_and_goes_on_by_itself(benc
     assert (bench.running(), bench.queue()) == ({"a1"}, ["b1", "a2"])
     told = bench.jobs()["a2"].queue
     assert told is not None
-    assert told.reason == "it made room for a job of another team, and goes on when there is room again"
+    assert told.reason == "it made room for a job of another team, and continues when there is room again"
     bench.tick()
     told = bench.jobs()["b1"].queue
     assert told is not None
@@ -368,7 +368,7 @@ def test_a_priority_can_be_changed_and_outlives_its_master(bench: Bench) -> None
     master.prioritise("a4", -1)
     master.prioritise("a4", -1)
     assert bench.queue() == ["a2", "a4", "a3"]
-    assert master.events("a4")[-1].message == "job a4: priority -1 in place of -5"
+    assert master.events("a4")[-1].message == "job a4: priority -1 instead of -5"
     bench.die()
     master = bench.take_over()
     assert bench.queue() == ["a2", "a4", "a3"]
