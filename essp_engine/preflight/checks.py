@@ -100,14 +100,15 @@ def _lacks_colours(job: ResolvedJob, stream: Stream) -> bool:
 
 
 def _luma(job: ResolvedJob) -> Iterator[ConfigError]:
-    for name, stream in job.streams.items():
-        if _lacks_colours(job, stream):
-            yield ConfigError(
-                f"gray has no colours, and {stream.feature} (streams.{name}.feature) needs them; use yuv420 or rgb, or "
-                "a feature of luma such as flow",
-                field="clip.pixels",
-                code="conflict",
-            )
+    found = {name: stream.feature for name, stream in job.streams.items() if _lacks_colours(job, stream)}
+    if found:
+        features = " and ".join(f"{feature} (streams.{name}.feature)" for name, feature in found.items())
+        yield ConfigError(
+            f"gray has no colours, and {features} {'needs' if len(found) == 1 else 'need'} them; use yuv420 or rgb, or "
+            "only features of luma, such as flow",
+            field="clip.pixels",
+            code="conflict",
+        )
 
 
 def _networks(job: ResolvedJob) -> Iterator[ConfigError]:
@@ -230,7 +231,7 @@ def _frames(job: ResolvedJob) -> Iterator[ConfigError]:
             wanted = f"{least}" if least == most else f"{least} or more"
             yield ConfigError(
                 f"{trainer.model} (trainers.{name}.model) sees {wanted} frames at once, and gets "
-                f"{stream.shapes[0][0] // snippets}; set it to {wanted}, and clip.frames to no fewer"
+                f"{stream.shapes[0][0] // snippets}; set it to {wanted}, and clip.frames to at least as many"
                 + (" for each snippet" if snippets > 1 else ""),
                 field=f"streams.{trainer.stream}.params.frames",
                 code="range",
@@ -285,7 +286,7 @@ def _colour_changes(job: ResolvedJob) -> Iterator[ConfigError]:
 
 
 def _normalisation(job: ResolvedJob) -> Iterator[ConfigError]:
-    """With one value a channel in every batch, a normalisation never has a variance to divide by. A probe divides by
+    """With one value per channel in every batch, a normalisation never has a variance to divide by. A probe divides by
     the statistics that it was given."""
     epoch = max((plan.clips for plan in job.phases.plans if plan.purpose == TRAIN), default=0)
     for name, trainer, stream in _on_pictures(job):
@@ -295,15 +296,15 @@ def _normalisation(job: ResolvedJob) -> Iterator[ConfigError]:
         frames = max(shape[0] for shape in stream.shapes)
         own = f"trainers.{name}"
         if trainer.micro_batch == 1 and frames == 1:
-            field, values = f"{own}.micro_batch", "one frame gives"
+            field, batch = f"{own}.micro_batch", "a micro-batch of one frame"
         elif min(trainer.batch_size, epoch) * frames <= 1:
             field = f"{own}.batch_size" if trainer.batch_size == 1 else "sampling.clips_per_epoch"
-            values = "batches of one frame give"
+            batch = "a batch of one frame"
         else:
             continue
         yield ConfigError(
-            f"{values} a normalisation of {trainer.model} one value a channel, which has no variance; set it to 2 or "
-            f"more, or set {own}.partial_bn: true",
+            f"{batch} gives the normalisation of {trainer.model} one value per channel, which has no variance; set it "
+            f"to 2 or more, or set {own}.partial_bn: true",
             field=field,
             code="range",
         )

@@ -6,7 +6,7 @@ ESSP's.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -114,17 +114,8 @@ def check_owner(output: Output, spec: JobSpec, asked: Asked = ANYBODY, continues
     if output.holder.team is not None:
         _check_team(spec, output.holder, asked)
     known = output.holder.spec
-    holds, lacks = _differing(known.model_dump(mode="json"), spec.model_dump(mode="json")), _lacking(known, spec)
-    if differing := [field for field in holds if field not in (*lacks, *_lacking(spec, known))]:
-        while_running = set(differing) <= set(changeable(known))
-        other = "another job" if known.name == spec.name else f"another job ({known.name})"
-        raise ConfigError(
-            f"{spec.output} holds {other}, which differs in {', '.join(differing)}; choose another name and output, or "
-            "start with --fresh to remove what is there"
-            + ("; or start it as it was, and change this with `essp job set` while it runs" if while_running else ""),
-            field="output",
-            code="taken",
-        )
+    lacks = _lacking(known, spec)
+    _check_same(known, spec, {*lacks, *_lacking(spec, known)})
     if lacks and not continues:
         raise ConfigError(
             f"{spec.output} holds this job with it, and a job can be given more, not fewer; write it into the file, as "
@@ -133,6 +124,22 @@ def check_owner(output: Output, spec: JobSpec, asked: Asked = ANYBODY, continues
             code="missing",
         )
     return known
+
+
+def _check_same(known: JobSpec, spec: JobSpec, added: Collection[str]) -> None:
+    """Raises `ConfigError` if these are two jobs, and not one that was given more (`added`)."""
+    fields = _differing(known.model_dump(mode="json"), spec.model_dump(mode="json"))
+    if not (differing := [field for field in fields if field not in added]):
+        return
+    other = "another job" if known.name == spec.name else f"another job ({known.name})"
+    while_running = set(differing) <= set(changeable(known))
+    raise ConfigError(
+        f"{spec.output} holds {other}, which differs in {', '.join(differing)}; choose another name and output, or "
+        "start with --fresh to remove what is there"
+        + ("; or start it as it was, and change this with `essp job set` while it runs" if while_running else ""),
+        field="output",
+        code="taken",
+    )
 
 
 def has_more(one: JobSpec, other: JobSpec) -> bool:
@@ -148,13 +155,13 @@ def removal(output: Output, spec: JobSpec, asked: Asked) -> Removal | None:
     """
     try:
         found = removal_of(output.store)
+        if output.holder is not None:
+            _check_team(spec, output.holder, asked)
+        if found is not None:
+            check_kept(found, spec)
     except ConfigError as error:
         raise ConfigError.at("output", error) from error
-    if output.holder is not None:
-        _check_team(spec, output.holder, asked)
-    if found is None:
-        return None
-    if found.job not in (spec.name, asked.replaces):
+    if found is not None and found.job not in (spec.name, asked.replaces):
         asked.confirm(
             OfAnotherJob(
                 f"output: {found.uri} is the output of another job, {found.job}, and would be removed ({found.words}); "
@@ -162,10 +169,6 @@ def removal(output: Output, spec: JobSpec, asked: Asked) -> Removal | None:
                 found.job,
             )
         )
-    try:
-        check_kept(found, spec)
-    except ConfigError as error:
-        raise ConfigError.at("output", error) from error
     return found
 
 

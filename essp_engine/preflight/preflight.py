@@ -7,9 +7,9 @@ in the same words. A job goes one way through it:
     checks.py    its settings fit that, and each other; all that is wrong is said at once
     sizing.py    how its clips are divided into work units
     seeds.py     the first ones are made
-    place.py     it writes to a folder of its own
-    output.py    which holds its own work, or that of a job which goes
-    resume.py    so its consumers resume there
+    place.py     it writes to a folder of its own,
+    output.py    which holds its own work, or that of a job that goes,
+    resume.py    and its consumers resume there,
     weights.py   or start from weights that are there
 
 Nothing is written; `start_run.py` does that.
@@ -106,16 +106,16 @@ def preflight(
     clips = unit_clips(job.spec, job.bounds)
     try_seeds(job, clips)
 
-    # The output comes last. Whoever asks may be asked in turn whether another job's work may go, and is so only for a
-    # job that can begin; and what lies there is listed and read, which takes long where there is much.
+    # The output comes late: what lies there is listed and read, which takes long where there is much. The very last is
+    # its removal, as users may be asked whether another job's work may go, and are so only for a job that can begin.
     if not continues:
         check_place(job, stores, output.store, state, asked)
-    removes = removal(output, job.spec, asked) if fresh else None
-    known = None if fresh else check_owner(output, job.spec, asked, continues)
-    resume = (
-        ResumePoints.of_nothing(job.spec) if fresh else resume_points(job.spec, job.phases, output.store, job.model)
-    )
+    known, resume = None, ResumePoints.of_nothing(job.spec)
+    if not fresh:
+        known = check_owner(output, job.spec, asked, continues)
+        resume = resume_points(job.spec, job.phases, output.store, job.model)
     check_weights(job.spec, stores, resume.manifests)
+    removes = removal(output, job.spec, asked) if fresh else None
     return Preflight(
         spec=job.spec,
         fresh=fresh,

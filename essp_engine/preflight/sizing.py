@@ -21,7 +21,7 @@ from essp_common.errors import ConfigError
 from essp_common.job.clip_spec import CodecSpec
 from essp_common.job.spec import JobSpec
 from essp_common.pb.v1.messages_pb2 import TRAIN, VALIDATION, Purpose
-from essp_common.quantities import size
+from essp_common.quantities import counted, size
 from essp_engine.features.port import ArraySpec
 from essp_engine.planning.phases import Phases
 from essp_engine.preflight.streams import Stream
@@ -118,10 +118,10 @@ def budget_problem(spec: JobSpec, bounds: Sequence[Sequence[int]]) -> ConfigErro
     if held >= needed:
         return None
     batch, culprit = _batch(spec)
-    cause = f"{culprit} = {batch}" + (f" and sampling.{_window_field(spec)} = {window}" if window else "")
+    cause = f"{culprit} = {batch}" + (f" and sampling.{_window_field(spec)} = {window} need" if window else " needs")
     return ConfigError(
-        f"{size(spec.limits.budget)} hold {held} clips of up to {size(largest)}, but {cause} need {needed} at once; "
-        f"raise it to {-(-needed * largest // _MIB)}MiB or more, or lower those, clip.frames or clip.resize",
+        f"{size(spec.limits.budget)} holds {counted(held, 'clip')} of up to {size(largest)}, but {cause} {needed} at "
+        f"once; raise it to {-(-needed * largest // _MIB)}MiB or more, or lower the others, clip.frames or clip.resize",
         field="limits.budget",
         code="range",
     )
