@@ -41,8 +41,10 @@ def with_inputs(spec: JobSpec, model: FusedModel | None) -> JobSpec:
     needed = {member.stream: model.streams[member.stream] for member in model.deciding}
     given = spec.model_fields_set
     problems = [*_of_records(spec, model), *_of_highlight(spec.predictor, model)]
-    problems += _of_streams(spec.streams, needed) if "streams" in given else ()
-    problems += _differing("clip", spec.clip, model.clip) if "clip" in given else ()
+    if "clip" in given:
+        problems += _differing("clip", spec.clip, model.clip)
+    if "streams" in given:
+        problems += _of_streams(spec.streams, needed)
     refuse(problems)
     return spec.model_copy(
         update={

@@ -110,7 +110,8 @@ def preflight(
     # its removal, as users may be asked whether another job's work may go, and are so only for a job that can begin.
     if not continues:
         check_place(job, stores, output.store, state, asked)
-    known, resume = None, ResumePoints.of_nothing(job.spec)
+    known: JobSpec | None = None
+    resume = ResumePoints.of_nothing(job.spec)
     if not fresh:
         known = check_owner(output, job.spec, asked, continues)
         resume = resume_points(job.spec, job.phases, output.store, job.model)
