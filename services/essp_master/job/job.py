@@ -317,7 +317,8 @@ class Job:
         return self.recorder.start()
 
     def pause(self, finishes: bool = False) -> None:
-        """Issue nothing until `resume`. `finishes`: still reissue the clips that consumers need to finish their work."""
+        """Issue nothing until `resume`. `finishes`: still reissue the clips that consumers need to finish
+        their work."""
         self.recorder.pause(finishes)
 
     def resume(self) -> Sequence[Instruction]:

@@ -16,7 +16,8 @@ _FACTS = ("issued", "decoded", "extracted", "trained", "retrained", "trained_bef
 
 
 def contents(segment: HistorySegment, order: Sequence[tuple[Purpose, int]]) -> str:
-    """Describe the clips by phase with what happened to them, and the segment's other contents. `order`: of the phases."""
+    """Describe the clips by phase with what happened to them, and the segment's other contents. `order`:
+    of the phases."""
     parts = [*_clips(segment, order), *(part for entry in segment.entries for part in _others(entry))]
     more = len(parts) - _MOST_PARTS
     if more > 0:

@@ -134,7 +134,8 @@ class Batches:
     def _trained_singly(
         self, phase_index: int, report: Trained, plain: set[int], events: list[PhaseEvent], out: list[Instruction]
     ) -> tuple[list[int], list[int]]:
-        """Account for the other clips. Returns those that are new to the consumer, and those that it had already done."""
+        """Account for the other clips. Returns those that are new to the consumer, and those that it had
+        already done."""
         consumption, stragglers = self._consumption[report.consumer], self._stragglers
         bit, part = self._parts.bit[report.consumer], self._parts.part[report.consumer]
         outstanding, find, ended = self._outstanding, self._outstanding.get, self._closer.acked
