@@ -196,8 +196,8 @@ class Stragglers:
         if name in self._queues:
             self._end(self._queues[name])
         queue = self._open(name, self._books.consumption[name].position())
-        # The queue keeps the lowest clips that only stragglers want, as far as its share allows. The first one that
-        # does not fit ends this, so that the queue's clips stay a prefix of what it is owed.
+        # The queue keeps the lowest clips that only stragglers want, as far as its share allows; `settle` decides about
+        # the others.
         keeps = True
         for entry in self._outstanding.entries():
             if not entry.left & queue.bit or entry.left & self._everyone & ~self.bits:
@@ -246,8 +246,8 @@ class Stragglers:
             if lacking and not beyond:
                 return False
             queue.order.take()
+            # Released before the queue's own clips are charged, since these take the bytes that become free.
             for entry in beyond:
-                # Released before the queue's own clips are charged, since these take the bytes that become free.
                 self._release(entry, out)
             for entry in shared:
                 self._outstanding.owe(entry)
@@ -283,7 +283,7 @@ class Stragglers:
                 continue
             if entry.left & self._everyone & ~self.bits:
                 queue.joins = queue.joins or order.end
-            # Workers may still store bytes of the clip, or the share could not hold it: wait.
+            # Workers may still store bytes of the clip, or the share could not hold everything up to it: wait.
             if not self._is_idle(entry) or not self._may_share(queue, entry):
                 return None
             shared.append(entry)

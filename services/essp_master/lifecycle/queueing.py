@@ -78,8 +78,8 @@ class JobQueue:
         if self._admission is None or not self._ready():
             return
         jobs, runner = self._runner.jobs, self._runner
-        # Preempted jobs first: their room goes to those that start.
         decided = self._admission.plan(self._contenders(self._admission))
+        # Preempted jobs first: their room goes to those that start.
         for name, other in decided.preempt.items():
             if (job := jobs.find(name)) is not None:
                 with runner.isolated(job):

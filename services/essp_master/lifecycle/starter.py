@@ -159,7 +159,7 @@ class JobStarter:
                 raise Unavailable(
                     f"the end of the last run is not in the history in {output} yet; ask again in a moment"
                 )
-            # Without the lock, which the writer's owner needs to finish the batch.
+            # Without the lock: this may take long, and the master's own thread continues meanwhile.
             runner.history.wait(left_s)
             runner.outbox.send()
             runner.write_histories(now=True)
