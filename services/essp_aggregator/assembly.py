@@ -151,7 +151,7 @@ def _assembled(
         wanted = candidates(spec.aggregation, spec.data.targets)
         best, tried = try_candidates(wanted, chosen_from, attempt, groups) if chosen_from else (_equal(members), [])
         chosen = best.evidence
-        # before anything is written: this may raise
+        # Before anything is written, since this may raise.
         judged = [_evaluation(split, best, members) for split in (validation, test)]
         model = FusedModel(
             format=2 if chosen.rule is None else 1,
