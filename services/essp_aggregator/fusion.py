@@ -170,7 +170,8 @@ def held_out_losses(scores: Aligned, aggregator: Aggregator) -> Floats:
 def _folds(scores: Aligned) -> Iterator[NDArray[np.bool_]]:
     """Yield the held-out mask of each fifth of the videos; if there are fewer than five groups, one mask per group.
 
-    Each fifth gets its share of every class, provided that each group has one class and groups are of similar size."""
+    Each fifth gets its share of every class, provided that each group has one class and groups are of similar size.
+    """
     _, first = np.unique(scores.groups, return_index=True)
     folds = min(_FOLDS, len(first))
     fold = np.empty(len(first), dtype=np.int64)

@@ -111,7 +111,8 @@ class DecodeStage:
     def _is_wanted(self, unit: DecodeSeed) -> bool:
         """Whether the job is still active, in the run that issued this message.
 
-        Results of an outdated run must not be stored: they would land under the keys of the current run."""
+        Results of an outdated run must not be stored: they would land under the keys of the current run.
+        """
         return not self._control.ended(unit.job, unit.fence) and not self._control.outdated(unit.job, unit.fence)
 
     def _decoded(self, record: Record, unit: DecodeSeed) -> _Held:

@@ -113,7 +113,8 @@ class ExtractStage:
     def reject(self, record: Record, error: EsspError, attempts: int) -> None:
         """Report each stream that could not be computed, and free the clip.
 
-        The record may never have been handled here: workers may have crashed on it."""
+        The record may never have been handled here: workers may have crashed on it.
+        """
         held = self._begin(record)
         try:
             ready = parsed(ClipReady, record)
@@ -185,7 +186,8 @@ class ExtractStage:
     def _compute(self, held: _Held, ready: ClipReady, streams: Sequence[StreamRequest]) -> None:
         """Compute the streams without a result or an error so far, and record their errors.
 
-        An exception raised from here concerns the clip as a whole."""
+        An exception raised from here concerns the clip as a whole.
+        """
         known = held.computed.keys() | held.made | held.errors.keys()
         missing = [stream for stream in streams if stream.stream not in known]
         shared = self._read(ready) if missing else ()

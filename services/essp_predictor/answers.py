@@ -102,7 +102,8 @@ class FusedAnswers:
     def _whole_videos(self) -> Iterator[ScoredPart]:
         """Yield the parts of all streams together, cut between videos.
 
-        Clips are planned in the order of video ids, so only the last video of a part can continue in the next one."""
+        Clips are planned in the order of video ids, so only the last video of a part can continue in the next one.
+        """
         waiting = ScoredPart({}, {}, {})
         step = self._partial_scores.part_clips
         for start in range(0, self._clips, step):

@@ -33,7 +33,8 @@ class StreamScorer:
         """Load the members from the model's folder.
 
         `code`: packages whose networks may be named by path. Raises `PermanentError` if the weights belong to another
-        model, and `ConfigError` if a network is not installed here or not allowed."""
+        model, and `ConfigError` if a network is not installed here or not allowed.
+        """
         self._device = device
         self._code = code
         self._members = [member for member in model.deciding if member.stream == stream]

@@ -51,7 +51,8 @@ class MethodParams(FeatureParams):
     method: MethodName = "dis"
     """How flow is computed: `dis` (the fastest), `farneback`, or `tvl1` (the most accurate).
 
-    Features of one process with the same method and `preset` share their fields."""
+    Features of one process with the same method and `preset` share their fields.
+    """
     preset: Preset = "ultrafast"
     """Method dis, speed versus accuracy: `ultrafast`, `fast` or `medium`."""
 

@@ -72,7 +72,8 @@ class Candidacy(LeaderElection):
     without a leader.
 
     An API that does not answer, or whose answer cannot be understood, is a failed try. It must not end the election
-    thread: a leader would continue without a lease, and a standby would never lead."""
+    thread: a leader would continue without a lease, and a standby would never lead.
+    """
 
     def __init__(self, config: electionconfig.Config, closed: threading.Event) -> None:
         super().__init__(config)
