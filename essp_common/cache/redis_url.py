@@ -1,4 +1,4 @@
-"""An option of Redis URLs beyond those of redis-py: `password_file`, the file that contains the user's password.
+"""An option of Redis URLs that redis-py does not have: `password_file`, the file that contains the user's password.
 
     rediss://essp@host:6379/0?password_file=/etc/essp/redis/password
 

@@ -278,7 +278,7 @@ class SharedMemoryCache:
 
 
 def _read_locked(path: str) -> int | None:
-    """Open the file of a value, locked as long as it is open, here or as a map; None if there is none."""
+    """Open the file of a value; None if it does not exist. It stays locked while it is open, here or as a map."""
     while True:
         try:
             file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

@@ -1,4 +1,4 @@
-"""A log in the object store: numbered objects, each of which is written once.
+"""A log in the object store: numbered objects, each written once.
 
     <prefix>0000000001, <prefix>0000000002, ...
 

@@ -21,7 +21,7 @@ _WORDS_BYTES = 2**28
 def packed(schema: pa.Schema, parts: Iterable[pa.Table], words: Collection[str] | None = None) -> bytes:
     """Return one file with these parts, in order. Equal parts give equal bytes.
 
-    `words`: columns with recurring values, each of which the file contains only once, however many there are.
+    `words`: columns with recurring values, each of them stored only once in the file, however many there are.
     """
     coded = {} if words is None else {"use_dictionary": sorted(words), "dictionary_pagesize_limit": _WORDS_BYTES}
     sink = io.BytesIO()

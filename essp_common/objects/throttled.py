@@ -131,7 +131,8 @@ class Device:
             return ready_s
 
     def move(self, ready_s: float, count: int) -> float:
-        """Return when `count` bytes that can move from `ready_s` have moved; they come after those of earlier calls."""
+        """Return when `count` bytes that can move from `ready_s` have moved; they come after the bytes of earlier
+        calls."""
         with self._lock.held:
             self._link_free_s = max(self._link_free_s, ready_s) + count / self.throttle.bytes_per_s
             return self._link_free_s

@@ -57,7 +57,7 @@ which leaves reading; and to truncate."""
 
 
 def environment() -> dict[str, str]:
-    """Return the variables of this process that a child needs; none of them is secret."""
+    """Return the variables of this process that a child needs; they contain no secrets."""
     return {name: value for name, value in os.environ.items() if name in _NAMES or name.startswith(_BEGINNINGS)}
 
 

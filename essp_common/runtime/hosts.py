@@ -39,7 +39,7 @@ def plain_name(name: str) -> str:
 
 
 def search_domains() -> tuple[str, ...]:
-    """Return the domains in which this machine looks up short names; in a pod, those of its cluster."""
+    """Return the domains in which this machine looks up short names; in a pod, the domains of its cluster."""
     found: list[str] = []
     with suppress(OSError, UnicodeDecodeError):
         for line in RESOLVER.read_text().splitlines():

@@ -34,7 +34,7 @@ MASTER = "master"
 CONSUMER = "consumer"
 
 RESERVED = frozenset({"essp", DECODER, EXTRACTOR, TRAINER, AGGREGATOR, PREDICTOR, MASTER, CONSUMER})
-"""Names that a tenant cannot have: its groups or keys could equal those of an installation without a tenant."""
+"""Names that a tenant cannot have: its groups or keys could collide with an installation without a tenant."""
 
 
 def service_of(identity: str) -> str:

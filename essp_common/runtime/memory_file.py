@@ -8,7 +8,7 @@ import tempfile
 
 
 def memory_file(name: str) -> int:
-    """Return its descriptor, which the caller closes; without `memfd_create`, that of a temporary file."""
+    """Return its descriptor, which the caller closes; without `memfd_create`, it refers to a temporary file."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create(name, os.MFD_CLOEXEC)
     with tempfile.TemporaryFile() as file:

@@ -31,7 +31,7 @@ _SUM_ERROR = 1e-3
 
 Floats = NDArray[np.float64]
 Groups = Mapping[str, int | str]
-"""Video id -> a key that videos too alike share. A video without an entry is a group of its own."""
+"""Video id -> a key that videos too alike share. A video without an entry forms its own group."""
 NO_GROUPS: Groups = MappingProxyType({})
 
 
@@ -44,7 +44,7 @@ class Aligned:
     left_out: tuple[str, ...]
     """Videos that some trainer did not score, because no clip of theirs could be decoded."""
     groups: NDArray[np.intp]
-    """(V,) group numbers from 0 on; equal for videos that are too alike to learn from one and judge by another."""
+    """(V,) group numbers, starting at 0; equal for videos that are too alike to learn from one and judge by another."""
 
     @property
     def classes(self) -> NDArray[np.int32]:

@@ -1,4 +1,4 @@
-"""Finds the videos that are too alike to learn from one and judge by another: those of one file or one catalog group.
+"""Finds the videos that are too alike to learn from one and judge by another: they share a file or a catalog group.
 
 The same rule carves a validation split out of the training videos (`essp_common.catalog.splits`). Data sets such as
 UCF-101 contain several videos of each recording; a model that has memorised one of them is right about the others, but

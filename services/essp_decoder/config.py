@@ -1,4 +1,4 @@
-"""Settings of a decoder: those of its child processes (`essp_engine.decoding.settings`), and their number."""
+"""Settings of a decoder: how its child processes decode (`essp_engine.decoding.settings`), and their number."""
 
 from __future__ import annotations
 

@@ -81,8 +81,8 @@ class MasterSettings(Settings):
     api_connections: int = Field(512, ge=8, le=65_536)
     """Connections to the API at once. If there are more, the one that has been idle longest is closed. Three quarters
     of them may have a request under way, and further requests get 503; the rest is for probes. A third of the requests
-    may be event streams, of which one caller gets at most half. A quarter of the others is reserved for requests that
-    act, such as stopping a job. Each connection takes a file descriptor (`ulimit -n`)."""
+    may be event streams, and one caller gets at most half of them. A quarter of the others is reserved for requests
+    that act, such as stopping a job. Each connection takes a file descriptor (`ulimit -n`)."""
     api_patience_s: float = Field(20.0, gt=0, le=3600)
     """Seconds that a caller may take to send a request or to read a part of the answer; then it is cut off."""
     state: str = ""

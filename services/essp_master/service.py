@@ -8,7 +8,7 @@ record that is not a valid message is dropped and counted.
 The following outlives the process: specification, history, checkpoints and fences in each job's output, and the last
 command of every job in `essp.control`. With `recovers`, a master uses these to take over the jobs that were under way:
 it continues from the newest segment of the history, the bus delivers the messages after that segment again, and the
-master reissues the work units that no worker has finished by then, since decoders drop those of an older master.
+master reissues the work units that no worker has finished by then, since decoders drop work units of an older master.
 
 Only one such master may run at a time; it reads `essp.progress` in the group `master`. Of two, the one that started
 later has the higher fence; the other one lets its jobs go, and leaves with an error. A master that runs a job of its

@@ -95,7 +95,8 @@ class Learner:
         return self.training.end_epoch(tell)
 
     def evaluate(self, batch: Batch, best: Best | None) -> StepResult:
-        """Score this rank's clips of one batch with the present weights, or with those of the `best` checkpoint."""
+        """Score this rank's clips of one batch with the current weights, or with the weights of the `best`
+        checkpoint."""
         if self._evaluation is None:
             model = self.training.evaluated if best is None else self._checkpoint_store.best_model(best)
             embeds, alone = self._assignment.embeds(batch.plan), self._assignment.spec.data.targets == "spans"

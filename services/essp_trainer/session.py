@@ -20,9 +20,9 @@ The step, in order (`Session.run`; * marks points at which all ranks synchronise
 In a validation or test phase, `Learner.evaluate` replaces step 7. At the end of a phase, `_end_phase` replaces steps 7
 to 11.
 
-EMBED exists if aggregation strategies learn from features: the features of its clips, and of those of TEST, go into the
-frame cache for the aggregator. Nothing is saved between the two phases, so a trainer that leaves there computes both
-again: what it put into a cache in its own memory is gone with it.
+EMBED exists if aggregation strategies learn from features: the features of its clips, and of the TEST clips, go into
+the frame cache for the aggregator. Nothing is saved between the two phases, so a trainer that leaves there computes
+both again: what it put into a cache in its own memory is gone with it.
 
 Rank 0 alone writes and reports. After each batch the trainer frees the bytes of its clips and reports them as done. It
 commits their messages only when a checkpoint covers what it learned from them. So a trainer that dies resumes from its

@@ -22,7 +22,7 @@ from essp_engine.features.opencv import load_opencv
 from essp_extractor.motion.fields import Field, FlowFields, FlowMethod, Grey
 
 Homography = NDArray[np.float64]
-"""3x3; maps homogeneous pixel coordinates of one frame to those of the next."""
+"""3x3; maps homogeneous pixel coordinates from one frame to the next."""
 
 MIN_MATCHES = 50
 MIN_INLIERS = 25

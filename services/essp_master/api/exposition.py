@@ -1,4 +1,5 @@
-"""The master's metrics in the Prometheus text format: those of every process, the state of its jobs, and its pools.
+"""The master's metrics in the Prometheus text format: the metrics of every process, the state of its jobs, and its
+pools.
 
 Only these metrics have the name of a job as a label, which is affordable because few jobs run at once. Ended jobs stay
 for a while so that an infrequent scrape still sees how they ended; only their live figures disappear at once.

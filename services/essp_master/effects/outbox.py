@@ -94,8 +94,8 @@ class Outbox:
             del self._effects[0]
 
     def _hear_of_losses(self) -> None:
-        """Drain pending delivery errors. When the broker refuses a message, others fail with it. They belong to effects
-        that are about to be carried out again, or to the one that is given up, so they are no reason to restart with
-        the whole batch, one of which would be refused again."""
+        """Drain pending delivery errors. When the broker refuses a message, others fail with it. Those messages belong
+        to effects that are about to be carried out again, or to the effect that is given up. So their errors must not
+        restart the whole batch, in which the same message would be refused again."""
         with suppress(TransientError):
             self._bus.flush()

@@ -126,8 +126,8 @@ class Election:
         """`url`: this master's API. `lost`: called when the lease is lost; by default the process ends. `times_s`:
         duration of a lease, deadline for its renewal, and the wait between tries.
 
-        Several masters may have been given the same URL, that of a load balancer in front of them. So the identity of a
-        holder is the URL and a random suffix that no other process has.
+        Several masters may have the same URL, if a load balancer is in front of them. So a holder is identified by the
+        URL and a random suffix that is unique to its process.
         """
         self._lock = _Lock(api, name, namespace, f"{url}{_SEPARATOR}{secrets.token_hex(4)}", times_s[1] / 2)
         self._url = url

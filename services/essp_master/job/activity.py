@@ -117,7 +117,7 @@ class Activity:
         self, features: dict[str, str], trainers: dict[str, tuple[str, str]], fitted: Collection[str] = ()
     ) -> None:
         """`features`: stream -> feature. `trainers`: trainer -> its stream and its model. `fitted`: trainers that learn
-        only when an epoch has ended; their metrics before that are those of guesses."""
+        only when an epoch has ended; until then their metrics come from guesses."""
         self._pool_of = {"": ids.DECODER} | {
             stream: ids.extractor_pool([feature]) for stream, feature in features.items()
         }
@@ -127,7 +127,7 @@ class Activity:
         }
         self._closed = Rate(_CLOSED_WINDOW_S)
         self.listener: Callable[[Progress], None] | None = None
-        """Also receives the reports of trainings, except those of a training that has not advanced."""
+        """Also receives the reports of trainings, unless the training has not advanced."""
 
     def goes_on(self, now_s: float) -> None:
         """Restart the rate: the job works again from now, and the time before a pause or a fit must not count."""

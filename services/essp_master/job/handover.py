@@ -3,8 +3,8 @@
 A new master publishes a marker behind the messages that its predecessor left unread. When the marker comes back, all of
 them are accounted for. Until then the master issues after each message instead of once per batch: the old master had
 issued a clip before any message could refer to it, and a ledger that has not issued the clip would not recognise those
-messages. Decoders drop the work units of the old master. So whatever is still outstanding afterwards is issued again,
-once, as soon as the job has work to do.
+messages. Decoders drop the work units of the old master. So everything that is still outstanding afterwards is issued
+again, once, as soon as the job has work to do.
 """
 
 from __future__ import annotations

@@ -142,7 +142,7 @@ class Departures:
             self._free(entry, sum(bit for bit, part in self._bits(unwanting) if entry.made >> part & 1), out)
 
     def drop(self, entry: Entry, out: list[Instruction]) -> None:
-        """Drop a clip that would have to be made again and that no consumer wants."""
+        """Drop a clip that would need a rebuild but that no consumer wants."""
         self._free(entry, entry.left & self._everyone, out)
 
     def _unwanting(self, entry: Entry) -> int:

@@ -225,7 +225,7 @@ class Consumption:
             self.total += self.done(phase_index) - before
 
     def reach(self, position: Position) -> dict[int, list[int]]:
-        """Count everything before a position as done, and want none of it. Returns the newly done clips by phase."""
+        """Count everything before a position as done, and no longer want it. Returns the newly done clips by phase."""
         fresh = {}
         for phase_index, size in enumerate(self._sizes[: position.phase_index + 1]):
             end = size if phase_index < position.phase_index else min(position.index, size)

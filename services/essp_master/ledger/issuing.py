@@ -1,4 +1,4 @@
-"""Decides what is issued next: first lost clips, then new ones, then those of the catch-up queues.
+"""Decides what is issued next: first lost clips, then new ones, then clips from the catch-up queues.
 
 If all consumers keep in step, new clips wait at a bounded distance from the slowest.
 """

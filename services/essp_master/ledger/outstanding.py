@@ -360,7 +360,7 @@ class Outstanding:
         self._note(entry)
 
     def resume_preempted(self) -> bool:
-        """Put preempted clips in line again, the lowest first, as many as there is room for. Returns False if none
+        """Put preempted clips in line again, lowest position first, until there is no more room. Returns False if none
         fits."""
         waiting, free = list(self._preempted), self._free()
         heapq.heapify(waiting)

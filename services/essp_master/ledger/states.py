@@ -37,7 +37,7 @@ closed, and no longer outstanding, when its last consumer is done with it or get
     REOPENED_PREEMPTED    owe        PREEMPTED
 
 A transition that the table does not have raises: it is a bug of the ledger. Which parts of a clip are in the cache, and
-who has yet to ack them, are separate sets of bits (`outstanding.Entry`).
+which consumers have yet to ack them, are separate sets of bits (`outstanding.Entry`).
 """
 
 from __future__ import annotations

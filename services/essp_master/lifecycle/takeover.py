@@ -1,6 +1,6 @@
 """Takes over the jobs that were under way when the previous master left, and remembers those that had ended.
 
-Histories are read in parallel (`failover/reading.py`), those of jobs under way first: requests wait meanwhile, and a
+Histories are read in parallel (`failover/reading.py`), starting with jobs under way: requests wait meanwhile, and a
 store with thousands of jobs takes a moment for each.
 
 The master waits for a server that does not answer, because messages about a job that is not taken over yet would be

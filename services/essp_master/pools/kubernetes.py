@@ -69,7 +69,7 @@ _JOB = "batch.kubernetes.io/job-name"
 _BUSY, _IDLE = "100", "-100"
 """Deletion costs: of two pods, Kubernetes removes the one with the lower cost."""
 _HIDDEN = 3
-"""How often a training's Job may exist without being seen before people are told: the watch may not show a Job of ours
+"""How often a training's Job may exist without being seen before this is reported: the watch may not show a Job of ours
 yet."""
 _HALF_DONE_S = 60.0
 """How far apart in time the ranks of a training may end. If one has ended and others still run, it left early and is
@@ -562,7 +562,7 @@ def _conditions(job: Any) -> dict[str, str]:
 
 
 def _half_done(job: Any) -> str:
-    """Describe a Job some of whose pods have ended for good while others run."""
+    """Describe a Job in which some pods have ended for good while others run."""
     return (
         f"pods {job.status.completed_indexes} of Job {job.metadata.name} have ended as if the training were over, and "
         f"others run on without them; it is made again {_HALF_DONE_S:.0f} s after that, and goes on from its checkpoint"

@@ -75,7 +75,8 @@ class PoolDriver(Protocol):
         """Ensure that one training runs on this many ranks; a running one saves, ends and resumes on them. 0: none."""
 
     def trainings(self) -> Mapping[TrainingKey, int]:
-        """Return the ranks of the trainings that exist when a master begins, including those of earlier masters."""
+        """Return the ranks of the trainings that exist when a master begins, including trainings started by earlier
+        masters."""
 
     def failed(self) -> Set[TrainingKey]:
         """Return the trainings that have failed and are not tried again until told to."""

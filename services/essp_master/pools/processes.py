@@ -40,7 +40,7 @@ _UP_S = 5.0
 _EARLY_S = 20.0
 """A worker that ends earlier than this could not do its work..."""
 _LOOP = 2
-"""...and this many in a row are no accident."""
+"""...and this many in a row are not an accident."""
 _LONGEST_WAIT_S = 60.0
 _MOST_DOUBLINGS = 6
 """Limits the exponent: the longest wait is reached before, and an unbounded power would overflow a float."""

@@ -3,9 +3,9 @@
     save     1      2      3      4      5 ...        with `exact_every: 4`
     base     itself 1      1      1      itself
 
-Files may be differences to a base: a checkpoint that stands alone, without differences of its own. So a file needs at
-most one other file. A new base follows after `exact_every` saves, or as soon as the difference of a file that used to
-pay off no longer does. A file whose first difference does not pay off (such as momentum, which each step changes
+Files may be differences to a base: a checkpoint that is complete in itself and contains no differences. So a file needs
+at most one other file. A new base follows after `exact_every` saves, or as soon as the difference of a file that used
+to pay off no longer does. A file whose first difference does not pay off (such as momentum, which each step changes
 completely) is written in full until the next base. A rounded file is never a difference, nor the base of one.
 
 The arrays of the base are kept here. A save becomes a base only once it has been completed: a failed one was not

@@ -278,7 +278,7 @@ def _places(files: Mapping[str, Tensors]) -> tuple[list[Place], int]:
 
 
 def _strides(tensor: Tensor) -> tuple[int, ...]:
-    """Return the tensor's strides if its memory has no gaps, else those of a contiguous tensor."""
+    """Return the tensor's strides if its memory has no gaps, else the strides of a contiguous tensor."""
     if tensor.is_contiguous() or (tensor.ndim == 4 and tensor.is_contiguous(memory_format=torch.channels_last)):
         return tuple(tensor.stride())
     return torch.empty(tensor.shape, device="meta").stride()

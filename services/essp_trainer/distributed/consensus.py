@@ -21,7 +21,7 @@ from essp_engine.loading.batch import Batch, ClipShape
 from essp_trainer.distributed.ranks import Ranks
 
 _FIXED = 8
-"""Numbers before those of the clips."""
+"""Count of the numbers that precede the clip indices."""
 
 
 class ControlSignal(IntEnum):
@@ -71,7 +71,7 @@ class Consensus:
     def agree(self, item: Batch | PhaseEnd | None, save: bool = False, written: bool = False) -> Agreement:
         """Return what all ranks do next. All ranks together.
 
-        `item`: what this rank has ready. `save`, `written`: as in `Agreement`; only those of rank 0 count.
+        `item`: what this rank has ready. `save`, `written`: as in `Agreement`; only the values of rank 0 count.
         """
         own: list[int] = []
         changes = len(self._changes())

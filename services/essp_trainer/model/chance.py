@@ -1,7 +1,7 @@
 """Whether an epoch was any better than guessing.
 
-A training that diverges need not end in a loss that is not finite: it may go on to the last epoch with a loss above
-that of a model that gives each class the same probability, ln K for K classes. Such an epoch is worth a warning.
+A diverging training does not always reach a non-finite loss. It may continue to the last epoch with a loss above ln K
+for K classes, the loss of a model that gives each class the same probability. Such an epoch is worth a warning.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ class Fitted(ABC, Generic[ModelT]):
         """Return the linear classifier of `(V, D)` vectors."""
 
     def step(self, batch: Batch, share: Share, shape: ClipShape) -> StepResult:
-        """Sample these clips. The loss is that of the present classifier."""
+        """Sample these clips. The returned loss is computed with the current classifier."""
         owners = np.array([(item.clip.index, item.clip.class_id) for item in batch.clips], np.int64).reshape(-1, 2)
         sums = torch.from_numpy(self.taught(batch, owners, share))
         self.updates += 1

@@ -29,7 +29,8 @@ class Trainable(Protocol):
         """The model to evaluate and save."""
 
     def step(self, batch: Batch, share: Share, shape: ClipShape) -> StepResult | LaunchedStep:
-        """Learn from one batch, of which this rank has `share`. `shape`: of the batch's clips, on all ranks."""
+        """Learn from one batch. This rank has `share` of it; `shape` is the shape of the batch's clips, equal on all
+        ranks."""
 
     def end_epoch(self, tell: Tell) -> StepResult | None:
         """All clips of a training phase have come. Returns the result of learning from all of them together, if the

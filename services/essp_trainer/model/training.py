@@ -5,9 +5,9 @@ in the process (on a CPU, with the same machine, threads and ranks): nothing use
 dropout is seeded for each update from (seed of the training, update), and the learning rate is a function of the
 progress.
 
-With several ranks, each step equals that of one rank on the whole batch, except for the order of floating-point
-additions: each rank computes the gradient of its own clips' share of the mean loss, and the sum over the ranks is the
-gradient. A rank without a clip in a batch still takes part in the step, because the others wait for it
+With several ranks, each step equals the step of a single rank on the whole batch, except for the order of
+floating-point additions: each rank computes the gradient of its own clips' share of the mean loss, and the sum over the
+ranks is the gradient. A rank without a clip in a batch still takes part in the step, because the others wait for it
 (`docs/decisions/0018`).
 """
 
@@ -146,7 +146,7 @@ class Training:
         return files
 
     def step(self, batch: Batch, share: Share, shape: ClipShape) -> StepResult | LaunchedStep:
-        """Train on one batch, of which this rank has `share`. `shape`: of the batch's clips, on all ranks.
+        """Train on one batch. This rank has `share` of it. `shape`: of the batch's clips, on all ranks.
 
         Raises `Diverged` on a CPU; on a GPU, `LaunchedStep.result` does. Either way, such a step changes no parameter.
         """
@@ -258,8 +258,8 @@ class Training:
 
 
 def _learned(model: Classifier, training: TrainerSpec) -> list[nn.Parameter]:
-    """Return the parameters that learn, and disable the gradients of the others: those that the network has fixed, and
-    those of layers that the job freezes, which would add to the clipped norm. Raises `ConfigError` if nothing learns.
+    """Return the parameters that learn, and disable the gradients of the rest, which would add to the clipped norm:
+    parameters that the network has fixed, and layers that the job freezes. Raises `ConfigError` if nothing learns.
     """
     for name, parameter in model.named_parameters():
         if stands(training.optimizer, name):
