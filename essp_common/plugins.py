@@ -128,7 +128,7 @@ class Group:
         if not parameter:
             return ConfigError(f"{name}: {needed}")
         return ConfigError(
-            f"{needed}, and is {found['input']!r}; see `essp {self.noun} describe {name}`",
+            f"{needed}, got {found['input']!r}; see `essp {self.noun} describe {name}`",
             field=parameter,
             code=code_of(found["type"]),
         )

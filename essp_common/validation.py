@@ -117,7 +117,7 @@ def _problem(found: ErrorDetails, kind: type[BaseModel]) -> ConfigError:
     text = _unknown(found, kind) or requirement(found)
     value = found["input"]
     if found["type"] not in _SAID and not isinstance(value, _UNSHOWN):
-        text += f", and is {'empty' if value is None else shown(value)}"
+        text += f", got {'nothing' if value is None else shown(value)}"
     if found["type"] == "string_type" and isinstance(value, int | float):
         text += f" ({'yes, no, on and off' if isinstance(value, bool) else 'numbers'} go in quotes)"
     return ConfigError(text, field=place, code=code_of(found["type"]))

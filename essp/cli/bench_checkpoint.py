@@ -182,7 +182,9 @@ def _size(text: str, option: str) -> int:
     except ValueError as error:
         raise ConfigError(str(error), field=option, code="type") from error
     if not isinstance(found, int) or not _LEAST_BYTES <= found <= _MOST_BYTES:
-        raise ConfigError(f"{text}: between {size(_LEAST_BYTES)} and {size(_MOST_BYTES)}", field=option, code="range")
+        raise ConfigError(
+            f"must be between {size(_LEAST_BYTES)} and {size(_MOST_BYTES)}, got {text}", field=option, code="range"
+        )
     return found
 
 

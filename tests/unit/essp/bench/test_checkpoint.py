@@ -175,7 +175,7 @@ def test_a_benchmark_from_the_command_line(tmp_path: Path) -> None:
     ("options", "said"),
     [
         ("--size much", "--size: 'much'"),
-        ("--size 1B", "--size: 1B"),
+        ("--size 1B", "--size: must be between"),
         ("--buffer-size x", "--buffer-size: 'x'"),
         ("--modes all", "there is no 'all'"),
         ("--every 200", "there are only 100 steps"),

@@ -70,9 +70,9 @@ def test_a_mistyped_command_names_the_one_that_was_meant(typed: str, meant: str)
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["demo", "--seed", "8x"], "'--seed': it must be a whole number, and is '8x'"),
-        (["job", "events", "j", "--after", "-3"], "'--after': it must be 0 or more, and is '-3'"),
-        (["predict", "x", "--top", "-1"], "'--top': it must be 1 or more, and is '-1'"),
+        (["demo", "--seed", "8x"], "'--seed': it must be a whole number, got '8x'"),
+        (["job", "events", "j", "--after", "-3"], "'--after': it must be 0 or more, got '-3'"),
+        (["predict", "x", "--top", "-1"], "'--top': it must be 1 or more, got '-1'"),
     ],
 )
 def test_a_wrong_value_of_an_option_is_said_as_of_a_field(arguments: list[str], told: str) -> None:

@@ -131,14 +131,14 @@ def test_a_word_that_is_no_choice_stays_refused(written: str) -> None:
 @pytest.mark.parametrize(
     ("field", "written", "words"),
     [
-        ("epochs", "yes", "must be a whole number, and is True"),
-        ("trainers.rgb.seed", "on", "must be a whole number, and is True"),
-        ("trainers.rgb.augment.mixup", "true", "must be a number, and is True"),
-        ("limits.budget", "on", "must be a whole number, and is True"),
-        ("epochs", "12:30", "must be a whole number, and is '12:30'"),
-        ("trainers.rgb.ema", "0:0.5", "must be a number, and is '0:0.5'"),
-        ("data.train", "no", "must be text, and is False (yes, no, on and off go in quotes)"),
-        ("data.train", "7", "must be text, and is 7 (numbers go in quotes)"),
+        ("epochs", "yes", "must be a whole number, got True"),
+        ("trainers.rgb.seed", "on", "must be a whole number, got True"),
+        ("trainers.rgb.augment.mixup", "true", "must be a number, got True"),
+        ("limits.budget", "on", "must be a whole number, got True"),
+        ("epochs", "12:30", "must be a whole number, got '12:30'"),
+        ("trainers.rgb.ema", "0:0.5", "must be a number, got '0:0.5'"),
+        ("data.train", "no", "must be text, got False (yes, no, on and off go in quotes)"),
+        ("data.train", "7", "must be text, got 7 (numbers go in quotes)"),
         ("data.train", "[a]", "must be text"),
     ],
 )
