@@ -57,7 +57,7 @@ class KafkaPublisher:
         self._failures = 0
         self._last_failure: BaseException | None = None
         self._why = ""
-        """The last failure, for people."""
+        """The last failure, for users."""
         self._seen = threading.local()
         """Per thread: how many failures were reported to it (`failures`), and its messages that the broker has refused
         (`refused`)."""

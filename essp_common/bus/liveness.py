@@ -1,6 +1,6 @@
 """For how long a broker has owed an answer: to published messages, to a joining member, to a reader.
 
-Clients wait for brokers silently, some of them forever. These classes track what is owed, so that people can be
+Clients wait for brokers silently, some of them forever. These classes track what is owed, so that users can be
 informed (`Bus.troubles`). Pure: time is passed in.
 """
 

@@ -124,7 +124,7 @@ class Bus(Protocol):
         """
 
     def backlog(self, topic: str, group: str) -> int:
-        """Return how many records the group has not committed, over all partitions. For people and scaling, not for
+        """Return how many records the group has not committed, over all partitions. For users and scaling, not for
         logic."""
 
     def held(self, topic: str) -> Sequence[range]:

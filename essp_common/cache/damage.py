@@ -2,7 +2,7 @@
 
 The first one is only logged, since a flipped bit in months needs no action; several within ten minutes are a condition,
 since something is broken (`Kind.CACHE_DAMAGED`). Values of another release are not damage: for as long as such values
-come, people see that two releases are in use (`Kind.MIXED_RELEASES`).
+come, users see that two releases are in use (`Kind.MIXED_RELEASES`).
 """
 
 from __future__ import annotations

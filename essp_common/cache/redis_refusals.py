@@ -2,7 +2,7 @@
 
 A refusal `passes` if it may end by itself, such as a failover; a permission, a password or a full disk needs someone to
 fix it. Apart from cluster redirections, which redis-py follows, any error answer other than "no room" (`CacheFull`) is
-a refusal: the call waits, and people must be informed. An answer that this module does not know is waited for only a
+a refusal: the call waits, and users must be informed. An answer that this module does not know is waited for only a
 limited time, since it may never pass. `WRONGTYPE` is not a refusal: it concerns a single value.
 """
 

@@ -38,7 +38,7 @@ _READ_S = 20
 _VERSIONS = ("ETag", "etag", "md5Hash", "content_md5", "Content-MD5", "generation", "mtime", "Last-Modified")
 _DATES = ("LastModified", "last_modified", "updated", "modificationTime", "modified", "created")
 _IN_ADDRESSES = "/%?=&+,;:@!$'()*~"
-"""Characters that are not escaped in the address of a video: people copy addresses that are already
+"""Characters that are not escaped in the address of a video: users copy addresses that are already
 encoded or signed."""
 _BOOLEANS = {"true": True, "false": False}
 

@@ -48,7 +48,7 @@ class NumberedLog:
         return numbered(self._prefix, number, self._suffix)
 
     def uri(self, number: int) -> str:
-        """Return the URI of the object with this number, for people."""
+        """Return the URI of the object with this number, for users."""
         return self._store.uri(self.key(number))
 
     def numbers(self) -> list[int]:

@@ -1,4 +1,4 @@
-"""URIs that people write: normalised and checked before anything is opened, read or written.
+"""URIs that users write: normalised and checked before anything is opened, read or written.
 
     s3://bucket/runs/first        file:///data/catalog.parquet
 

@@ -52,7 +52,7 @@ class Condition(BaseModel):
 
     @property
     def line(self) -> str:
-        """One line, for people."""
+        """One line, for users."""
         return f"{self.subject}: {self.words}"
 
 

@@ -1,4 +1,4 @@
-"""Logs: each event is one line of text for people at a terminal, or one JSON object for log collectors.
+"""Logs: each event is one line of text for users at a terminal, or one JSON object for log collectors.
 
     ts, level, event                          when, how bad, what
     pool, worker                              which kind of process logged it, and which one
@@ -91,7 +91,7 @@ def set_up(level: str, style: LogFormat, worker: str, pool: str = "", about: _Ab
     """Configure logging. `about`: fields of all lines of this process.
 
     Text goes to stderr. JSON goes to stdout if the process is a service (it has a `pool`), and to stderr if stdout is
-    for a command's results. `auto` is text at a terminal and JSON elsewhere; for a command, which people run, `auto` is
+    for a command's results. `auto` is text at a terminal and JSON elsewhere; for a command, which users run, `auto` is
     text. Raises `ConfigError` for an unknown level.
     """
     number = logging.getLevelNamesMapping().get(level.upper())

@@ -18,7 +18,7 @@ _FORGOTTEN_S = 30.0
 class _Refused(NamedTuple):
     words: str
     told_s: float
-    """When people start to see it."""
+    """When users start to see it."""
     since_s: float
     last_s: float
     """When the call was last refused."""

@@ -1,6 +1,6 @@
 """For how long a server has not answered.
 
-A client waits for an answer, and gives up after its timeout; then its caller tries again. To people all of that is one
+A client waits for an answer, and gives up after its timeout; then its caller tries again. To users all of that is one
 silence, which began with the first call. No extra calls are made for this: only actual calls are observed.
 """
 

@@ -64,7 +64,7 @@ MEANINGS: Mapping[Kind, str] = {
     Kind.DEFECT: "a part of the master fails with an unexpected error, and is retried; everything else continues; "
     "the log of the master has the error: report it",
 }
-"""What each kind means and what to do, for people who know no more than that."""
+"""What each kind means and what to do, for users who know no more than that."""
 
 Troubles = Mapping[Kind, str]
 """The present troubles of a process with its servers, each in words with a remedy."""

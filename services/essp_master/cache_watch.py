@@ -1,7 +1,7 @@
 """The current fill level of the frame cache, as far as it is known.
 
 A query to a cache that does not answer blocks. So one thread queries it repeatedly, and all others read the last
-answer: neither the master's work nor an answer to people waits for the cache. Querying also reveals what keeps the
+answer: neither the master's work nor an answer to users waits for the cache. Querying also reveals what keeps the
 cache from working (`FrameCache.troubles`).
 """
 

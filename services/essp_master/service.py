@@ -85,7 +85,7 @@ _PATIENCE_S = 10.0
 
 
 class Master:
-    """Runs jobs. The methods that people call are thread-safe."""
+    """Runs jobs. The methods that users call are thread-safe."""
 
     name = "master"
 

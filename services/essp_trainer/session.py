@@ -199,7 +199,7 @@ class Session:
         return agreement, self._clock() - asked
 
     def _take_changes(self) -> None:
-        """Apply people's changes of the job from the next batch. They are reported to the master before any checkpoint
+        """Apply users' changes of the job from the next batch. They are reported to the master before any checkpoint
         contains them."""
         taken = self._learner.rates.take(self._consensus.changes(), self._state.position)
         self._state.changes = self._learner.rates.taken

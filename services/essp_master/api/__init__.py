@@ -11,7 +11,7 @@
     GET  /v1/registrations/changes     who registered what
     GET  /v1/pools, PUT, DELETE /v1/pools/{name}                   sizes and reasons; bounds
     GET  /v1/conditions                what keeps pools, trainers or the master from working now
-    /                                  a page for people
+    /                                  a page for users
     /metrics /livez /readyz            for Prometheus and probes
 
 `app.py` puts the routes together, one module each. `guard.py` checks tokens and sizes before the body is read, and

@@ -2,7 +2,7 @@
 
 A master that something keeps from working answers `/readyz` with 503 and the kind of trouble; it serves requests all
 the same. `/metrics` includes the metrics of jobs and pools for callers with a token: their team's jobs, or all. The
-event loop answers probes itself, so that they never wait for the threads that answer people.
+event loop answers probes itself, so that they never wait for the threads that answer users.
 """
 
 from __future__ import annotations

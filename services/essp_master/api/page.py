@@ -1,4 +1,4 @@
-"""Pages for people: `/` shows the jobs with curves, flow and bottlenecks; `/docs` shows the description of the API.
+"""Pages for users: `/` shows the jobs with curves, flow and bottlenecks; `/docs` shows the description of the API.
 
 Their files contain no data, so they need no token, and they load nothing from other servers. The page consists of plain
 JavaScript modules, which the browser loads unchanged.

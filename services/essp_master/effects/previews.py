@@ -1,7 +1,7 @@
 """Pictures of a stream's current clips, read from the frame cache without affecting its consumers.
 
 A preview only reads: it acks nothing, so it never frees, keeps or rebuilds a clip. It costs the cache little: one value
-at a time, of at most `MOST_BYTES`, and one picture per stream and second, however many people watch. The master never
+at a time, of at most `MOST_BYTES`, and one picture per stream and second, however many users watch. The master never
 waits for a preview, and a missing value is not an error of the job.
 
 The frames are those that the stream's consumers read, before a trainer crops and flips them. Features are drawn

@@ -1,4 +1,4 @@
-"""Which workers are active on a job, and how fast, from recent messages: for people, and for pool sizing."""
+"""Which workers are active on a job, and how fast, from recent messages: for users, and for pool sizing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The changes that people have made to a running job, in order, and the position at which each trainer applies them.
+"""The changes that users have made to a running job, in order, and the position at which each trainer applies them.
 
 The master makes a change and announces it. Each trainer applies it between two batches and reports the position, and
 the master announces that too. So a trainer that resumes from before that position applies the change there again. Pure:

@@ -1,4 +1,4 @@
-"""What people learn about a job while it runs: an event for everything worth a line, and failures counted by kind."""
+"""What users learn about a job while it runs: an event for everything worth a line, and failures counted by kind."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ class EventReporter:
                 self.log.add("checkpoint", f"{checkpoint.trainer}: {what} {checkpoint.uri}", data)
 
     def instructed(self, out: Sequence[Instruction]) -> None:
-        """Add events for those decisions of the ledger that matter to people."""
+        """Add events for those decisions of the ledger that matter to users."""
         for instruction in out:
             match instruction:
                 case FinishPhase(phase_index):

@@ -3,11 +3,11 @@
     run         what the master owns: specification, fence, history
     life        the job's state, and since when
     run_state   whether this run ends for the next one, and who writes its history
-    changes     changes that people made while it ran
+    changes     changes that users made while it ran
     extension   more epochs or trainers, for which this run ends
     recorder    the only writer of the ledger, and of its notes for the history
-    activity    which workers are active and how fast, for people and pools
-    reporter    events, failures and result, for people
+    activity    which workers are active and how fast, for users and pools
+    reporter    events, failures and result, for users
     handshake   what it waits for before it begins to issue
     stored      the newest clips in the frame cache, for previews
     stall_watch detects that nothing was reported for a long time
@@ -237,7 +237,7 @@ class Job:
         self.reporter.extended(before, self.goal)
 
     def follow(self, before: Job, now_s: float) -> None:
-        """Continue the run that ended for this one: to people they are one job."""
+        """Continue the run that ended for this one: to users they are one job."""
         self.life.follow(before.life, now_s)
         self.reporter.renewed(before.spec, self.spec)
 
@@ -362,7 +362,7 @@ class Job:
     # --- incoming messages ---
 
     def handle(self, progress: Progress, now_s: float) -> Sequence[Instruction]:
-        """Account for a message, and keep what people want to know about it."""
+        """Account for a message, and keep what users want to know about it."""
         run, fence = self.run, progress.fence
         # Messages about an earlier run, or from a master with a higher fence, are not about this run.
         if 0 < fence < run.since or fence > run.fence:
@@ -501,7 +501,7 @@ class Job:
         self.reporter.taken_over(segment, self.run.fence)
 
     def _recall(self) -> None:
-        """Restore what earlier runs achieved, for people."""
+        """Restore what earlier runs achieved, for users."""
         purposes = {value: value for value in PURPOSES.values()}
         uris = {checkpoint.trainer: checkpoint.uri for checkpoint in self.run.checkpoints}
         for name, manifest in self.run.resume.manifests.items():

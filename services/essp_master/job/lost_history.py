@@ -1,4 +1,4 @@
-"""The contents of a history segment in words, for people whose job's history lacks it."""
+"""The contents of a history segment in words, for users whose job's history lacks it."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class Run:
     continued: HistorySegment | None
     """The last segment of the previous master, if its run continues."""
     changes: Sequence[Change] = ()
-    """The changes that people have made to the job so far, also in earlier runs."""
+    """The changes that users have made to the job so far, also in earlier runs."""
 
     @property
     def epoch_clips(self) -> int:

@@ -53,7 +53,7 @@
     FENCED        lose         FENCED
     FENCED        end          FENCED
 
-A transition that the table does not have raises: it is a bug of the master. This is one run in one master; what people
+A transition that the table does not have raises: it is a bug of the master. This is one run in one master; what users
 see of the job, over all its runs, is its `JobState` (`life.py`), which the same request may change in any of these.
 """
 

@@ -22,7 +22,7 @@ from essp_common.runtime.troubles import Kind
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
 _TOLD_S = 60.0
-"""How long people see a defect after its last error."""
+"""How long users see a defect after its last error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Defects:
             self._note(part, known, error)
 
     def troubles(self) -> Mapping[Subject, str]:
-        """Return the defects that people should see now."""
+        """Return the defects that users should see now."""
         now_s = self._clock()
         lately = [f"{part}: {defect.words}" for part, defect in self._found.items() if now_s < defect.last_s + _TOLD_S]
         words = "unexpected errors; see the log of the master, and report them; everything else continues"

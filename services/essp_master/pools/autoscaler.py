@@ -83,7 +83,7 @@ class Limits:
     min: int = 0
     max: int = 64
     max_because: str = ""
-    """Why no more than `max` workers are allowed, for people, if `max` is not the maximum that they know; else
+    """Why no more than `max` workers are allowed, for users, if `max` is not the maximum that they know; else
     empty."""
 
 
@@ -119,7 +119,7 @@ class Decision:
     """The present size."""
     wanted: int
     reason: str
-    """One sentence, for people."""
+    """One sentence, for users."""
 
 
 class Autoscaler:

@@ -1,4 +1,4 @@
-"""The command that starts a worker of a pool: the master runs it if it may, and otherwise shows it to people."""
+"""The command that starts a worker of a pool: the master runs it if it may, and otherwise shows it to users."""
 
 from __future__ import annotations
 

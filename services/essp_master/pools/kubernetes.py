@@ -78,7 +78,7 @@ _LOOK_AT_ALL_S = 15.0
 """Interval at which pods are inspected even of pools that are fully up: a pod that keeps ending and restarting is up
 most of the time."""
 _WRITES: dict[str, Any] = {"_request_timeout": TIMEOUT_S, "field_manager": MASTER}
-"""Options of each request that changes something. They name the writer, for people who find another owner of an object
+"""Options of each request that changes something. They name the writer, for users who find another owner of an object
 that they want to change."""
 _LONGEST_MESSAGE = 1024
 """Longest message of an Event that the API allows, in characters."""
@@ -420,7 +420,7 @@ class KubernetesDriver:
                     self._core.patch_namespaced_pod(pod.metadata.name, self._namespace, body, **_WRITES)
 
     def _repair_extractor(self, pool: str, extractor: _Extractor) -> str:
-        """Bring a registered extractor's Deployment to its desired state. Returns a sentence for people if they should
+        """Bring a registered extractor's Deployment to its desired state. Returns a sentence for users if they should
         know."""
         extractor.follow(self._template("extractor-deployment.yaml"))
         found = self._deployment(pool)
@@ -442,7 +442,7 @@ class KubernetesDriver:
         return f"pool {pool} was made of something else; its pods are replaced, a few at a time"
 
     def _repair(self, name: str) -> str:
-        """Bring a training's Job closer to its desired state. Returns a sentence for people if they should know."""
+        """Bring a training's Job closer to its desired state. Returns a sentence for users if they should know."""
         training = self._trainers[name]
         training.follow(self._template("trainer-job.yaml"))
         job = self._job_of(name)

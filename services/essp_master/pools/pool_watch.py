@@ -26,7 +26,7 @@ from essp_master.status.pool_demand import PoolDemand
 
 AFTER_S = 20.0
 """Troubles that pass within this time are not a condition: a worker that starts, a group that rebalances. Together with
-the intervals of heartbeats and checks, people learn of a trouble within `conditions.SEEN_S`."""
+the intervals of heartbeats and checks, users learn of a trouble within `conditions.SEEN_S`."""
 GONE_AFTER_S = 24.0
 """A pool that has not reported for this long, while clips waited for it, has no workers. The master needs less time to
 find out that the broker is silent, which looks the same at first."""

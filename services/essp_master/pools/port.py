@@ -38,7 +38,7 @@ class PoolSize:
     ready: int
     """Running workers, as far as the driver knows."""
     min: int = 1
-    """The bounds that the pool was created with; bounds that people set later take precedence."""
+    """The bounds that the pool was created with; bounds that users set later take precedence."""
     max: int = 64
     cores: int | None = None
     """Cores that its workers share; None: each worker has its own."""

@@ -2,7 +2,7 @@
 
 They inherit the master's environment except for its name, so they reach the same servers. A worker that dies is
 restarted at once. If several workers of a pool end one after the other right after their start, the next start waits,
-for twice as long each time, and people are informed (`troubles`). A worker counts as up once it has lived for a moment.
+for twice as long each time, and users are informed (`troubles`). A worker counts as up once it has lived for a moment.
 A worker that should leave gets SIGTERM and finishes its current work; when the master ends, all leave.
 
 Registered extractors need their entry point to be installed here, and the models of registered trainers their package:
@@ -244,7 +244,7 @@ def _is_up(worker: _Worker, now_s: float) -> bool:
 
 
 def _ended(pool: str, worker: _Worker, now_s: float, wait_s: float) -> str:
-    """Return one sentence for people."""
+    """Return one sentence for users."""
     lived_s = now_s - worker.started_s
     early = f", as it ended within {lived_s:.0f} s of its start" if wait_s else ""
     soon = f" in {wait_s:.0f} s" if wait_s else ""

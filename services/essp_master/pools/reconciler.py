@@ -1,11 +1,11 @@
 """The control loop of the pools: observes, decides, scales, repairs.
 
-Bounds set by people (`set`) or by a registration take effect at once; the autoscaler decides the rest every few
+Bounds set by users (`set`) or by a registration take effect at once; the autoscaler decides the rest every few
 seconds. Drift and dead workers are repaired as soon as the driver sees them. Every change is recorded with its reason
 in a sentence.
 
 The rule book (`rule_book.py`) has the rules of each pool. Its store may block for a minute, and so may the platform.
-The store is asked without holding the lock, and people can read pools without it, so neither delays callers that do not
+The store is asked without holding the lock, and users can read pools without it, so neither delays callers that do not
 need it.
 """
 
@@ -51,7 +51,7 @@ class _Plain(BaseModel):
 
 
 class PoolView(_Plain):
-    """A pool, for people."""
+    """A pool, for users."""
 
     name: str
     replicas: int
@@ -78,7 +78,7 @@ class PoolEvent(_Plain):
 
 
 class Reconciler:
-    """Implements `essp_common.runtime.service.Service`; methods for people are thread-safe."""
+    """Implements `essp_common.runtime.service.Service`; methods for users are thread-safe."""
 
     name = "pools"
 
@@ -179,7 +179,7 @@ class Reconciler:
                 self._decisions[decision.pool] = decision
                 self._carry_out(decision, states.get(decision.pool, PoolState()))
 
-    # --- what people ask for ---
+    # --- what users ask for ---
 
     def pools(self) -> list[PoolView]:
         """Return the existing pools, by name."""
@@ -195,7 +195,7 @@ class Reconciler:
         return self._ranks
 
     def rule(self, pool: str, size: PoolSize | None = None) -> PoolRule:
-        """Return the bounds of a pool: as set by people or a registration, else as created."""
+        """Return the bounds of a pool: as set by users or a registration, else as created."""
         return self._book.rule(pool, size)
 
     def set(self, pool: str, rule: PoolRule, by: str) -> None:
@@ -212,7 +212,7 @@ class Reconciler:
         self._follow_rule(pool, f"{by} set it to {rule.model_dump_json()}{lasts}")
 
     def reset(self, pool: str, by: str) -> None:
-        """Remove what people set for a pool: it gets its initial bounds again. Raises `NotFound`."""
+        """Remove what users set for a pool: it gets its initial bounds again. Raises `NotFound`."""
         if not self._book.forget(pool, by):
             raise NotFound(f"pool {pool!r} was never changed; it has its original bounds")
         self._follow_rule(pool, f"{by} restored its original bounds")
@@ -311,7 +311,7 @@ class Reconciler:
 
     def _growth_limits(self, pool: str, size: PoolSize, states: Mapping[str, PoolState]) -> Limits:
         """Return the autoscaler's bounds. If workers share cores, no more workers than keep those busy. A pool that
-        people have made larger stays as large."""
+        users have made larger stays as large."""
         limits = self._book.limits(pool, size)
         if size.cores is None or self._book.rule(pool, size).replicas is not None:
             return limits

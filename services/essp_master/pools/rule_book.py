@@ -1,4 +1,4 @@
-"""The rules that people set for pools, and the registrations, as last read from the store.
+"""The rules that users set for pools, and the registrations, as last read from the store.
 
 The store may block for a minute, so it is never asked under a lock, and one that did not answer is left alone for a
 while; meanwhile the values read last apply. The same holds if the store contains something unreadable, which is a
@@ -47,7 +47,7 @@ class PoolRuleBook:
         trainers: Callable[[], Mapping[str, TrainerRow]] = dict,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`rules`: what people set, also under earlier masters; None: nothing yet. `extractors`, `trainers`: return the
+        """`rules`: what users set, also under earlier masters; None: nothing yet. `extractors`, `trainers`: return the
         registered ones."""
         self._rules = rules or PoolRules(None)
         self._extractors = extractors
@@ -68,7 +68,7 @@ class PoolRuleBook:
         return self._rules.lasting
 
     def look_up(self) -> Registered | None:
-        """Read what people set, and the registrations. Returns None if the latter could never be read.
+        """Read what users set, and the registrations. Returns None if the latter could never be read.
 
         Raises `TransientError` if the store does not answer and never has.
         """
@@ -83,7 +83,7 @@ class PoolRuleBook:
         return self._registered
 
     def rule(self, pool: str, size: PoolSize | None = None) -> PoolRule:
-        """Return the bounds of a pool: as set by people or a registration, else as created."""
+        """Return the bounds of a pool: as set by users or a registration, else as created."""
         if (said := self._rules.of(pool)) is not None:
             return said
         made = self._adopted.get(pool) or size
@@ -97,11 +97,11 @@ class PoolRuleBook:
         return Limits(min=min(rule.min, rule.max), max=rule.max)
 
     def set(self, pool: str, rule: PoolRule, by: str) -> None:
-        """Store a rule that people set. Raises `ConfigError`, and what the store raises."""
+        """Store a rule that users set. Raises `ConfigError`, and what the store raises."""
         self._rules.set(pool, rule, by)
 
     def forget(self, pool: str, by: str) -> bool:
-        """Remove what people set. Returns False if there is nothing to remove. Raises as `set`."""
+        """Remove what users set. Returns False if there is nothing to remove. Raises as `set`."""
         if self._rules.of(pool) is None:
             return False
         self._rules.set(pool, None, by)

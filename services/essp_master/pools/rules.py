@@ -1,4 +1,4 @@
-"""Rules that people set for pools: bounds of their sizes, or fixed sizes.
+"""Rules that users set for pools: bounds of their sizes, or fixed sizes.
 
 They take precedence over the chart and registrations, and outlive the master that received them. They are kept in the
 object store as numbered documents, each with all rules and the change that led to it:
@@ -9,7 +9,7 @@ A change counts once it is written under the next number, which only one writer 
 other's changes. All documents stay: they record who set what, and when. Without ESSP_STATE, rules last as long as the
 process.
 
-An unreadable document, such as one that was only half written, is never overwritten: until people restore or remove it,
+An unreadable document, such as one that was only half written, is never overwritten: until users restore or remove it,
 the previous rules apply, and no one can set others.
 """
 
@@ -81,7 +81,7 @@ class PoolRules:
         return self._version is not None
 
     def of(self, pool: str) -> PoolRule | None:
-        """Return the rule that people set for a pool, or None."""
+        """Return the rule that users set for a pool, or None."""
         if not self.known:
             with suppress(ConfigError):  # the caller of `follow` reports it
                 self.follow()

@@ -7,7 +7,7 @@ A new master begins with the ranks that trainings have, so that it moves none at
 that are over. A training whose workers have ended although it has more to do is started again: the job got more epochs
 after it was over, or was stopped and restarted while no master observed it.
 
-A training that has failed, and is not retried automatically, gives its ranks back. It stays as it is, so that people
+A training that has failed, and is not retried automatically, gives its ranks back. It stays as it is, so that users
 can see why; when they let it try again, it gets its share.
 
 To change its number of ranks, a trainer saves a checkpoint, ends, and resumes from it. Ranks are GPUs, or processes

@@ -62,7 +62,7 @@ class Contender:
     """What it occupies while it runs."""
     running: bool = False
     waiting: bool = False
-    """Whether it is in the queue. Neither running nor waiting: people have paused it."""
+    """Whether it is in the queue. Neither running nor waiting: users have paused it."""
     held: Amount = Amount()
     """What it still occupies while it does not run."""
 
@@ -80,12 +80,12 @@ class Waiting:
     position: int
     """Counted from 1."""
     reason: str
-    """Why it waits, for people: a sentence without a full stop."""
+    """Why it waits, for users: a sentence without a full stop."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The decisions, and what people see about the remaining jobs."""
+    """The decisions, and what users see about the remaining jobs."""
 
     start: tuple[str, ...]
     """Jobs that run from now on, in order."""

@@ -1,6 +1,6 @@
 """What limits the rate of a job, in one sentence: the same words in the API, on the page and in the terminal.
 
-Pure, and computed from the status that people see anyway (`essp_common/job/status.py`), so the sentence never
+Pure, and computed from the status that users see anyway (`essp_common/job/status.py`), so the sentence never
 contradicts the figures next to it. It examines the flow from its end to its beginning:
 
     a trainer waits for clips       their producer is too slow: the pool with the most clips queued per worker

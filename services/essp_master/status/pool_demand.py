@@ -1,6 +1,6 @@
 """What one job demands of the pools: exactly the input of the decisions about their sizes.
 
-`essp_common/job/status.py` is for people, and may change with what they want to read; no decision depends on it.
+`essp_common/job/status.py` is for users, and may change with what they want to read; no decision depends on it.
 """
 
 from __future__ import annotations

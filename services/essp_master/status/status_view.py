@@ -1,4 +1,4 @@
-"""Converts a job to what people read about it (`essp_common/job/status.py`)."""
+"""Converts a job to what users read about it (`essp_common/job/status.py`)."""
 
 from __future__ import annotations
 

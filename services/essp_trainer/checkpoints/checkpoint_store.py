@@ -260,7 +260,7 @@ class CheckpointStore:
         self._write(self._score_key(purpose_name(plan.purpose), plan.epoch), _Unwritten(alone, phase))
 
     def write_history(self, state: TrainingState) -> None:
-        """Write the metrics of every phase so far, for people and reports. Raises and keeps the file as `write_scores`
+        """Write the metrics of every phase so far, for users and reports. Raises and keeps the file as `write_scores`
         does."""
         records = [record.model_dump() for record in state.history]
         history = _Unwritten(json.dumps(records, indent=1).encode(), self._assignment.end.phase_index)

@@ -203,7 +203,7 @@ class Checkpointer:
             except TransientError as error:
                 self._failed(error)
                 raise
-            except ConfigError as error:  # a missing permission or a read-only disk: people may repair it meanwhile
+            except ConfigError as error:  # a missing permission or a read-only disk: users may repair it meanwhile
                 self._failed(error)
                 raise Unavailable(str(error)) from error
 
