@@ -2,7 +2,7 @@
 
 Each value is kept with a hash of its key and with checksums of its bytes, computed where the bytes were made. A reader
 checks both, so neither a flipped bit, nor another key's value, nor another release's is used for training: such a value
-is `Unsound`, which adapters convert to a `CacheMiss`, and the clip is made again.
+is `Unsound`, which adapters convert to a `CacheMiss`, and the clip is rebuilt.
 
 A checksum covers a piece: the whole value, or its head and each of its equal pieces (a header, and frames), so that
 pieces can be read and checked separately. It is the lower half of XXH3-64, the fastest that was measured here (40 GB/s,

@@ -284,7 +284,7 @@ class Trainer:
         checkpoint from which to resume at once.
 
         `latest`: the checkpoint to resume from; None: start from scratch. `damaged`: clips before this position must be
-        made again.
+        rebuilt.
         """
         training, settings = assignment.training, self._config.settings
         start = Position(0, 0)

@@ -27,7 +27,7 @@ class Members:
     nothing is issued, and the job does not end.
 
     - Clips that were not issued yet, it gets together with the others.
-    - Clips that were issued already are made again for it alone: it is a straggler that is owed these clips
+    - Clips that were issued already are rebuilt for it alone: it is a straggler that is owed these clips
       (`stragglers.py`). So a loop that was killed continues at the position in its state, and holds no other back.
 
     A loop that leaves gives back the clips that it had not taken (`closing.py`).
@@ -153,7 +153,7 @@ class Trainers:
     stopped whenever it is started; that changes nothing.
 
     A trainer that finds its newest checkpoint damaged continues from an older one, possibly from before the ledger's
-    start. It asks for what it needs from there: clips that were issued are made again for it, and the rest is issued to
+    start. It asks for what it needs from there: clips that were issued are rebuilt for it, and the rest is issued to
     it in turn.
     """
 

@@ -81,7 +81,7 @@ class Issuer:
             self.issue_again(out)
 
     def issue_again(self, out: list[Instruction]) -> None:
-        """Append to `out` the clips that must be made again, as far as there is room."""
+        """Append to `out` the clips that must be rebuilt, as far as there is room."""
         reissued = self._outstanding.reissue(out)
         self._books.counts.issued += reissued
         self._books.counts.reissued += reissued

@@ -76,7 +76,7 @@ class Ledger:
         self.finals = set(config.finals)
         self.paused = False
         self.finishes = False
-        """Paused, but outstanding clips are made again if they are lost."""
+        """Paused, but outstanding clips are rebuilt if they are lost."""
         self.ended = False
         self.phase_events: list[PhaseEvent] = []
         """What the last message changed. Duplicates and late messages change nothing."""
@@ -148,7 +148,7 @@ class Ledger:
         return out
 
     def pause(self, finishes: bool = False) -> None:
-        """Issue nothing until `resume`; work on outstanding clips continues. `finishes`: lost clips are made again, so
+        """Issue nothing until `resume`; work on outstanding clips continues. `finishes`: lost clips are rebuilt, so
         that consumers can finish the batches that they have begun."""
         self.paused, self.finishes = True, finishes
 

@@ -5,7 +5,7 @@ come later, because workers report in batches. But once a clip was issued again,
 earlier seed, while the new one is being made.
 
 A reader that has waited for a long time asks for a clip without such a message (`Failed.awaited`): the message may be
-lost, or what the reader reported about it before. Then the clip is made again only if it was reported as made, or as
+lost, or what the reader reported about it before. Then the clip is rebuilt only if it was reported as made, or as
 done by this reader. Bytes of another release, during an upgrade, are reported in the same way; that is not a loss
 either.
 """
@@ -28,7 +28,7 @@ class Losses:
         self._parts = books.parts
 
     def lost(self, phase_index: int, event: Failed) -> Entry | None:
-        """Return the clip of this phase that must be made again; None if that is under way or not needed."""
+        """Return the clip of this phase that must be rebuilt; None if that is under way or not needed."""
         consumer, position = consumer_of(event), Position(phase_index, event.clip.index)
         entry = self._books.outstanding.get(position) or self._reopen(position, event.clip.attempt, consumer)
         if entry is None or not self._is_lost(entry, event, consumer):
@@ -45,7 +45,7 @@ class Losses:
         return entry if fell_back or entry.clip.attempt == attempt else None
 
     def _is_lost(self, entry: Entry, event: Failed, consumer: str) -> bool:
-        """Whether the clip must be made again: not if that is already under way for this consumer as well."""
+        """Whether the clip must be rebuilt: not if that is already under way for this consumer as well."""
         bit = self._parts.bit.get(consumer, 0)
         if entry.state in IN_LINE:
             return bool(bit & ~entry.left) and self._has_trained(consumer, entry.position)

@@ -1,13 +1,13 @@
 """The outstanding clips, and their bytes against the budget.
 
-A clip that must be made again comes before anything new, and the lowest one first. If the budget has no room for it, it
-preempts the furthest clips that are ready or wait in line themselves: their bytes are freed, and they are made again
+A clip that must be rebuilt comes before anything new, and the lowest one first. If the budget has no room for it, it
+preempts the furthest clips that are ready or wait in line themselves: their bytes are freed, and they are rebuilt
 when there is room or a consumer asks for them. Until then nothing new is issued. Consumers take clips in index order,
 so the lowest outstanding clip never waits for another one. Hence the ledger never exceeds the budget, and yet never
 gets stuck.
 
 A consumer may have read a clip that is preempted, and never ask for it: it needs the rest of its batch, which may not
-be issued yet. So preempted clips are made again without being asked for.
+be issued yet. So preempted clips are rebuilt without being asked for.
 
 Nearly all clips are plain, and are stored in columns (`plain.py`). Looking one up by position turns it into an `Entry`.
 
@@ -124,9 +124,9 @@ class Outstanding:
         self._entries: dict[tuple[int, int], Entry] = {}
         """The clips that are not plain."""
         self._line: list[Position] = []
-        """A heap of the clips in line to be made again. Entries that were closed in the meantime are skipped."""
+        """A heap of the clips in line to be rebuilt. Entries that were closed in the meantime are skipped."""
         self._preempted: set[tuple[int, int]] = set()
-        """Positions of clips that are out of line: nothing new is issued until they have been made again. Clips of
+        """Positions of clips that are out of line: nothing new is issued until they have been rebuilt. Clips of
         catch-up queues are excluded, since they block no one."""
         self._needs: dict[tuple[int, int], tuple[int, list[int], int]] = {}
         """(`phase_index`, consumers) -> `_need`."""
@@ -215,12 +215,12 @@ class Outstanding:
 
     @property
     def in_line(self) -> bool:
-        """Whether clips wait in line to be made again."""
+        """Whether clips wait in line to be rebuilt."""
         return bool(self._line)
 
     @property
     def settled(self) -> bool:
-        """Whether nothing waits to be made again, so that something new may be issued."""
+        """Whether nothing waits to be rebuilt, so that something new may be issued."""
         return not self._preempted and not self._line
 
     def unmade(self) -> list[Entry]:
@@ -352,7 +352,7 @@ class Outstanding:
     # --- making it again ---
 
     def request(self, entry: Entry, consumers: int) -> None:
-        """Put a clip in line to be made again for these consumers."""
+        """Put a clip in line to be rebuilt for these consumers."""
         entry.left = self._parts.demand(consumers)
         if entry.state not in IN_LINE:
             heapq.heappush(self._line, entry.position)

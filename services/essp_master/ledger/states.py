@@ -61,7 +61,7 @@ REOPENED_PREEMPTED = OutstandingClip.REOPENED_PREEMPTED
 STATES = frozenset({ISSUED, REISSUED, QUEUED, PREEMPTED, REOPENED_QUEUED, REOPENED_REISSUED, REOPENED_PREEMPTED})
 IN_LINE = frozenset({QUEUED, REOPENED_QUEUED})
 OUT_OF_LINE = frozenset({PREEMPTED, REOPENED_PREEMPTED})
-"""Preempted, and not in line to be made again."""
+"""Preempted, and not in line to be rebuilt."""
 WAITING = IN_LINE | OUT_OF_LINE
 """No seed is out, so a report is about an earlier one."""
 REOPENED = frozenset({REOPENED_QUEUED, REOPENED_REISSUED, REOPENED_PREEMPTED})

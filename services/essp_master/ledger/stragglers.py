@@ -8,7 +8,7 @@ furthest one by more than a share (`limits.lag`) of the outstanding clips. Then
 - clips that are issued from then on are made for the others alone;
 - the catch-up queue issues what its consumer is owed, in plan order and within a share of the budget that is
   reserved for it. A straggler cannot take bytes from the others, nor they from it, so neither ever waits for the other;
-- a queue that has caught up with the clips outstanding for the others has those made again for them and its consumer.
+- a queue that has caught up with the clips outstanding for the others has those rebuilt for them and its consumer.
   The consumer joins the others at the next stretch of the order. There the queue ends.
 
 The ledger keeps no list of what a straggler is owed: that is every clip that was issued, is not outstanding for it, and
@@ -260,7 +260,7 @@ class Stragglers:
         return True
 
     def _wanted(self, queue: CatchUpQueue, unit: Unit) -> tuple[list[PlannedClip], list[Entry]] | None:
-        """Return the clips of a unit that a queue issues, and those that are made again for its consumer and others
+        """Return the clips of a unit that a queue issues, and those that are rebuilt for its consumer and others
         together. None if the queue must wait.
         """
         phase_index, clips, _ = unit
