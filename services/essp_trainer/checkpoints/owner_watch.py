@@ -1,7 +1,7 @@
 """Checks periodically whether this process still owns its training.
 
-Two processes of one trainer read the same messages and free each other's clips, which are then rebuilt over and over. So
-a process whose training was taken over should not continue until its next checkpoint, which may be an epoch away. A
+Two processes of one trainer read the same messages and free each other's clips, which are then rebuilt over and over.
+So a process whose training was taken over should not continue until its next checkpoint, which may be an epoch away. A
 process that was suspended checks as soon as it continues.
 
 A store that does not answer says nothing about ownership: the process continues, and its next save decides.
