@@ -1,8 +1,9 @@
-"""What can be wrong with a job whose data, model and features are there: settings that do not fit them, or each other.
+"""The checks of a resolved job: do its settings fit its data, its model, its features, and each other?
 
-A check is a function and its row in `CHECKS`: it gets the resolved job, opens nothing, and yields an error for each
-problem that it finds. All checks run, and users get all errors at once. So each has to bear a job that fails others,
-and yields nothing of what another one refuses (`_on_pictures`).
+To add a check, write a function and add it to `CHECKS`. A check takes the resolved job, opens nothing, and yields a
+`ConfigError` for each problem. All checks run, and users see all problems at once. So a check must work on a job that
+fails other checks, and should not report what another check reports (see `_on_pictures`). What can be checked in the
+document alone belongs into the validators of `essp_common/job/spec.py`.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _MULTIPLE = {"colours": 3, "horizontal_motion": 2}
 
 
 def check(job: ResolvedJob) -> None:
-    """Raises `ConfigError` for all that is wrong with a job, in the order of the table."""
+    """Run all checks. Raises one `ConfigError` for all problems."""
     refuse(problem for each in CHECKS for problem in each(job))
 
 
@@ -51,8 +52,8 @@ def _segments(job: ResolvedJob) -> Iterator[ConfigError]:
         return
     if clip.snippets > 1:
         yield ConfigError(
-            f"the model was trained on clips of {clip.snippets} snippets, which lie all over a video, so its answers "
-            "have no position in time; use a model that was trained with clip.snippets: 1",
+            f"the model was trained on clips of {clip.snippets} snippets, which are spread over the whole video, so "
+            "its answers have no position in time; use a model that was trained with clip.snippets: 1",
             field="predictor.segments",
             code="conflict",
         )
@@ -94,7 +95,7 @@ def _strategies(job: ResolvedJob) -> Iterator[ConfigError]:
 
 
 def _lacks_colours(job: ResolvedJob, stream: Stream) -> bool:
-    """A loop of the user's own may take grey frames as they are; networks here take photographs in colour."""
+    """Whether a stream needs colours that its clips do not have. A user's own loop may take grey frames as they are."""
     taken_as_is = stream.feature == "rgb" and job.spec.consumers
     return job.spec.clip.pixels == "gray" and stream.needs == "colours" and not taken_as_is
 
@@ -112,7 +113,7 @@ def _luma(job: ResolvedJob) -> Iterator[ConfigError]:
 
 
 def _networks(job: ResolvedJob) -> Iterator[ConfigError]:
-    """A name is known if it is installed here, or declared by a registered trainer whose image is run."""
+    """A name is valid if it is installed here, or if a registered trainer declares it and runs in its image."""
     for name, trainer in job.spec.trainers.items():
         row = row_for(trainer.model, job.declared.trainers)
         models, losses = (row.models, row.losses) if row is not None else ((), ())
@@ -151,7 +152,7 @@ def _class_weights(job: ResolvedJob) -> Iterator[ConfigError]:
 
 
 def _on_pictures(job: ResolvedJob) -> Iterator[tuple[str, TrainerSpec, Stream]]:
-    """The trainers whose network can learn from their stream."""
+    """The trainers with a network and a stream of pictures."""
     for name, trainer in job.spec.trainers.items():
         stream = job.streams[trainer.stream]
         if stream.is_picture and not trainer.is_encoder:
@@ -212,7 +213,7 @@ def _channels(job: ResolvedJob) -> Iterator[ConfigError]:
 
 
 def _frames(job: ResolvedJob) -> Iterator[ConfigError]:
-    """A network of clips reads time along the frames of photographs."""
+    """A network of clips sees motion in the sequence of RGB frames."""
     snippets = job.spec.clip.snippets
     for name, trainer, stream in _on_pictures(job):
         limits = limits_of(trainer.model).clip_frames
@@ -221,9 +222,8 @@ def _frames(job: ResolvedJob) -> Iterator[ConfigError]:
         least, most = limits
         if stream.feature != "rgb":
             yield ConfigError(
-                f"{trainer.model} sees photographs in time, and {stream.feature} (streams.{trainer.stream}.feature) "
-                "has other channels, where time may lie, too; choose a network of single frames for it, such as "
-                "resnet18, or a stream of rgb",
+                f"{trainer.model} sees RGB frames over time, and {stream.feature} (streams.{trainer.stream}.feature) "
+                "has other channels; choose a network of single frames for it, such as resnet18, or a stream of rgb",
                 field=f"trainers.{name}.model",
                 code="conflict",
             )
@@ -286,8 +286,8 @@ def _colour_changes(job: ResolvedJob) -> Iterator[ConfigError]:
 
 
 def _normalisation(job: ResolvedJob) -> Iterator[ConfigError]:
-    """With one value per channel in every batch, a normalisation never has a variance to divide by. A probe divides by
-    the statistics that it was given."""
+    """With one value per channel in every batch, a normalisation has no variance to divide by. A probe divides by the
+    statistics of its weights."""
     epoch = max((plan.clips for plan in job.phases.plans if plan.purpose == TRAIN), default=0)
     for name, trainer, stream in _on_pictures(job):
         given = trainer.partial_bn or trainer.probe is not None
@@ -334,4 +334,4 @@ CHECKS: tuple[Check, ...] = (
     _normalisation,
     _budget,
 )
-"""Each is a pure function, so their order is only that in which users read what they found."""
+"""All checks, in the order in which users read their problems; they do not depend on each other."""

@@ -1,8 +1,7 @@
-"""A predict job sees what its model was trained on: the same frames of a clip at the same size, the same features.
+"""Gives a predict job the inputs that its model was trained on: the same frames, sizes and features.
 
-A model gives scores for other inputs as well, and they look like good ones. So a job that leaves `clip` or `streams`
-out gets those of its model, and one that gives them has to give the same. Only how values are stored in the cache may
-differ.
+A model scores other inputs, too, and its scores look plausible. So a job without `clip` or `streams` gets those of its
+model, and a job with them must have the same. Only the codec in the cache may differ.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _REMEDY = "leave `clip` and `streams` out, and they are taken from the model"
 
 
 def model_of(spec: JobSpec, stores: Stores) -> FusedModel | None:
-    """The model of a predict job; None: it is no predict job. Raises `ConfigError` if the model cannot be read."""
+    """The model of a predict job; None: it is another job. Raises `ConfigError` if the model cannot be read."""
     if spec.predictor is None:
         return None
     try:
@@ -32,9 +31,9 @@ def model_of(spec: JobSpec, stores: Stores) -> FusedModel | None:
 
 
 def with_inputs(spec: JobSpec, model: FusedModel | None) -> JobSpec:
-    """The job with `clip` and `streams` of its model where it has none of its own; a training job as it is.
+    """The job with `clip` and `streams` of its model, where it does not give them; other jobs as they are.
 
-    Raises `ConfigError`, which names the fields, if the model was trained on other inputs.
+    Raises one `ConfigError` for all fields that differ from those of the model.
     """
     if spec.predictor is None or model is None:
         return spec

@@ -1,7 +1,7 @@
-"""Whose output a folder is, and whether a job may continue or remove what is there: checked before each start.
+"""Whose output a folder is, and whether a job may continue or remove the work in it: checked before each start.
 
-Refused is the output of another job, or of another team, and a folder in which a job would write over what is not
-ESSP's.
+Refused are outputs of another job or another team, and folders in which a job would overwrite files that ESSP did not
+write.
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ from essp_common.objects.port import ObjectStore
 from essp_common.wiring import Stores
 
 _NO_EFFECT = ("device", "threads", "checkpoint", "epochs", "priority", "stop")
-"""Fields that, like all `limits`, do not change what a job computes, but for how long it trains; of epochs there may be
-more."""
+"""Fields that, like all `limits`, do not change what a job computes, except for how long it trains."""
 
 
 def _refused(other: OfAnotherJob) -> None:
@@ -39,35 +38,35 @@ def _refused(other: OfAnotherJob) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Who asks for the start of a job, and what else they have said."""
+    """Who asks for the start of a job, and what they allow."""
 
     team: str = ""
     """Whose job it is."""
     admin: bool = True
-    """They may continue and remove what is of other teams. So may all whom no token tells apart."""
+    """They may continue and remove the work of other teams. So may everyone where there are no tokens."""
     replaces: str = ""
-    """The name of another job, whose output may be removed for this one (`fresh`)."""
+    """The name of another job whose output may be removed for this one (`fresh`)."""
     confirm: Callable[[OfAnotherJob], None] = _refused
-    """Called if the output of a job that `replaces` does not name would be removed. Raises if that may not be."""
+    """Called before the output of another job is removed that `replaces` does not name. Raises to refuse that."""
 
     def sees(self, team: str | None) -> bool:
-        """Whether they may know of the jobs of this team."""
+        """Whether they may see the jobs of this team."""
         return self.admin or (team or "") == self.team
 
 
 ANYBODY = Asked()
-"""Somebody whom no token tells apart from others."""
+"""Someone without a token."""
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """The folder that a job writes to, as it was found."""
+    """The folder that a job writes to, and whose output it is."""
 
     store: ObjectStore
     holder: Holder | None
-    """The job whose output it is; None: it is that of none, or `unreadable`."""
+    """The job whose output it is; None: it is not the output of a job, or that is `unreadable`."""
     unreadable: ConfigError | None = None
-    """Why it cannot be told whose output it is."""
+    """Why it is not known whose output it is; None: it is."""
 
     @property
     def job(self) -> JobSpec | None:
@@ -76,7 +75,7 @@ class Output:
 
 
 def open_output(spec: JobSpec, stores: Stores) -> Output:
-    """The output of a job. Raises `ConfigError` where nothing can be written; whose it is may be for `check_owner`."""
+    """The output of a job. Raises `ConfigError` if nothing can be written there."""
     try:
         store = stores.under(spec.output)
     except ConfigError as error:
@@ -96,12 +95,12 @@ def output_at(store: ObjectStore) -> Output:
 
 
 def check_owner(output: Output, spec: JobSpec, asked: Asked = ANYBODY, continues: bool = False) -> JobSpec | None:
-    """The job that the output holds: this one, or this one with fewer epochs and trainers; None: it is free to write.
+    """The job that the output holds: this one, or this one with fewer epochs and trainers; None: it holds no job.
 
-    `continues`: a run goes on, with the epochs and trainers that it began with. The output may hold the job with more:
-    of a run that was to follow, and that nobody was told of.
+    `continues`: a run continues with the epochs and trainers that it began with. The output may then hold the job with
+    more of them: those of the next run, which was not announced yet.
 
-    Raises `ConfigError` for another job, and `Forbidden` for one of another team.
+    Raises `ConfigError` for another job, and `Forbidden` for a job of another team.
     """
     if output.unreadable is not None:
         raise ConfigError.at("output", output.unreadable) from output.unreadable
@@ -118,8 +117,8 @@ def check_owner(output: Output, spec: JobSpec, asked: Asked = ANYBODY, continues
     _check_same(known, spec, {*lacks, *_lacking(spec, known)})
     if lacks and not continues:
         raise ConfigError(
-            f"{spec.output} holds this job with it, and a job can be given more, not fewer; write it into the file, as "
-            f"{output.store.uri(layout.SPEC)} has it, or start with --fresh to remove what is there",
+            f"the job in {spec.output} has it, and a job can only be extended; add it to the job file, as it is in "
+            f"{output.store.uri(layout.SPEC)}, or start with --fresh to remove what is there",
             field=lacks[0],
             code="missing",
         )
@@ -127,7 +126,7 @@ def check_owner(output: Output, spec: JobSpec, asked: Asked = ANYBODY, continues
 
 
 def _check_same(known: JobSpec, spec: JobSpec, added: Collection[str]) -> None:
-    """Raises `ConfigError` if these are two jobs, and not one that was given more (`added`)."""
+    """Raises `ConfigError` if the jobs differ in other fields than those that were `added`."""
     fields = _differing(known.model_dump(mode="json"), spec.model_dump(mode="json"))
     if not (differing := [field for field in fields if field not in added]):
         return
@@ -148,10 +147,10 @@ def has_more(one: JobSpec, other: JobSpec) -> bool:
 
 
 def removal(output: Output, spec: JobSpec, asked: Asked) -> Removal | None:
-    """What is removed for a job that begins anew; None: nothing of a job is there. Nothing is removed yet.
+    """What to remove for a job that starts over; None: the folder has no work of a job. Nothing is removed yet.
 
-    Raises `ConfigError` for what is no output, or where the job would write over what stays, `Forbidden` for the output
-    of another team, and `OfAnotherJob` or what `asked.confirm` raises.
+    Raises `ConfigError` for a folder that is not an output, and if the job would overwrite what stays; `Forbidden` for
+    the output of another team; and what `asked.confirm` raises.
     """
     try:
         found = removal_of(output.store)
@@ -183,13 +182,13 @@ def _check_team(spec: JobSpec, held: Holder, asked: Asked) -> None:
 
 
 def _lacking(known: JobSpec, spec: JobSpec) -> list[str]:
-    """The trainers and streams of one job that another one has not."""
+    """The trainers and streams of one job that another one lacks."""
     groups = ("trainers", "streams")
     return [f"{group}.{name}" for group in groups for name in getattr(known, group) if name not in getattr(spec, group)]
 
 
 def _differing(known: Any, wanted: Any, where: tuple[str, ...] = ()) -> list[str]:
-    """The fields in which two specifications differ, without those that do not change what is computed."""
+    """The fields in which two specifications differ, except those that do not change what is computed."""
     if where and (where[0] == "limits" or where[-1] in _NO_EFFECT):
         return []
     if isinstance(known, dict) and isinstance(wanted, dict):

@@ -1,7 +1,7 @@
-"""Where a job may write: in a folder of its own.
+"""Checks that a job writes to a folder of its own.
 
-Refused is an output in or around another one; the folder of the videos, of the catalog or of records; and the master's
-own state.
+Refused are outputs inside or around another output; the folder of the videos, the catalog or the records; and the
+master's own state.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _OTHER = "choose another output"
 
 
 def check_place(job: ResolvedJob, stores: Stores, output: ObjectStore, state: str = "", asked: Asked = ANYBODY) -> None:
-    """Raises `ConfigError` for an output that is in or around what is not this job's. `state`: folder of the master's
-    state; empty: it has none. `asked`: who is told; nobody of the jobs of other teams."""
+    """Raises `ConfigError` for an output that overlaps with a folder of something else. `state`: the folder of the
+    master's state; empty: it has none. `asked`: who asks; jobs of other teams are not named to them."""
     spec, places = job.spec, real_uris(job.spec.output)
     if state and any(_share(place, other) for place in places for other in real_uris(state)):
         raise _taken(f"{spec.output} and the master's own state (ESSP_STATE) share a folder; {_OTHER}")
@@ -49,7 +49,7 @@ def _named(other: Holder, where: str, asked: Asked) -> str:
 
 
 def _check_data(spec: JobSpec) -> None:
-    """The catalog and the records may lie beside what a job writes, and not among it."""
+    """The catalog and the records may lie next to what a job writes, but not among it."""
     named = {FIELDS[split]: uri for split, uri in spec.data.record_sets.items()}
     if spec.data.catalog and not spec.data.records:
         named["data.catalog"] = spec.data.catalog
@@ -74,7 +74,7 @@ def _check_videos(spec: JobSpec, places: Sequence[str], catalog: Catalog) -> Non
 
 
 def _is_division(inner: JobSpec, outer: JobSpec) -> bool:
-    """Whether a job is on a division of another one's data set: it has its folder in the other's output."""
+    """Whether a job uses a division of another job's data set: then its folder is in the output of that job."""
     return inner.output.startswith(f"{outer.output}/") and (
         inner.name == f"{outer.name}-{inner.output.removeprefix(f'{outer.output}/')}"
     )

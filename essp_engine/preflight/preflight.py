@@ -1,18 +1,18 @@
-"""What is known of a job before it begins, and everything that can be wrong with it: pure reads.
+"""Checks a job before it begins, and collects what its run needs: it only reads.
 
-The master (at the start of a job), `essp run` and `essp validate` call this one function, so they refuse the same jobs
-in the same words. A job goes one way through it:
+The master (at the start of a job), `essp run` and `essp validate` call `preflight`, so they refuse the same jobs in the
+same words. A job passes through these modules once, in this order:
 
-    resolve.py   what it names is opened: model, records, catalog, splits, features
-    checks.py    its settings fit that, and each other; all that is wrong is said at once
-    sizing.py    how its clips are divided into work units
-    seeds.py     the first ones are made
-    place.py     it writes to a folder of its own,
-    output.py    which holds its own work, or that of a job that goes,
-    resume.py    and its consumers resume there,
-    weights.py   or start from weights that are there
+    resolve.py   opens what the job names: model, records, catalog, splits, features
+    checks.py    compares settings with that and with each other, and reports all problems at once
+    sizing.py    divides clips into work units
+    seeds.py     builds the messages of the first units
+    place.py     checks that the job writes to a folder of its own
+    output.py    checks whose work is in that folder, and what would be removed
+    resume.py    reads where each consumer resumes
+    weights.py   checks the weights of trainers that begin
 
-Nothing is written; `start_run.py` does that.
+Writing is left to `start_run.py`.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ from essp_engine.seeding.clip_parts import ClipParts
 
 @dataclass(frozen=True)
 class Preflight:
-    """A job that can begin, and what it would do."""
+    """A job that can begin, and what its run needs."""
 
     spec: JobSpec
     fresh: bool
-    """The job begins anew."""
+    """The job starts over."""
     removes: Removal | None
-    """What is in the output of an earlier job, this one or another, and goes then; None: nothing."""
+    """What a start removes: the work of an earlier job in the output, this one or another; None: nothing."""
     classes: tuple[str, ...]
-    """Of what it learns: the classes of the catalog, or all labels (`data.targets`)."""
+    """The names of what it learns: the classes of the catalog, or all labels (`data.targets`)."""
     phases: Phases
     layouts: Mapping[str, FeatureLayout]
-    """Stream -> how its values are read."""
+    """Stream -> how to read its values."""
     parts: ClipParts
     bounds: Sequence[Sequence[int]]
     """For each phase, the most bytes of each part of a clip."""
@@ -60,10 +60,10 @@ class Preflight:
     resume: ResumePoints
     """Where each consumer would begin."""
     warnings: tuple[str, ...]
-    """What a user should know although the job can run."""
+    """What the user should know, although the job can run."""
 
     def with_budget(self, least_clips: int) -> Preflight:
-        """The same job with a budget that is enough, and holds so many clips at least."""
+        """The same job with a budget that is sufficient and holds at least this many clips."""
         budget = max(least_clips * self.max_clip_bytes, enough_budget(self.spec, self.bounds))
         limits = self.spec.limits.model_copy(update={"budget": budget})
         spec = self.spec.model_copy(update={"limits": limits})
@@ -71,7 +71,7 @@ class Preflight:
 
     @property
     def labels(self) -> tuple[str, ...] | None:
-        """The names of the labels that are learned each by itself; None: the job learns classes."""
+        """The names of the labels, each of which is learned independently; None: the job learns classes."""
         return None if self.spec.data.targets == "class" else self.classes
 
     @property
@@ -89,25 +89,25 @@ def preflight(
     asked: Asked = ANYBODY,
     state: str = "",
 ) -> Preflight:
-    """Check a job, and complete what a predict job takes from its model.
+    """Check a job, and complete it with the inputs of its model.
 
-    Raises `ConfigError`, which names the fields and the remedies, `BadCheckpoint`, `Forbidden` for an output of another
-    team, and `OfAnotherJob`.
+    `fresh`: the job starts over, and the work in its output is removed. `declared`: what it may name although the code
+    is not installed here. `continues`: the run of another master continues. `asked`: who asks for the start. `state`:
+    the folder of the master's own state.
 
-    `fresh`: the job is to begin anew, and what a job has left in its output is removed. `declared`: what it may name
-    although its code is not installed here. `continues`: a run that another master began goes on. `asked`: who asks for
-    it. `state`: the folder of the master's own state.
+    Raises `ConfigError`, which names fields and remedies, `BadCheckpoint`, `Forbidden` for an output of another team,
+    and `OfAnotherJob`.
     """
     output = open_output(spec, stores)
     job = resolve(spec, stores, declared, None if fresh or continues else output.job)
     check(job)
 
-    # A work unit is as large as the budget allows, so the budget has to be sound before there are sizes and seeds.
+    # Sizes come after the checks: the budget limits the size of a work unit, so it must be large enough.
     clips = unit_clips(job.spec, job.bounds)
     try_seeds(job, clips)
 
-    # The output comes late: what lies there is listed and read, which takes long where there is much. The very last is
-    # its removal, as users may be asked whether another job's work may go, and are so only for a job that can begin.
+    # The output comes last, because listing it may take long. Its removal comes after everything else, because users
+    # may be asked whether to remove another job's work, and should be asked only for a job that can begin.
     if not continues:
         check_place(job, stores, output.store, state, asked)
     known: JobSpec | None = None

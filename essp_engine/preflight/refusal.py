@@ -1,4 +1,4 @@
-"""Refuses a job with all that is wrong with it at once, so that nobody mends one field a run."""
+"""Reports all problems of a job at once, so that users need not correct one field per attempt."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from essp_common.validation import MOST_PROBLEMS
 
 
 def refuse(problems: Iterable[ConfigError]) -> None:
-    """Raises these as one `ConfigError`, or nothing if there are none.
+    """Raise all problems as one `ConfigError`, if there are any.
 
-    A sweep may have hundreds of trainers with the same problem: as many are named as people read, and the rest counted.
+    A sweep may have hundreds of trainers with the same problem, so only the first `MOST_PROBLEMS` are listed.
     """
     errors = list(problems)
     if len(errors) > MOST_PROBLEMS:

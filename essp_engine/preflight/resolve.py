@@ -1,6 +1,6 @@
-"""A job and everything that its specification names, each opened once, in this room.
+"""Opens everything that the specification of a job names: its model, records, catalog, splits and features.
 
-What checks, sizes and advice need they take from the `ResolvedJob`, so none of them opens a file.
+Each is opened once, here. Checks, sizes and advice use the `ResolvedJob` and open nothing.
 """
 
 from __future__ import annotations
@@ -28,37 +28,38 @@ from essp_engine.seeding.clip_parts import ClipParts
 
 @dataclass(frozen=True)
 class ResolvedJob:
-    """A job whose data, model and features are there; whether they fit each other, `checks.py` says.
+    """A job with its data, model and features; whether they are compatible is for `checks.py` to say.
 
-    It holds the whole catalog, so it is not kept for as long as the job runs.
+    It refers to the whole catalog, so do not keep it while the job runs.
     """
 
     spec: JobSpec
-    """With the inputs of its model, the versions of its records, and the epochs that it was given before."""
+    """The job, completed: with the inputs of its model, the versions of its records, and any epochs added before."""
     model: FusedModel | None
-    """What a predict job predicts with; None: it does not predict."""
+    """The model of a predict job; None: it is not a predict job."""
     catalog: Catalog
     classes: tuple[str, ...]
-    """Of what it learns: the classes of the catalog, or all labels (`data.targets`)."""
+    """The names of what it learns: the classes of the catalog, or all labels (`data.targets`)."""
     phases: Phases
     streams: Mapping[str, Stream]
     parts: ClipParts
     bounds: Sequence[Sequence[int]]
     """For each phase, the most bytes of each part of a clip."""
     declared: Declared
-    """What the job may name although its code is not installed here."""
+    """What the job may name although the code is not installed here."""
 
     @property
     def labels(self) -> tuple[str, ...] | None:
-        """The names of the labels that are learned each by itself; None: the job learns classes."""
+        """The names of the labels, each of which is learned independently; None: the job learns classes."""
         return None if self.spec.data.targets == "class" else self.classes
 
 
 def resolve(spec: JobSpec, stores: Stores, declared: Declared = NOTHING, known: JobSpec | None = None) -> ResolvedJob:
-    """Open what a job names. `known`: the job in its output, which goes on; None: it begins anew, or is complete.
+    """Open what a job names. `known`: the job in its output, which this one continues; None: it starts over, or is
+    complete already.
 
-    Raises `ConfigError` for what is not there, or cannot be read. The first such error ends it, as the rest of a job
-    cannot be known without its model or its catalog.
+    Raises `ConfigError` for the first thing that is missing or cannot be read: without its model or its catalog,
+    nothing else of a job can be checked.
     """
     model = model_of(spec, stores)
     spec = _with_epochs(_with_versions(with_inputs(spec, model), stores, known), known)
@@ -68,7 +69,7 @@ def resolve(spec: JobSpec, stores: Stores, declared: Declared = NOTHING, known: 
 def resolve_on(
     catalog: Catalog, spec: JobSpec, declared: Declared = NOTHING, model: FusedModel | None = None
 ) -> ResolvedJob:
-    """The same of a job whose catalog and model are open. Raises `ConfigError` as `resolve`."""
+    """Resolve a job whose catalog and model are open. Raises `ConfigError` as `resolve`."""
     classes = _classes(spec, catalog)
     phases = Phases(spec, catalog)
     clips = {purpose: decoded_clips(spec, view) for purpose, view in phases.views}
@@ -80,8 +81,8 @@ def resolve_on(
 
 
 def _with_versions(spec: JobSpec, stores: Stores, known: JobSpec | None) -> JobSpec:
-    """The job with the version of each of its data sets of records: the one that it names, else that which it had
-    before, else the newest. Data sets grow while jobs run, so the versions are written into the specification."""
+    """The job with a version for each of its data sets of records: the one that it names, else the one that it used
+    before, else the newest. Data sets grow while jobs run, so the specification records the versions."""
     sets = spec.data.record_sets
     if not sets or sets.keys() == spec.data.versions.keys():
         return spec
@@ -97,8 +98,8 @@ def _with_versions(spec: JobSpec, stores: Stores, known: JobSpec | None) -> JobS
 
 
 def _with_epochs(spec: JobSpec, known: JobSpec | None) -> JobSpec:
-    """The job with the epochs that it was given before, by `--epochs` or while it ran, if those are more: the file that
-    it was started with starts it again."""
+    """The job with the epochs that were added before, by `--epochs` or while it ran, so that the original job file
+    can start it again."""
     if known is None or known.name != spec.name or known.epochs <= spec.epochs:
         return spec
     return spec.model_copy(update={"epochs": known.epochs})

@@ -1,5 +1,5 @@
-"""Where the consumers of a job resume: trainers from their newest checkpoints, predictors after what they scored. Loops
-of the user's own say where they begin when they come."""
+"""Where the consumers of a job resume: trainers from their newest checkpoints, predictors after the clips that they
+scored. A user's own loops give their position when they connect."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from essp_engine.planning.phases import Phases
 
 @dataclass(frozen=True)
 class ResumePoints:
-    """Where everybody begins."""
+    """Where each consumer begins."""
 
     manifests: Mapping[str, Manifest]
     """The newest whole checkpoints, by trainer."""
@@ -33,12 +33,12 @@ class ResumePoints:
 
     @property
     def ended(self) -> frozenset[str]:
-        """The trainers that are done."""
+        """The trainers that have finished."""
         return frozenset(name for name, manifest in self.manifests.items() if manifest.final)
 
     @classmethod
     def of_nothing(cls, spec: JobSpec) -> Self:
-        """Nothing has been done yet."""
+        """All consumers begin at the start."""
         return cls({}, {name: Position(0, 0) for name in spec.readers()}, {})
 
 
@@ -50,11 +50,11 @@ def resume_points(
     verified: Mapping[str, Manifest] | None = None,
     run: int = 0,
 ) -> ResumePoints:
-    """Read where everybody resumes. Raises `BadCheckpoint` for a trainer none of whose checkpoints is whole.
+    """Read where each consumer resumes. Raises `BadCheckpoint` if a trainer has checkpoints, but none is whole.
 
-    `model`: that of a predict job. `verified`: checkpoints that were read before, and are not read again if they are
-    still the newest. `run`: the fence of a run that begins there; its predictor has to score with the model that is
-    there now. 0: none does.
+    `model`: the model of a predict job. `verified`: checkpoints that were read before; they are not read again if they
+    are still the newest. `run`: the fence of a run that begins, whose predictor then has to score with this model; 0:
+    no run begins.
     """
     known = verified or {}
     manifests = {
@@ -79,7 +79,7 @@ def _newest(output: ObjectStore, trainer: str, epochs: int, verified: Manifest |
 
 
 def _position(manifest: Manifest, phases: Phases) -> Position:
-    """Where a trainer resumes; one that is done, after everything."""
+    """Where a trainer resumes; one that has finished, after the last phase."""
     return Position(len(phases.plans), 0) if manifest.final else manifest.position
 
 

@@ -1,4 +1,4 @@
-"""The first work units of a job, made for a try: what cannot be made is refused before anybody knows of the job."""
+"""Builds the first work units of a job on trial, so that a job with impossible clips is refused before it begins."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from essp_engine.seeding.message_builder import MessageBuilder
 
 
 def try_seeds(job: ResolvedJob, unit_clips: int) -> None:
-    """Make the first work units of each kind of phase, as the master will. Raises `ConfigError`."""
+    """Build the first work units of each kind of phase, as the master will. Raises `ConfigError` if one cannot be
+    built."""
     messages = MessageBuilder(job.spec, job.phases, 0, job.labels)
     seen: set[Purpose] = set()
     for number, (purpose, _) in enumerate(job.phases.order):

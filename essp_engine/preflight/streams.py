@@ -1,6 +1,6 @@
-"""What the decoders and extractors of a job make of its videos: the sizes of its clips, and what its streams give.
+"""What the decoders and extractors of a job make: the sizes of its clips, and the shapes of its streams.
 
-Errors name the stream, since a job may use one feature twice; all streams that cannot be made are named at once.
+Errors name the stream, since a job may use one feature twice.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ _AXES = 4
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """A stream as its consumers get it."""
+    """A stream, as its consumers receive it."""
 
     feature: str
     layout: FeatureLayout
-    """How its values are read."""
+    """How to read its values."""
     needs: Needs
     """What it is computed from."""
     made: Mapping[ArraySpec, ArraySpec]
-    """For each size of clips: a clip, as features see it -> the values that are made of it."""
+    """For each size of clips: a clip, as features see it -> the values computed from it."""
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
@@ -44,14 +44,15 @@ class Stream:
 
     @property
     def is_picture(self) -> bool:
-        """Whether a network here can learn from it: `(T, H, W, C)`, and not a descriptor."""
+        """Whether a network can learn from it: its values are `(T, H, W, C)`, and not descriptors."""
         return self.layout.values != "descriptor" and all(len(shape) == _AXES for shape in self.shapes)
 
 
 def decoded_clips(spec: JobSpec, view: CatalogView) -> dict[ArraySpec, ArraySpec]:
-    """The clips that decoders make of these videos, one for each size: as features see them -> as the cache has them.
+    """The clips that decoders make of these videos, one for each size: as features see them -> as the cache stores
+    them.
 
-    Frames that are kept as YUV 4:2:0 are seen as RGB. Raises `ConfigError` for sizes that cannot be.
+    Features see YUV 4:2:0 frames as RGB. Raises `ConfigError` for sizes that are impossible or not known.
     """
     resize = recipe_of(spec).resize
     channels = 1 if resize.pixels == GRAY else 3
@@ -79,10 +80,9 @@ def decoded_clips(spec: JobSpec, view: CatalogView) -> dict[ArraySpec, ArraySpec
 def streams_of(
     spec: JobSpec, clips: Collection[ArraySpec], declared: Mapping[str, DeclaredFeature] | None = None
 ) -> dict[str, Stream]:
-    """The streams of a job, by name. `clips`: as features see them. `declared`: features of other images.
+    """The streams of a job, by name. `clips`: as features see them. `declared`: features whose code is in other images.
 
-    Raises `ConfigError` for features that are not known, parameters that they do not have, and clips that are too
-    short.
+    Raises one `ConfigError` for all unknown features, unknown parameters, and clips that are too short.
     """
     streams, problems = {}, []
     for name in spec.streams:
@@ -117,7 +117,7 @@ def _stream(
 
 @contextmanager
 def _within(place: str, section: str = "") -> Iterator[None]:
-    """Errors of this block are about this place; those about a field, about a field of `section` there."""
+    """Errors of this block name `place`; those about a field name this field, in `section` of it."""
     try:
         yield
     except ConfigError as error:

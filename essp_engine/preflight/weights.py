@@ -1,4 +1,4 @@
-"""What the trainers of a job start from: weights that have to be there, and to be of their network."""
+"""Checks the weights that trainers start from: they must exist, and must be those of the same network."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from essp_engine.preflight.refusal import refuse
 
 
 def check_weights(spec: JobSpec, stores: Stores, resuming: Collection[str]) -> None:
-    """Raises `ConfigError` for the weights of trainers that begin; those that resume read only their checkpoints."""
+    """Raises `ConfigError` for the weights of trainers that begin. `resuming`: trainers that do not need weights, since
+    they have a checkpoint."""
     refuse(_problems(spec, stores, resuming))
 
 
 def _problems(spec: JobSpec, stores: Stores, resuming: Collection[str]) -> Iterator[ConfigError]:
     for name, trainer in spec.trainers.items():
         if name in resuming or trainer.weights is None or trainer.weights.startswith(PACKAGE):
-            continue  # what is packaged lies where the trainer runs
+            continue  # packaged weights are where the trainer runs
         try:
             _check_start(spec, trainer, trainer.weights, stores)
         except (ConfigError, NotFound, BadCheckpoint) as error:
@@ -33,8 +34,8 @@ def _problems(spec: JobSpec, stores: Stores, resuming: Collection[str]) -> Itera
 def _check_start(spec: JobSpec, trainer: TrainerSpec, weights: str, stores: Stores) -> None:
     if weights == spec.output or weights.startswith(f"{spec.output}/"):
         raise ConfigError(
-            f"{weights} is in the output of this job, whose trainers learn side by side; train what it starts from in "
-            "a job with an output of its own",
+            f"{weights} is in the output of this job, whose trainers run at the same time; train these weights in "
+            "another job first",
             code="conflict",
         )
     other = trained(stores, weights)
@@ -51,9 +52,9 @@ def _check_start(spec: JobSpec, trainer: TrainerSpec, weights: str, stores: Stor
 def _remedy(stores: Stores, weights: str, trainer: TrainerSpec) -> str:
     """What to do about weights that are not there."""
     if (named := folder_of(weights)) is not None:
-        return f"no job has {named[0]} as its output; run the one that trains {named[1]} first"
+        return f"no job has {named[0]} as its output; first run the job that trains {named[1]}"
     other = job_at(stores.under(weights))
     if other is None or not other.trainers:
         return weights_of(trainer.model)
     folders = ", ".join(f"{weights}/{layout.TRAINERS}{name}" for name in other.trainers)
-    return f"it is the output of a job, of which one trainer has to be named: {folders}"
+    return f"it is the output of a job; name one of its trainers: {folders}"

@@ -259,7 +259,7 @@ def test_more_trainers_are_no_other_job_and_fewer_are_refused_in_the_same_words(
     validate, run, post = said_of(url, tmp_path, make_job(tmp_path))
     assert validate == run == post
     assert "trainers.two: " in validate
-    assert "holds this job with it, and a job can be given more, not fewer; write it into the file" in validate
+    assert "a job can only be extended; add it to the job file" in validate
     store.put(layout.SPEC, make_job(tmp_path).model_dump_json().encode())
     assert preflight(make_job(tmp_path, **more), Stores((f"file://{tmp_path}",))).spec.trainers.keys() == {*one, "two"}
 
