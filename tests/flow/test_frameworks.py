@@ -73,7 +73,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     class Small(loader_module.Loader):
         def __init__(self, *positional: Any, **options: Any) -> None:
-            super().__init__(*positional, **(options | {"batch_size": 4, "decoders": 1}))
+            super().__init__(*positional, **(options | {"batch_size": 4, "limits": essp.Limits(decoders=1)}))
             made.append(self)
 
     def network(num_classes: int) -> nn.Module:

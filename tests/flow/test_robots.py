@@ -23,6 +23,7 @@ from essp_common.catalog.targets import unpack
 from essp_common.errors import ConfigError
 from essp_common.objects.directory import DirectoryStore
 from tests.flow.conftest import RunExample
+from tests.harness.loops import in_groups
 from tests.harness.robots import CAMERAS, EPISODES, FPS, by_timestamp, state, write_robot
 
 pytestmark = pytest.mark.lane("promises")
@@ -52,8 +53,10 @@ def built(robot: Path, name: str, options: BuildOptions = BuildOptions()) -> Bui
 
 def loader(catalog: Path, **options: Any) -> essp.Loader:
     clip = essp.Clip(frames=3, stride=2, size=(48, 64))
-    given = {"clip": clip, "batch_size": 4, "decoders": 1, "validation_fraction": 0, "step": 1, **options}
-    return essp.Loader(catalog, **given)
+    places = {"kind": "exhaustive", "clips_per_visit": 1}
+    return essp.Loader(
+        catalog, **in_groups({"clip": clip, "batch_size": 4, "validation_fraction": 0, **places, **options})
+    )
 
 
 def test_an_episode_is_a_row_for_each_camera(robot: Path) -> None:

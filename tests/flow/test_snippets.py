@@ -23,6 +23,7 @@ from essp_engine.planning.plan import class_balanced, uniform
 from essp_engine.video.synthetic import Encoding, numbered, read_number, write_video
 from tests.flow.conftest import MakeJob, asked_clips
 from tests.harness.embedded_jobs import finish
+from tests.harness.loops import in_groups
 
 pytestmark = pytest.mark.lane("promises")
 
@@ -51,7 +52,8 @@ def numbers(tmp_path_factory: pytest.TempPathFactory) -> Path:
 )
 def test_a_loop_gets_the_frames_of_each_snippet(numbers: Path, split: str, part: tuple[float, float]) -> None:
     clip = essp.Clip(frames=6, snippets=3, stride=2, size=(120, 160), part=part)
-    with essp.Loader(numbers, clip=clip, batch_size=4, clips_per_epoch=12, split=split, seed=5, decoders=1) as loader:
+    options = {"clip": clip, "batch_size": 4, "split": split, "clips_per_epoch": 12, "seed": 5}
+    with essp.Loader(numbers, **in_groups(options)) as loader:
         batches = list(loader)
         geometry = loader.clip
     view = essp.open_catalog(numbers).view(split)

@@ -14,6 +14,7 @@ import torch
 import essp
 from essp.catalog.build import BuildOptions, build
 from essp_common.catalog.targets import Span, unpack
+from tests.harness.loops import in_groups
 
 pytestmark = pytest.mark.lane("promises")
 
@@ -45,8 +46,8 @@ def essp_frames(file: Path) -> int:
 
 
 def loader(catalog: Path, **options: Any) -> essp.Loader:
-    given = {"clip": CLIP, "batch_size": 3, "clips_per_epoch": 12, "decoders": 1, "validation_fraction": 0, **options}
-    return essp.Loader(catalog, **given)
+    given = {"clip": CLIP, "batch_size": 3, "clips_per_epoch": 12, "validation_fraction": 0, **options}
+    return essp.Loader(catalog, **in_groups(given))
 
 
 def test_targets_are_those_of_the_very_frames(marked: Path) -> None:

@@ -18,6 +18,7 @@ from essp_common.job.spec import JobSpec
 from essp_common.runtime.config import Settings
 from tests.harness import launcher
 from tests.harness.journeys import make_videos
+from tests.harness.loops import loader
 from tests.harness.waiting import until
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("forked_decoders")]
@@ -54,7 +55,7 @@ def job(kafka_url: str, empty_redis_url: str, tmp_path: Path, unique: str) -> It
 def alone(job: Embedded, tmp_path: Path) -> list[list[tuple[int, ...]]]:
     """The clips of each epoch, as a loader without servers gives them."""
     catalog = tmp_path / "catalog.parquet"
-    with essp.Loader(catalog, clip=essp.Clip(4, 2, 40), batch_size=4, clips_per_epoch=CLIPS, decoders=1) as clips:
+    with loader(catalog, clips_per_epoch=CLIPS) as clips:
         return [taken(clips) for _ in range(EPOCHS)]
 
 

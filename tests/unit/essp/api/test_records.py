@@ -44,7 +44,7 @@ def test_each_record_comes_once_an_epoch_in_an_order_of_the_seed(
     assert len({tuple(epoch) for epoch in epochs}) == 3
     with essp.Records(path, batch_size=11, size=SIDE) as loader:
         assert [taken(loader) for _ in range(3)] == epochs
-    with essp.Records(path, batch_size=8, size=SIDE, seed=1) as loader:
+    with essp.Records(path, batch_size=8, size=SIDE, sampling=essp.RecordSampling(seed=1)) as loader:
         assert taken(loader) != epochs[0]
 
 
@@ -111,12 +111,12 @@ def test_ranks_have_as_many_records_each(raw: Path) -> None:
 
 
 def test_with_replacement_samples_are_drawn_anew(raw: Path) -> None:
-    with essp.Records(raw, replacement=True, sample_size=10) as loader:
+    with essp.Records(raw, sampling=essp.RecordSampling(replacement=True, sample_size=10)) as loader:
         drawn = taken(loader)
     assert len(drawn) == RECORDS
     assert len(set(drawn)) < RECORDS
     assert all(len(set(drawn[i : i + 10])) == 10 for i in range(0, RECORDS, 10))
-    with essp.Records(raw, replacement=True) as loader:
+    with essp.Records(raw, sampling=essp.RecordSampling(replacement=True)) as loader:
         assert sorted(taken(loader)) == list(range(RECORDS)), "a sample of all"
 
 

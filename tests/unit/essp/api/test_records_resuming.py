@@ -241,6 +241,10 @@ def test_a_state_has_whole_numbers(raw: Path) -> None:
 
 def test_the_state_of_other_records_is_refused(raw: Path, mixed: Path) -> None:
     state = essp.Records(raw).state_dict()
-    for other in (essp.Records(mixed, size=SIDE), essp.Records(raw, seed=1), essp.Records(raw, replacement=True)):
+    for other in (
+        essp.Records(mixed, size=SIDE),
+        essp.Records(raw, sampling=essp.RecordSampling(seed=1)),
+        essp.Records(raw, sampling=essp.RecordSampling(replacement=True)),
+    ):
         with pytest.raises(ConfigError, match="it is of other clips"):
             other.load_state_dict(state)
