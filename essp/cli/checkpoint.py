@@ -207,11 +207,13 @@ def export_command(
     """
     if form != "essp":
         if bits or check:
-            raise ConfigError(f"--format {form}: --bits and --check are for copies (--format essp) alone")
+            raise ConfigError(
+                f"{form}: --bits and --check are for copies (--format essp) alone", field="--format", code="conflict"
+            )
         _export_programs(model, out, form, _frame(frame), as_json)
         return
     if frame:
-        raise ConfigError("--frame: is for programs (--format onnx or torch) alone")
+        raise ConfigError("is for programs (--format onnx or torch) alone", field="--frame", code="conflict")
     from essp.checkpoints.export import export  # it loads torch
     from essp_common.artifacts.fused_model import open_model
 
@@ -284,7 +286,7 @@ def _frame(text: str) -> tuple[int, int] | None:
         return None
     height, _, width = text.partition("x")
     if not (height.isdecimal() and width.isdecimal() and 8 <= int(height) <= 8192 and 8 <= int(width) <= 8192):
-        raise ConfigError(f"--frame: {text!r} is not HxW, as in 256x340")
+        raise ConfigError(f"{text!r} is not HxW, as in 256x340", field="--frame", code="type")
     return int(height), int(width)
 
 
@@ -295,7 +297,7 @@ def _compared(model: str, copy: str, videos: list[str]) -> dict[str, Any]:
     pairs = list(zip(predict(videos, model), predict(videos, copy), strict=True))
     scored = [(one, other) for one, other in pairs if one.class_name and other.class_name]
     if not scored:
-        raise ConfigError(f"--check: none of {counted(len(pairs), 'video')} could be decoded")
+        raise ConfigError(f"none of {counted(len(pairs), 'video')} could be decoded", field="--check", code="empty")
     return {
         "videos": len(scored),
         "same": sum(one.class_name == other.class_name for one, other in scored),
@@ -318,9 +320,11 @@ def _the(trainer: str, store: ObjectStore) -> str:
     if trainer in there:
         return trainer
     if trainer:
-        raise ConfigError(f"--trainer: there is no trainer {trainer}; there are {', '.join(there)}")
+        raise ConfigError(
+            f"there is no trainer {trainer}; there are {', '.join(there)}", field="--trainer", code="unknown"
+        )
     if len(there) > 1:
-        raise ConfigError(f"--trainer: say which; there are {', '.join(there)}")
+        raise ConfigError(f"say which; there are {', '.join(there)}", field="--trainer", code="missing")
     return there[0]
 
 

@@ -45,5 +45,5 @@ def load_job(path: Path, epochs: int | None = None) -> JobSpec:
     if epochs is None:
         return spec
     if not spec.trainers:
-        raise ConfigError(f"--epochs: {path} has no trainers")
+        raise ConfigError(f"{path} has no trainers", field="--epochs", code="conflict")
     return spec.model_copy(update={"epochs": epochs})

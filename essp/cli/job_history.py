@@ -139,7 +139,7 @@ def _purpose(word: str) -> PurposeName:
     for name in PURPOSES.values():
         if name == word:
             return name
-    raise ConfigError(f"--purpose: {word!r} is not a pass; use {', '.join(PURPOSES.values())}")
+    raise ConfigError(f"{word!r} is not a pass; use {', '.join(PURPOSES.values())}", field="--purpose", code="unknown")
 
 
 def _planned(segments: list[HistorySegment], story: Story, stores: Stores) -> dict[str, str | int] | None:

@@ -185,4 +185,6 @@ def _need_a_folder() -> None:
     try:
         os.getcwd()
     except FileNotFoundError:
-        raise ConfigError("the folder that you are in has been removed; go to another one (cd) and try again") from None
+        raise ConfigError(
+            "the folder that you are in has been removed; go to another one (cd) and try again", code="not_found"
+        ) from None

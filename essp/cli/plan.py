@@ -55,7 +55,7 @@ def main(
     """
     spec = load_job(job, None)
     if not spec.trainers:
-        raise ConfigError("essp plan: takes a job with trainers")
+        raise ConfigError("essp plan: takes a job with trainers", code="unsupported")
     set_up_logging(Settings(log_level="ERROR"))
     servers = Servers(_bytes(redis, "--redis"), redis_servers, _bytes(network, "--network"))
     wanted = Wanted(rate, cores or cpu_count(), gpus, servers, core_price, gpu_price)
@@ -87,10 +87,10 @@ def _bytes(text: str, option: str) -> float:
     try:
         value = parse_bytes(text)
     except ValueError as error:
-        raise ConfigError(f"{option}: {error}") from error
+        raise ConfigError(str(error), field=option, code="type") from error
     assert isinstance(value, int)
     if not value and option == "--redis":
-        raise ConfigError(f"{option}: 0 would carry nothing; write for example 1GB")
+        raise ConfigError("0 would carry nothing; write for example 1GB", field=option, code="range")
     return float(value)
 
 

@@ -123,9 +123,9 @@ def _row(file: Path) -> dict[str, Any]:
     try:
         row = read_yaml(text_of(file), str(file))
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{file} is not text: {error}") from error
+        raise ConfigError(f"{file} is not text: {error}", code="unreadable") from error
     if not isinstance(row, dict) or row.get("name") is None:
-        raise ConfigError(f"{file} is not a row: write name, image, output, ... as keys")
+        raise ConfigError(f"{file} is not a row: write name, image, output, ... as keys", code="type")
     return row
 
 

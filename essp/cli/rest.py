@@ -65,7 +65,9 @@ def connect(server: str, token: str) -> httpx.Client:
             base_url=server.rstrip("/"), headers=headers, timeout=TIMEOUT_S, verify=_certificates(server)
         )
     except (httpx.InvalidURL, ValueError):
-        raise ConfigError(f"--server {shown_address(server)!r} is not a URL; write for example {SERVER}") from None
+        raise ConfigError(
+            f"{shown_address(server)!r} is not a URL; write for example {SERVER}", field="--server"
+        ) from None
 
 
 def _certificates(server: str) -> ssl.SSLContext | bool:
@@ -121,7 +123,9 @@ def check(response: httpx.Response) -> None:
     if response.has_redirect_location:
         where = response.headers["location"]
         raise ConfigError(
-            f"{response.request.url} sends on to {where}; set --server or ESSP_SERVER to where the master is"
+            f"{response.request.url} sends on to {where}; set --server or ESSP_SERVER to where the master is",
+            field="--server",
+            code="refused",
         )
     if not response.is_error:
         if VERSION_HEADER not in response.headers:

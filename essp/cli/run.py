@@ -116,8 +116,10 @@ def settings_of(servers: bool = False) -> Settings:
     if servers:
         if len(named) < _SERVERS:
             raise ConfigError(
-                "--servers: ESSP_BUS and ESSP_CACHE have to name servers, as `essp servers up` prints them; without "
-                "--servers the job runs in memory"
+                "ESSP_BUS and ESSP_CACHE have to name servers, as `essp servers up` prints them; without "
+                "--servers the job runs in memory",
+                field="--servers",
+                code="conflict",
             )
         return settings
     if named:
@@ -131,7 +133,9 @@ def _served(port: int, host: str) -> Iterator[LocalApi | None]:
     """The page, for as long as the block lasts; None without a port."""
     if not port:
         if host != LOCALHOST:
-            raise ConfigError("--host says where --serve listens; give --serve PORT, too")
+            raise ConfigError(
+                "--host says where --serve listens; give --serve PORT, too", field="--serve", code="missing"
+            )
         yield None
         return
     for library in ("fastapi", "uvicorn"):

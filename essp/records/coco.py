@@ -67,7 +67,8 @@ def coco(uri: str, stores: Stores, images: str, whole: bool, opened: ExitStack) 
         wrong = "".join(f"; {what}: {why}" for what, why in list(problems.items())[:1])
         raise ConfigError(
             f"{uri} has no box that can be used; {crowds:,} are of crowds, and {len(problems):,} entries "
-            f"are wrong{wrong}"
+            f"are wrong{wrong}",
+            code="empty",
         )
     read = _reading(uri, stores, images, [files[key].file for key in objects], opened)
     items: list[Item] = []
@@ -96,13 +97,14 @@ def _content(uri: str, stores: Stores) -> Mapping[str, list[Any]]:
     try:
         content: Any = read_json(store.get(key), _kept)
     except ValueError as error:
-        raise ConfigError(f"{uri} is no JSON file: {error}") from error
+        raise ConfigError(f"{uri} is no JSON file: {error}", code="unreadable") from error
     lists = content if isinstance(content, dict) else {}
     for name in ("images", "annotations", "categories"):
         if not isinstance(lists.get(name), list):
             raise ConfigError(
                 f"{uri} lacks the list {name!r} of COCO's annotations; give a file like instances_*.json, or for a "
-                "list of images a CSV file with the columns path and label"
+                "list of images a CSV file with the columns path and label",
+                code="unreadable",
             )
     return lists
 
@@ -120,9 +122,11 @@ def _categories(uri: str, content: Mapping[str, list[Any]]) -> dict[int, str]:
         try:
             key, name = _whole(_entry(entry)["id"]), _text(entry["name"])
         except _FAULTY as error:
-            raise ConfigError(f"{uri}: categories[{place}] has no id and name: {_said(error)}") from error
+            raise ConfigError(
+                f"{uri}: categories[{place}] has no id and name: {_said(error)}", code="unreadable"
+            ) from error
         if key in found or name in found.values():
-            raise ConfigError(f"{uri}: categories[{place}]: {name!r} with the id {key} comes twice")
+            raise ConfigError(f"{uri}: categories[{place}]: {name!r} with the id {key} comes twice", code="unreadable")
         found[key] = name
     return dict(sorted(found.items()))
 
@@ -211,7 +215,9 @@ def _reading(uri: str, stores: Stores, images: str, wanted: list[str], opened: E
             return store.get
     raise ConfigError(
         f"{uri} is of images such as {wanted[0]}, and they are neither in {likely[0]} nor beside it; "
-        "say where they are: --images FOLDER"
+        "say where they are: --images FOLDER",
+        field="--images",
+        code="not_found",
     )
 
 

@@ -115,9 +115,9 @@ def meta_of(video: str, extra: str) -> dict[str, Any]:
     try:
         found = json.loads(extra or "{}")
     except ValueError as error:
-        raise ConfigError(f"{video}: column extra is no JSON ({error}); {REMEDY}") from error
+        raise ConfigError(f"{video}: column extra is no JSON ({error}); {REMEDY}", code="unreadable") from error
     if not isinstance(found, dict):
-        raise ConfigError(f"{video}: column extra is no JSON object; {REMEDY}")
+        raise ConfigError(f"{video}: column extra is no JSON object; {REMEDY}", code="unreadable")
     return found
 
 

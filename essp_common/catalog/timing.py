@@ -97,7 +97,9 @@ def _edges(
     try:
         ticks = unpack(packed, count)
     except ValueError as error:
-        raise ConfigError(f"the catalog's timestamps of {name}: {error}; build the catalog again") from error
+        raise ConfigError(
+            f"the catalog's timestamps of {name}: {error}; build the catalog again", code="unreadable"
+        ) from error
     numerator, denominator = time_base
     shown = start_s + ticks * (numerator / denominator)
     edges = np.append(shown, max(start_s + duration_s, shown[-1]))

@@ -385,7 +385,7 @@ class S3Store:
                 f"{where}: {without_secrets(str(error))}; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a role"
             ) from error
         except ParamValidationError as error:
-            raise ConfigError(f"{where}: {without_secrets(str(error))}") from error
+            raise ConfigError(f"{where}: {without_secrets(str(error))}", code="refused") from error
         except BotoCoreError as error:
             raise Unavailable(f"{where}: {advised(without_secrets(str(error)))}") from error
         except EsspError:
@@ -416,12 +416,15 @@ class S3Store:
         if code in _DENIED:
             return ConfigError(
                 f"{where}: {code}; let these credentials list, read and write there; an object that is not there is "
-                "denied, too, where they may not list"
+                "denied, too, where they may not list",
+                code="refused",
             )
         if code in _ELSEWHERE:
             return self._refuses(f"{where}: the bucket is in another region; name it in the URL: ?region=...")
         if code == "NotImplemented" or status == 501:
-            return ConfigError(f"{where}: the server cannot do this ({error}); conditional writes are needed")
+            return ConfigError(
+                f"{where}: the server cannot do this ({error}); conditional writes are needed", code="unsupported"
+            )
         if code in _RENEWABLE:
             words = f"{where}: {code}; renew the credentials, and see that the clock is right"
             return Unavailable(words, _RENEWED_RETRY_S)

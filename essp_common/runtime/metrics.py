@@ -124,7 +124,11 @@ class MetricsServer:
         try:
             listener = listening(host, port)
         except OSError as error:
-            raise ConfigError(f"metrics port {port}: {error.strerror}; set ESSP_METRICS_PORT to another") from error
+            raise ConfigError(
+                f"metrics port {port}: {error.strerror}; set ESSP_METRICS_PORT to another",
+                field="ESSP_METRICS_PORT",
+                code="taken",
+            ) from error
         self._server = _Server(listener.getsockname()[:2], handler, bind_and_activate=False)
         self._server.socket.close()
         self._server.socket = listener

@@ -84,7 +84,7 @@ class Packing:
 
     def __post_init__(self) -> None:
         if self.bits and not 2 <= self.bits <= MOST_BITS:
-            raise ConfigError(f"bits: {self.bits} is not 0 (exact) nor 2 to {MOST_BITS}")
+            raise ConfigError(f"{self.bits} is not 0 (exact) nor 2 to {MOST_BITS}", field="bits", code="range")
 
 
 EXACT = Packing()

@@ -245,7 +245,7 @@ def decode(
 def _compressor(codec: str) -> Compressor:
     """Raises `ConfigError` for a codec that does not exist."""
     if codec not in COMPRESSORS:
-        raise ConfigError(f"codec {codec!r}: use one of {', '.join(_CODECS)}")
+        raise ConfigError(f"codec {codec!r}: use one of {', '.join(_CODECS)}", code="unknown")
     return COMPRESSORS[codec]
 
 
@@ -253,13 +253,15 @@ def _storable(shape: Sequence[int], dtype: np.dtype[Any]) -> np.dtype[Any]:
     """The type as stored. Raises `ConfigError` for arrays that no codec holds."""
     stored = dtype.newbyteorder("<")
     if stored.str not in _DTYPES:
-        raise ConfigError(f"frames of type {dtype} cannot be stored; convert them to one of {sorted(_DTYPES)}")
+        raise ConfigError(
+            f"frames of type {dtype} cannot be stored; convert them to one of {sorted(_DTYPES)}", code="unsupported"
+        )
     if not _MIN_DIMENSIONS <= len(shape) <= _MAX_DIMENSIONS or max(shape) >= 2**32:
         limits = f"{_MIN_DIMENSIONS} to {_MAX_DIMENSIONS} dimensions, of which the first is time"
-        raise ConfigError(f"frames of shape {tuple(shape)} cannot be stored: {limits}")
+        raise ConfigError(f"frames of shape {tuple(shape)} cannot be stored: {limits}", code="unsupported")
     if (nbytes := math.prod(shape) * stored.itemsize) > MAX_BYTES:
         raise ConfigError(
-            f"frames of shape {tuple(shape)} are {nbytes} bytes, more than {MAX_BYTES}: use shorter clips"
+            f"frames of shape {tuple(shape)} are {nbytes} bytes, more than {MAX_BYTES}: use shorter clips", code="range"
         )
     return stored
 

@@ -37,7 +37,8 @@ def main(
     if not settings.tokens() and not settings.api_open:
         raise ConfigError(
             "the API needs a token: set ESSP_API_TOKEN to a secret that callers show (`essp token` makes one), "
-            "ESSP_API_TOKEN_FILE to a file with one, or ESSP_API_OPEN=true where only trusted people reach it"
+            "ESSP_API_TOKEN_FILE to a file with one, or ESSP_API_OPEN=true where only trusted people reach it",
+            code="missing",
         )
     collect_rarely(GARBAGE)
     worker = worker_name(settings)

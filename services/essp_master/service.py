@@ -303,8 +303,10 @@ class Master:
         folders = self._settings.teams[team].outputs if team in self._settings.teams else ()
         if folders and not any(place_of(spec.output).below(place_of(folder)) for folder in folders):
             raise ConfigError(
-                f"output: jobs of team {team} write below {' or '.join(folders)}; choose an output there, as in "
-                f"{folders[0].rstrip('/')}/{spec.name}"
+                f"jobs of team {team} write below {' or '.join(folders)}; choose an output there, as in "
+                f"{folders[0].rstrip('/')}/{spec.name}",
+                field="output",
+                code="refused",
             )
 
     def pause(self, name: str) -> JobStatus:
@@ -506,7 +508,9 @@ def build(
     """A master over these adapters; with `recovers` it takes over the jobs of the previous one."""
     if settings.bus == "memory://" and recovers:
         raise ConfigError(
-            "ESSP_BUS is memory://, which no other process can reach; set it to kafka://host:port, or use `essp run`"
+            "is memory://, which no other process can reach; set it to kafka://host:port, or use `essp run`",
+            field="ESSP_BUS",
+            code="conflict",
         )
     trackers: list[Tracker] = [TensorBoard(Path(settings.tensorboard))] if settings.tensorboard else []
     trackers += [MLflow(settings.mlflow)] if settings.mlflow else []

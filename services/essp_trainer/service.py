@@ -242,7 +242,8 @@ class Trainer:
             wanted = "cpu" if training.is_encoder else training.device
             device = choose_device(wanted, self._config.local_rank, settings.deterministic)
         except ConfigError as error:
-            raise ConfigError(f"trainers.{assignment.trainer}.{error}; worker {self._config.worker}") from error
+            error.problem += f"; worker {self._config.worker}"
+            raise error.within(f"trainers.{assignment.trainer}") from error
         burst = parse_burst(settings.burst) if settings.burst else None
         checkpoint_store = CheckpointStore(self._adapters.stores.under(assignment.spec.output), assignment, burst)
         self._checkpoint_store = checkpoint_store

@@ -119,7 +119,9 @@ def _chosen(available: int, wanted: int | None) -> tuple[list[int], int]:
 
 def _refuse_more(size_bytes: int) -> None:
     if size_bytes > MOST_BYTES:
-        raise ConfigError(f"it would take {size(size_bytes)}, and a look takes at most {size(MOST_BYTES)}")
+        raise ConfigError(
+            f"it would take {size(size_bytes)}, and a look takes at most {size(MOST_BYTES)}", code="range"
+        )
 
 
 def _preview(spec: JobSpec, stream: str, clip: StoredClip, drawn: Drawing, count: int) -> StreamPreview:

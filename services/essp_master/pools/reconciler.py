@@ -201,7 +201,9 @@ class Reconciler:
         if pool not in sizes:
             raise NotFound(f"there is no pool {pool!r}; there are: {', '.join(sorted(sizes)) or 'none'}")
         if ids.is_training(pool):
-            raise ConfigError(f"{pool}: the master divides ranks itself; ESSP_RANKS sets their number")
+            raise ConfigError(
+                f"{pool}: the master divides ranks itself; ESSP_RANKS sets their number", code="unsupported"
+            )
         self._book.set(pool, rule, by)
         lasts = "" if self._book.lasting else " until this master ends; ESSP_STATE would keep it"
         self._follow_rule(pool, f"{by} set it to {rule.model_dump_json()}{lasts}")
