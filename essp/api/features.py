@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,8 @@ from numpy.typing import NDArray
 from essp.api.arguments import name_of, plain, whole_number
 from essp_common.distribution import needs_extra
 from essp_common.errors import ConfigError
+from essp_common.field_names import renamed
+from essp_common.job.spec import JobSpec
 from essp_common.validation import shown
 from essp_engine.features import registry
 from essp_engine.features.intermediates import Intermediates, extract_with
@@ -62,8 +65,7 @@ def compute_feature(frames: NDArray[np.uint8], name: str, /, *, snippets: int = 
             f"{len(frames)} frames cannot be divided into {snippets} equal parts", field="snippets", code="conflict"
         )
     params = plain(params)
-    # Checks the parameters and the number of frames.
-    registry.output_of(name_of("name", name), params, ArraySpec(frames.shape, "uint8"), snippets=snippets)
+    _check(name_of("name", name), params, ArraySpec(frames.shape, "uint8"), snippets)
     luma = frames.shape[3] == 1 and registry.needs_of(name) == "luma"
     if frames.shape[3] == 1 and not luma and name != "rgb":
         raise ConfigError(
@@ -75,3 +77,12 @@ def compute_feature(frames: NDArray[np.uint8], name: str, /, *, snippets: int = 
     parts = np.split(np.ascontiguousarray(frames), snippets)
     made = [extract_with(extractor, Intermediates(part, Colour(full=True) if luma else None)) for part in parts]
     return made[0] if snippets == 1 else np.concatenate(made)
+
+
+def _check(name: str, params: Mapping[str, Any], clip: ArraySpec, snippets: int) -> None:
+    """Raises `ConfigError` for wrong parameters and for too few frames."""
+    try:
+        registry.output_of(name, params, clip, snippets=snippets)
+    except ConfigError as found:
+        error = renamed(found, {"params": "", "clip.frames": "frames"}, JobSpec)
+        raise (error if error.field else error.within("name" if error.code == "unknown" else "frames")) from found
