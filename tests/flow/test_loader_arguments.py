@@ -74,7 +74,7 @@ def test_a_loop_without_an_epoch_left_is_told_why(
         ({"memory": "1MiB", "clip": essp.Clip(64, 1, 224)}, "limits.memory", "range"),
         ({"feature": "flwo"}, "feature", "unknown"),
         ({"feature": "flow", "params": {"lenght": 3}}, "params.lenght", "unknown"),
-        ({"feature": "flow", "params": {"length": 60}}, "clip.frames", "range"),
+        ({"feature": "flow", "params": {"length": 60}}, "feature", "range"),
         ({"rank": 2, "world_size": 2}, "rank", "range"),
         ({"device": "cuda"}, "device", "not_found"),
         ({"device": "gpu"}, "device", "unknown"),
