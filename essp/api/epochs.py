@@ -68,10 +68,10 @@ class Batch:
         return len(self.labels)
 
     def __repr__(self) -> str:
-        def told(tensor: Tensor) -> str:
+        def described(tensor: Tensor) -> str:
             return f"{tuple(tensor.shape)} {tensor.dtype} on {tensor.device}"
 
-        parts = [f"frames: {told(self.frames)}", f"labels: {told(self.labels)}", f"meta: {', '.join(self.meta)}"]
+        parts = [f"frames: {described(self.frames)}", f"labels: {described(self.labels)}", f"meta: {', '.join(self.meta)}"]
         return f"<Batch of {len(self)}; {'; '.join(parts)}{'' if self.targets is None else '; targets'}>"
 
     def to(self, device: torch.device | str, **options: Any) -> Batch:

@@ -95,12 +95,12 @@ class SharedRecords(IterableDataset[Batch]):
     @property
     def classes(self) -> tuple[str, ...]:
         """Class names; a label is an index into them, and -1 for a record without one."""
-        return self._told().classes
+        return self._properties().classes
 
     @property
     def epoch(self) -> int:
         """The current epoch, or between two epochs the next one; from 0."""
-        return self._told().start.epoch if self._epoch is None else self._epoch
+        return self._properties().start.epoch if self._epoch is None else self._epoch
 
     @property
     def damaged(self) -> dict[str, str]:
@@ -109,7 +109,7 @@ class SharedRecords(IterableDataset[Batch]):
 
     def __len__(self) -> int:
         """Batches of an epoch, for all processes together."""
-        return self._told().batches
+        return self._properties().batches
 
     # --- iterating ---
 
@@ -120,7 +120,7 @@ class SharedRecords(IterableDataset[Batch]):
 
     def _batches(self) -> Iterator[Batch]:
         ring = self._joined()
-        device = torch.device(self._told().device)
+        device = torch.device(self._properties().device)
         self._epoch = epoch = self.epoch + self._begun
         self._begun = True
         self._iteration += 1
@@ -197,7 +197,7 @@ class SharedRecords(IterableDataset[Batch]):
         are used, too. A loader that loads the state shows all other records once, also those of the batches that other
         processes were working on. `Records` can load the state, too, and shows the spans of `used` again.
         """
-        ring, about = self._opened(), self._told()
+        ring, about = self._opened(), self._properties()
         standing = ring.step(Board.standing, ring.member)
         skips = about.start.skips if standing.epoch == about.start.epoch else []
         index, used = _used(standing, about.size, skips)
@@ -272,7 +272,7 @@ class SharedRecords(IterableDataset[Batch]):
             )
         return ring
 
-    def _told(self) -> About:
+    def _properties(self) -> About:
         if self._about is None:
             ring = self._opened()
             text = ring.text()
@@ -349,11 +349,11 @@ class Owner:
         self.loader = loader
         self.damaged = damaged
         self._about = about
-        self._told = about(Start(0, 0, []))
+        self._about_now = about(Start(0, 0, []))
         self._home = Home(members)
         self._ring = Ring(self._home.address)
         self._begin([])
-        self._feeder = Feeder(self._home, self._ring, _Batches(loader, self._told), memory_bytes, self._spans)
+        self._feeder = Feeder(self._home, self._ring, _Batches(loader, self._about_now), memory_bytes, self._spans)
         self.abandoned: weakref.finalize[..., Any] | None = None
 
     @property
@@ -375,7 +375,7 @@ class Owner:
                 f"`used` must be spans of an epoch, got {shown(state['used'])}", field="state", code="type"
             ) from error
         places = [place for span in skips for place in span]
-        if places != sorted(set(places)) or any(not 0 <= place <= self._told.size for place in places):
+        if places != sorted(set(places)) or any(not 0 <= place <= self._about_now.size for place in places):
             raise ConfigError(f"`used` must be spans of an epoch, got {shown(state['used'])}", field="state")
         self._begin(skips if self.loader.epoch == state["epoch"] else [])
 
@@ -389,16 +389,16 @@ class Owner:
     def _begin(self, skips: list[Span]) -> None:
         """Begin at the position of the loader."""
         epoch, index = self.loader.epoch, _index(self.loader)
-        self._told = self._about(Start(epoch, index, skips))
-        text = self._told.encode()
+        self._about_now = self._about(Start(epoch, index, skips))
+        text = self._about_now.encode()
         self._ring.step(Board.begin, epoch, index, self._home.write(text), len(text))
 
     def _spans(self, epoch: int) -> list[Span]:
         """The spans of an epoch that are not yet used."""
-        start = self._told.start
+        start = self._about_now.start
         if epoch != start.epoch:
-            return [(0, self._told.size)]
-        return between([(0, start.place), *start.skips], self._told.size)
+            return [(0, self._about_now.size)]
+        return between([(0, start.place), *start.skips], self._about_now.size)
 
 
 class _Batches:

@@ -82,7 +82,7 @@ class OwnJob:
             settings = settings.model_copy(
                 update={"bus": "memory://", "cache": self.cache_url, "stores": (*settings.stores, root)}
             )
-            options = EmbeddedOptions(checked=replace(found, spec=self.spec), decoders=decoders, consumers=_nobody)
+            options = EmbeddedOptions(checked=replace(found, spec=self.spec), decoders=decoders, consumers=_no_services)
             self._embedded = Embedded(self.spec, settings, options)
             stack.enter_context(self._embedded)
             self.adapters, self.control = self._embedded.adapters, self._embedded.control
@@ -213,6 +213,6 @@ class ClusterJob:
             self._resources.close()
 
 
-def _nobody(*_: object) -> Sequence[Service]:
+def _no_services(*_: object) -> Sequence[Service]:
     """No services: the consumers are loops of the caller."""
     return ()
