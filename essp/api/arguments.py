@@ -37,11 +37,7 @@ def grouped(**groups: type[Any]) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
     Where a field of a group is given as an argument of the function, a `ConfigError` says where it belongs.
     """
-    homes = {
-        field.name: f"{argument}=essp.{group.__name__}({field.name}=...)"
-        for argument, group in groups.items()
-        for field in fields(group)
-    }
+    homes = {field.name: argument for argument, group in groups.items() for field in fields(group)}
 
     def decorated(function: Callable[P, R]) -> Callable[P, R]:
         known = inspect.signature(function).parameters
@@ -50,7 +46,12 @@ def grouped(**groups: type[Any]) -> Callable[[Callable[P, R]], Callable[P, R]]:
         def checked(*args: P.args, **given: P.kwargs) -> R:
             for name in given:
                 if name in homes and name not in known:
-                    raise ConfigError(f"not an argument of its own; write {homes[name]}", field=name, code="unknown")
+                    home = homes[name]
+                    raise ConfigError(
+                        f"is part of {home}; write {home}=essp.{groups[home].__name__}({name}=...)",
+                        field=name,
+                        code="unknown",
+                    )
             return function(*args, **given)
 
         return checked
@@ -78,7 +79,7 @@ def rendezvous_of(rank: int | None, world_size: int | None) -> Rendezvous:
         raise ConfigError(f"required with {given}; give both or neither", field=missing, code="missing")
     ranks = whole_number("world_size", world_size, 1)
     if (number := whole_number("rank", rank, 0)) >= ranks:
-        raise ConfigError(f"must be less than the {ranks} of world_size, got {number}", field="rank", code="range")
+        raise ConfigError(f"must be less than world_size ({ranks}), got {number}", field="rank", code="range")
     return found.model_copy(update={"rank": number, "world_size": ranks})
 
 

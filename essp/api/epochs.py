@@ -71,8 +71,9 @@ class Batch:
         def described(tensor: Tensor) -> str:
             return f"{tuple(tensor.shape)} {tensor.dtype} on {tensor.device}"
 
-        parts = [f"frames: {described(self.frames)}", f"labels: {described(self.labels)}", f"meta: {', '.join(self.meta)}"]
-        return f"<Batch of {len(self)}; {'; '.join(parts)}{'' if self.targets is None else '; targets'}>"
+        tensors = f"frames: {described(self.frames)}; labels: {described(self.labels)}"
+        targets = "" if self.targets is None else "; targets"
+        return f"<Batch of {len(self)}; {tensors}; meta: {', '.join(self.meta)}{targets}>"
 
     def to(self, device: torch.device | str, **options: Any) -> Batch:
         """The batch with frames, labels and targets on `device`. `options`: as for `Tensor.to`."""

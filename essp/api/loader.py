@@ -35,6 +35,7 @@ from essp.api.arguments import (
     rendezvous_of,
     transformed,
     uri_of,
+    whole_number,
 )
 from essp.api.epochs import Batch, Epochs, closed_when_abandoned, nothing
 from essp.api.loader_arguments import Clip, Limits, Sampling, checked_group
@@ -148,7 +149,7 @@ class Loader(Epochs):
         checked_group("sampling", sampling, Sampling)
         checked_group("limits", limits, Limits)
         deltas = _deltas_of(delta_timestamps, clip)
-        ranks = rendezvous_of(rank, world_size)
+        ranks, where = rendezvous_of(rank, world_size), device_of(device)
         document = document_of(
             data={
                 "catalog": uri_of("catalog", catalog),
@@ -157,13 +158,13 @@ class Loader(Epochs):
             clip=clip._job_section(),
             sampling=sampling._job_section(),
             stream={"feature": feature, "params": params_of(feature, params, clip.frames // clip.snippets)},
-            batch_size=batch_size,
+            batch_size=whole_number("batch_size", batch_size, 1),
             bounds={},
             limits=limits,
             ranks=ranks,
         )
         source = own_source(document, names_for_arguments(limits), ranks, limits)
-        self._set_up(source, source.add(self), ranks, transform, drop_last, device, deltas)
+        self._set_up(source, source.add(self), ranks, transform, drop_last, where, deltas)
         self._targets.check()
 
     @classmethod
@@ -197,20 +198,20 @@ class Loader(Epochs):
         if batch_size is None:
             sizes = [trainer.batch_size for trainer in spec.trainers.values() if trainer.stream == stream]
             batch_size = max(sizes, default=_BATCH_SIZE)
-        ranks = rendezvous_of(rank, world_size)
+        ranks, where = rendezvous_of(rank, world_size), device_of(device)
         document = document_of(
             data=spec.data.model_dump() | {"consumed": split},
             clip=spec.clip.model_dump(),
             sampling=spec.sampling.model_dump(),
             stream=spec.streams[stream].model_dump(),
-            batch_size=batch_size,
+            batch_size=whole_number("batch_size", batch_size, 1),
             bounds=spec.limits.model_dump(),
             limits=limits,
             ranks=ranks,
         )
         loader = cls.__new__(cls)
         source = own_source(document, names_for_a_file(stream, limits), ranks, limits)
-        loader._set_up(source, source.add(loader), ranks, transform, drop_last, device)
+        loader._set_up(source, source.add(loader), ranks, transform, drop_last, where)
         return loader
 
     @classmethod
@@ -240,7 +241,7 @@ class Loader(Epochs):
         Raises `ConfigError` if there is no such job or consumer, and `EsspError` if the job has ended.
         """
         urls = {name: name_of(name, url) for name, url in (("bus", bus), ("cache", cache)) if url is not None}
-        ranks = rendezvous_of(None, None)
+        ranks, where = rendezvous_of(None, None), device_of(device)
         if ranks.world_size > 1:
             raise ConfigError(
                 f"{ranks.world_size} ranks cannot share a consumer; give each rank a consumer of its own, which gets "
@@ -256,7 +257,7 @@ class Loader(Epochs):
             ranks,
             transform,
             drop_last,
-            device,
+            where,
         )
         loader._late = True
         return loader
@@ -298,14 +299,14 @@ class Loader(Epochs):
         ranks: Rendezvous,
         transform: Transform | None,
         drop_last: bool,
-        device: str | torch.device,
+        device: torch.device,
         deltas: Mapping[str, tuple[float, ...]] | None = None,
     ) -> None:
         Epochs.__init__(self, ranks, drop_last)
         self._source = source
         self._consumer = consumer
         self._transform = function_of("transform", transform)
-        self._device = device_of(device)
+        self._device = device
         self._feed: Feed | None = None
         self._deltas = deltas or {}
         """Name of a series -> seconds from a clip's last frame at which its values are taken."""

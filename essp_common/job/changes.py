@@ -178,7 +178,7 @@ def next_run(spec: JobSpec, fields: Mapping[str, Any]) -> JobSpec:
 def gains(before: JobSpec, after: JobSpec) -> str:
     """What a job gets with its next run, for people: `3 epochs in place of 2 and the trainer hog`."""
     new = [name for name in after.trainers if name not in before.trainers]
-    epochs = f"{after.epochs} {EPOCHS} in place of {before.epochs}" if after.epochs != before.epochs else ""
+    epochs = f"{after.epochs} {EPOCHS} instead of {before.epochs}" if after.epochs != before.epochs else ""
     trainers = f"the trainer{'s' if len(new) > 1 else ''} {' and '.join(new)}" if new else ""
     return " and ".join(filter(None, (epochs, trainers)))
 
@@ -186,7 +186,7 @@ def gains(before: JobSpec, after: JobSpec) -> str:
 def _check_epochs(present: int, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_EPOCHS:
         raise ConfigError(
-            f"{value!r} is no number of epochs; give one from {present + 1} to {MOST_EPOCHS}", field=EPOCHS, code="type"
+            f"{value!r} is not a number of epochs; give {present + 1} to {MOST_EPOCHS}", field=EPOCHS, code="type"
         )
     if value < present:
         raise ConfigError(
@@ -223,7 +223,7 @@ def optimizer_after(optimizer: OptimizerSpec, trainer: str, fields: Mapping[str,
 def in_words(change: Change, trainer: str = "") -> str:
     """What a change does, for people: `trainers.rgb.optimizer.lr 0.001 in place of 0.01`. `trainer`: to this one."""
     return ", ".join(
-        f"{field} {value} in place of {change.before[field]}"
+        f"{field} {value} instead of {change.before[field]}"
         for field, value in sorted(change.fields.items())
         if not trainer or concerns([field], trainer)
     )

@@ -19,7 +19,7 @@ from essp_engine.seeding.instructions import IssueUnits
 from essp_engine.seeding.message_builder import MessageBuilder
 from tests.flow.conftest import MakeJob
 from tests.harness.loops import CLIP, loader, taken
-from tests.harness.refusals import refusing
+from tests.harness.refused import refused
 
 
 def test_batches_are_the_decoded_frames(catalog: Path) -> None:
@@ -151,7 +151,7 @@ def test_a_state_goes_on_with_the_very_clips(catalog: Path) -> None:
         assert other.epoch == 1, "nothing is left of epoch 0"
         assert taken(other) == taken(second)
     for changed in ({"seed": 1}, {"clip": essp.Clip(frames=4, size=40)}, {"clips_per_visit": 4}):
-        with refusing("state", "conflict"):
+        with refused("state", "conflict"):
             loader(catalog, **{**visits, **changed}).load_state_dict(states[0])
 
 
@@ -233,7 +233,7 @@ def test_a_loaded_state_is_not_lost_by_an_epoch_that_is_set(catalog: Path) -> No
     with loader(catalog) as clips:
         clips.load_state_dict({**clips.state_dict(), "epoch": 3, "clip": 8})
         clips.set_epoch(3)
-        with refusing("epoch", "conflict"):
+        with refused("epoch", "conflict"):
             clips.set_epoch(0)
         assert [entry[:2] for entry in taken(clips)] == [(3, 8), (3, 9)]
         clips.set_epoch(0)

@@ -17,7 +17,7 @@ from essp_common.errors import ConfigCode
 from essp_common.job.position import Position
 from tests.flow.conftest import MakeJob
 from tests.harness.loops import ask_in_a_worker_of_torch, loader
-from tests.harness.refusals import refusing
+from tests.harness.refused import refused
 
 
 def test_videos_and_runs_may_lie_in_the_temporary_folder(catalog: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,7 +86,7 @@ def test_wrong_arguments_are_named(
     catalog: Path, options: dict[str, Any], field: str, code: ConfigCode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with refusing(field, code):
+    with refused(field, code):
         loader(**{"catalog": catalog, **options})
 
 
@@ -100,15 +100,15 @@ def test_errors_say_nothing_of_the_job_behind_a_loader(catalog: Path) -> None:
 def test_a_job_file_keeps_its_own_names(make_job: MakeJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_job("mine", budget="16KiB")
     monkeypatch.setenv("HOME", str(tmp_path))
-    with refusing("stream", "unknown", "did you mean flow"):
+    with refused("stream", "unknown"):
         essp.Loader.of("~/mine.yaml", "flwo")
-    with refusing("stream", "missing"):
+    with refused("stream", "missing"):
         essp.Loader.of("~/mine.yaml")
-    with refusing("limits.budget", "range", "batch_size = 4"):
+    with refused("limits.budget", "range"):
         essp.Loader.of(tmp_path / "mine.yaml", "flow")
-    with refusing("limits.memory", "range", "batch_size = 4"):
+    with refused("limits.memory", "range"):
         essp.Loader.of(tmp_path / "mine.yaml", "flow", limits=essp.Limits(memory="8KiB"))
-    with refusing("batch_size", "range"):
+    with refused("batch_size", "range"):
         essp.Loader.of(tmp_path / "mine.yaml", "flow", batch_size=0)
 
 
@@ -116,15 +116,15 @@ def test_states_that_are_none_are_refused(catalog: Path) -> None:
     clips = loader(catalog)
     good = clips.state_dict()
     for state in ({}, {**good, "clip": "x"}, {**good, "clip": float("inf")}):
-        with refusing("state", "type"):
+        with refused("state", "type"):
             clips.load_state_dict(state)
     for state in ({**good, "clip": 11 + 4}, {**good, "epoch": -1}, {**good, "epoch": 10**9}):
-        with refusing("state", "range"):
+        with refused("state", "range"):
             clips.load_state_dict(state)
-    with refusing("state", "conflict"):
+    with refused("state", "conflict"):
         loader(catalog, rank=0, world_size=2, batch_size=2).load_state_dict({**good, "clip": 3})
     for epoch in (-1, 10**9):
-        with refusing("epoch", "range"):
+        with refused("epoch", "range"):
             clips.set_epoch(epoch)
 
 
@@ -133,5 +133,5 @@ def test_without_a_bound_there_is_memory_for_any_batch(catalog: Path) -> None:
     clips = loader(catalog, **options)
     assert len(clips) == 1
     assert repr(clips).endswith("in batches of 64; rgb, 32 frames of 512 x 512, stride 1; 2 classes>")
-    with refusing("limits.memory", "range"):
+    with refused("limits.memory", "range"):
         loader(catalog, **options, memory="256MiB")

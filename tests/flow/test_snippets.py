@@ -24,7 +24,7 @@ from essp_engine.video.synthetic import Encoding, numbered, read_number, write_v
 from tests.flow.conftest import MakeJob, asked_clips
 from tests.harness.embedded_jobs import finish
 from tests.harness.loops import in_groups
-from tests.harness.refusals import refusing
+from tests.harness.refused import refused
 
 pytestmark = pytest.mark.lane("promises")
 
@@ -105,9 +105,9 @@ def test_what_snippets_do_not_fit_is_refused(make_job: MakeJob, numbers: Path) -
         Embedded(in_snippets(make_job(), frames=6), Settings()),
     ):
         pass
-    with refusing("clip.snippets", "range"):
+    with refused("clip.snippets", "range"):
         essp.Loader(numbers, clip=essp.Clip(frames=6, snippets=0))
-    with refusing("delta_timestamps", "conflict"):
+    with refused("delta_timestamps", "conflict"):
         essp.Loader(numbers, clip=essp.Clip(frames=6, snippets=3), delta_timestamps={"a": [0]})
-    with refusing("snippets", "conflict"):
+    with refused("snippets", "conflict"):
         essp.compute_feature(np.zeros((6, 8, 8, 3), np.uint8), "rgb", snippets=4)

@@ -10,7 +10,7 @@ import pytest
 import essp
 from essp_common.errors import ConfigCode
 from essp_engine.features import registry
-from tests.harness.refusals import refusing
+from tests.harness.refused import refused
 
 CLIP = np.random.default_rng(1).integers(0, 256, (16, 48, 64, 3), np.uint8)
 
@@ -34,7 +34,7 @@ def test_grey_frames_have_the_features_of_their_pictures(name: str) -> None:
         made = essp.compute_feature(grey, name, frames=3)
         assert np.array_equal(made, essp.compute_feature(pictures, name, frames=3)[..., :1])
     else:
-        with refusing("frames", "conflict"):
+        with refused("frames", "conflict"):
             essp.compute_feature(grey, name)
 
 
@@ -63,5 +63,5 @@ def test_frames_need_not_be_contiguous_and_stay_as_they_are() -> None:
 def test_what_cannot_be_computed_is_refused(
     frames: Any, name: str, params: dict[str, Any], field: str, code: ConfigCode
 ) -> None:
-    with refusing(field, code):
+    with refused(field, code):
         essp.compute_feature(frames, name, **params)

@@ -11,7 +11,7 @@ import pytest
 import essp
 from essp_common.errors import ConfigCode
 from tests.harness.predictor_bench import model_at
-from tests.harness.refusals import refusing
+from tests.harness.refused import refused
 
 FEATURE = np.random.default_rng(1).integers(0, 256, (2, 48, 64, 3), np.uint8)
 SCORES = np.random.default_rng(2).dirichlet((1, 1, 1), (4, 5))
@@ -39,7 +39,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> essp.Model:
 )
 def test_what_is_no_feature_of_the_network_gets_no_score(model: essp.Model, feature: Any) -> None:
     for ask in (model.streams["rgb"].score, model.streams["rgb"].embed):
-        with refusing("feature", "type"):
+        with refused("feature", "type"):
             ask(feature)
 
 
@@ -64,7 +64,7 @@ def test_a_feature_need_not_be_contiguous(model: essp.Model) -> None:
 def test_scores_that_do_not_go_together_are_refused(
     model: essp.Model, scores: Any, field: str, code: ConfigCode
 ) -> None:
-    with refusing(field, code):
+    with refused(field, code):
         model.fuse(scores)
 
 

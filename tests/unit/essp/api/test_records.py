@@ -25,7 +25,7 @@ from essp_common.records.chunk import Record
 from essp_common.records.versions import DataSet
 from essp_common.wiring import Stores
 from tests.harness.loops import ask_in_a_worker_of_torch
-from tests.harness.refusals import refusing
+from tests.harness.refused import refused
 from tests.unit.essp.api.numbered_records import MEMORIES, RECORD_BYTES, RECORDS, SIDE, build, taken
 
 ODD = (-1, 2**70, 2.5, True)
@@ -167,7 +167,7 @@ def test_a_data_loader_of_torch_takes_it(raw: Path) -> None:
     ],
 )
 def test_wrong_arguments_are_named(raw: Path, options: dict[str, Any], field: str, code: ConfigCode) -> None:
-    with refusing(field, code):
+    with refused(field, code):
         essp.Records(raw, **options)
 
 
@@ -189,12 +189,12 @@ def test_a_folder_that_cannot_keep_records_is_named(raw: Path) -> None:
 def test_a_sampling_that_cannot_be_is_refused_where_it_is_made(
     options: dict[str, Any], field: str, code: ConfigCode
 ) -> None:
-    with refusing(field, code):
+    with refused(field, code):
         essp.RecordSampling(**options)
 
 
 def test_several_sizes_need_one_to_scale_to(mixed: Path, tmp_path: Path) -> None:
-    with refusing("size", "missing"):
+    with refused("size", "missing"):
         essp.Records(mixed)
     with pytest.raises(NotFound, match="holds no records; make them with `essp records build`"):
         essp.Records(tmp_path)
