@@ -44,7 +44,7 @@ Everything else is plain functions:
     model = essp.load_model("runs/ucf101")                                     # the networks, and how they fuse
 
 Importing `essp` loads no library: each name loads what it needs when it is first used, and a library that is not
-installed is then a `ConfigError` that names the extra to install. After it, `import torchvision` also works beside a
+installed is then a `ConfigError` that names the extra to install. After it, `import torchvision` also works with a
 torch for CPUs, for which the wheel of torchvision on PyPI is not built. All errors that ESSP raises on purpose are
 `EsspError`: `BadVideo` for a file that cannot be decoded, `NotFound`, `ConfigError` for what the caller has to change.
 

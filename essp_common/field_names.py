@@ -1,6 +1,6 @@
 """What a face of ESSP calls the fields of a job: an argument of a function, an option of a command.
 
-A job that is made of arguments is checked like any other, so the errors name fields of the job. `renamed` gives them
+A job that is built from arguments is checked like any other, so the errors name fields of the job. `renamed` gives them
 the names that the user knows. The names are a mapping from fields and sections to what the face calls them:
 
     {"data.catalog": "catalog", "clip.resize": "clip.size", "streams.loop.params": "params"}
@@ -83,7 +83,7 @@ def _is_field(path: Sequence[str], kind: Any) -> bool:
 
 
 def _members(kind: Any) -> Sequence[Any]:
-    """The kinds of which a value may be one."""
+    """The kinds that a value may have."""
     kind = getattr(kind, "__origin__", kind) if hasattr(kind, "__metadata__") else kind  # without its constraints
     members = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
     return [member for member in members if member is not NoneType]

@@ -131,7 +131,7 @@ class Epochs(IterableDataset[Batch]):
         self._ahead = 0
         """The epoch minus the epoch that Lightning counts."""
         self._begun_by_state = False
-        """The current epoch is that of a loaded state at the beginning of an epoch."""
+        """A state at the beginning of an epoch was loaded, and this epoch is still the current one."""
         self._map: Callable[[Batch], Any] | None = None
         self._iteration = object()
         """The current iteration; replaced when it ends."""
@@ -169,7 +169,7 @@ class Epochs(IterableDataset[Batch]):
     @abstractmethod
     def _epoch_from(self, start: Position | None) -> Iterator[tuple[Batch | None, int]]:
         """The batches of the epoch from `start` on (None: see `_late`), each with the number of clips of this rank that
-        are done with it. In place of a batch of which nothing can be decoded comes None."""
+        are done with it. None stands for a batch without any clip that can be decoded."""
 
     @abstractmethod
     def _take(self) -> Callable[[], None]:
@@ -375,8 +375,8 @@ class Epochs(IterableDataset[Batch]):
     def state_dict(self) -> dict[str, int]:
         """The position of the loop, after the current batch, as integers.
 
-        `epoch`: from 0. `clip`: clips of the epoch that all ranks together have taken; after the last one, the state is
-        that of the next epoch. `plan`: digest of the clips and their order. Every rank has the same state.
+        `epoch`: from 0. `clip`: clips of the epoch that all ranks together have taken; after the last one, the state
+        names the next epoch. `plan`: digest of the clips and their order. Every rank has the same state.
         """
         return state_of(self._epoch, self._clips_done, self._clips_of_all, self._plan)
 

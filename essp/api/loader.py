@@ -187,7 +187,7 @@ class Loader(Epochs):
 
         job: path of the file.
         stream: one of its `streams`; optional if there is only one.
-        batch_size: default: that of the trainer of the stream.
+        batch_size: default: the batch size of the stream's trainer.
 
         The other arguments are those of `Loader`. The job's `output` is neither read nor written, and nothing is
         cropped, mirrored or normalised.

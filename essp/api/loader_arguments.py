@@ -42,12 +42,12 @@ class Clip:
     size: `(height, width)` in pixels, or the side of a square. Frames are scaled to cover it, and then cropped at the
         centre.
     pixels: format in which frames reach the loop. `yuv420`: as in the video, with half the bytes and a third of the
-        cost of scaling; `Batch.frames` is RGB all the same, converted on the loader's device (before the `transform`,
+        cost of scaling; `Batch.frames` is still RGB, converted on the loader's device (before the `transform`,
         if there is one). `gray`: luma only, for flow and for networks with one input channel.
     part: the part of each video from which clips are taken: `(0.25, 0.75)` is its middle half.
     snippets: number of pieces of a clip, each with `frames / snippets` consecutive frames of one of as many equal parts
         of the video (TSN). The feature is computed for each piece. Such clips have no `Batch.targets`, and their
-        `first_frame` is that of the first piece.
+        `first_frame` belongs to the first piece.
 
     For example:
 
@@ -175,7 +175,7 @@ class Limits:
     memory: bytes of clips that are decoded ahead (`"2GiB"`); default: as many as `batch_size` and the sampling's
         `window` need, or those of the job file.
     dead_ratio: if more than this share of the clips cannot be decoded, the loop gets an `EsspError` that names a video;
-        0: at the first one. Default: 0.2, or that of the job file.
+        0: at the first one. Default: 0.2, or as in the job file.
     loops: loops that may share the clips and their decodes: the loader itself, and those that `another` makes.
 
     For example:

@@ -115,7 +115,7 @@ class Model:
     reads_features: whether the strategy was fitted on features of clips, so that `fuse` needs them, too.
     background: the class of videos that show no other class, which is never an answer; None: the model has no such
         class.
-    independent: the classes are labels, of which a video may have any number: scores need not sum to 1, and a score
+    independent: the classes are labels, and a video may have any number of them: scores need not sum to 1, and a score
         above 0.5 means that the video probably has the label.
     fusion: scores of clips by trainer -> scores by video; `fuse` calls it.
 

@@ -252,7 +252,7 @@ def classify(
 
 
 def find(videos: Iterable[str], stores: Stores, suffixes: frozenset[str] = VIDEO_SUFFIXES) -> list[VideoRow]:
-    """A row for each file, as often as it is given; a row with an error for one that does not exist. A folder stands
+    """A row for each file, also for each repetition; the row has an error if the file does not exist. A folder stands
     for its files with these suffixes, sorted by name.
     """
     return [row for text in videos for row in _meant(text, stores, suffixes)]

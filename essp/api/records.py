@@ -119,7 +119,7 @@ class Records(Epochs):
         device: device of `Batch.frames`.
         memory: bytes for records (`"4GiB"`); with more, there are fewer and longer passes over the files.
         disk: bytes of a local disk that keeps records that were read (`"100GiB"`), for data sets in an object store:
-            later epochs, processes and trainings read only the others from the store. Default: none.
+            later epochs, processes and training runs read only the others from the store. Default: none.
         disk_folder: the folder that keeps them; processes and data sets may share it, and `disk` limits its total size.
             Default: `essp-records-` and the user id, in the folder for temporary files.
         version: default: the newest one.
@@ -203,7 +203,7 @@ class Records(Epochs):
         """The file from which a record was made: the path of its image below the source, followed by the part of an
         image or the frame of a video. Empty if the data set does not say. `record`: a number of `Batch.meta["record"]`.
 
-        For example, to look at or relabel the images with the highest loss:
+        For example, to inspect or relabel the images with the highest loss:
 
             for record in batch.meta["record"]:
                 print(loader.file(record))
@@ -361,7 +361,7 @@ class _Reading(NamedTuple):
 
     def close(self) -> None:
         """Idempotent."""
-        if self.pid == os.getpid():  # a fork has none of its threads
+        if self.pid == os.getpid():  # a fork does not have its threads
             self.feed.close()
             self.pool.shutdown(cancel_futures=True)
 

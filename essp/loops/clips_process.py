@@ -3,7 +3,7 @@
     the loop's process    launches the kernels of its network, and sends batches to the GPU
     the other process     runs the job, and prepares batches in shared memory (`clips_child.py`)
 
-A step of a network on a GPU takes some thousand short calls, each of which needs Python's interpreter. The threads that
+A step of a network on a GPU takes some thousand short calls, and each needs Python's interpreter. The threads that
 handle messages and clips need it, too, for hundreds of microseconds a clip: in one process, a large GPU that trained
 ResNet-50 was idle for a third of the time (`gpu_busy` of the benchmarks). From another process, a batch is one message.
 """

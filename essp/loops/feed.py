@@ -65,7 +65,7 @@ class Feed:
 
     def close(self) -> None:
         """Leave the job. Idempotent, from any thread."""
-        if self.pid != os.getpid():  # a fork has none of its threads
+        if self.pid != os.getpid():  # a fork does not have its threads
             return
         self._closed = True
         with self._closing:
