@@ -70,7 +70,7 @@ class Cifar10:
         self._samples = 1 + whole_number("max_samples", max_samples, 1)
         self.transforms = tuple(transform)
         self._replacement = replacement
-        self._seed = seed
+        self._seed = whole_number("seed", seed, 0)
         self._input = as_uri(str(input_data_folder))
         self._ir = as_uri(str(ir_folder)) if ir_folder is not None else f"{self._input.rstrip('/')}.records"
         self._stores = Stores(Settings().stores)

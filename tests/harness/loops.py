@@ -22,7 +22,7 @@ def loader(catalog: Path, **options: Any) -> essp.Loader:
 def in_groups(options: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments of a loader with one decoder, of which the options of `Sampling` and `Limits` may stand alone."""
     given = {"decoders": 1, **options}
-    groups = {"sampling": essp.Sampling, "limits": essp.Limits}
+    groups: dict[str, type[Any]] = {"sampling": essp.Sampling, "limits": essp.Limits}
     grouped = {
         argument: group(**{field.name: given.pop(field.name) for field in fields(group) if field.name in given})
         for argument, group in groups.items()
