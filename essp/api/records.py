@@ -137,16 +137,22 @@ class Records(Epochs):
         self._memory = bytes_of(memory)
         self._seed = sampling.seed
         self._uri = uri_of("uri", uri)
-        number = None if version is None else whole_number("version", version, 1)
-        room = _room_of(disk, disk_folder)
-        data_set = DataSet(Stores(Settings().stores).under(self._uri))
-        self._reader = RecordReader(data_set, number, room)
-        self._files = RecordNames(data_set, self._reader.version)
-        records = self._reader.version.records
         self._share = Share(self._ranks.rank, self._ranks.world_size)
-        if not self._share.size(records):
+        self._reading: _Reading | None = None
+        self._meter = Meter()
+        self._open(None if version is None else whole_number("version", version, 1), _room_of(disk, disk_folder))
+        sample = min(self._reader.version.records, sampling.sample_size or _SAMPLE)
+        self._sample_size = sample if sampling.replacement else 0
+        self._refuse_empty_epochs()
+
+    def _open(self, version: int | None, room: Room | None) -> None:
+        """Read the tables. Raises `ConfigError` if ranks or `size` do not fit the data set."""
+        data_set = DataSet(Stores(Settings().stores).under(self._uri))
+        self._reader = RecordReader(data_set, version, room)
+        self._files = RecordNames(data_set, self._reader.version)
+        if not self._clips:
             raise ConfigError(
-                f"{self._uri} has {records} records, too few for {self._ranks.world_size} ranks",
+                f"{self._uri} has {self._reader.version.records} records, too few for {self._ranks.world_size} ranks",
                 field="world_size",
                 code="range",
             )
@@ -156,13 +162,9 @@ class Records(Epochs):
                 field="size",
                 code="missing",
             )
-        self._sample_size = min(records, sampling.sample_size or _SAMPLE) if sampling.replacement else 0
         self._labels = self._reader.table["label"].astype(np.int64)
         self._keys = self._reader.table["key"].copy()
-        self._names = np.array([*self._reader.classes, None], object)  # -1: it has no label
-        self._reading: _Reading | None = None
-        self._meter = Meter()
-        self._refuse_empty_epochs()
+        self._names = np.array([*self._reader.classes, None], object)  # None is the name of label -1
 
     def share(self, *, processes: int, memory: int | str = "64MiB") -> SharedRecords:
         """This loader, shared by several processes of this machine: each batch goes to one of them. Linux only.
