@@ -106,6 +106,13 @@ def test_the_test_split_is_the_same_whatever_is_set_aside_of_the_training_videos
     assert shown[0] == shown[1] != []
 
 
+def test_uniform_sampling_shows_each_video_once_an_epoch(catalog: Path) -> None:
+    videos = [row.id for row in essp.open_catalog(catalog).rows if row.split == "train"]
+    with loader(catalog, validation_fraction=0, kind="uniform", clips_per_epoch=None) as clips:
+        shown = [[video for batch in clips for video in batch.meta["video"]] for _ in range(2)]
+    assert shown == [sorted(videos)] * 2
+
+
 def test_every_place_comes_once(catalog: Path) -> None:
     """Also to a loop that is left and goes on from its state."""
     options: dict[str, Any] = {"kind": "exhaustive", "step": 5, "clips_per_visit": 2, "clips_per_epoch": None}
