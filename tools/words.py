@@ -29,6 +29,8 @@ SCOPE = (
     "docs/**/*.ipynb",
     "docs/examples/*.py",
     "docs/examples/*.yaml",
+    "essp/api/*.py",
+    "essp/loops/*.py",
     "essp*/**/*.md",
     "services/**/*.md",
     "services/essp_master/page/*.html",

@@ -23,8 +23,9 @@ def main() -> None:
 
     accelerator = Accelerator()
     clips = {"catalog": options.catalog, "clip": essp.Clip(8, 2, options.size), "batch_size": 8}
+    sampling = essp.Sampling(kind="pooled", clips_per_visit=4)
     # The loader itself, not in a DataLoader: it yields this rank's share, on its device, unchanged.
-    loader = essp.Loader(**clips, clips_per_visit=4, drop_last=True, device=accelerator.device)
+    loader = essp.Loader(**clips, sampling=sampling, drop_last=True, device=accelerator.device)
     validation = essp.Loader(**clips, split="validation", device=accelerator.device)
     network = mc3_18(num_classes=len(loader.classes))
     optimizer = torch.optim.SGD(network.parameters(), 0.01, momentum=0.9)

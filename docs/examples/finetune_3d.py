@@ -46,8 +46,9 @@ def main() -> None:
     first = not several or distributed.get_rank() == 0
 
     clip = essp.Clip(frames=options.frames, stride=2, size=options.size)
+    sampling = essp.Sampling(kind="pooled", clips_per_visit=4)
     loader = essp.Loader(
-        options.catalog, clip=clip, batch_size=options.batch_size, clips_per_visit=4, drop_last=True, device=device
+        options.catalog, clip=clip, batch_size=options.batch_size, sampling=sampling, drop_last=True, device=device
     )
     validation = essp.Loader(options.catalog, split="validation", clip=clip, batch_size=options.batch_size)
 

@@ -50,7 +50,8 @@ if __name__ == "__main__":
     classes = essp.open_catalog(options.catalog).classes
     model = AutoModelForVideoClassification.from_pretrained(options.model, num_labels=len(classes))
     clip = essp.Clip(frames=model.config.num_frames, stride=4, size=model.config.image_size)
-    clips = essp.Loader(options.catalog, clip=clip, batch_size=8, clips_per_visit=4, drop_last=True).map(inputs)
+    sampling = essp.Sampling(kind="pooled", clips_per_visit=4)
+    clips = essp.Loader(options.catalog, clip=clip, batch_size=8, sampling=sampling, drop_last=True).map(inputs)
     validation = essp.Loader(options.catalog, split="validation", clip=clip, batch_size=8).map(inputs)
     if checkpoint := get_last_checkpoint("hugging-face") if Path("hugging-face").exists() else None:
         clips.load_state_dict(torch.load(f"{checkpoint}/loader.pt"))

@@ -23,7 +23,9 @@ def main() -> None:
     options = parser.parse_args()
 
     clip = essp.Clip(frames=4, stride=4, size=options.size)
-    loader = essp.Loader(options.catalog, clip=clip, batch_size=16, clips_per_visit=4)
+    loader = essp.Loader(
+        options.catalog, clip=clip, batch_size=16, sampling=essp.Sampling(kind="pooled", clips_per_visit=4)
+    )
     validation = essp.Loader(options.catalog, split="validation", clip=clip, batch_size=16)
     backbone = mobilenet_v3_small().features.eval()  # without pretrained weights; load your own
 

@@ -19,7 +19,8 @@ class Clips(lightning.LightningDataModule):
         self.options = {"catalog": catalog, "clip": clip, "batch_size": batch_size}
 
     def train_dataloader(self) -> essp.Loader:  # created here: now torch knows the rank and the number of ranks
-        return essp.Loader(**self.options, clips_per_visit=4, drop_last=True)
+        sampling = essp.Sampling(kind="pooled", clips_per_visit=4)
+        return essp.Loader(**self.options, sampling=sampling, drop_last=True)
 
     def val_dataloader(self) -> essp.Loader:
         return essp.Loader(**self.options, split="validation")

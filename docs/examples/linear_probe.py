@@ -33,7 +33,8 @@ def main() -> None:
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     clips = {"catalog": options.catalog, "clip": essp.Clip(frames=8, stride=4, size=options.size), "batch_size": 16}
-    train = essp.Loader(**clips, clips_per_epoch=options.clips, clips_per_visit=4, device=device)
+    sampling = essp.Sampling(kind="pooled", clips_per_visit=4, clips_per_epoch=options.clips)
+    train = essp.Loader(**clips, sampling=sampling, device=device)
     validation = essp.Loader(**clips, split="validation", device=device)
     backbone = mobilenet_v3_small().features.to(device).eval()  # weights="DEFAULT" for ImageNet weights
     rows, labels = described(train, backbone, device)

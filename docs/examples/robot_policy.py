@@ -48,8 +48,8 @@ def main() -> None:
     arguments: dict[str, Any] = {
         "clip": essp.Clip(frames=1, size=options.size),
         "batch_size": options.batch_size,
-        "step": 1,  # each frame once per epoch
-        "clips_per_visit": 32,  # decoded in one pass, mixed with those of other episodes
+        # Each frame once per epoch; 32 frames are decoded in one pass, and mixed with those of other episodes.
+        "sampling": essp.Sampling(kind="exhaustive", clips_per_visit=32),
         "validation_fraction": 0,
         "delta_timestamps": {"action": [step / fps for step in range(options.horizon)], "observation.state": [0.0]},
         "device": device,
