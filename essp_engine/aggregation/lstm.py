@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
@@ -47,12 +48,10 @@ def fitted_lstm(
     The loss is not convex: what is found depends on the first weights, which the sizes alone decide.
     """
     network = _first(sequences[0].shape[1], cells, classes)
+    truth, parts = torch.from_numpy(labels).long(), range(0, len(sequences), _AT_ONCE)
     batches = [
-        (
-            _packed(sequences[begin : begin + _AT_ONCE], torch.float32),
-            torch.from_numpy(labels[begin : begin + _AT_ONCE]),
-        )
-        for begin in range(0, len(sequences), _AT_ONCE)
+        (_packed(sequences[begin : begin + _AT_ONCE], torch.float32), truth[begin : begin + _AT_ONCE])
+        for begin in parts
     ]
     weights = [parameter for name, parameter in network.named_parameters() if "weight" in name]
     optimizer = torch.optim.LBFGS(network.parameters(), max_iter=steps, line_search_fn="strong_wolfe")
@@ -61,13 +60,14 @@ def fitted_lstm(
         optimizer.zero_grad()
         total = penalty / 2 * torch.stack([own.square().sum() for own in weights]).sum()
         total.backward()
-        for clips, truth in batches:
-            own = nn.functional.cross_entropy(network(clips), truth.long(), reduction="sum") / len(labels)
+        for clips, classes_of_clips in batches:
+            own = nn.functional.cross_entropy(network(clips), classes_of_clips, reduction="sum") / len(labels)
             own.backward()
             total = total + own.detach()
         return total.detach()
 
-    optimizer.step(loss)
+    with threadpool_limits(1):  # several add up in another order, and from there on another way leads down
+        optimizer.step(loss)
     return {name: array.double().numpy() for name, array in network.state_dict().items()}
 
 
