@@ -124,7 +124,7 @@ class Clip:
         try:
             ClipSpec.model_validate(section)
         except ValidationError as error:
-            raise ConfigError("; ".join(f"clip.{problem}" for problem in problems(error, ClipSpec))) from error
+            raise ConfigError.together([each.within("clip") for each in problems(error, ClipSpec)]) from error
         return section
 
 

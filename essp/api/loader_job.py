@@ -103,7 +103,7 @@ def _spec_of(document: Mapping[str, Any], words: Mapping[str, str]) -> JobSpec:
         try:
             return JobSpec.model_validate(plain(document))
         except ValidationError as error:
-            raise ConfigError("; ".join(problems(error, JobSpec))) from error
+            raise ConfigError.together(problems(error, JobSpec)) from error
 
 
 def data_of_split(name: str, validation_fraction: float) -> dict[str, Any]:

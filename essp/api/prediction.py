@@ -274,7 +274,7 @@ def job_of(model: FusedModel, model_uri: str, output: str, look: Look = AS_IN_TR
     try:
         return JobSpec.model_validate(document)
     except ValidationError as error:
-        raise ConfigError("; ".join(problems(error, JobSpec))) from error
+        raise ConfigError.together(problems(error, JobSpec)) from error
 
 
 def _meant(text: str, stores: Stores, suffixes: frozenset[str]) -> list[VideoRow]:

@@ -15,7 +15,7 @@ from essp_common.job.spec import JobSpec
 Epochs = Annotated[
     int | None,
     typer.Option(
-        help="Train this many epochs, whatever the job file says; a job that has ended goes on if they are more.",
+        help="Epochs to train, instead of the number in the job file; a completed job continues if there are more.",
         min=1,
         max=MOST_EPOCHS,
     ),
@@ -31,5 +31,5 @@ def load_job(path: Path, epochs: int | None = None) -> JobSpec:
     if epochs is None:
         return spec
     if not spec.trainers:
-        raise ConfigError(f"--epochs: {path} has no trainers")
+        raise ConfigError(f"{path} has no trainers", field="--epochs", code="conflict")
     return spec.model_copy(update={"epochs": epochs})

@@ -118,7 +118,7 @@ def _seconds(text: str) -> float:
     try:
         return float(text.removesuffix("s"))
     except ValueError as error:
-        raise ConfigError(f"--every {text}: give seconds, as in 0.5s") from error
+        raise ConfigError(f"{text}: give seconds, as in 0.5s", field="--every", code="type") from error
 
 
 def _progress(status: JobStatus, videos: int) -> str:

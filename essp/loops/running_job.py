@@ -163,12 +163,16 @@ class ClusterJob:
             command = self.control.wait(name, _FIND_S)
             if command is None:
                 others = suggested(name, self.control.jobs(), "jobs of this bus: ")
-                raise ConfigError(f"job: no master has started a job {name!r} on {settings.bus}; {others}")
+                raise ConfigError(
+                    f"no master has started a job {name!r} on {settings.bus}; {others}", field="job", code="not_found"
+                )
             whole = completed(command, self.adapters.stores)
             self.spec = stored_spec(whole.snapshot.spec_json, f"job {name}")
             if not self.spec.consumers:
                 raise ConfigError(
-                    f"job: {name} has no `consumers`, so no loop can take part in it; add them to its file"
+                    f"{name} has no `consumers`, so no loop can take part in it; add them to its file",
+                    field="job",
+                    code="unsupported",
                 )
             self.phases: Sequence[PhasePlan] = tuple(whole.snapshot.phases)
             self.check()

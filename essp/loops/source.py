@@ -96,8 +96,10 @@ class OwnSource:
             free = next((name for name in self.spec.consumers if name not in self._loops), None)
             if free is None:
                 raise ConfigError(
-                    f"loops: {len(self.spec.consumers)} share the clips already, and no more may; give the first one "
-                    f"loops={len(self.spec.consumers) + 1} or more"
+                    f"{len(self.spec.consumers)} share the clips already, and no more may; give the first one "
+                    f"loops={len(self.spec.consumers) + 1} or more",
+                    field="loops",
+                    code="range",
                 )
             self._loops[free] = loop
             finalize(loop, _in_a_thread, self.leave, free).atexit = False
@@ -210,7 +212,9 @@ class ClusterSource:
             [consumer] = names
         if consumer not in names:
             raise ConfigError(
-                f"consumer: {self._name} has no consumer {consumer!r}; {suggested(consumer or '', names)}"
+                f"{self._name} has no consumer {consumer!r}; {suggested(consumer or '', names)}",
+                field="consumer",
+                code="unknown",
             )
         return consumer
 

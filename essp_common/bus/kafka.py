@@ -74,7 +74,8 @@ class KafkaBus:
             if present.get(topic, count) != count:
                 raise ConfigError(
                     f"topic {topic} has {present[topic]} partitions and ESSP needs {count}; "
-                    "add partitions or delete the topic"
+                    "add partitions or delete the topic",
+                    code="conflict",
                 )
 
     def publish(self, topic: str, key: bytes, value: bytes, partition: int | None = None) -> None:

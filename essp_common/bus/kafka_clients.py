@@ -131,10 +131,11 @@ def mapped(action: str) -> Iterator[None]:
     except kafka_errors.InvalidSessionTimeoutError as error:
         raise ConfigError(
             f"{action}: the broker does not take ESSP_BUS's session_timeout_ms; set it to between the broker's "
-            "group.min.session.timeout.ms and group.max.session.timeout.ms (6000 and 1800000 by default)"
+            "group.min.session.timeout.ms and group.max.session.timeout.ms (6000 and 1800000 by default)",
+            code="range",
         ) from error
     except _MISCONFIGURED as error:
-        raise ConfigError(f"{action}: {type(error).__name__}: {error}; check ESSP_BUS") from error
+        raise ConfigError(f"{action}: {type(error).__name__}: {error}; check ESSP_BUS", code="refused") from error
     except (kafka_errors.KafkaError, OSError) as error:
         denied = denial(action, error)
         raise denied or FlowUnavailable(f"{action}: {_said(error)}") from error

@@ -67,9 +67,13 @@ class KafkaOptions:
         try:
             parts = urlsplit(checked_address(url))
         except ValueError as error:
-            raise ConfigError(f"{where}: {error}") from None
+            raise ConfigError(f"{where}: {error}", code="unreadable") from None
         if "@" in parts.netloc:
-            raise ConfigError("the bus URL holds no user and password; set ESSP_BUS_USER and ESSP_BUS_PASSWORD")
+            raise ConfigError(
+                "the bus URL holds no user and password; set ESSP_BUS_USER and ESSP_BUS_PASSWORD",
+                field="ESSP_BUS",
+                code="conflict",
+            )
         servers = tuple(server for server in parts.netloc.split(",") if server)
         if not servers or parts.path not in ("", "/"):
             raise ConfigError(f"{where}: {_EXAMPLE}")
@@ -77,11 +81,13 @@ class KafkaOptions:
         options: dict[str, Any] = {}
         for name, value in parse_qsl(parts.query, keep_blank_values=True):
             if name not in known:
-                raise ConfigError(f"{where}: {_named(name)} is not an option; there are {sorted(known)}")
+                raise ConfigError(
+                    f"{where}: {_named(name)} is not an option; there are {sorted(known)}", code="unknown"
+                )
             if not value:
-                raise ConfigError(f"{where}: {name} has no value")
+                raise ConfigError(f"{where}: {name} has no value", code="missing")
             if known[name] == "int" and not _MILLISECONDS.fullmatch(value):
-                raise ConfigError(f"{where}: {name} is not a number of milliseconds")
+                raise ConfigError(f"{where}: {name} is not a number of milliseconds", code="type")
             options[name] = int(value) if known[name] == "int" else value
         found = cls(servers, **options, tls=parts.scheme == "kafka+ssl", login=login)
         found._check(where)
@@ -120,22 +126,30 @@ class KafkaOptions:
     def _check(self, where: str) -> None:
         files = {name: path for name in _FILES if (path := getattr(self, name))}
         if files and not self.tls:
-            raise ConfigError(f"{where}: {', '.join(files)} are for TLS; write kafka+ssl://")
+            raise ConfigError(f"{where}: {', '.join(files)} are for TLS; write kafka+ssl://", code="conflict")
         if bool(self.cert) != bool(self.key):
-            raise ConfigError(f"{where}: cert and key belong together")
+            raise ConfigError(f"{where}: cert and key belong together", code="missing")
         for name, path in files.items():
             if not os.access(path, os.R_OK):
-                raise ConfigError(f"{where}: {name}: {path} cannot be read")
+                raise ConfigError(f"{where}: {name}: {path} cannot be read", code="unreadable")
         if self.sasl and self.sasl not in _MECHANISMS:
-            raise ConfigError(f"{where}: sasl={self.sasl} is not known; there are {', '.join(_MECHANISMS)}")
+            raise ConfigError(
+                f"{where}: sasl={self.sasl} is not known; there are {', '.join(_MECHANISMS)}", code="unknown"
+            )
         if self.password_file and not self.sasl:
-            raise ConfigError(f"{where}: password_file is set; say how to log in, as in ?sasl=SCRAM-SHA-512")
+            raise ConfigError(
+                f"{where}: password_file is set; say how to log in, as in ?sasl=SCRAM-SHA-512", code="missing"
+            )
         if self.password_file and self.login.password:
-            raise ConfigError(f"{where}: leave out password_file, or ESSP_BUS_PASSWORD")
+            raise ConfigError(f"{where}: leave out password_file, or ESSP_BUS_PASSWORD", code="conflict")
         if self.sasl and not (self.login.user and self.password()):
-            raise ConfigError(f"{where}: sasl needs ESSP_BUS_USER, and ESSP_BUS_PASSWORD or password_file")
+            raise ConfigError(
+                f"{where}: sasl needs ESSP_BUS_USER, and ESSP_BUS_PASSWORD or password_file", code="missing"
+            )
         if self.login.user and not self.sasl:
-            raise ConfigError(f"{where}: ESSP_BUS_USER is set; say how to log in, as in ?sasl=SCRAM-SHA-512")
+            raise ConfigError(
+                f"{where}: ESSP_BUS_USER is set; say how to log in, as in ?sasl=SCRAM-SHA-512", code="missing"
+            )
 
 
 def _named(option: str) -> str:

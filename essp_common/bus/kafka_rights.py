@@ -40,7 +40,7 @@ class Rights:
                 raise
             self.denied(error)
             if start not in self._begun:
-                raise ConfigError(str(error)) from error.__cause__
+                raise ConfigError(str(error), code="refused") from error.__cause__
             raise
 
     @contextmanager

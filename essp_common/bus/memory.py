@@ -100,7 +100,7 @@ class MemoryBus:
             for topic, count in partitions.items():
                 present = self._topics.setdefault(topic, [_Log() for _ in range(count)])
                 if len(present) != count:
-                    raise ConfigError(f"topic {topic} has {len(present)} partitions, not {count}")
+                    raise ConfigError(f"topic {topic} has {len(present)} partitions, not {count}", code="conflict")
 
     def publish(self, topic: str, key: bytes, value: bytes, partition: int | None = None) -> None:
         check_size(topic, key, value)

@@ -60,7 +60,9 @@ class MemoryCache:
         try:
             limit_bytes = parse_bytes(size)
         except ValueError:  # its words have what may be the end of a password
-            raise ConfigError(f"cache URL {shown_address(url)!r}: bytes is no size, as 256MiB is one") from None
+            raise ConfigError(
+                f"cache URL {shown_address(url)!r}: bytes must be a size, as in bytes=256MiB", code="type"
+            ) from None
         if options or not isinstance(limit_bytes, int) or limit_bytes <= 0:
             raise ConfigError(
                 f"cache URL {shown_address(url)!r}: the only option is a positive size, as in memory://?bytes=256MiB"
@@ -74,7 +76,8 @@ class MemoryCache:
         if size_bytes > self._limit_bytes:
             raise ConfigError(
                 f"{key}: a value of {size_bytes} bytes can never fit into a cache of {self._limit_bytes}; "
-                "give the cache more (memory://?bytes=...) or make clips smaller"
+                "give the cache more (memory://?bytes=...) or make clips smaller",
+                code="range",
             )
         with self._lock:
             if not consumers:

@@ -101,7 +101,7 @@ class RedisCache:
                 clustered = isinstance(client, RedisCluster)
                 self._largest_bytes = min(_LARGEST_VALUE, *(_checked_limit(node, clustered) for node in self._nodes()))
         except _Denied as error:
-            raise ConfigError(str(error)) from error.__cause__
+            raise ConfigError(str(error), code="conflict") from error.__cause__
 
     @classmethod
     def from_url(cls, url: str) -> RedisCache:
@@ -116,10 +116,12 @@ class RedisCache:
             client = _cluster(plain, login) if parts.scheme.endswith("+cluster") else _single(plain, login)
         except RedisClusterException as error:
             if "Cluster mode is not enabled" in str(error):
-                raise ConfigError(f"{where} is no cluster; use {where.replace('+cluster', '')}") from error
+                raise ConfigError(
+                    f"{where} is not a cluster; use {where.replace('+cluster', '')}", code="unsupported"
+                ) from error
             refusal = refusal_of(error)
             if refusal is not None and refusal.denied:
-                raise ConfigError(f"{where}{refusal.words}") from error
+                raise ConfigError(f"{where}{refusal.words}", code="refused") from error
             raise FlowUnavailable(f"{where}: {advised(str(error))}") from error
         except ValueError as error:
             # Not the library's words: they quote options and what it took for a database.
@@ -133,7 +135,8 @@ class RedisCache:
         if view.nbytes > self._largest_bytes:
             raise ConfigError(
                 f"{key}: a value of {view.nbytes} bytes can never fit, {self._where} takes {self._largest_bytes}; "
-                "raise its maxmemory, choose codec jpeg, or make clips smaller"
+                "raise its maxmemory, choose codec jpeg, or make clips smaller",
+                code="range",
             )
         with self._errors("put"):
             if consumers:
@@ -350,7 +353,7 @@ def _checked_limit(node: redis.Redis, clustered: bool) -> int:
     if info.get("cluster_enabled") and not clustered:
         problems.append(f"{_address(node)}: it is a node of a cluster: use redis+cluster://")
     if problems:
-        raise ConfigError("Redis at " + "; ".join(problems))
+        raise ConfigError("Redis at " + "; ".join(problems), code="conflict")
     return int(info["maxmemory"])
 
 

@@ -74,7 +74,9 @@ class SharedMemoryCache:
                 f"cache {shown_address(f'shm://{name}')}: a name has up to 64 letters, digits, '-', '_' and '.'; shm://clips"
             )
         if not parent.is_dir():
-            raise ConfigError(f"cache shm://{name}: there is no {parent} on this machine; use redis://")
+            raise ConfigError(
+                f"cache shm://{name}: there is no {parent} on this machine; use redis://", code="unsupported"
+            )
         self._url = f"shm://{name}"
         self._clock = clock
         self._folder = Folder(parent, name, limit_bytes)
@@ -90,7 +92,9 @@ class SharedMemoryCache:
         try:
             asked = parse_bytes(size) if "bytes=" in parts.query else None
         except ValueError:  # its words have what may be the end of a password
-            raise ConfigError(f"cache URL {shown_address(url)!r}: bytes is no size, as 256MiB is one") from None
+            raise ConfigError(
+                f"cache URL {shown_address(url)!r}: bytes must be a size, as in bytes=256MiB", code="type"
+            ) from None
         limit_bytes = asked if isinstance(asked, int) else None
         if options or limit_bytes != asked or (limit_bytes is not None and limit_bytes <= 0) or parts.path.strip("/"):
             raise ConfigError(
@@ -113,7 +117,8 @@ class SharedMemoryCache:
         if held(size) > self._folder.limit_bytes:
             raise ConfigError(
                 f"{key}: a value of {view.nbytes} bytes can never fit, {self._url} takes {self._folder.limit_bytes}; "
-                "give the cache more (shm://NAME?bytes=...), choose codec jpeg, or make clips smaller"
+                "give the cache more (shm://NAME?bytes=...), choose codec jpeg, or make clips smaller",
+                code="range",
             )
         file, temporary = self._folder.reserve(path, size, self._clear)
         try:
@@ -207,7 +212,9 @@ class SharedMemoryCache:
     def _path(self, key: str) -> str:
         name = quote(key, safe=":{}")
         if len(name) > _LONGEST_FILE_NAME:
-            raise ConfigError(f"{key}: too long a key for {self._url}; give the job and its streams shorter names")
+            raise ConfigError(
+                f"{key}: too long a key for {self._url}; give the job and its streams shorter names", code="range"
+            )
         return self._folder.values + name
 
     def _write(self, file: int, temporary: str, head: bytes, view: memoryview) -> None:

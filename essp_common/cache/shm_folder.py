@@ -323,7 +323,9 @@ class Folder:
     def _make_empty(self) -> None:
         """Make the contents anew; nobody else uses them. The state file comes last: where it is, the rest is whole."""
         if others := _strangers(self._root):
-            raise ConfigError(f"{self._root} has {others[0]} in it, which is not of a cache; name another cache")
+            raise ConfigError(
+                f"{self._root} has {others[0]} in it, which is not of a cache; name another cache", code="taken"
+            )
         Path(self._state_path).unlink(missing_ok=True)
         for folder in (self.values, self._writing, self._spare):
             shutil.rmtree(folder, ignore_errors=True)
@@ -333,7 +335,8 @@ class Folder:
         if limit_bytes > (there := room.f_blocks * room.f_frsize):
             raise ConfigError(
                 f"{self._url}: {self._root.parent} has {there} bytes in all, this cache is to have {limit_bytes}; "
-                "name a smaller size (?bytes=...), or make it larger (docker run --shm-size, mount -o remount,size=)"
+                "name a smaller size (?bytes=...), or make it larger (docker run --shm-size, mount -o remount,size=)",
+                code="range",
             )
         file = os.open(self._state_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -349,11 +352,14 @@ class Folder:
         finally:
             os.close(file)
         if state is None:
-            raise ConfigError(f"{self._url}: another release of ESSP uses {self._root}; stop it, or name another cache")
+            raise ConfigError(
+                f"{self._url}: another release of ESSP uses {self._root}; stop it, or name another cache", code="taken"
+            )
         if self._asked_bytes not in (None, state.limit_bytes):
             raise ConfigError(
                 f"{self._url} is in use with {state.limit_bytes} bytes, not {self._asked_bytes}; "
-                "give all processes the same ESSP_CACHE, or name another cache"
+                "give all processes the same ESSP_CACHE, or name another cache",
+                code="taken",
             )
         self.limit_bytes = state.limit_bytes
 
@@ -383,7 +389,9 @@ def _make_own(root: Path) -> None:
         root.mkdir(0o700)
     status = root.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
-        raise ConfigError(f"{root} is not a folder that this user alone may open; remove it, or name another cache")
+        raise ConfigError(
+            f"{root} is not a folder that this user alone may open; remove it, or name another cache", code="taken"
+        )
 
 
 def _check_linked(file: int) -> None:

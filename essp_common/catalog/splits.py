@@ -66,19 +66,25 @@ def splits_of(catalog: Catalog, data: DataSpec) -> Splits:
         return Splits(train, validation, test, carved=False)
     if not data.validation_fraction:
         raise ConfigError(
-            f"data.validation_fraction: is 0, and there is no validation split; give a share to set aside of split "
-            f"{train_name!r}, or name a split in data.validation"
+            f"is 0, and there is no validation split; give a share to set aside of split "
+            f"{train_name!r}, or name a split in data.validation",
+            field="data.validation_fraction",
+            code="missing",
         )
     held_out = _held_out(train.rows, data.validation_fraction)
     if not held_out.any() and data.records:
         raise ConfigError(
-            "data.records_validation: is not given, and no class has two records, of which one could be set aside; add "
-            "records, or name a data set to validate on"
+            "is not given, and no class has a second record that could be set aside; add "
+            "records, or name a data set to validate on",
+            field="data.records_validation",
+            code="missing",
         )
     if not held_out.any():
         raise ConfigError(
-            f"data.validation_fraction: no validation videos can be set aside, since no class of split {train_name!r} "
-            "has two files (of two groups, if it has groups); add videos, or name a split in data.validation"
+            f"no validation videos can be set aside, since no class of split {train_name!r} "
+            "has two files (of two groups, if it has groups); add videos, or name a split in data.validation",
+            field="data.validation_fraction",
+            code="empty",
         )
     left, aside = (catalog.view_of(train.rows.where(chosen)) for chosen in (~held_out, held_out))
     return Splits(left, aside, test, carved=True)
@@ -248,9 +254,13 @@ def _named(catalog: Catalog, name: str, field: str) -> CatalogView:
     if len(view):
         return view
     if name in catalog.splits:
-        raise ConfigError(f"{field}: no video of split {name!r} can be used; `essp catalog show --problems` says why")
+        raise ConfigError(
+            f"no video of split {name!r} can be used; `essp catalog show --problems` says why",
+            field=field,
+            code="empty",
+        )
     there = suggested(name, [split or "(none)" for split in catalog.splits])
-    raise ConfigError(f"{field}: the catalog has no split {name!r}; {there}")
+    raise ConfigError(f"the catalog has no split {name!r}; {there}", field=field, code="unknown")
 
 
 def _optional(catalog: Catalog, name: str | None, default: str | None, field: str) -> CatalogView | None:

@@ -74,7 +74,7 @@ class Archive:
 
     def put(self, key: str, data: bytes, *, if_absent: bool = False) -> NoReturn:
         """Refused."""
-        raise ConfigError(f"{self.uri(key)} lies in an archive, and nothing is written there")
+        raise ConfigError(f"{self.uri(key)} lies in an archive, and nothing is written there", code="unsupported")
 
     def put_file(self, key: str, path: str) -> NoReturn:
         """Refused."""
@@ -143,5 +143,5 @@ class _Part(io.RawIOBase):
 def _parts(key: str) -> tuple[str, int, int]:
     match = _KEY.fullmatch(key)
     if match is None:
-        raise NotFound(f"{key!r} is no member of an archive")
+        raise NotFound(f"{key!r} is not a member of an archive")
     return match[1], int(match[2]), int(match[3])

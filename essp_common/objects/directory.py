@@ -254,7 +254,7 @@ class DirectoryStore:
                 made = True
                 return open(temporary, "xb")
         if not made:  # as in /proc
-            raise ConfigError(f"the folder {folder} cannot be made; use another place")
+            raise ConfigError(f"the folder {folder} cannot be made; use another place", code="refused")
         raise Unavailable(f"{folder} is removed each time it is made; see which other program deletes it")
 
     def _tidy(self, folder: str, now_s: float) -> bool:
@@ -336,7 +336,7 @@ class DirectoryStore:
                 raise NotFound(f"there cannot be a file {where}: {error.strerror}") from error
             if error.errno in _NOT_ALLOWED:
                 raise ConfigError(
-                    f"{where}: {error.strerror}; give this process the right, or use another folder"
+                    f"{where}: {error.strerror}; give this process the right, or use another folder", code="refused"
                 ) from error
             if error.errno in _NO_ROOM:
                 raise StorageFull(f"{where}: {error.strerror}") from error

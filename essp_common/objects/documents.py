@@ -65,7 +65,7 @@ class CsvFile:
         self._names = [name.lower() for name in self.columns]
         twice = next((name for place, name in enumerate(self._names) if name and name in self._names[:place]), None)
         if twice is not None:
-            raise ConfigError(f"{uri}: column {twice!r} is there twice; keep one of them")
+            raise ConfigError(f"{uri}: column {twice!r} is there twice; keep one of them", code="conflict")
 
     def __iter__(self) -> Iterator[CsvRow]:
         count = len(self._names)
@@ -80,8 +80,10 @@ class CsvFile:
             yield from self._reader
         except csv.Error as error:
             raise ConfigError(
-                f"{self._uri} is no CSV file: line {self._reader.line_num}: {error}; a field that begins with a quote "
-                "ends with one, and a quote within it is written twice"
+                f"{self._uri} is not a CSV file: line {self._reader.line_num}: {error}; a field that begins with a "
+                "quote "
+                "ends with one, and a quote within it is written twice",
+                code="unreadable",
             ) from error
 
     def _too_long(self, fields: list[str]) -> str:

@@ -73,7 +73,7 @@ class FilesystemStore:
         except (ValueError, TypeError, OSError) as error:
             # Not the library's words: they may quote an option.
             refused = f"the file system does not take it ({type(error).__name__}); check its options"
-            raise ConfigError(f"store URL {shown_address(url)!r}: {refused}") from None
+            raise ConfigError(f"store URL {shown_address(url)!r}: {refused}", code="refused") from None
         authority, slash, folder = place.partition("/")
         return cls(
             Remade(lambda: opened()[0], files), scheme.lower(), f"{without_password(authority)}{slash}{folder}", root
@@ -98,7 +98,8 @@ class FilesystemStore:
         if self._web:
             raise ConfigError(
                 f"{self.uri('-').removesuffix('-')}: a web server cannot be listed; give a CSV file with a column "
-                "`path` of the addresses"
+                "`path` of the addresses",
+                code="unsupported",
             )
         folder = prefix.rpartition("/")[0]
         if folder and not is_key(folder):
@@ -126,15 +127,15 @@ class FilesystemStore:
 
     def put(self, key: str, data: bytes, *, if_absent: bool = False) -> NoReturn:
         """Refused."""
-        raise ConfigError(f"{self._shown(key)}: {self.unwritable()}")
+        raise ConfigError(f"{self._shown(key)}: {self.unwritable()}", code="unsupported")
 
     def put_file(self, key: str, path: str) -> NoReturn:
         """Refused."""
-        raise ConfigError(f"{self._shown(key)}: {self.unwritable()}")
+        raise ConfigError(f"{self._shown(key)}: {self.unwritable()}", code="unsupported")
 
     def delete(self, key: str) -> NoReturn:
         """Refused."""
-        raise ConfigError(f"{self._shown(key)}: {self.unwritable()}")
+        raise ConfigError(f"{self._shown(key)}: {self.unwritable()}", code="unsupported")
 
     def unwritable(self) -> str:
         """Always."""
@@ -216,7 +217,7 @@ def _mapped(error: Exception, where: str) -> EsspError:
     if code in (404, 410):
         return NotFound(f"there is no object {where}")
     if code in (401, 403) or isinstance(error, PermissionError):
-        return ConfigError(f"{what}; check the credentials, and that they may list and read there")
+        return ConfigError(f"{what}; check the credentials, and that they may list and read there", code="refused")
     if 400 <= code < 500 and code not in (408, 429):
         return PermanentError(what)
     return Unavailable(what)

@@ -59,7 +59,7 @@ def place_of(uri: str, video: bool = False) -> Place:
     if not colon or not _SCHEME.fullmatch(scheme):
         raise ConfigError(f"{_shown(uri)} is not a URI; write for example s3://bucket/folder or file:///data/folder")
     if len(uri) > _MOST_CHARACTERS:
-        raise ConfigError(f"{_shown(uri)} has {len(uri)} characters; a URI may have {_MOST_CHARACTERS}")
+        raise ConfigError(f"{_shown(uri)} has {len(uri)} characters; a URI may have {_MOST_CHARACTERS}", code="range")
     if not video and (problem := _unplain(rest)):
         raise ConfigError(f"{_shown(shown_address(uri))} {problem}")
     authority, *parts = rest.removesuffix("/").split("/")

@@ -119,7 +119,7 @@ class Settings(BaseSettings):
             super().__init__(**values)
         except SettingsError as error:
             how = "a list is JSON, or its entries with commas between them, as in ESSP_STORES=file:///data,s3://bucket"
-            raise ConfigError(f"{error}: {how}") from None
+            raise ConfigError(f"{error}: {how}", code="unreadable") from None
         except ValidationError as error:
             # Not the values, nor the error itself, which has them: one may be a token.
             wrong = [f"ESSP_{'_'.join(map(str, e['loc'])).upper()}: {requirement(e)}" for e in error.errors()]

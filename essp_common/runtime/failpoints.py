@@ -72,7 +72,7 @@ class Failpoints:
             name, _, rest = item.partition(":")
             nth, _, action = rest.partition(":")
             if not nth.isdigit() or int(nth) < 1 or action not in ACTIONS:
-                raise ConfigError(f"{VARIABLE}: {item!r} is not name:nth:action; actions: {', '.join(ACTIONS)}")
+                raise ConfigError(f"{item!r} is not name:nth:action; actions: {', '.join(ACTIONS)}", field=VARIABLE)
             self._armed.setdefault(name, []).append((int(nth), action))
 
     def hit(self, name: str) -> None:

@@ -35,7 +35,7 @@ def secret_in(path: str, setting: str) -> str:
         secret = Path(path).read_text(encoding="utf-8").rstrip("\r\n")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise ConfigError(f"{setting}: {path} cannot be read: {reason}") from error
+        raise ConfigError(f"{path} cannot be read: {reason}", field=setting, code="unreadable") from error
     if not secret:
-        raise ConfigError(f"{setting}: {path} is empty; write the secret into it")
+        raise ConfigError(f"{path} is empty; write the secret into it", field=setting, code="empty")
     return secret

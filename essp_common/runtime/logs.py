@@ -95,7 +95,9 @@ def set_up(level: str, style: LogFormat, worker: str, pool: str = "", about: _Ab
     """
     number = logging.getLevelNamesMapping().get(level.upper())
     if number is None:
-        raise ConfigError(f"log_level {level!r} is not a level; use DEBUG, INFO, WARNING or ERROR")
+        raise ConfigError(
+            f"{level!r} is not a level; use DEBUG, INFO, WARNING or ERROR", field="log_level", code="unknown"
+        )
     if style == "auto":
         style = "text" if not pool or sys.stderr.isatty() or sys.stdout.isatty() else "json"
     who = {"pool": pool, "worker": worker, **(about or {})}

@@ -49,7 +49,9 @@ def serve(service: Service, settings: Settings, troubles: Callable[[], Troubles]
     if settings.bus.startswith("memory:"):
         raise ConfigError(
             f"{service.name}: ESSP_BUS is memory://, which no other process can reach; set ESSP_BUS, ESSP_CACHE and "
-            "ESSP_STORES (`essp servers up` prints them), or use `essp run`, which needs no other process"
+            "ESSP_STORES (`essp servers up` prints them), or use `essp run`, which needs no other process",
+            field="ESSP_BUS",
+            code="conflict",
         )
     if settings.supervised:
         guarded("essp-supervised", _wait_for_parent, _leave).start()

@@ -37,7 +37,8 @@ class Extractor:
         """Join the group of these features. Raises `ConfigError` for a named one that does not load, and for rgb."""
         if "rgb" in settings.features:
             raise ConfigError(
-                "rgb is the clip itself, which its trainers read; leave it out of --feature and ESSP_FEATURES"
+                "rgb is the clip itself, which its trainers read; leave it out of --feature and ESSP_FEATURES",
+                code="conflict",
             )
         features = settings.features or _loadable()
         for feature in features:

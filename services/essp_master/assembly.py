@@ -188,7 +188,7 @@ def kubernetes_api() -> ApiClient:
     try:
         config.load_config()
     except config.ConfigException as error:
-        raise ConfigError(f"no Kubernetes cluster is configured: {error}") from error
+        raise ConfigError(f"no Kubernetes cluster is configured: {error}", code="missing") from error
     return client.ApiClient()
 
 

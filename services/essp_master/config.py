@@ -145,7 +145,9 @@ class MasterSettings(Settings):
         secret = self.api_token.get_secret_value()
         if self.api_token_file:
             if secret:
-                raise ConfigError("ESSP_API_TOKEN and ESSP_API_TOKEN_FILE exclude each other; set one of them")
+                raise ConfigError(
+                    "ESSP_API_TOKEN and ESSP_API_TOKEN_FILE exclude each other; set one of them", code="conflict"
+                )
             secret = secret_in(self.api_token_file, "ESSP_API_TOKEN_FILE")
         if not secret:
             return self.api_tokens

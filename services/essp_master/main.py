@@ -29,7 +29,7 @@ def own_command() -> tuple[str, ...]:
 
 
 def main(
-    host: Annotated[str, typer.Option(help="Address to listen on; `::`: all, also those of IPv4.")] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="Address to listen on; `::`: all, including IPv4.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port of the REST API.", min=0, max=65535)] = 8080,
 ) -> None:
     """Issue seeds, account for them, serve the REST API. Settings come from the environment (ESSP_BUS, ...)."""
@@ -37,7 +37,8 @@ def main(
     if not settings.tokens() and not settings.api_open:
         raise ConfigError(
             "the API needs a token: set ESSP_API_TOKEN to a secret that callers show (`essp token` makes one), "
-            "ESSP_API_TOKEN_FILE to a file with one, or ESSP_API_OPEN=true where only trusted people reach it"
+            "ESSP_API_TOKEN_FILE to a file with one, or ESSP_API_OPEN=true where only trusted people reach it",
+            code="missing",
         )
     collect_rarely(GARBAGE)
     worker = worker_name(settings)

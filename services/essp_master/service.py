@@ -303,8 +303,10 @@ class Master:
         folders = self._settings.teams[team].outputs if team in self._settings.teams else ()
         if folders and not any(place_of(spec.output).below(place_of(folder)) for folder in folders):
             raise ConfigError(
-                f"output: jobs of team {team} write below {' or '.join(folders)}; choose an output there, as in "
-                f"{folders[0].rstrip('/')}/{spec.name}"
+                f"jobs of team {team} write below {' or '.join(folders)}; choose an output there, as in "
+                f"{folders[0].rstrip('/')}/{spec.name}",
+                field="output",
+                code="refused",
             )
 
     def pause(self, name: str) -> JobStatus:
@@ -376,9 +378,9 @@ class Master:
             return self._jobs[name]
         remedy = "start it again, and change it while it runs"
         if EPOCHS in fields:
-            remedy = "start it again with more (--epochs), and it goes on"
+            remedy = "start it again with more (--epochs) to continue"
         elif any(field.endswith(".stream") for field in fields):
-            remedy = "start it again with this trainer in its file, and it goes on"
+            remedy = "start it again with this trainer in its file to continue"
         raise Conflict(f"job {name} is {(ended or self._jobs[name]).state}; {remedy}")
 
     def jobs(self) -> list[JobSummary]:
@@ -481,7 +483,7 @@ class Master:
             ended = self._jobs.past(name)
             state = (ended or self._jobs[name]).state
             if state.ended and wanted is JobState.RUNNING:
-                raise Conflict(f"job {name} is {state}; start it again in place of resuming it")
+                raise Conflict(f"job {name} is {state}; start it again instead of resuming it")
             if ended is not None:
                 change(name, state, wanted)
                 return ended
@@ -506,7 +508,9 @@ def build(
     """A master over these adapters; with `recovers` it takes over the jobs of the previous one."""
     if settings.bus == "memory://" and recovers:
         raise ConfigError(
-            "ESSP_BUS is memory://, which no other process can reach; set it to kafka://host:port, or use `essp run`"
+            "is memory://, which no other process can reach; set it to kafka://host:port, or use `essp run`",
+            field="ESSP_BUS",
+            code="conflict",
         )
     trackers: list[Tracker] = [TensorBoard(Path(settings.tensorboard))] if settings.tensorboard else []
     trackers += [MLflow(settings.mlflow)] if settings.mlflow else []

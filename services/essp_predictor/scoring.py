@@ -83,7 +83,9 @@ class StreamScorer:
         try:
             classifier = built(member.model, self._code)
         except ConfigError as error:
-            raise ConfigError(f"the predictor cannot make the network of trainer {member.trainer}: {error}") from error
+            raise ConfigError(
+                f"the predictor cannot make the network of trainer {member.trainer}: {error}", code="unreadable"
+            ) from error
         load_member(classifier, store, member)
         return classifier.to(self._device).eval()
 

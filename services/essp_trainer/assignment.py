@@ -54,7 +54,8 @@ class Assignment:
         if trainer not in spec.trainers:
             known = suggested(trainer, spec.trainers, "it has: ")
             raise ConfigError(
-                f"job {command.job} has no trainer {trainer!r}; {known}. `essp job set` gives it one more while it runs"
+                f"job {command.job} has no trainer {trainer!r}; {known}. `essp job set` adds one while the job runs",
+                code="unknown",
             )
         training = spec.trainers[trainer]
         return cls(
@@ -172,7 +173,10 @@ class Assignment:
 
 def _layout(snapshot: JobSnapshot, stream: str) -> FeatureLayout:
     if stream not in snapshot.layouts:
-        raise ConfigError(f"the snapshot of the job does not say how to read stream {stream!r}; start the job again")
+        raise ConfigError(
+            f"the snapshot of the job does not say how to read stream {stream!r}; start the job again",
+            code="unreadable",
+        )
     return FeatureLayout.model_validate_json(snapshot.layouts[stream])
 
 

@@ -71,12 +71,14 @@ class Learner:
         if self._assignment.clips_before(manifest.position) != manifest.step:
             raise ConfigError(
                 f"{self._checkpoint_store.uri(manifest)} was made with phases of other lengths: the catalog or "
-                f"its splits have changed since; set `output` to a new folder, or build the catalog as it was"
+                f"its splits have changed since; set `output` to a new folder, or build the catalog as it was",
+                code="conflict",
             )
         if manifest.model.classes != self._assignment.classes:
             raise ConfigError(
                 f"{self._checkpoint_store.uri(manifest)} was made for other classes than the catalog now has "
-                f"({', '.join(manifest.model.classes)}); set `output` to a new folder, or build the catalog as it was"
+                f"({', '.join(manifest.model.classes)}); set `output` to a new folder, or build the catalog as it was",
+                code="conflict",
             )
         self.rates.restore(manifest.changes)
         self._make(manifest.model)

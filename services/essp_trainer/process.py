@@ -21,11 +21,13 @@ def supervise(job: str, trainer: str, count: int, settings: TrainerSettings, ren
     """Start `count` ranks on this machine and restart them when one dies. Returns the exit code."""
     if rendezvous.world_size > 1:
         raise ConfigError(
-            "--ranks starts ranks, but WORLD_SIZE says that this process is one already; give only one of the two"
+            "--ranks starts ranks, but WORLD_SIZE says that this process is one already; give only one of the two",
+            code="conflict",
         )
     if settings.bus.startswith("memory:"):
         raise ConfigError(
-            "--ranks starts several processes, which cannot share memory://; set ESSP_BUS, ESSP_CACHE and ESSP_STORES"
+            "--ranks starts several processes, which cannot share memory://; set ESSP_BUS, ESSP_CACHE and ESSP_STORES",
+            code="conflict",
         )
     without_metrics = settings.model_copy(update={"metrics_port": 0})  # each rank has a port of its own
     command = module_command("essp_trainer.main", "--job", job, "--trainer", trainer)

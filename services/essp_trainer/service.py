@@ -208,7 +208,7 @@ class Trainer:
             self._adapters.bus.publish(topics.PROGRESS, command.job.encode(), left.SerializeToString())
             self._adapters.bus.flush()
         except TransientError as error:
-            log.warning("%s: it is told again that it has left: %s", self.name, error)
+            log.warning("%s: reporting again that it has left: %s", self.name, error)
             return
         self._left = command.fence
 
@@ -228,7 +228,7 @@ class Trainer:
         job, known = self._config.job, self._control.jobs()
         started = f"start it with `essp job start`, or end this process; it has waited for {waited_s:.0f} s"
         if job in known and ends_for_next(known[job]):
-            return f"job {job} is about to go on with more epochs or trainers; it has waited for {waited_s:.0f} s"
+            return f"job {job} is about to continue with more epochs or trainers; it has waited for {waited_s:.0f} s"
         if job in known:
             return f"job {job} does not run: its last command was {_command(known[job])}; {started}"
         others = suggested(job, known, "jobs of this bus: ")
@@ -242,7 +242,8 @@ class Trainer:
             wanted = "cpu" if training.is_encoder else training.device
             device = choose_device(wanted, self._config.local_rank, settings.deterministic)
         except ConfigError as error:
-            raise ConfigError(f"trainers.{assignment.trainer}.{error}; worker {self._config.worker}") from error
+            error.problem += f"; worker {self._config.worker}"
+            raise error.within(f"trainers.{assignment.trainer}") from error
         burst = parse_burst(settings.burst) if settings.burst else None
         checkpoint_store = CheckpointStore(self._adapters.stores.under(assignment.spec.output), assignment, burst)
         self._checkpoint_store = checkpoint_store

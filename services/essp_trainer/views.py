@@ -32,7 +32,10 @@ def views(assignment: Assignment, place: ViewPlace, device: torch.device) -> tup
     if not obstacle:
         return on_device(seen.cuts), DeviceViews(augment.crop, layout)
     if place == "device":
-        raise ConfigError(f"ESSP_VIEWS=device: not for trainer {assignment.trainer}: {obstacle}; use ESSP_VIEWS=auto")
+        raise ConfigError(
+            f"ESSP_VIEWS=device: not for trainer {assignment.trainer}: {obstacle}; use ESSP_VIEWS=auto",
+            code="unsupported",
+        )
     return on_host(seen.view), None
 
 

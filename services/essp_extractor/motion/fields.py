@@ -71,11 +71,11 @@ class FlowMethod:
     def __post_init__(self) -> None:
         if self.name != "farneback" and self.farneback != FarnebackParams():
             names = "pyr_scale, levels, winsize, iterations, poly_n and poly_sigma"
-            raise ConfigError(f"{self.feature}: {names} need method farneback")
+            raise ConfigError(f"{self.feature}: {names} need method farneback", code="conflict")
         if self.name != "tvl1" and self.tvl1 != TvL1Params():
-            raise ConfigError(f"{self.feature}: weight, tightness and warps need method tvl1")
+            raise ConfigError(f"{self.feature}: weight, tightness and warps need method tvl1", code="conflict")
         if self.name != "dis" and self.preset != "ultrafast":
-            raise ConfigError(f"{self.feature}: preset needs method dis")
+            raise ConfigError(f"{self.feature}: preset needs method dis", code="conflict")
 
 
 class FlowFields:

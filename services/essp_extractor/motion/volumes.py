@@ -34,9 +34,14 @@ class Volume:
 
     def __post_init__(self) -> None:
         if self.side % self.cells:
-            raise ConfigError(f"{self.feature}: side {self.side} does not divide into {self.cells} cells")
+            raise ConfigError(
+                f"{self.feature}: side {self.side} does not divide into {self.cells} cells", code="conflict"
+            )
         if self.length % self.time_cells:
-            raise ConfigError(f"{self.feature}: length {self.length} does not divide into {self.time_cells} time_cells")
+            raise ConfigError(
+                f"{self.feature}: length {self.length} does not divide into {self.time_cells} time_cells",
+                code="conflict",
+            )
 
     @property
     def cell_side(self) -> int:

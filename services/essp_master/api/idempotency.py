@@ -84,7 +84,9 @@ class Answers(Generic[AnswerT]):
             if entry is None:
                 self._entries[key] = _Entry(asked, now_s)
             elif entry.asked != asked:
-                raise ConfigError("Idempotency-Key: was sent before with another request; take a new one")
+                raise ConfigError(
+                    "was sent before with another request; take a new one", field="Idempotency-Key", code="conflict"
+                )
             return entry
 
     def _forget(self, now_s: float) -> None:

@@ -40,4 +40,4 @@ def _read(token: str) -> Key:
             return first, second
     except (ValueError, TypeError, binascii.Error):
         pass
-    raise ConfigError("page_token: is not one that this API gave; leave it out to begin again")
+    raise ConfigError("is not one that this API gave; leave it out to begin again", field="page_token")

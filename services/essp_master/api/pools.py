@@ -18,7 +18,7 @@ def router(reconciler: Reconciler | None, own: OwnJobs) -> APIRouter:
 
     def keeper() -> Reconciler:
         if reconciler is None:
-            raise ConfigError("this master has no pools: it runs a job in its own process")
+            raise ConfigError("this master has no pools: it runs a job in its own process", code="unsupported")
         return reconciler
 
     @routes.get("", operation_id="list_pools", responses=answers_of(401, 403, 422, 503))

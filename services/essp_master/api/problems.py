@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
@@ -22,14 +21,12 @@ from starlette.exceptions import HTTPException
 
 from essp_common.artifacts.removal import OfAnotherJob
 from essp_common.errors import ConfigError, Conflict, EsspError, Forbidden, NotFound, PreconditionFailed, TransientError
-from essp_common.field_paths import PATH
-from essp_common.validation import MOST_PROBLEMS
+from essp_common.validation import MOST_PROBLEMS, code_of
 from essp_master.pools.port import PlatformRefuses
 
 log = logging.getLogger(__name__)
 
 MEDIA_TYPE = "application/problem+json"
-_FIELD = re.compile(rf"(?P<field>{PATH}): (?P<detail>.*)")
 
 
 class PreconditionRequired(ConfigError):
@@ -53,9 +50,9 @@ _MEANINGS = {
     409: "The state does not allow it; the answer names it",
     412: "It was changed since the given version",
     413: "The body is too large",
-    415: "The content type is not that of JSON or YAML",
+    415: "The content type is neither JSON nor YAML",
     422: "Not valid; the answer names the fields",
-    428: "The version to change has to be given",
+    428: "The version to change must be given",
     429: "Too many requests; Retry-After gives the seconds to wait",
     502: "The platform refuses; the answer says why",
     503: "A server does not answer",
@@ -86,7 +83,10 @@ class FieldError(BaseModel):
     """One field of a request that is wrong."""
 
     field: str
+    code: str
+    """What kind of problem it is, in a word: `missing`, `unknown`, `range`, ..."""
     detail: str
+    """What is wrong with it, and what to do."""
 
 
 def schemas() -> dict[str, Any]:
@@ -111,16 +111,13 @@ def problem(
     return _ProblemResponse(body, status, dict(headers or {}))
 
 
-def field_errors(message: str) -> list[dict[str, str]]:
-    """The lines `field: what is wrong` of a `ConfigError`, taken apart."""
-    lines = [line.strip() for line in message.splitlines() if line.strip()]
-    if len(lines) > 1:
-        lines = lines[1:]
-    found = []
-    for line in lines:
-        if said := _FIELD.match(line):
-            found.append({"field": said["field"], "detail": said["detail"]})
-    return found
+def _field_errors(error: ConfigError) -> list[dict[str, str]]:
+    """Where single fields are wrong: which, and how."""
+    return [
+        {"field": each.field, "code": each.code, "detail": each.problem}
+        for each in error.parts or [error]
+        if each.field
+    ]
 
 
 def install(app: Starlette) -> None:
@@ -129,7 +126,7 @@ def install(app: Starlette) -> None:
     async def on_essp_error(request: Request, error: Exception) -> JSONResponse:
         for kind, status, title in _STATUS:
             if isinstance(error, kind):
-                more: dict[str, Any] = {"errors": field_errors(str(error))} if kind is ConfigError else {}
+                more: dict[str, Any] = {"errors": _field_errors(error)} if isinstance(error, ConfigError) else {}
                 if isinstance(error, OfAnotherJob):
                     more["job"] = error.job
                 headers = {"Retry-After": "1"} if kind is TransientError else None
@@ -139,7 +136,7 @@ def install(app: Starlette) -> None:
     async def on_invalid_request(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, RequestValidationError)
         errors = [
-            {"field": ".".join(str(p) for p in e["loc"]), "detail": str(e["msg"])}
+            {"field": ".".join(str(p) for p in e["loc"]), "code": code_of(e["type"]), "detail": str(e["msg"])}
             for e in error.errors()[:MOST_PROBLEMS]
         ]
         detail = "; ".join(f"{e['field']}: {e['detail']}" for e in errors)

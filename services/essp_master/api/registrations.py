@@ -30,7 +30,9 @@ def router(tables: Registrations | None) -> APIRouter:
 
     def known() -> Registrations:
         if tables is None:
-            raise ConfigError("this master has nowhere to keep registrations; set ESSP_STATE to a folder of a store")
+            raise ConfigError(
+                "this master has nowhere to keep registrations; set ESSP_STATE to a folder of a store", code="missing"
+            )
         return tables
 
     _add_table(routes, aside, known, "extractors", ExtractorRow, lambda: known().extractors())
@@ -69,15 +71,17 @@ def _add_table(
         if_none_match: IfNoneMatch = None,
     ) -> Row:
         if row.name != name:
-            raise ConfigError(f"name: is {row.name!r} in the body and {name!r} in the address")
+            raise ConfigError(f"is {row.name!r} in the body and {name!r} in the address", field="name", code="conflict")
         if if_match is None and if_none_match is None:
-            raise PreconditionRequired("send If-None-Match: * to register, or If-Match with the ETag you saw to change")
+            raise PreconditionRequired(
+                "send If-None-Match: * to register, or If-Match with the ETag you saw to change", code="missing"
+            )
         response.headers["ETag"] = known().put(kind, row, caller_of(request).name, if_match)
         return row
 
     def delete_row(name: RowName, request: Request, if_match: IfMatch = None) -> None:
         if if_match is None:
-            raise PreconditionRequired("send If-Match with the ETag you saw")
+            raise PreconditionRequired("send If-Match with the ETag you saw", code="missing")
         known().delete(kind, name, caller_of(request).name, if_match)
 
     put_row.__annotations__["row"] = model  # where FastAPI looks for the type of the body

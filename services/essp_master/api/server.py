@@ -32,7 +32,9 @@ class ApiServer:
         try:
             self._socket = listening(host, port)
         except OSError as error:
-            raise ConfigError(f"{host}:{port}: {error.strerror}; choose another with --host and --port") from error
+            raise ConfigError(
+                f"{host}:{port}: {error.strerror}; choose another with --host and --port", code="taken"
+            ) from error
         config = uvicorn.Config(
             app,
             http=bounded(connections),

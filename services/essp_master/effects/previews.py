@@ -82,7 +82,7 @@ class Previews:
             return _preview(spec, stream, clip, made, count)
         if not clips:
             raise NotFound(f"no clip of stream {stream} was made since this master has job {spec.name}")
-        raise NotFound(f"no clip of stream {stream} lies in the cache now: each is taken as soon as it is made")
+        raise NotFound(f"no clip of stream {stream} lies in the cache now: each clip is consumed as soon as it is made")
 
     def _pictures(
         self, spec: JobSpec, stream: StreamSpec, layout: FeatureLayout, clip: StoredClip
@@ -119,7 +119,9 @@ def _chosen(available: int, wanted: int | None) -> tuple[list[int], int]:
 
 def _refuse_more(size_bytes: int) -> None:
     if size_bytes > MOST_BYTES:
-        raise ConfigError(f"it would take {size(size_bytes)}, and a look takes at most {size(MOST_BYTES)}")
+        raise ConfigError(
+            f"it would take {size(size_bytes)}, and a look takes at most {size(MOST_BYTES)}", code="range"
+        )
 
 
 def _preview(spec: JobSpec, stream: str, clip: StoredClip, drawn: Drawing, count: int) -> StreamPreview:

@@ -116,7 +116,9 @@ class Books:
         consumers = tuple(consumer.consumer for consumer in state.consumers)
         held = consumers, tuple(state.streams), len(state.phases)
         if held != (config.parts.consumers, config.parts.streams, len(config.phases)):
-            raise ConfigError(f"the ledger's state is of another job, with the consumers {', '.join(consumers)}")
+            raise ConfigError(
+                f"the ledger's state is of another job, with the consumers {', '.join(consumers)}", code="conflict"
+            )
         sizes = [phase.clips for phase in config.phases]
         consumption = {each.consumer: Consumption.restored(sizes, config.rest, each) for each in state.consumers}
         phases = [PhaseAccount(phase.issued, phase.closed, IndexSet.of(phase.skipped)) for phase in state.phases]

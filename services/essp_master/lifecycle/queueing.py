@@ -37,7 +37,7 @@ class JobQueue:
     def require(self) -> None:
         """Raises `ConfigError` where there is no queue."""
         if self._admission is None:
-            raise ConfigError("there is no queue here: this master runs one job in its own process")
+            raise ConfigError("there is no queue here: this master runs one job in its own process", code="unsupported")
 
     def check(self, spec: JobSpec, team: str) -> None:
         """Raises `ConfigError` for a job that its team's quota would never let run. Needs no lock."""

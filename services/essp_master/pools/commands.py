@@ -16,5 +16,5 @@ def command_of(pool: str, ranks: int = 1) -> tuple[str, ...]:
         job, trainer = ids.training_of(pool)
     except ValueError:
         pools = "decoder, extractor, extractor.FEATURE, aggregator, predictor"
-        raise ConfigError(f"there is no pool {pool!r}; pools are {pools}") from None
+        raise ConfigError(f"there is no pool {pool!r}; pools are {pools}", code="unknown") from None
     return (ids.TRAINER, f"--job={job}", f"--trainer={trainer}", *([f"--ranks={ranks}"] if ranks > 1 else []))

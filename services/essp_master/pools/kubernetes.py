@@ -518,7 +518,9 @@ class KubernetesDriver:
             return path.read_text(encoding="utf-8")
         except FileNotFoundError as error:
             setting = "ranks: N" if file.startswith("trainer") else "registrations: true"
-            raise ConfigError(f"{path} is missing: install the chart with controlPlane.{setting}") from error
+            raise ConfigError(
+                f"{path} is missing: install the chart with controlPlane.{setting}", code="missing"
+            ) from error
 
 
 def _work(found: Any) -> str:

@@ -201,7 +201,9 @@ class Reconciler:
         if pool not in sizes:
             raise NotFound(f"there is no pool {pool!r}; there are: {', '.join(sorted(sizes)) or 'none'}")
         if ids.is_training(pool):
-            raise ConfigError(f"{pool}: the master divides ranks itself; ESSP_RANKS sets their number")
+            raise ConfigError(
+                f"{pool}: the master divides ranks itself; ESSP_RANKS sets their number", code="unsupported"
+            )
         self._book.set(pool, rule, by)
         lasts = "" if self._book.lasting else " until this master ends; ESSP_STATE would keep it"
         self._follow_rule(pool, f"{by} set it to {rule.model_dump_json()}{lasts}")
@@ -209,8 +211,8 @@ class Reconciler:
     def reset(self, pool: str, by: str) -> None:
         """Forget what people said of a pool: it gets the bounds that it was made with. Raises `NotFound`."""
         if not self._book.forget(pool, by):
-            raise NotFound(f"nobody has set pool {pool!r}; it has the bounds that it was made with")
-        self._follow_rule(pool, f"{by} gave it back the bounds that it was made with")
+            raise NotFound(f"pool {pool!r} was never changed; it has its original bounds")
+        self._follow_rule(pool, f"{by} restored its original bounds")
 
     def events(self) -> list[PoolEvent]:
         """Changes, newest last."""

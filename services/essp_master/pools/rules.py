@@ -150,8 +150,10 @@ def _parse(log: NumberedLog, number: int) -> _Document:
     try:
         found = _Document.model_validate_json(log.read(number))
         if found.version != number:
-            raise ConfigError(f"{log.uri(number)} holds change {found.version} of the rules of pools; {REMEDY}")
+            raise ConfigError(
+                f"{log.uri(number)} holds change {found.version} of the rules of pools; {REMEDY}", code="unreadable"
+            )
     except ValidationError as error:
-        said = "; ".join(problems(error, _Document))
-        raise ConfigError(f"{log.uri(number)} holds no rules of pools: {said}; {REMEDY}") from error
+        said = "; ".join(map(str, problems(error, _Document)))
+        raise ConfigError(f"{log.uri(number)} holds no rules of pools: {said}; {REMEDY}", code="unreadable") from error
     return found

@@ -50,13 +50,17 @@ class Admission:
         quota = self._settings.teams.get(team, Team())
         if quota.budget is not None and spec.limits.budget > quota.budget:
             raise ConfigError(
-                f"limits.budget: {size(spec.limits.budget)} are more than team {team} may take up "
-                f"({size(quota.budget)}); lower it, or have the quota raised (ESSP_TEAMS)"
+                f"{size(spec.limits.budget)} are more than team {team} may take up "
+                f"({size(quota.budget)}); lower it, or have the quota raised (ESSP_TEAMS)",
+                field="limits.budget",
+                code="range",
             )
         if quota.ranks is not None and self._settings.ranks and len(spec.trainers) > quota.ranks:
             raise ConfigError(
-                f"trainers: {counted(len(spec.trainers), 'trainer')} need a rank each, and team {team} may have "
-                f"{quota.ranks}; make several jobs of them, or have the quota raised (ESSP_TEAMS)"
+                f"{counted(len(spec.trainers), 'trainer')} need a rank each, and team {team} may have "
+                f"{quota.ranks}; make several jobs of them, or have the quota raised (ESSP_TEAMS)",
+                field="trainers",
+                code="range",
             )
 
     def newcomer(self, spec: JobSpec, team: str, since: datetime) -> Contender:

@@ -41,9 +41,13 @@ class TensorBoard(Tracker):
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise ConfigError(f"ESSP_TENSORBOARD={folder}: {error.strerror}; name a folder to write to") from error
+            raise ConfigError(
+                f"{folder}: {error.strerror}; name a folder to write to", field="ESSP_TENSORBOARD", code="refused"
+            ) from error
         if not os.access(folder, os.W_OK):
-            raise ConfigError(f"ESSP_TENSORBOARD={folder}: it may not be written to; name another folder")
+            raise ConfigError(
+                f"{folder}: it may not be written to; name another folder", field="ESSP_TENSORBOARD", code="refused"
+            )
 
     def write(self, items: Sequence[Item]) -> None:
         touched = set()

@@ -369,7 +369,8 @@ class CheckpointStore:
         if manifest.spec_digest != self._assignment.digest():
             raise ConfigError(
                 f"{self._store.uri(manifest.key)} was made with other data, sampling, stream or trainer settings; "
-                f"set `output` to a new folder, or restore the settings to resume"
+                f"set `output` to a new folder, or restore the settings to resume",
+                code="conflict",
             )
 
     def _manifest(self, step: int, updates: int, training: Trainable, state: TrainingState) -> Manifest:

@@ -183,7 +183,8 @@ def init_ranks(rendezvous: Rendezvous, timeout_s: float) -> Ranks:
     if not rendezvous.rank < rendezvous.world_size <= DATA_PARTITIONS:
         raise ConfigError(
             f"RANK {rendezvous.rank} of WORLD_SIZE {rendezvous.world_size}: ranks count from 0, and there are "
-            f"{DATA_PARTITIONS} at most"
+            f"{DATA_PARTITIONS} at most",
+            code="range",
         )
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     try:
@@ -194,7 +195,7 @@ def init_ranks(rendezvous: Rendezvous, timeout_s: float) -> Ranks:
             timeout=timedelta(seconds=timeout_s),
         )
     except ValueError as error:
-        raise ConfigError(f"the ranks cannot meet: {error}") from error
+        raise ConfigError(f"the ranks cannot meet: {error}", code="refused") from error
     except RuntimeError as error:
         raise RankLost(
             f"rank {rendezvous.rank} of {rendezvous.world_size} did not meet the others ({_cause(error)}); "

@@ -159,7 +159,9 @@ def _groups(model: Classifier, rates: OptimizerSpec) -> list[dict[str, object]]:
     unused = [path for path in rates.layers if not any(_below(name, path) for name, _ in model.named_parameters())]
     if unused:
         layers = ", ".join(name for name, _ in model.backbone.named_children())
-        raise ConfigError(f"optimizer.layers: the network has no {unused[0]!r}; at the top it has {layers}")
+        raise ConfigError(
+            f"the network has no {unused[0]!r}; at the top it has {layers}", field="optimizer.layers", code="unknown"
+        )
     return [
         {"params": parameters, "weight_decay": rates.weight_decay if decays else 0.0, "factor": factor}
         for (factor, decays), parameters in sorted(groups.items(), key=lambda group: not group[0][1])

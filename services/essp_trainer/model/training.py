@@ -258,10 +258,16 @@ def _learned(model: Classifier, training: TrainerSpec) -> list[nn.Parameter]:
             parameter.requires_grad_(False)
     learned = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not learned:
-        raise ConfigError("optimizer.layers: gives all layers the rate 0, so nothing learns; give one another")
+        raise ConfigError(
+            "gives all layers the rate 0, so nothing learns; give one another",
+            field="optimizer.layers",
+            code="conflict",
+        )
     if training.freeze_epochs and not set(learned) & set(model.head.parameters()):
         raise ConfigError(
-            "freeze_epochs: lets the last layer alone learn, and optimizer.layers gives it the rate 0; leave one out"
+            "lets the last layer alone learn, and optimizer.layers gives it the rate 0; leave one out",
+            field="freeze_epochs",
+            code="conflict",
         )
     return learned
 
