@@ -20,9 +20,10 @@ from typing import Any
 from essp.catalog.background import background_rows
 from essp.catalog.entry import Entry, Segment
 from essp.catalog.journal import Journal
+from essp.catalog.layout import Kind
 from essp.catalog.probing import PROBE, SALVAGE, Outcome, ProbeOptions, Prober, gave_up_after_s
 from essp.catalog.progress import Tally, Tell
-from essp.catalog.sources import Kind, Listing, read_source
+from essp.catalog.sources import Listing, read_source
 from essp.folders import check_file
 from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.file import NotACatalog, read_catalog, row_problems, write_catalog

@@ -21,6 +21,7 @@ import numpy as np
 
 from essp.catalog.entry import Entry, Segment
 from essp.catalog.found import Found, few
+from essp.catalog.layout import Layout
 from essp_common.catalog.splits import SPLIT_NAMES, canonical_split
 from essp_common.errors import ConfigError
 
@@ -214,3 +215,7 @@ def _json_or_none(found: Found, key: str) -> Any:
         if found.given:
             raise
         return None
+
+
+SOMETHING = Layout("something", "JSON lists of id and template", is_something, something)
+ACTIVITYNET = Layout("activitynet", "JSON with a `database` of videos and their segments", is_activitynet, activitynet)

@@ -26,6 +26,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from essp.catalog.entry import Entry, Segment
 from essp.catalog.found import Found, few
+from essp.catalog.layout import LISTS, Layout
 from essp_common.catalog.splits import canonical_split
 from essp_common.catalog.targets import Targets, pack
 from essp_common.errors import ConfigError, NotFound
@@ -315,3 +316,13 @@ def _place(found: Found, what: str, template: str, episode: Mapping[str, Any], o
         return template.format(chunk_index=chunk, file_index=file, **more)
     except (LookupError, ValueError, AttributeError) as error:
         raise ConfigError(f"{found.uri}/{_INFO}: {what} {template!r} makes no path ({error})") from error
+
+
+LEROBOT = Layout(
+    "lerobot",
+    "meta/info.json with codebase_version",
+    is_lerobot,
+    lerobot,
+    files=(*LISTS, ".parquet"),
+    episodes=True,
+)

@@ -23,6 +23,7 @@ from typing import NamedTuple
 from essp.catalog.entry import Entry
 from essp.catalog.found import Found, few, is_video, lines_of
 from essp.catalog.json_lists import split_named
+from essp.catalog.layout import Layout
 from essp_common.errors import ConfigError
 from essp_common.objects.documents import text_of
 from essp_common.objects.port import ObjectInfo
@@ -196,3 +197,12 @@ def _label_map(found: Found, key: str) -> str | None:
             "meant beside the list, and put the others elsewhere"
         )
     return beside[0] if beside else None
+
+
+MMACTION2 = Layout(
+    "mmaction2",
+    "a text file, or a .csv without commas, with `path label` lines",
+    is_mmaction2,
+    mmaction2,
+    csv=True,
+)
