@@ -82,7 +82,9 @@ def kth(found: Found) -> Iterator[Entry]:
             if bounds and int(bounds[1]) <= int(bounds[2]):
                 yield _cut(whole, Segment(int(bounds[1]) - 1, int(bounds[2]) - 1, "frame"))
             else:
-                yield replace(whole, id=f"{whole.id}#{piece.strip()}", error=f"segment: {key}: {piece!r} are no frames")
+                yield replace(
+                    whole, id=f"{whole.id}#{piece.strip()}", error=f"segment: {key}: {piece!r} is not a range of frames"
+                )
     for name in sequences:
         if name not in there:
             yield found.missing(name, key or "", name.split("_")[1])
@@ -112,7 +114,11 @@ def hmdb51(found: Found) -> Iterator[Entry]:
     numbers = sorted({int(match[2]) for _, match in matches})
     if found.split not in numbers:
         there = ", ".join(map(str, numbers)) or "none"
-        raise ConfigError(f"--split {found.split}: {found.uri} has no such lists of HMDB51; divisions found: {there}")
+        raise ConfigError(
+            f"{found.uri} has no lists of HMDB51 for division {found.split}; divisions found: {there}",
+            field="--split",
+            code="unknown",
+        )
     lines = [(int(match[2]), key, line) for key, match in matches for line in _hmdb_lines(found, key, match[1])]
     videos = _hmdb_videos(found, [line for _, _, line in lines])
     splits: defaultdict[str, dict[int, str]] = defaultdict(dict)
@@ -232,7 +238,7 @@ def ccv(found: Found) -> Iterator[Entry]:
         for number, (video, line) in enumerate(zip(videos, marks, strict=True), 1):
             columns = line.split()
             if len(columns) != len(_CCV_CLASSES):
-                raise ConfigError(f"{found.store.uri(rows)}, line {number}: {len(columns)} columns in place of 20")
+                raise ConfigError(f"{found.store.uri(rows)}, line {number}: {len(columns)} columns instead of 20")
             odd = next((mark for mark in columns if _number(mark) not in (0, 1)), None)
             if odd is not None:
                 raise ConfigError(f"{found.store.uri(rows)}, line {number}: {odd[:80]!r} is neither 0 nor 1")

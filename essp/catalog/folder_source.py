@@ -155,7 +155,9 @@ def ucf101(found: Found) -> Iterator[Entry]:
     numbers = sorted({int(match.group(2)) for key in lists if (match := _LIST.search(key))})
     if split not in numbers:
         there = ", ".join(map(str, numbers)) or "none"
-        raise ConfigError(f"--split {split}: no trainlist{split:02}.txt there; divisions found: {there}")
+        raise ConfigError(
+            f"{found.uri} has no trainlist{split:02}.txt; divisions found: {there}", field="--split", code="unknown"
+        )
     divisions = {number: _division(found, lists, number) for number in numbers}
     if not any(assigned.split == "train" for assigned in divisions[split].values()):
         found.notes.append(

@@ -60,7 +60,9 @@ def mmaction2(found: Found) -> Iterator[Entry]:
     """
     lists = [found.given] if found.given else lists_in(found)
     if not lists:
-        raise ConfigError(f"--source mmaction2: {found.uri} has no text file with `path label` lines")
+        raise ConfigError(
+            f"{found.uri} has no text file with `path label` lines of mmaction2", field="--source", code="not_found"
+        )
     untold = [key for key in lists if not split_named(key)]
     if untold and len(untold) < len(lists):
         found.notes.append(f"names that tell no split: {few(untold)}; their videos are for training")
@@ -123,7 +125,7 @@ def _lines(found: Found, key: str) -> Iterator[_Line]:
             )
         if not is_video(path):
             raise ConfigError(
-                f"{uri}, line {place}: {path[:80]!r} is no video by its name (lists of folders of pictures are "
+                f"{uri}, line {place}: {path[:80]!r} is not a video by its name (lists of folders of pictures are "
                 f"`folder frames label`); give the list of videos (`path label`), or {_HOW}"
             )
         yield _Line(place, text, path, numbers)

@@ -74,19 +74,27 @@ def read_source(
         found.tolerance_s = tolerance_s
     if kind == "csv" or (kind == "auto" and _is_of_its_own(found, group_column)):
         if not found.given:
-            raise ConfigError(f"--source csv: {uri} is no file; give the CSV file itself")
+            raise ConfigError(f"{uri} is not a file; give the CSV file itself", field="--source", code="type")
         rows, said = read_csv(uri, stores, group_column)
         return _complete("csv", rows, {}, uri, "a CSV file with a column for the path", said, whole)
     if group_column is not None:
-        raise ConfigError(f"--group-column {group_column}: only a CSV file has columns; {uri} is none")
+        raise ConfigError(
+            f"only a CSV file has columns; {uri} is not a CSV file", field="--group-column", code="unsupported"
+        )
     kind, why = _kind_of(found, kind)
     layout = LAYOUTS[kind]
     if camera is not None and not layout.episodes:
-        raise ConfigError(f"--camera {camera}: {uri} is no folder of LeRobot")
+        raise ConfigError(f"{uri} is not a folder of LeRobot", field="--camera", code="unsupported")
     if tolerance_s is not None and not layout.episodes:
-        raise ConfigError(f"--tolerance-s {tolerance_s:g}: only folders of LeRobot have timestamps; {uri} is none")
+        raise ConfigError(
+            f"only folders of LeRobot have timestamps; {uri} is not one", field="--tolerance-s", code="unsupported"
+        )
     if whole and layout.episodes:
-        raise ConfigError("--whole: a row is an episode, of which LeRobot keeps several in a file; leave it out")
+        raise ConfigError(
+            "a row is an episode, of which LeRobot keeps several in a file; leave it out",
+            field="--whole",
+            code="unsupported",
+        )
     ignored = {} if found.given else _ignored(found, layout)
     missed = left_out(uri, VIDEO_SUFFIXES)
     entries = list(layout.read(found))
@@ -142,8 +150,8 @@ def _kind_of(found: Found, kind: Kind) -> tuple[Kind, str]:
     looked = "; ".join(f"{name}: {layout.looks}" for name, layout in LAYOUTS.items())
     if found.given:
         raise ConfigError(
-            f"{found.uri} is no list that is known. Looked for: csv: columns path, label, split; {looked}. Write a CSV "
-            "file, or say what it is with --source"
+            f"{found.uri} is not a list that is known. Looked for: csv: columns path, label, split; {looked}. Write a "
+            "CSV file, or say what it is with --source"
         )
     ignored = _ignored(found, FOLDERS)
     there = f"no video files there ({others(ignored)})" if ignored else "there is no such folder, or it is empty"
