@@ -1,7 +1,7 @@
 """Mixtures of Gaussians with diagonal covariances, by expectation maximisation (Dempster, Laird & Rubin, 1977).
 
-It is not scikit-learn's `GaussianMixture`, which has all posteriors in memory several times: of a million rows and 256
-Gaussians 12 GB (docs/design/libraries-for-learning.md).
+It is not scikit-learn's `GaussianMixture`, which holds all posteriors in memory several times
+(docs/design/libraries-for-learning.md).
 """
 
 from __future__ import annotations
