@@ -45,4 +45,5 @@ def fitted_pca(rows: NDArray[np.floating], components: int, tell: Tell = silent)
             scatter += (part - mean).T @ (part - mean)
         axes = np.linalg.eigh(scatter)[1].T[::-1][:components]
     largest = axes[np.arange(components), np.abs(axes).argmax(axis=1)]
-    return Pca(mean, axes * np.sign(largest)[:, None])
+    # As it comes out of storage: another layout in memory is multiplied in another order.
+    return Pca(mean, np.ascontiguousarray(axes * np.sign(largest)[:, None]))

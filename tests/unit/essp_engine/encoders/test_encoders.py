@@ -277,6 +277,7 @@ def test_what_is_learned_can_be_stored_and_restored() -> None:
     )
     assert pack(vars(fitted_mixture(rows, 4))) == pack(vars(mixture)), "nothing is left to chance"
     assert np.array_equal(Pca(**unpack(pack(vars(pca))))(rows), pca(rows))
+    assert all(array.flags.c_contiguous for own in (pca, book, mixture) for array in vars(own).values())
     assert np.array_equal(vlad(rows, Codebook(**unpack(pack(vars(book))))), vlad(rows, book))
     assert np.array_equal(fisher_vector(rows, Mixture(**unpack(pack(vars(mixture))))), fisher_vector(rows, mixture))
     assert np.array_equal(TensorSketch(**unpack(pack(vars(sketch))))(rows), sketch(rows))
