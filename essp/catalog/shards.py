@@ -70,8 +70,8 @@ def webdataset(found: Found) -> Iterator[Entry]:
                 if labels := _labels(sample.beside(part))[0]:
                     labelled.add(split)
                     named[sample.of(part)] = labels[0]
-        error = f"missing: {key} has a label for it, and no video"
-        alone += (Entry(f"{key}/{name}", "", named[name], split, error=error) for name in named if name not in shown)
+        missing = f"missing: {key} has a label for it, and no video"
+        alone += (Entry(f"{key}/{name}", "", named[name], split, error=missing) for name in named if name not in shown)
     if not (described or alone) and any("/" in name for name in names):
         entries = list(_in_class_folders(found, entries, names))
     for entry in entries:

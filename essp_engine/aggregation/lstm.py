@@ -59,15 +59,15 @@ def fitted_lstm(
     def loss() -> Tensor:
         optimizer.zero_grad()
         total = penalty / 2 * torch.stack([own.square().sum() for own in weights]).sum()
-        total.backward()
+        total.backward()  # type: ignore[no-untyped-call]
         for clips, classes_of_clips in batches:
             own = nn.functional.cross_entropy(network(clips), classes_of_clips, reduction="sum") / len(labels)
-            own.backward()
+            own.backward()  # type: ignore[no-untyped-call]
             total = total + own.detach()
         return total.detach()
 
     with threadpool_limits(1):  # several add up in another order, and from there on another way leads down
-        optimizer.step(loss)
+        optimizer.step(loss)  # type: ignore[no-untyped-call]
     return {name: array.double().numpy() for name, array in network.state_dict().items()}
 
 
@@ -77,7 +77,7 @@ def probabilities(state: Arrays, sequences: Sequence[Floats]) -> Floats:
     network = LstmClassifier(inputs.shape[1], cells, len(state["linear.bias"])).double()
     network.load_state_dict({name: torch.from_numpy(array) for name, array in state.items()})
     with torch.inference_mode():
-        found: Floats = network(_packed(sequences, torch.float64)).softmax(dim=1).numpy()
+        found: Floats = network.forward(_packed(sequences, torch.float64)).softmax(dim=1).numpy()
     return found
 
 
