@@ -86,8 +86,11 @@ def _first(width: int, cells: int, classes: int) -> LstmClassifier:
     most = cells**-0.5  # as torch begins
     with torch.no_grad():
         for name, parameter in network.named_parameters():
-            parameter.zero_() if "bias" in name else parameter.uniform_(-most, most, generator=random)
-        network.lstm.bias_ih_l0[cells : 2 * cells] = _REMEMBERS
+            if "bias" in name:
+                parameter.zero_()
+            else:
+                parameter.uniform_(-most, most, generator=random)
+        network.lstm.get_parameter("bias_ih_l0")[cells : 2 * cells] = _REMEMBERS
     return network
 
 
