@@ -1,4 +1,4 @@
-"""How fast a trainer takes its clips from Redis: its own intake, loaders and device feed, before a device that only
+"""How fast a trainer takes its clips from Redis: its own intake and device feed, before a device that only
 takes.
 
 The limit is the host's own work on a clip (decode the wanted frames, crop, resize, mirror, stack), on every core at
@@ -357,15 +357,13 @@ def _take(
     taking = OrderedIntake(bus, cache, options, phases, Position(0, 0))
     prepared = PrefetchOptions(
         batch_size=_BATCH,
-        ahead=settings.prefetch_batches * _BATCH,
-        loaders=cpu_count(),
-        wanted_frames=stream.wanted,
+        batches_ahead=settings.prefetch_batches,
         name=_TRAINER,
-        set_up_loader=one_thread,
+        set_up_thread=one_thread,
     )
 
     start = Position(0, 0)
-    prefetch = Prefetch(taking, phases, start, view, prepared)
+    prefetch = Prefetch(taking, phases, start, prepared)
     with (
         closing(DeviceFeed(prefetch, torch.device("cpu"), _TRAINER, DeviceViews(_AUGMENT.crop, stream.layout))) as feed,
         closing(Releases(taking, lambda: False, _TRAINER)) as releases,

@@ -68,11 +68,9 @@ from essp_common.runtime.config import Settings
 from essp_common.runtime.forks import Mutex
 from essp_common.validation import problems, shown, suggested
 from essp_engine.intake.ordered import PhaseEnd
-from essp_engine.intake.wanted import Decoded
 from essp_engine.loading.batch import Batch as PreparedBatch
-from essp_engine.loading.batch import Seen
+from essp_engine.loading.batch import Seen, as_pictures, as_stored
 from essp_engine.loading.rendezvous import Rendezvous
-from essp_engine.video.colour import pictures
 
 _MOST_SIDE = 7680
 _MOST_DELTA_S = 10**6
@@ -494,9 +492,9 @@ class Loader(Epochs):
         if start is not None and isinstance(source, OwnSource) and self._leaves_interpreter():
             source.reach(start)
             return ClipsProcess(source, self._consumer, start)
-        convert = self._transform is not None or self._device.type == "cpu"
-        view = _View(self._transform, source.spec.sampling, convert)
-        return JobClips(*source.join(self._consumer, start), self._consumer, view)
+        transform = None if self._transform is None else _Transform(self._transform, source.spec.sampling)
+        view = as_stored if transform is None and self._device.type == "cuda" else as_pictures
+        return JobClips(*source.join(self._consumer, start), self._consumer, view, transform)
 
     def _leaves_interpreter(self) -> bool:
         """Whether the job is left to another process: a GPU's kernels are launched here. Loops that share clips, and
@@ -538,22 +536,15 @@ class Loader(Epochs):
 
 
 @dataclass(frozen=True, slots=True)
-class _View:
-    """What the loop sees of a clip. Does not know the loader, which would live as long as its feed otherwise."""
+class _Transform:
+    """The user's transform. Does not know the loader, which would live as long as its feed otherwise."""
 
-    transform: Transform | None
+    transform: Transform
     sampling: SamplingSpec
-    convert: bool
-    """Clips in YUV 4:2:0 become pictures here; False: on the device."""
 
-    def __call__(self, clip: ClipRef, decoded: Decoded) -> Seen:
-        if not self.convert:
-            return Seen(*decoded)
-        frames = pictures(*decoded)
-        if self.transform is None:
-            return Seen(frames)
+    def __call__(self, clip: ClipRef, seen: Seen) -> Seen:
         identity = (self.sampling.seed, clip.epoch, _index_of(clip, self.sampling))
-        return Seen(transformed(self.transform, frames, np.random.default_rng(identity)))
+        return Seen(transformed(self.transform, seen.frames, np.random.default_rng(identity)))
 
 
 def _deltas_of(given: Mapping[str, Sequence[float]] | None) -> dict[str, tuple[float, ...]]:

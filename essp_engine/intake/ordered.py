@@ -27,7 +27,7 @@ Guarantees:
   and `take` continues with that clip when its message arrives. The clips behind it are looked up at the same time, and
   all that are gone are reported together: a consumer that was killed misses everything that it had released, and would
   otherwise wait for the decoders once for each clip. Bytes that `read` finds damaged (`BadFrames`) are reported in the
-  same way, and `request_rebuild` reports those that the consumer finds damaged.
+  same way.
 - Bytes that a worker of another release has stored (`OtherRelease`) are asked for as a clip that has not come: during
   an upgrade that may happen to a clip any number of times, and is not held against it.
 - If the next clip has not come for long, the intake asks for it, so that no lost message or report holds a consumer up
@@ -285,12 +285,6 @@ class OrderedIntake:
             self._publish(self._reports.late(self._buffer.next, self._buffer.missing(), self._clock()))
         return taken
 
-    def request_rebuild(self, item: Delivery, reason: str) -> None:
-        """The bytes of the clip that was taken last are damaged: have them made again, and take the clip once more."""
-        self._cache.ack(item.key, self._options.consumer)
-        self._make_again(item.clip, item.record, reason)
-        self._buffer.await_again(Position(item.phase_index, item.clip.index))
-
     def release(self, items: Iterable[Delivery]) -> None:
         """Done with these: free their bytes and report that durably to the master."""
         items = list(items)
@@ -337,7 +331,8 @@ class OrderedIntake:
                 return None
             except BadFrames as error:
                 self._cache.ack(arrival.key, self._options.consumer)
-                self._make_again(arrival.clip, arrival.record, f"{arrival.key}: {error}")
+                self._publish([self._reports.lost(arrival.clip, f"{arrival.key}: {error}")])
+                self._done(arrival.record)
                 self._buffer.discard(self._buffer.next)
                 return None
         position = self._buffer.take()
@@ -379,10 +374,6 @@ class OrderedIntake:
         for one in gone:
             self._done(one.record)
             self._buffer.discard(Position(phase_index, one.clip.index))
-
-    def _make_again(self, clip: ClipRef, record: Record, reason: str) -> None:
-        self._publish([self._reports.lost(clip, reason)])
-        self._done(record)
 
     def _poll(self, timeout_s: float) -> None:
         undecided, self._undecided = self._undecided, []

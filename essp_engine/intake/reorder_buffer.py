@@ -125,11 +125,6 @@ class ReorderBuffer(Generic[T]):
         """What was taken at this position is no longer held. Thread-safe."""
         self._held.discard(position)
 
-    def await_again(self, position: Position) -> None:
-        """What was taken last, at this position, is no good: await another item for it."""
-        self._held.discard(position)
-        self._next = position
-
     def _owned_from(self, position: Position) -> Position:
         index = position.index
         while not self._owns(index):
