@@ -65,9 +65,6 @@ from essp_engine.intake.reorder_buffer import Put, ReorderBuffer
 from essp_engine.intake.reports import LOOK_AHEAD, IntakeReports
 
 _POLL_RECORDS = 256
-_TOGETHER, _TOGETHER_ELSEWHERE = 2, 4
-"""Clips that are handed to a reading thread at once: if it reads them itself, and if another process does that for it.
-"""
 
 Read = Callable[[FrameCache, str, int], Any]
 """From the cache, by key and size in bytes: a stored value, or what the consumer needs of it. May raise `BadFrames`."""
@@ -147,8 +144,8 @@ class IntakeOptions:
         return tuple(range(self.rank, topics.DATA_PARTITIONS, self.world_size))
 
     def owns(self, index: int) -> bool:
-        """Whether this rank takes the clip at `index`."""
-        return rank_of(index, self.world_size) == self.rank
+        """Whether this rank takes the clip at `index`: `rank_of`, without a call for each clip."""
+        return index % topics.DATA_PARTITIONS % self.world_size == self.rank
 
 
 def rank_of(index: int, world_size: int) -> int:
@@ -169,7 +166,7 @@ def largest_share(clips: int, world_size: int) -> int:
     return max(rounds * whole[rank] + counts[rank] for counts in part for rank in whole)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Delivery:
     """One clip of the stream, in its turn."""
 
@@ -182,6 +179,11 @@ class Delivery:
     skipped: str
     """Not empty: there is no clip at this index, and why."""
     record: Record
+
+    def take_value(self) -> Any:
+        """The value, which this no longer holds: it may be megabytes, and a delivery is kept until it is committed."""
+        value, self.value = self.value, b""
+        return value
 
     @property
     def position(self) -> Position:
@@ -197,8 +199,10 @@ class PhaseEnd:
     plan: PhasePlan
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class _Arrival:
+    """A message about a clip. Not frozen, as `Delivery`: one of each is made for each clip, in a third of the time."""
+
     clip: ClipRef
     key: str
     size_bytes: int
@@ -248,9 +252,8 @@ class OrderedIntake:
         self._parse = _parse_clip if topic == topics.CLIPS else _parse_feature
         bus.ensure_topics({topic: topics.partitions(topic)})
         self._subscription = bus.subscribe([topic], options.group, partitions=options.partitions)
-        together = _TOGETHER if options.elsewhere is None else _TOGETHER_ELSEWHERE
         self._fetching = Fetching(
-            self._read, self._read_ahead, options.fetches, together, options.consumer, options.set_up_thread
+            self._read, self._read_ahead, options.fetches, options.consumer, options.set_up_thread
         )
 
     @property

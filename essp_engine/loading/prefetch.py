@@ -20,7 +20,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from essp_common.job.position import Position
 from essp_common.pb.v1.messages_pb2 import PhasePlan
@@ -153,10 +153,10 @@ class Prefetch:
     def _seen(self, item: Delivery) -> tuple[Delivery, Seen | None]:
         if item.skipped:
             return item, None
-        seen: Seen = item.value
+        seen: Seen = item.take_value()  # the frames keep the bytes alive for as long as they need them
         if self._options.transform is not None:
             seen = self._options.transform(item.clip, seen)
-        return replace(item, value=b""), seen  # the frames keep the bytes alive for as long as they need them
+        return item, seen
 
     def _offer(self, ready: Batch | PhaseEnd) -> None:
         """Put it into the queue, and wait until there is room to collect the next one."""
