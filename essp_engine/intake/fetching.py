@@ -52,6 +52,7 @@ class Fetching(Generic[A]):
         """
         if self._pool is None:
             return self._read(arrival)
+        # More is asked for when half of the window is taken, not for each clip: threads then get several at once.
         if arrival not in self._running or len(self._running) <= self._window // 2:
             self._ask(self._pool, list(next_ones(self._window)))
         work, place = self._running.pop(arrival)

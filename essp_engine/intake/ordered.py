@@ -280,6 +280,7 @@ class OrderedIntake:
             return None
         if (over := self._buffer.end_phase()) is not None:
             return PhaseEnd(over, self._phases[over])
+        # The bus is asked only when the next clip is not there, and then for many records at once.
         taken = self._take_waiting()
         if taken is None:
             self._poll(timeout_s)
@@ -291,6 +292,9 @@ class OrderedIntake:
     def release(self, items: Iterable[Delivery]) -> None:
         """Done with these: free their bytes and report that durably to the master."""
         items = list(items)
+        # In this order. A message that comes again from now on is for a clip that was released, not one in hand. The
+        # bytes are gone before the master counts them as room; if this process dies in between, its clips come again,
+        # are missed, and are made again.
         for item in items:
             self._buffer.release(Position(item.phase_index, item.clip.index))
         clips = [item.clip for item in items if not item.skipped]
@@ -316,7 +320,7 @@ class OrderedIntake:
 
     def close(self) -> None:
         """Leave the group; what is not committed is delivered again."""
-        self._fetching.close()
+        self._fetching.close()  # first: its threads use the other processes, and wait for them
         if self._options.elsewhere is not None:
             self._options.elsewhere.close()
         self._subscription.close()
@@ -338,6 +342,7 @@ class OrderedIntake:
                 self._done(arrival.record)
                 self._buffer.discard(self._buffer.next)
                 return None
+        # Only now, with the value in hand: after an error, the same clip is the next one.
         position = self._buffer.take()
         return Delivery(position.phase_index, arrival.clip, arrival.key, value, arrival.skipped, arrival.record)
 
@@ -367,6 +372,8 @@ class OrderedIntake:
         New messages will replace the present ones."""
         gone = [one for one in self._upcoming(LOOK_AHEAD) if one is arrival or not self._cache.holds(one.key)]
         awaited = isinstance(miss, OtherRelease)
+        # Reported before the records are committed: if this process dies in between, they come again, and are missed
+        # again. The other way round, nobody would ever ask for these clips.
         self._publish(
             self._reports.lost(
                 one.clip, str(miss) if one is arrival else f"{one.key} is not in the cache", one.fence, awaited
@@ -380,9 +387,11 @@ class OrderedIntake:
 
     def _poll(self, timeout_s: float) -> None:
         undecided, self._undecided = self._undecided, []
-        for early in undecided:
+        for early in undecided:  # of which `run_of` may know more by now; those of which it does not are kept again
             self._arrived(early)
         for record in self._subscription.poll(_POLL_RECORDS, timeout_s):
+            # Before anything else: a record that comes again is not a second message, but its latest delivery is the
+            # one to commit.
             in_hand = self._in_hand[record.partition]
             again = record.offset in in_hand
             in_hand[record.offset] = record.delivery
@@ -420,6 +429,7 @@ class OrderedIntake:
                 self._drop(arrival, ack=True)
             return  # of the next run, perhaps: it is delivered again, to the intake of that one
         position = Position(phase_index, arrival.clip.index)
+        # Made by an earlier run. Its bytes stay until those of this run replace them: an ack could free the new ones.
         if 0 < arrival.fence < self._options.since and (arrival.skipped or position >= self._buffer.next):
             return self._drop(arrival, ack=False)
         version = (arrival.fence, arrival.clip.attempt, bool(arrival.skipped))
@@ -429,6 +439,7 @@ class OrderedIntake:
                 self._drop(arrival, ack=True, trained=not arrival.skipped)
             case Put.HELD:
                 self._drop(arrival, ack=True)
+            # Of two messages for one clip, one goes. With the same key, the bytes are those of the one that stays.
             case Put.REPLACED if other is not None:
                 self._drop(other, ack=arrival.key != other.key)
             case Put.DUPLICATE if other is not None:
@@ -454,7 +465,7 @@ class OrderedIntake:
             if ack and arrival.key:
                 self._cache.ack(arrival.key, self._options.consumer)
             self._done(arrival.record)
-            self._dropped.popleft()
+            self._dropped.popleft()  # after all of it: each of these may fail, and can be repeated
 
     def _done(self, record: Record) -> None:
         # In this order: where the bus has gone back and this record is still to come, the bus does not count it as
