@@ -1,7 +1,7 @@
 """ESSP in Python: clips for training loops, frames, features, predictions and trained models.
 
-A training loop of one's own takes a catalog (`essp catalog build videos --out catalog.parquet`) and an `essp.Loader`.
-Each `for` over it is an epoch; killed and started again, this one goes on with the very next clip:
+A training loop of your own needs a catalog (`essp catalog build videos --out catalog.parquet`) and an `essp.Loader`.
+Each `for` over it is an epoch. Killed and started again, this program continues with the very next clip:
 
     import os, torch, essp
 
@@ -30,9 +30,9 @@ Optical flow is `(B, 1, H, W, 20)` uint8, with 128 for no motion, so `Conv3d(20,
     flow = {"feature": "flow", "params": {"length": 10}, "clip": essp.Clip(frames=11, size=112)}
     loader = essp.Loader("catalog.parquet", batch_size=8, **flow)
 
-`split="validation"` shows the videos that were set aside, `device="cuda"` sends batches ahead, `clips_per_visit=8`
-decodes less, `rank` and `world_size` are those of `torchrun`. docs/loader.md has Lightning, accelerate, the Trainer of
-Hugging Face and notebooks.
+`split="validation"` shows the videos that were set aside, `device="cuda"` sends batches ahead,
+`sampling=essp.Sampling(kind="pooled")` decodes less, and `torchrun` sets `rank` and `world_size`. docs/loader.md has
+Lightning, accelerate, the Trainer of Hugging Face and notebooks.
 
 Everything else is plain functions:
 
@@ -44,7 +44,7 @@ Everything else is plain functions:
     model = essp.load_model("runs/ucf101")                                     # the networks, and how they fuse
 
 Importing `essp` loads no library: each name loads what it needs when it is first used, and a library that is not
-installed is then a `ConfigError` that names the extra to install. After it, `import torchvision` also works beside a
+installed is then a `ConfigError` that names the extra to install. After it, `import torchvision` also works with a
 torch for CPUs, for which the wheel of torchvision on PyPI is not built. All errors that ESSP raises on purpose are
 `EsspError`: `BadVideo` for a file that cannot be decoded, `NotFound`, `ConfigError` for what the caller has to change.
 
@@ -63,7 +63,8 @@ if TYPE_CHECKING:
     from essp.api.clips import decode, open_catalog
     from essp.api.epochs import Batch
     from essp.api.features import compute_feature, features
-    from essp.api.loader import Clip, Loader
+    from essp.api.loader import Loader
+    from essp.api.loader_arguments import Clip, Limits, RecordSampling, Sampling
     from essp.api.models import Model, StreamModel, load_model
     from essp.api.prediction import Segment, VideoPrediction, predict
     from essp.api.records import Records
@@ -83,7 +84,8 @@ _HOMES = {
     "essp.api.clips": ("decode", "open_catalog"),
     "essp.api.epochs": ("Batch",),
     "essp.api.features": ("compute_feature", "features"),
-    "essp.api.loader": ("Clip", "Loader"),
+    "essp.api.loader": ("Loader",),
+    "essp.api.loader_arguments": ("Clip", "Limits", "RecordSampling", "Sampling"),
     "essp.api.models": ("Model", "StreamModel", "load_model"),
     "essp.api.prediction": ("Segment", "VideoPrediction", "predict"),
     "essp.api.records": ("Records",),
@@ -104,12 +106,15 @@ __all__ = [
     "Clip",
     "ConfigError",
     "EsspError",
+    "Limits",
     "Loader",
     "Model",
     "Network",
     "NotFound",
     "PermanentError",
+    "RecordSampling",
     "Records",
+    "Sampling",
     "Segment",
     "SharedRecords",
     "Stream",

@@ -17,11 +17,13 @@ def folder_for(option: str, chosen: Path) -> Path:
     """The folder that an option names, made if it is not there. Raises `ConfigError` if it cannot be written to."""
     path = Path(os.path.abspath(os.path.expanduser(chosen)))
     if why := DirectoryStore(str(path)).unwritable():
-        raise ConfigError(f"{option} {why}")
+        raise ConfigError(why, field=option)
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"{option}: {path} cannot be made ({error.strerror}); name another folder") from error
+        raise ConfigError(
+            f"{path} cannot be made ({error.strerror}); name another folder", field=option, code="refused"
+        ) from error
     return path
 
 
@@ -29,7 +31,7 @@ def store_for(option: str, uri: str, stores: Stores) -> ObjectStore:
     """The store of a folder that an option names by its URI. Raises `ConfigError` if it cannot be written to."""
     store = stores.under(uri)
     if why := store.unwritable():
-        raise ConfigError(f"{option} {why}")
+        raise ConfigError(why, field=option)
     return store
 
 
@@ -42,13 +44,13 @@ def check_file(option: str, store: ObjectStore, key: str, example: str, trial: s
     uri = store.uri(key)
     path = uri.removeprefix("file://")
     if (uri != path and os.path.isdir(path)) or next(iter(store.list(f"{key}/")), None) is not None:
-        raise ConfigError(f"{option}: {uri} is a folder; name a file in it, such as {uri}/{example}")
+        raise ConfigError(f"{uri} is a folder; name a file in it, such as {uri}/{example}", field=option)
     try:
         if not _is_there(store, f"{key}{trial}"):  # else it is somebody's
             store.put(f"{key}{trial}", b"")
             store.delete(f"{key}{trial}")
     except (Conflict, NotFound) as error:
-        raise ConfigError(f"{option}: {uri} cannot be written: {error}") from error
+        raise ConfigError(f"{uri} cannot be written: {error}", field=option, code="refused") from error
 
 
 def _is_there(store: ObjectStore, key: str) -> bool:
@@ -70,4 +72,6 @@ def written(path: Path) -> Iterator[None]:
         if new:
             with suppress(OSError):
                 path.unlink(missing_ok=True)
-        raise ConfigError(f"{path} cannot be written ({error.strerror or error}); name another file") from error
+        raise ConfigError(
+            f"{path} cannot be written ({error.strerror or error}); name another file", code="refused"
+        ) from error

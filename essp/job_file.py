@@ -27,7 +27,7 @@ def read_part(path: Path) -> dict[str, Any]:
     """The part of a job that is in a file, with URIs in place of paths. Raises `ConfigError` if it is none."""
     part = read_yaml(_text(path, "write the fields to change as in a job file"), str(path))
     if not isinstance(part, dict):
-        raise ConfigError(f"{path}: is no mapping of the fields to change; write them as in a job file")
+        raise ConfigError(f"{path}: is not a mapping of the fields to change; write them as in a job file", code="type")
     return placed_part(part, path.absolute().parent)
 
 
@@ -35,9 +35,9 @@ def _text(path: Path, advice: str) -> str:
     try:
         return text_of(path)
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror}); {advice}") from error
+        raise ConfigError(f"{path}: cannot be read ({error.strerror}); {advice}", code="unreadable") from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: not a text file; {advice}") from error
+        raise ConfigError(f"{path}: not a text file; {advice}", code="unreadable") from error
 
 
 def placed_part(part: dict[str, Any], folder: Path) -> dict[str, Any]:

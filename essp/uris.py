@@ -68,4 +68,4 @@ def signed_in(server: str, token: str) -> tuple[str, str]:
 def check_token(token: str) -> None:
     """Raises `ConfigError` for what cannot be sent as a token."""
     if not token.isascii() or not token.isprintable():
-        raise ConfigError("the token has characters that no token has; check ESSP_API_TOKEN")
+        raise ConfigError("the token has characters that no token has; check ESSP_API_TOKEN", field="ESSP_API_TOKEN")

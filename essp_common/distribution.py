@@ -77,10 +77,13 @@ def missing(what: str, error: ModuleNotFoundError) -> ConfigError | None:
     """What to tell the user about a library that `what` needs; None for a module that no extra brings."""
     library = (error.name or "").partition(".")[0]
     if library in OF_LINUX:
-        return ConfigError(f"{what} needs Linux (this Python has no {library!r}); on Windows use WSL 2, or a container")
+        return ConfigError(
+            f"{what} needs Linux (this Python has no {library!r}); on Windows use WSL 2, or a container",
+            code="unsupported",
+        )
     if library not in EXTRAS:
         return None
-    return ConfigError(f"{what} needs the package {library!r}; run: {install(EXTRAS[library])}")
+    return ConfigError(f"{what} needs the package {library!r}; run: {install(EXTRAS[library])}", code="not_installed")
 
 
 def require(what: str, library: str) -> None:

@@ -246,6 +246,14 @@ class ConfigError(EsspError):
         code: ConfigCode = "not_found" if isinstance(error, NotFound) else "unreadable"
         return ConfigError(str(error), field=field, code=error.code if isinstance(error, ConfigError) else code)
 
+    @classmethod
+    def together(cls, parts: Sequence[ConfigError], heading: str = "") -> ConfigError:
+        """One or more errors as one: a line for each, below `heading` if it is given or if there are several."""
+        if len(parts) == 1 and not heading:
+            return parts[0]
+        heading = heading or f"there are {len(parts)} problems:"
+        return ConfigError("\n  ".join([heading, *map(str, parts)]), parts=parts)
+
     def within(self, place: str) -> ConfigError:
         """The same error about a field within `place`: `params.size` becomes `streams.rgb.params.size`."""
         field = f"{place}.{self.field}" if self.field else place

@@ -23,7 +23,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from essp_common.errors import ConfigError
-from essp_common.validation import requirement, suggested
+from essp_common.validation import code_of, requirement, suggested
 
 P = TypeVar("P", bound=BaseModel)
 
@@ -58,17 +58,22 @@ class Group:
         except Exception as error:  # code of another package may raise any error
             if is_path(name):
                 raise ConfigError(
-                    f"{self.noun} {name!r} cannot be loaded: {type(error).__name__}: {error}; its package has to be "
-                    "installed, or be on PYTHONPATH, wherever trainers and predictors run"
+                    f"{self.noun} {name!r} cannot be loaded: {type(error).__name__}: {error}; its package must be "
+                    "installed, or be on PYTHONPATH, wherever trainers and predictors run",
+                    code="unreadable",
                 ) from error
             raise ConfigError(
                 f"{self.noun} {name!r} of {_package(entry)} cannot be loaded ({entry.value}): "
-                f"{type(error).__name__}: {error}"
+                f"{type(error).__name__}: {error}",
+                code="unreadable",
             ) from error
         missing = [a for a in self.members if not hasattr(found, a)]
         if missing or not self._is_one(found):
             lacks = f"lacks {', '.join(missing)}" if missing else f"is not a {self.kind}"
-            raise ConfigError(f"{self.noun} {name!r} of {_package(entry)} ({entry.value}) {lacks}; see {self.port}")
+            raise ConfigError(
+                f"{self.noun} {name!r} of {_package(entry)} ({entry.value}) {lacks}; see {self.port}",
+                code="unsupported",
+            )
         return found
 
     def allowed(self, path: str, code: Sequence[str]) -> str:
@@ -81,7 +86,8 @@ class Group:
             raise ConfigError(
                 f"{self.noun} {path!r} is code of a package that is not allowed here: ESSP_CODE {allows}. If you trust "
                 f"it, set ESSP_CODE='[\"{package}\"]' wherever master, trainers and predictors run, or have the "
-                f"package register the {self.noun} under {self.group}"
+                f"package register the {self.noun} under {self.group}",
+                code="refused",
             )
         return path
 
@@ -90,7 +96,7 @@ class Group:
         try:
             return kind.model_validate(params)
         except ValidationError as error:
-            raise ConfigError(self._problem(name, kind, error.errors()[0])) from error
+            raise self._problem(name, kind, error.errors()[0]) from error
 
     def _is_one(self, found: Any) -> bool:
         if self.kind == "class":
@@ -102,23 +108,30 @@ class Group:
         if name in self.own:
             found.append(EntryPoint(name, self.own[name], self.group))
         if not found:
-            raise ConfigError(f"no {self.noun} {name!r} is installed; {suggested(name, self.names())}")
+            raise ConfigError(f"no {self.noun} {name!r} is installed; {suggested(name, self.names())}", code="unknown")
         if len({entry.value for entry in found}) > 1:
             claims = ", ".join(f"{_package(entry)} ({entry.value})" for entry in found)
-            raise ConfigError(f"several packages register the {self.noun} {name!r}: {claims}; uninstall all but one")
+            raise ConfigError(
+                f"several packages register the {self.noun} {name!r}: {claims}; uninstall all but one", code="conflict"
+            )
         return found[0]
 
-    def _problem(self, name: str, kind: type[BaseModel], found: ErrorDetails) -> str:
+    def _problem(self, name: str, kind: type[BaseModel], found: ErrorDetails) -> ConfigError:
         parameter = ".".join(map(str, found["loc"]))
         valid = suggested(parameter, kind.model_fields, "its parameters are: ")
         if found["type"] == "extra_forbidden":
-            return f"{name} has no parameter {parameter!r}; {valid}"
+            return ConfigError(f"{name} has no parameter {parameter!r}; {valid}", field=parameter, code="unknown")
         if found["type"] == "missing":
-            return f"{name} needs the parameter {parameter!r}; its parameters are: {', '.join(kind.model_fields)}"
+            needed = f"{name} needs the parameter {parameter!r}; its parameters are: {', '.join(kind.model_fields)}"
+            return ConfigError(needed, field=parameter, code="missing")
         needed = requirement(found)
         if not parameter:
-            return f"{name}: {needed}"
-        return f"{name}: parameter {parameter} = {found['input']!r}: {needed}; see `essp {self.noun} describe {name}`"
+            return ConfigError(f"{name}: {needed}")
+        return ConfigError(
+            f"{needed}, got {found['input']!r}; see `essp {self.noun} describe {name}`",
+            field=parameter,
+            code=code_of(found["type"]),
+        )
 
 
 def is_path(name: str) -> bool:

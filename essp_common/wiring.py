@@ -57,7 +57,7 @@ def checked_scheme(kind: str, table: Mapping[str, str], url: str) -> str:
     scheme = url.partition(":")[0].lower()
     if scheme not in table:
         known = ", ".join(f"{name}://" for name in table)
-        raise ConfigError(f"{kind} URL {shown_address(url)!r}: unknown scheme; use one of {known}")
+        raise ConfigError(f"{kind} URL {shown_address(url)!r}: unknown scheme; use one of {known}", code="unknown")
     return scheme
 
 
@@ -136,7 +136,7 @@ class Stores:
         try:
             root, key = self._within(place_of(uri, videos))
         except NotFound as error:
-            raise ConfigError(str(error)) from error
+            raise ConfigError(str(error), code="refused") from error
         store = self._store(root)
         return store.below(key) if key else store
 
@@ -179,7 +179,7 @@ def _root_place(root: str) -> Place:
         place = place_of(root.partition("?")[0], video=True)
         return replace(place, authority=without_password(place.authority))
     except ConfigError as error:
-        raise ConfigError(f"ESSP_STORES: {error}") from error
+        raise ConfigError(str(error), field="ESSP_STORES") from error
 
 
 class Servers(Protocol):

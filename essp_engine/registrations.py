@@ -83,8 +83,10 @@ def check_bounds(least: int, most: int) -> None:
     """Raises `ConfigError` for bounds of a pool that no size lies within. What is stored may have such, from before."""
     if least > most:
         raise ConfigError(
-            f"min: {least} is more than max, which is {most}; give both, with a min of {most} at most, or a max of "
-            f"{least} at least"
+            f"{least} is more than max, which is {most}; give both, with a min of {most} at most, or a max of "
+            f"{least} at least",
+            field="min",
+            code="conflict",
         )
 
 
@@ -257,10 +259,14 @@ class Registrations:
 
     def _check_image(self, image: str) -> None:
         if _DIGEST.fullmatch(image) is None:
-            raise ConfigError(f"image: {image!r} does not end in @sha256: and 64 hexadecimal digits; a tag may change")
+            raise ConfigError(
+                f"{image!r} does not end in @sha256: and 64 hexadecimal digits; a tag may change", field="image"
+            )
         if not image.startswith(self._images):
             allowed = ", ".join(self._images) or "none"
-            raise ConfigError(f"image: {image} is not allowed; ESSP_IMAGES of the master allows: {allowed}")
+            raise ConfigError(
+                f"{image} is not allowed; ESSP_IMAGES of the master allows: {allowed}", field="image", code="refused"
+            )
 
     def _read(self) -> _Document | None:
         """The newest document; only what is new is fetched."""
@@ -278,7 +284,9 @@ def _parse(data: bytes, what: str) -> _Document:
     try:
         return _Document.model_validate_json(data)
     except ValidationError as error:
-        raise ConfigError(f"{what}: cannot be read: {'; '.join(problems(error, _Document))}") from error
+        raise ConfigError(
+            f"{what}: cannot be read: {'; '.join(map(str, problems(error, _Document)))}", code="unreadable"
+        ) from error
 
 
 def _stored(log: NumberedLog, number: int) -> _Document:
@@ -286,9 +294,9 @@ def _stored(log: NumberedLog, number: int) -> _Document:
     try:
         found = _parse(log.read(number), log.uri(number))
         if found.change.version != number:
-            raise ConfigError(f"{log.uri(number)}: holds change {found.change.version}")
+            raise ConfigError(f"{log.uri(number)}: holds change {found.change.version}", code="unreadable")
     except ConfigError as error:
-        raise ConfigError(f"{error}; {REMEDY}") from error
+        raise ConfigError(f"{error}; {REMEDY}", code="unreadable") from error
     return found
 
 

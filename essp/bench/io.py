@@ -74,7 +74,9 @@ def batches_of(options: IoOptions, samples: int, unit: str) -> int:
     if options.batches is not None:
         return options.batches
     if samples < options.batch:
-        raise ConfigError(f"the source has {samples} {unit}s, fewer than a batch; give --batch {samples}, or --batches")
+        raise ConfigError(
+            f"the source has {samples} {unit}s, fewer than a batch; give --batch {samples}, or --batches", code="range"
+        )
     return min(DEFAULT_BATCHES, samples // options.batch)
 
 

@@ -81,7 +81,9 @@ class Machine:
         try:
             known = _disks()
         except (OSError, NotImplementedError) as error:
-            raise ConfigError(f"the disks of this machine cannot be read ({error}); leave the trace out") from error
+            raise ConfigError(
+                f"the disks of this machine cannot be read ({error}); leave the trace out", code="unsupported"
+            ) from error
         self.disks = tuple(sorted(_watched(folders, known)))
         """Names of the disks that are watched."""
 

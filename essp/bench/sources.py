@@ -148,7 +148,9 @@ def open_source(uri: str, stores: Stores, shape: Shape | None = None) -> Source:
         is_records = next(iter(store.list(_VERSIONS)), None) is not None
         found = Records.open(store, shape) if is_records else _folder(uri, store, shape)
     if not len(found):
-        raise ConfigError(f"{uri} has no {found.unit}s; give a folder or a CSV file of images, a catalog or records")
+        raise ConfigError(
+            f"{uri} has no {found.unit}s; give a folder or a CSV file of images, a catalog or records", code="empty"
+        )
     return found
 
 
@@ -229,7 +231,7 @@ def _folder(uri: str, store: ObjectStore, shape: Shape) -> Images:
         )
         if not files:
             raise NotFound(f"there are no files at {uri}; {wanted}")
-        raise ConfigError(f"{uri} holds no images and no records; {wanted}")
+        raise ConfigError(f"{uri} holds no images and no records; {wanted}", code="empty")
     names = [PurePosixPath(key).parent.name for key in keys]
     return _images("images in folders", [Place(store, key) for key in keys], names, shape)
 
@@ -239,11 +241,11 @@ def _listed(uri: str, stores: Stores, shape: Shape) -> Images:
     try:
         rows = list(CsvFile(uri, text_of(store.get(key))))
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{uri} is no CSV file in UTF-8: {error}") from error
+        raise ConfigError(f"{uri} is not a CSV file in UTF-8: {error}", code="unreadable") from error
     if rows and "path" not in rows[0].values:
-        raise ConfigError(f"{uri} lacks the column 'path'; it needs path, and may have label")
+        raise ConfigError(f"{uri} lacks the column 'path'; it needs path, and may have label", code="missing")
     if wrong := next((row.problem for row in rows if row.problem), ""):
-        raise ConfigError(f"{uri}: {wrong}")
+        raise ConfigError(f"{uri}: {wrong}", code="unreadable")
     folder = uri.rpartition("/")[0]
     places = [Place(*stores.resolve(listed_uri(row.values["path"], folder), video=True)) for row in rows]
     return _images("a list of images", places, [row.values.get("label", "") for row in rows], shape)

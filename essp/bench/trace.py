@@ -132,7 +132,9 @@ class Trace:
         """`folders`: see `Machine`. `store`: what to ask for its counters. Raises `ConfigError` where there is no
         `/proc`."""
         if not 0.01 <= interval_s <= 3600:
-            raise ConfigError(f"the interval of a trace has to be between 0.01 and 3600 seconds, and not {interval_s}")
+            raise ConfigError(
+                f"the interval of a trace must be between 0.01 and 3600 seconds, and not {interval_s}", code="range"
+            )
         self.samples: list[Sample] = []
         self.marks: list[Mark] = []
         self.interval_s = interval_s

@@ -35,23 +35,30 @@ def check_trace(path: Path, plot: Path | None = None) -> None:
     check_path(path, "--trace", ".csv")
     picture = _picture(path)
     for beside in (picture, _by_file(path)):
-        check_path(beside, f"--trace {path} also writes", beside.suffix)
+        try:
+            check_path(beside, "--trace", beside.suffix)
+        except ConfigError as error:
+            raise ConfigError(f"{path} also writes {error.problem}", field="--trace", code=error.code) from error
     if plot is not None and os.path.abspath(picture) == os.path.abspath(plot):
-        raise ConfigError(f"--plot {plot}: --trace {path} draws its picture there; give one of them another name")
+        raise ConfigError(
+            f"{plot}: --trace {path} draws its picture there; give one of them another name",
+            field="--plot",
+            code="conflict",
+        )
 
 
 def check_path(path: Path, option: str, suffix: str) -> None:
     """Raises `ConfigError` for a path to which no such file can be written: before anything is measured for it."""
     if path.suffix.lower() != suffix:
-        raise ConfigError(f"{option} {path}: give a name that ends with {suffix}")
+        raise ConfigError(f"{path}: give a name that ends with {suffix}", field=option)
     if not os.path.isdir(path.parent):
-        raise ConfigError(f"{option} {path}: there is no folder {path.parent}; make it first")
+        raise ConfigError(f"{path}: there is no folder {path.parent}; make it first", field=option, code="not_found")
     try:
         usable = not path.is_dir() and os.access(path if path.exists() else path.parent, os.W_OK)
     except OSError:  # a name that no file can have
         usable = False
     if not usable:
-        raise ConfigError(f"{option} {path}: cannot be written; give another name")
+        raise ConfigError(f"{path}: cannot be written; give another name", field=option, code="refused")
 
 
 def write_trace(trace: Trace, accesses: Accesses | None, path: Path) -> None:

@@ -41,7 +41,9 @@ class Training:
         if model == IMAGES and side < _LEAST_SIDE:
             raise ConfigError(
                 f"images of {side} pixels are too small for AlexNet; give --size {_LEAST_SIDE} or more, or --step-time "
-                "for a pretended accelerator"
+                "for a pretended accelerator",
+                field="--size",
+                code="range",
             )
         self.name = f"{model} on {self.device}"
         self.losses: list[float] = []
@@ -99,7 +101,11 @@ class Training:
 
 def _device(wanted: str) -> torch.device:
     if wanted == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("--device cuda: there is no GPU here, or torch was installed without CUDA; use cpu or auto")
+        raise ConfigError(
+            "cuda: there is no GPU here, or torch was installed without CUDA; use cpu or auto",
+            field="--device",
+            code="unsupported",
+        )
     if wanted == "auto":
         wanted = "cuda" if torch.cuda.is_available() else "cpu"
     return torch.device(wanted)

@@ -186,7 +186,7 @@ def _info(found: Found) -> Info:
     try:
         return Info.model_validate(document)
     except ValidationError as error:
-        raise ConfigError(f"{found.uri}/{_INFO}: {'; '.join(problems(error, Info))}") from error
+        raise ConfigError(f"{found.uri}/{_INFO}: {'; '.join(map(str, problems(error, Info)))}") from error
 
 
 def _splits(info: Info) -> list[tuple[str, range]]:

@@ -91,8 +91,10 @@ def frame_size(model: Model, given: tuple[int, int] | None) -> tuple[int, int]:
     if resize.mode in ("exact", "crop"):
         return resize.height, resize.width
     raise ConfigError(
-        f"--frame: with clip.resize.mode: {resize.mode} frames have the size of their video, and a program takes one "
-        "size; say which, as in --frame 256x340"
+        f"with clip.resize.mode: {resize.mode} frames have the size of their video, and a program takes one "
+        "size; say which, as in --frame 256x340",
+        field="--frame",
+        code="missing",
     )
 
 
@@ -105,15 +107,17 @@ def export_programs(
     """
     if encoders := [name for name, stream in model.streams.items() if stream.layout.values == "descriptor"]:
         raise ConfigError(
-            f"{', '.join(encoders)} encodes descriptors, which is no network that a program could hold; export with "
-            "--format essp"
+            f"{', '.join(encoders)} encodes descriptors, which has no network to export as a program; export with "
+            "--format essp",
+            code="unsupported",
         )
     size = frame_size(model, frame)
     if model.rule is None:
         raise ConfigError(
             f"the model fuses by {model.strategy}, and model.json of programs can only say mean or product; train with "
             "aggregation.strategies: [average, product, best, weighted, weighted_product], or export with --format "
-            "essp"
+            "essp",
+            code="unsupported",
         )
     try:
         target.head(_DOCUMENT)

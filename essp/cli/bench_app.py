@@ -58,7 +58,7 @@ DEVICES = ("auto", "cpu", "cuda")
 _LONGEST_STEP_S = 600.0
 StepTimeOption = Annotated[
     str | None,
-    typer.Option(help="Pretend an accelerator that is busy so long with a batch, as in 50ms; nothing is learned."),
+    typer.Option(help="Simulate an accelerator that takes this long for a batch, as in 50ms; nothing is learned."),
 ]
 
 
@@ -162,9 +162,13 @@ def step_seconds(text: str) -> float:
     try:
         found = parse_seconds(text)
     except ValueError as error:
-        raise ConfigError(f"--step-time {error}") from error
+        raise ConfigError(str(error), field="--step-time", code="type") from error
     if not 0 < found <= _LONGEST_STEP_S:
-        raise ConfigError(f"--step-time {text}: a step takes more than nothing, and {_LONGEST_STEP_S:g}s at most")
+        raise ConfigError(
+            f"{text}: a step takes more than nothing, and {_LONGEST_STEP_S:g}s at most",
+            field="--step-time",
+            code="range",
+        )
     return found
 
 

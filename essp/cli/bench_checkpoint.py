@@ -56,7 +56,7 @@ def main(
     ] = None,
     size_text: Annotated[
         str | None,
-        typer.Option("--size", help="Of a checkpoint, as in 600MB, about that of AlexNet with Adam; default: 64MiB."),
+        typer.Option("--size", help="Size of a checkpoint, as in 600MB (about AlexNet with Adam); default: 64MiB."),
     ] = None,
     steps: Annotated[int, typer.Option(help="Steps of a run.", min=1)] = 100,
     every: Annotated[int, typer.Option(help="Steps from one checkpoint to the next.", min=1)] = 20,
@@ -90,7 +90,11 @@ def main(
     """
     chosen = words(modes, "--modes", MODES)
     if every > steps and chosen != ("none",):
-        raise ConfigError(f"--every {every}: there are only {counted(steps, 'step')}, so nothing would be saved")
+        raise ConfigError(
+            f"{every}: there are only {counted(steps, 'step')}, so nothing would be saved",
+            field="--every",
+            code="range",
+        )
     slowed = parse_throttle(throttle) if throttle else None
     asked_room = _size(buffer_size, "--buffer-size") if buffer_size else None
     if trace is not None:
@@ -154,7 +158,11 @@ def _trainee(
     words(model, "--model", (IMAGES,))
     if size_text is not None or step_time is not None:
         given = "--size" if size_text is not None else "--step-time"
-        raise ConfigError(f"{given}: --model {model} has a size and a time of its own; leave one of them out")
+        raise ConfigError(
+            f"{given}: --model {model} has its own size and time; leave one of them out",
+            field="--model",
+            code="conflict",
+        )
     from essp.bench.training import Training  # loads torch, which the pretended accelerator does not need
 
     classes = [str(number) for number in range(_CLASSES)]
@@ -172,9 +180,11 @@ def _size(text: str, option: str) -> int:
     try:
         found = parse_bytes(text)
     except ValueError as error:
-        raise ConfigError(f"{option} {error}") from error
+        raise ConfigError(str(error), field=option, code="type") from error
     if not isinstance(found, int) or not _LEAST_BYTES <= found <= _MOST_BYTES:
-        raise ConfigError(f"{option} {text}: between {size(_LEAST_BYTES)} and {size(_MOST_BYTES)}")
+        raise ConfigError(
+            f"must be between {size(_LEAST_BYTES)} and {size(_MOST_BYTES)}, got {text}", field=option, code="range"
+        )
     return found
 
 

@@ -41,7 +41,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print the figures as J
 @app.command("ls")
 def ls_command(
     output: Output,
-    trainer: Annotated[str, typer.Option(help="Only those of this trainer.")] = "",
+    trainer: Annotated[str, typer.Option(help="Only checkpoints of this trainer.")] = "",
     as_json: JsonOption = False,
 ) -> None:
     """List the checkpoints of a job. Files are not read; `verify` does that."""
@@ -103,7 +103,7 @@ def show_command(
 @app.command("verify")
 def verify_command(
     output: Output,
-    trainer: Annotated[str, typer.Option(help="Only those of this trainer.")] = "",
+    trainer: Annotated[str, typer.Option(help="Only checkpoints of this trainer.")] = "",
     as_json: JsonOption = False,
 ) -> None:
     """Read every byte of the checkpoints and compare it with its hash; exit status 1 if something is damaged.
@@ -132,7 +132,7 @@ def verify_command(
     for name, why in {} if as_json else bad.items():
         typer.echo(f"{name}: {why}")
     for name in [] if as_json else passed:
-        typer.echo(f"{name}: passed over, as it is being written, or was removed meanwhile")
+        typer.echo(f"{name}: skipped, as it is being written, or was removed meanwhile")
     if bad:
         console.print(f"{len(bad)} of {counted(looked_at, 'checkpoint')} cannot be used")
         raise typer.Exit(1)
@@ -181,7 +181,7 @@ def export_command(
     out: Annotated[str, typer.Option(help="Folder of the copy: a path or a URI.")],
     bits: Annotated[int, typer.Option(help="Bits of each weight, 2 to 16; 0: exact.", min=0, max=16)] = 0,
     scope: Annotated[
-        Scope, typer.Option(help="What has a range of its own: each channel, each tensor, or all as one (global).")
+        Scope, typer.Option(help="What gets its own range: each channel, each tensor, or all together (global).")
     ] = "channel",
     codec: Annotated[Codec, typer.Option(help="How bytes are compressed.")] = "zstd",
     one_dimensional: Annotated[
@@ -207,11 +207,13 @@ def export_command(
     """
     if form != "essp":
         if bits or check:
-            raise ConfigError(f"--format {form}: --bits and --check are for copies (--format essp) alone")
+            raise ConfigError(
+                f"{form}: --bits and --check are for copies (--format essp) alone", field="--format", code="conflict"
+            )
         _export_programs(model, out, form, _frame(frame), as_json)
         return
     if frame:
-        raise ConfigError("--frame: is for programs (--format onnx or torch) alone")
+        raise ConfigError("is for programs (--format onnx or torch) alone", field="--frame", code="conflict")
     from essp.checkpoints.export import export  # it loads torch
     from essp_common.artifacts.fused_model import open_model
 
@@ -284,7 +286,7 @@ def _frame(text: str) -> tuple[int, int] | None:
         return None
     height, _, width = text.partition("x")
     if not (height.isdecimal() and width.isdecimal() and 8 <= int(height) <= 8192 and 8 <= int(width) <= 8192):
-        raise ConfigError(f"--frame: {text!r} is not HxW, as in 256x340")
+        raise ConfigError(f"{text!r} is not HxW, as in 256x340", field="--frame", code="type")
     return int(height), int(width)
 
 
@@ -295,7 +297,7 @@ def _compared(model: str, copy: str, videos: list[str]) -> dict[str, Any]:
     pairs = list(zip(predict(videos, model), predict(videos, copy), strict=True))
     scored = [(one, other) for one, other in pairs if one.class_name and other.class_name]
     if not scored:
-        raise ConfigError(f"--check: none of {counted(len(pairs), 'video')} could be decoded")
+        raise ConfigError(f"not one of {counted(len(pairs), 'video')} could be decoded", field="--check", code="empty")
     return {
         "videos": len(scored),
         "same": sum(one.class_name == other.class_name for one, other in scored),
@@ -318,9 +320,11 @@ def _the(trainer: str, store: ObjectStore) -> str:
     if trainer in there:
         return trainer
     if trainer:
-        raise ConfigError(f"--trainer: there is no trainer {trainer}; there are {', '.join(there)}")
+        raise ConfigError(
+            f"there is no trainer {trainer}; there are {', '.join(there)}", field="--trainer", code="unknown"
+        )
     if len(there) > 1:
-        raise ConfigError(f"--trainer: say which; there are {', '.join(there)}")
+        raise ConfigError(f"say which; there are {', '.join(there)}", field="--trainer", code="missing")
     return there[0]
 
 
@@ -336,7 +340,7 @@ def _final(manifest: Manifest) -> str:
     if not manifest.final:
         return "no"
     step = weights_of(manifest)
-    return "yes: nothing follows it" + ("" if step is None else f"; its weights are those of step {step:,}, the best")
+    return "yes: nothing follows it" + ("" if step is None else f"; its weights are from step {step:,}, the best")
 
 
 def _file(file: StoredFile) -> str:

@@ -23,7 +23,9 @@ def confirm(question: str) -> None:
         if sys.stdin.isatty():
             raise
         typer.echo(err=True)  # ends the line of the question
-        raise ConfigError("cannot ask for confirmation without a terminal; add --yes") from error
+        raise ConfigError(
+            "cannot ask for confirmation without a terminal; add --yes", field="--yes", code="missing"
+        ) from error
     if not agreed:
         raise typer.Abort
 

@@ -146,7 +146,7 @@ def purge(
 
 def _filter(ids: list[str] | None, job: str, kind: str, video: str, everything: bool) -> Filter:
     if not (ids or job or kind or video or everything):
-        raise ConfigError("no entries are selected; give ids, --job, --kind, --video, or --all")
+        raise ConfigError("no entries are selected; give ids, --job, --kind, --video, or --all", code="missing")
     return Filter(tuple(ids or ()), job, kind, video)
 
 
@@ -177,7 +177,9 @@ def _store(origin: str) -> Iterator[EntryStore]:
         return
     if settings.bus == "memory://":
         raise ConfigError(
-            "which dead letters? give --from OUTPUT for a job that `essp run` ran, or set ESSP_BUS to kafka://host:port"
+            "which dead letters? give --from OUTPUT for a job that `essp run` ran, or set ESSP_BUS to kafka://host:port",
+            field="--from",
+            code="missing",
         )
     bus = open_bus(settings.bus, settings.bus_login, settings.tenant)
     try:

@@ -70,7 +70,11 @@ def _check_job(path: Path) -> None:
     except OSError:  # said when it is written
         return
     if not text.startswith(MARKS):
-        raise ConfigError(f"{path} is there already, and not from this command; name another folder with --out")
+        raise ConfigError(
+            f"{path} is there already, and not from this command; name another folder with --out",
+            field="--out",
+            code="exists",
+        )
 
 
 def _check_catalog(uri: str, source: str, stores: Stores) -> None:
@@ -83,4 +87,4 @@ def _check_catalog(uri: str, source: str, stores: Stores) -> None:
     except ConfigError:
         found = ""
     if found != source:
-        raise ConfigError(f"{uri} is there already, and not from this command; name another URI")
+        raise ConfigError(f"{uri} is there already, and not from this command; name another URI", code="exists")

@@ -42,7 +42,7 @@ Folds = Annotated[
 def divisions_of(spec: JobSpec, splits: str | None, folds: str | None, stores: Stores) -> tuple[Division, ...]:
     """The jobs that the options ask for; none: neither is given. Raises `ConfigError`."""
     if splits is not None and folds is not None:
-        raise ConfigError("give one of --splits and --folds, not both")
+        raise ConfigError("give one of --splits and --folds, not both", code="conflict")
     if splits is not None:
         return of_splits(spec, splits, stores)
     return () if folds is None else of_folds(spec, folds, stores)
@@ -62,7 +62,7 @@ def checked(
         try:
             found.append(preflight_asking(division.spec, stores, fresh, yes, declared))
         except ConfigError as error:
-            raise ConfigError(f"{division.name}: {error}") from error
+            raise ConfigError(f"in {division.name}: {error.problem}", field=error.field, code=error.code) from error
     return found
 
 
@@ -86,10 +86,10 @@ def run_all(
             continue
         status = run(division.spec)
         if not status.state.ended:
-            typer.echo(f"to go on: {again}", err=True)
+            typer.echo(f"to continue: {again}", err=True)
             raise typer.Exit(EXIT_INTERRUPTED)
         if status.state != JobState.COMPLETED:
-            typer.echo(f"{division.name} has failed; when that is repaired, go on with: {again}", err=True)
+            typer.echo(f"{division.name} has failed; when that is repaired, continue with: {again}", err=True)
             raise typer.Exit(1)
     once = all(division.spec.data.left_out for division in divisions)
     told = outcomes(job.name, divisions, stores, once)

@@ -63,12 +63,13 @@ def segments(
     if given.unit != labelled.unit:
         raise ConfigError(
             f"{given.where} is in {_UNITS[given.unit]} and {labelled.where} in {_UNITS[labelled.unit]}; give labels "
-            "with start_frame and end_frame, or what was found as JSON of `essp predict`"
+            "with start_frame and end_frame, or what was found as JSON of `essp predict`",
+            code="conflict",
         )
     given = named_alike(given, labelled)
     asked = labelled if subset is None else of_subset(labelled, subset)
     if not asked.stretches:
-        raise ConfigError(f"{labelled.where} labels no segment")
+        raise ConfigError(f"{labelled.where} labels no segment", code="empty")
     others = labelled.videos - asked.videos
     result = evaluate((each for each in given.stretches if each.video not in others), asked.stretches, overlaps)
     notes = _notes(given, labelled, asked)
@@ -95,7 +96,11 @@ def _overlaps(text: str) -> tuple[float, ...]:
     except (ValueError, ZeroDivisionError):
         values = []
     if not values or not all(0 < value <= 1 for value in values):
-        raise ConfigError(f"--iou {text}: give numbers above 0 and up to 1, as 0.5,0.75 or 0.1:0.9 or 0.5:0.95:0.05")
+        raise ConfigError(
+            f"{text}: give numbers above 0 and up to 1, as 0.5,0.75 or 0.1:0.9 or 0.5:0.95:0.05",
+            field="--iou",
+            code="type",
+        )
     return tuple(values)
 
 
@@ -104,7 +109,7 @@ def _read(read: Callable[[ObjectStore, str], SegmentList], uri: str) -> SegmentL
     try:
         return read(store, key)
     except NotFound as error:
-        raise ConfigError(f"{uri} is not there, or has no segments: {error}") from error
+        raise ConfigError(f"{uri} is not there, or has no segments: {error}", code="unreadable") from error
 
 
 def _notes(given: SegmentList, labelled: SegmentList, asked: SegmentList) -> list[str]:

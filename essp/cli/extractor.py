@@ -88,5 +88,5 @@ def _row(name: str) -> dict[str, str]:
 def _parameter(text: str) -> tuple[str, Any]:
     name, given, value = text.partition("=")
     if not given:
-        raise ConfigError(f"--param {text!r}: write it as name=value, for example length=5")
+        raise ConfigError(f"{text!r}: write it as name=value, for example length=5", field="--param", code="type")
     return name.strip(), read_yaml(value, f"--param {name}")

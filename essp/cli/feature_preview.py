@@ -68,7 +68,11 @@ def _read(video: Path, preview: Preview, count: int) -> NDArray[np.uint8]:
     except BadVideo as error:
         raise BadVideo(f"{video}: {error}") from error
     if preview.start >= facts.frame_count:
-        raise ConfigError(f"{video} has {facts.frame_count} frames; --start {preview.start} is past its end")
+        raise ConfigError(
+            f"{video} has {facts.frame_count} frames; --start {preview.start} is past its end",
+            field="--start",
+            code="range",
+        )
     resize = Resize(mode=Resize.SHORT_SIDE, height=preview.short_side, interpolation="area")
     seed = Seed(first_frame=preview.start, frame_count=count, stride=1, last_frame=facts.frame_count - 1)
     clip = np.zeros((count, *output_size(resize, facts.height, facts.width), 3), np.uint8)

@@ -71,7 +71,7 @@ aggregation:
 limits:
   budget: {budget:<20}# clips and features outstanding at once
   coupled: true               # trainers keep in step; false: one that lags is left behind, its clips decoded again
-  replacements: 5             # videos of the same class tried in place of one that cannot be decoded
+  replacements: 5             # videos of the same class tried instead of one that cannot be decoded
   dead_ratio: 0.2             # the job fails when more of its clips than this could not be decoded
 """
 
@@ -169,30 +169,44 @@ def main(
 ) -> None:
     """Write a commented job file for a data set."""
     if os.path.exists(out) and not force:  # Path.exists raises if the name is too long
-        raise ConfigError(f"{out} exists; name another file with --out, or overwrite it with --force")
+        raise ConfigError(
+            f"{out} exists; name another file with --out, or overwrite it with --force", field="--out", code="exists"
+        )
     try:
         known_model(model, Settings().code)
     except ConfigError as error:
-        raise ConfigError(f"--model: {error}") from error
+        raise ConfigError.at("--model", error) from error
     if model in ENCODERS:
         raise ConfigError(
-            f"--model {model} encodes descriptors, and both streams are pictures; name a network, or take --for few, "
-            "which has such a stream"
+            f"{model} encodes descriptors, and both streams are pictures; name a network, or take --for few, "
+            "which has such a stream",
+            field="--model",
+            code="conflict",
         )
     if recipe is not None and model != SMALL:
-        raise ConfigError(f"--for {recipe} has a model for each stream; leave out --model {model}, and change the file")
+        raise ConfigError(
+            f"--for {recipe} has a model for each stream; leave out --model {model}, and change the file",
+            field="--model",
+            code="conflict",
+        )
     uri = as_uri(catalog).rstrip("/")
     stores = Stores(Settings().stores)
     records = reader_of(uri, stores)
     if records is not None:
         if recipe is not None:
-            raise ConfigError(f"--for {recipe} is a recipe for videos, and {catalog} has records; leave it out")
+            raise ConfigError(
+                f"{recipe} is a recipe for videos, and {catalog} has records; leave it out",
+                field="--for",
+                code="conflict",
+            )
         sets = {"records_validation": validation, "records_test": test}
         further = {field: as_uri(value) for field, value in sets.items() if value}
         name = _name(uri, out)
         text = records_text(records, uri, str(out), name, _output(uri, name), model, further)
     elif test or validation:
-        raise ConfigError(f"--test and --validation name data sets of records, and {catalog} is none")
+        raise ConfigError(
+            f"--test and --validation name data sets of records, and {catalog} is not one", code="conflict"
+        )
     else:
         found = read_catalog(*stores.resolve(uri))
         text = job_text(found, uri, str(out), model, recipe)
@@ -223,16 +237,18 @@ def job_text(catalog: Catalog, uri: str, file: str, model: str, recipe: Recipe |
     """The job file for a catalog: of a recipe, or with frames by what the videos have, and crops of 7/8 of them."""
     usable = catalog.view(None).rows
     if not len(usable):
-        raise ConfigError(f"{uri} has no usable video; `essp catalog show {uri} --problems` says why")
+        raise ConfigError(f"{uri} has no usable video; `essp catalog show {uri} --problems` says why", code="empty")
     if usable.has("class_name", "").all():
         raise ConfigError(
             f"{uri}: its videos have no labels, so there is nothing to train; put videos in class folders "
-            "(FOLDER/CLASS/video.mp4), or give a CSV file with a label column, and build the catalog again"
+            "(FOLDER/CLASS/video.mp4), or give a CSV file with a label column, and build the catalog again",
+            code="empty",
         )
     if len(catalog.classes) == 1 and not has_several_labels(usable):
         raise ConfigError(
             f"{uri}: all its videos are of one class, {catalog.classes[0]!r}, so there is nothing to learn by classes; "
-            "add videos of others, or train a loop of your own on it (essp.Loader, docs/loader.md)"
+            "add videos of others, or train a loop of your own on it (essp.Loader, docs/loader.md)",
+            code="empty",
         )
     name = _name(uri, Path(file))
     fields: dict[str, object] = {

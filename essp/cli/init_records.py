@@ -43,7 +43,7 @@ trainers:
 {trainer}
 limits:
   budget: {budget}MiB               # clips outstanding at once
-  replacements: 5             # class_balanced: records of the same class tried in place of a damaged one
+  replacements: 5             # class_balanced: records of the same class tried instead of a damaged one
   dead_ratio: 0.2             # the job fails when more of its clips than this could not be decoded
 """
 _TRAINER = """\
@@ -81,7 +81,8 @@ def records_text(
     if not len(labelled):
         raise ConfigError(
             f"{uri}: its records have no labels, so there is nothing to train; build it from a folder for each class, "
-            "or from a CSV file with the columns path and label (`essp records build`)"
+            "or from a CSV file with the columns path and label (`essp records build`)",
+            code="empty",
         )
     short = _short_side(reader)
     height = side_for(model, short)
@@ -136,5 +137,7 @@ def _short_side(reader: RecordReader) -> int:
             except BadFrames:
                 continue
     if not found:
-        raise ConfigError("none of the images looked at can be decoded; `essp records verify` says what is damaged")
+        raise ConfigError(
+            "no sampled image can be decoded; `essp records verify` says what is damaged", code="unreadable"
+        )
     return int(np.median(found))

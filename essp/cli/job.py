@@ -22,7 +22,7 @@ from rich.text import Text
 from essp.cli.confirmation import Yes, ask_for, confirm
 from essp.cli.console import open_console
 from essp.cli.dashboard import dashboard, duration, results
-from essp.cli.job_file import Epochs, load_job
+from essp.cli.job_file import Epochs, load_job, options_named
 from essp.cli.job_history import dump, why
 from essp.cli.rest import (
     SERVER,
@@ -84,7 +84,7 @@ def start(
 ) -> None:
     """Start a job; one that has ended goes on from its checkpoints."""
     spec = load_job(file, epochs)
-    with connect(server, token) as client:
+    with options_named(epochs), connect(server, token) as client:
         # What the file leaves out, the master fills in, from the model of a prediction for example.
         body, params = spec.model_dump_json(exclude_unset=True), {"fresh": "true" if fresh else "false"}
         if fresh:
@@ -267,7 +267,10 @@ def _listed(jobs: Sequence[JobSummary]) -> Table:
 def _changes(fields: Sequence[str], document: dict[str, Any]) -> dict[str, Any]:
     """What these fields say, beside the part of a job file that is in `document`. Raises `ConfigError`."""
     if not fields and not document:
-        raise ConfigError("nothing to change: write FIELD=VALUE, as in trainers.rgb.optimizer.lr=0.001, or give --file")
+        raise ConfigError(
+            "nothing to change: write FIELD=VALUE, as in trainers.rgb.optimizer.lr=0.001, or give --file",
+            code="missing",
+        )
     for given in fields:
         if not (found := _GIVEN.fullmatch(given)):
             raise ConfigError(
@@ -280,7 +283,7 @@ def _changes(fields: Sequence[str], document: dict[str, Any]) -> dict[str, Any]:
         for part in parts[:-1]:
             section = section.setdefault(part, {})
             if not isinstance(section, dict):
-                raise ConfigError(f"{field}: {joined([part])} has a value already")
+                raise ConfigError(f"{joined([part])} has a value already", field=field, code="conflict")
         section[parts[-1]] = read_yaml(value, field)
     return document
 
@@ -314,7 +317,7 @@ def _wait(client: httpx.Client, name: str, timeout_s: float | None, as_json: boo
         if status is not None and status.state.ended:
             break
         if deadline is not None and time.monotonic() >= deadline:
-            typer.echo(f"essp: job {name} has not ended within {timeout_s:g} s; it goes on", err=True)
+            typer.echo(f"essp: job {name} has not ended within {timeout_s:g} s; it continues", err=True)
             raise typer.Exit(EXIT_TIMEOUT)
         time.sleep(_LOOK_S if deadline is None else max(0.0, min(_LOOK_S, deadline - time.monotonic())))
     if as_json:

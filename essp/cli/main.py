@@ -68,7 +68,7 @@ class LazyGroup(TyperGroup):
                 from essp_common.validation import requirement, shown  # loads pydantic, which this error has done
 
                 found = problems()[0]
-                error.message = f"it {requirement(found)}, and is {shown(found['input'])}"
+                error.message = f"it {requirement(found)}, got {shown(found['input'])}"
             raise
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
@@ -185,4 +185,6 @@ def _need_a_folder() -> None:
     try:
         os.getcwd()
     except FileNotFoundError:
-        raise ConfigError("the folder that you are in has been removed; go to another one (cd) and try again") from None
+        raise ConfigError(
+            "the folder that you are in has been removed; go to another one (cd) and try again", code="not_found"
+        ) from None

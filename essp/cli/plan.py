@@ -36,10 +36,10 @@ def main(
         float, typer.Option(help="Clips a second that each trainer is to get; 0: what this machine gives.", min=0)
     ] = 0.0,
     gpus: Annotated[int, typer.Option(help="GPUs of all trainers together, for the price.", min=0)] = 0,
-    cores: Annotated[int, typer.Option(help="Without --rate: cores of the machine (0: those of this one).", min=0)] = 0,
+    cores: Annotated[int, typer.Option(help="Without --rate: cores of the machine (0: as this one).", min=0)] = 0,
     seconds: Annotated[float, typer.Option(help="How long to measure.", min=1)] = 10.0,
     redis: Annotated[str, typer.Option(help="Bytes a second that one Redis server takes and gives.")] = "1GB",
-    redis_servers: Annotated[int, typer.Option(help="Redis servers (0: as many as are needed).", min=0)] = 0,
+    redis_servers: Annotated[int, typer.Option(help="Redis servers (0: as needed).", min=0)] = 0,
     network: Annotated[
         str, typer.Option(help="Bytes a second of the link of a Redis server, each way (0: no limit).")
     ] = "0",
@@ -55,7 +55,7 @@ def main(
     """
     spec = load_job(job, None)
     if not spec.trainers:
-        raise ConfigError("essp plan: takes a job with trainers")
+        raise ConfigError("essp plan: takes a job with trainers", code="unsupported")
     set_up_logging(Settings(log_level="ERROR"))
     servers = Servers(_bytes(redis, "--redis"), redis_servers, _bytes(network, "--network"))
     wanted = Wanted(rate, cores or cpu_count(), gpus, servers, core_price, gpu_price)
@@ -87,10 +87,10 @@ def _bytes(text: str, option: str) -> float:
     try:
         value = parse_bytes(text)
     except ValueError as error:
-        raise ConfigError(f"{option}: {error}") from error
+        raise ConfigError(str(error), field=option, code="type") from error
     assert isinstance(value, int)
     if not value and option == "--redis":
-        raise ConfigError(f"{option}: 0 would carry nothing; write for example 1GB")
+        raise ConfigError("0 would carry nothing; write for example 1GB", field=option, code="range")
     return float(value)
 
 

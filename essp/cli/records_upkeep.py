@@ -42,7 +42,7 @@ def delete_command(
     what they have, so no room is freed, and a training that names its version sees what it saw.
     """
     if not (keys or label):
-        raise ConfigError("which records? give --keys, --label, or both")
+        raise ConfigError("which records? give --keys, --label, or both", code="missing")
     found = DataSet(Stores(Settings().stores).under(as_uri(data_set)))
     reader = RecordReader(found)
     ranges = selected(reader, [keys_of(one) for one in keys or ()], label or ())

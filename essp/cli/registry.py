@@ -50,7 +50,7 @@ def list_rows(
         typer.echo(json.dumps(rows))
         return
     if not rows:
-        typer.echo("there are none; `essp registry put` registers one", err=True)
+        typer.echo("nothing is registered; use `essp registry put`", err=True)
         return
     table = Table(box=None)
     for column in ("NAME", "IMAGE", "RESOURCES"):
@@ -123,9 +123,9 @@ def _row(file: Path) -> dict[str, Any]:
     try:
         row = read_yaml(text_of(file), str(file))
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{file} is not text: {error}") from error
+        raise ConfigError(f"{file} is not text: {error}", code="unreadable") from error
     if not isinstance(row, dict) or row.get("name") is None:
-        raise ConfigError(f"{file} is not a row: write name, image, output, ... as keys")
+        raise ConfigError(f"{file} is not a row: write name, image, output, ... as keys", code="type")
     return row
 
 

@@ -65,7 +65,9 @@ def connect(server: str, token: str) -> httpx.Client:
             base_url=server.rstrip("/"), headers=headers, timeout=TIMEOUT_S, verify=_certificates(server)
         )
     except (httpx.InvalidURL, ValueError):
-        raise ConfigError(f"--server {shown_address(server)!r} is not a URL; write for example {SERVER}") from None
+        raise ConfigError(
+            f"{shown_address(server)!r} is not a URL; write for example {SERVER}", field="--server"
+        ) from None
 
 
 def _certificates(server: str) -> ssl.SSLContext | bool:
@@ -80,7 +82,7 @@ def path_of(collection: str, name: str, below: str = "") -> str:
     Whatever is in a name, it names one thing, and is not read as a part of the URL. `below`: what follows it.
     """
     if not name.isprintable() or "/" in name or name in ("", ".", "..") or len(name) > _LONGEST_NAME:
-        raise ConfigError(f"{shown(name)} is no name of anything that a master has; `ls` lists those that there are")
+        raise ConfigError(f"{shown(name)} does not exist on the master; `ls` lists the names")
     return f"/v1/{collection}/{quote(name, safe='')}{below}"
 
 
@@ -97,7 +99,7 @@ def answer_of(client: httpx.Client, method: str, path: str, **more: Any) -> tupl
     try:
         response = client.request(method, path, **more)
     except UnicodeEncodeError as error:
-        raise ConfigError(f"{shown(error.object)} cannot be sent: it has bytes that are no UTF-8 text") from error
+        raise ConfigError(f"{shown(error.object)} cannot be sent: it has bytes that are not UTF-8 text") from error
     except httpx.InvalidURL as error:
         raise ConfigError(f"what is asked for cannot be sent ({error}); give shorter or fewer names") from error
     except httpx.TransportError as error:
@@ -121,7 +123,9 @@ def check(response: httpx.Response) -> None:
     if response.has_redirect_location:
         where = response.headers["location"]
         raise ConfigError(
-            f"{response.request.url} sends on to {where}; set --server or ESSP_SERVER to where the master is"
+            f"{response.request.url} sends on to {where}; set --server or ESSP_SERVER to where the master is",
+            field="--server",
+            code="refused",
         )
     if not response.is_error:
         if VERSION_HEADER not in response.headers:

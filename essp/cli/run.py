@@ -15,7 +15,7 @@ from essp.cli.divisions import Folds, Splits, checked, command_again, divisions_
 from essp.cli.doctor import failing, not_ready
 from essp.cli.fresh import preflight_asking, tell
 from essp.cli.interrupt import interruptible
-from essp.cli.job_file import Epochs, load_job
+from essp.cli.job_file import Epochs, load_job, options_named
 from essp.cli.view import View, open_view
 from essp.embedded.claim import Claim
 from essp.embedded.composition import Embedded, EmbeddedOptions
@@ -82,7 +82,7 @@ def main(
     """
     spec, settings = load_job(job, epochs), settings_of(servers)
     stores = Stores(settings.stores)
-    with _served(serve, host) as api:
+    with options_named(epochs, splits, folds), _served(serve, host) as api:
         options = EmbeddedOptions(fresh=fresh, api=api)
         if divisions := divisions_of(spec, splits, folds, stores):
             again = command_again(job, option_of(splits, folds), epochs)
@@ -102,7 +102,7 @@ def main(
         status = run_watched(spec, open_view(as_json), options, settings, verbose, yes)
         if not status.state.ended:
             more = "" if epochs is None else f" --epochs {epochs}"
-            typer.echo(f"to go on: essp run {job}{more}", err=True)
+            typer.echo(f"to continue: essp run {job}{more}", err=True)
             raise typer.Exit(EXIT_INTERRUPTED)
         if status.state != JobState.COMPLETED:
             raise typer.Exit(1)
@@ -116,8 +116,10 @@ def settings_of(servers: bool = False) -> Settings:
     if servers:
         if len(named) < _SERVERS:
             raise ConfigError(
-                "--servers: ESSP_BUS and ESSP_CACHE have to name servers, as `essp servers up` prints them; without "
-                "--servers the job runs in memory"
+                "ESSP_BUS and ESSP_CACHE have to name servers, as `essp servers up` prints them; without "
+                "--servers the job runs in memory",
+                field="--servers",
+                code="conflict",
             )
         return settings
     if named:
@@ -131,7 +133,9 @@ def _served(port: int, host: str) -> Iterator[LocalApi | None]:
     """The page, for as long as the block lasts; None without a port."""
     if not port:
         if host != LOCALHOST:
-            raise ConfigError("--host says where --serve listens; give --serve PORT, too")
+            raise ConfigError(
+                "--host says where --serve listens; give --serve PORT, too", field="--serve", code="missing"
+            )
         yield None
         return
     for library in ("fastapi", "uvicorn"):

@@ -49,14 +49,16 @@ def main(
         typer.echo("\n".join(_rights(settings.tenant, principal)))
         return
     if no_topics and feature:
-        raise ConfigError("--no-topics: leave out --feature, whose topic it would not create")
+        raise ConfigError("leave out --feature, whose topic it would not create", field="--no-topics", code="conflict")
     if no_topics and not buckets:
-        raise ConfigError("--no-topics: without --buckets there is nothing to create")
+        raise ConfigError("without --buckets there is nothing to create", field="--no-topics", code="conflict")
     if not no_topics:
         if settings.bus.startswith("memory:"):
             raise ConfigError(
-                "ESSP_BUS is memory://, which holds topics only as long as a process runs; set it to kafka://host:port "
-                "(`essp servers up` prints all settings)"
+                "is memory://, which holds topics only as long as a process runs; set it to kafka://host:port "
+                "(`essp servers up` prints all settings)",
+                field="ESSP_BUS",
+                code="conflict",
             )
         wanted = [*topics.FIXED, topics.DOCTOR, *map(topics.features, feature or ())]
         with closing(open_bus(settings.bus, settings.bus_login, settings.tenant)) as bus:
@@ -71,7 +73,7 @@ def main(
 def _rights(tenant: str, principal: str) -> Iterator[str]:
     """Commands for Kafka's and Redis' own tools: what each service may do, from the table of topics."""
     if "{" in principal.replace("{service}", ""):
-        raise ConfigError(f"--principal {principal}: only {{service}} may stand in braces")
+        raise ConfigError(f"{principal}: only {{service}} may stand in braces", field="--principal")
     operations: dict[tuple[str, str, str], set[str]] = defaultdict(set)
     """Who, on what, by which kind of name -> operations."""
     everything = topics.of_tenant(tenant, "essp.")

@@ -29,7 +29,7 @@ def main(
     try:
         entry = ApiToken(name=name, sha256=digest, scopes=frozenset(scope or [Right.READ]), team=team)
     except ValidationError as error:
-        raise ConfigError("\n".join(problems(error, ApiToken))) from error
+        raise ConfigError.together(problems(error, ApiToken)) from error
     if as_json:
         typer.echo(json.dumps({"token": token, "entry": entry.model_dump(mode="json")}))
         return

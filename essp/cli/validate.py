@@ -15,7 +15,7 @@ from essp.cli.divisions import Folds, Splits, checked, divisions_of
 from essp.cli.doctor import failing as servers_failing
 from essp.cli.doctor import not_ready
 from essp.cli.fresh import preflight_asking, tell
-from essp.cli.job_file import Epochs, load_job
+from essp.cli.job_file import Epochs, load_job, options_named
 from essp.embedded.composition import embedded_settings
 from essp.embedded.devices import check_devices
 from essp.uris import shown
@@ -51,12 +51,13 @@ def main(
     """
     settings = Settings()
     spec, stores = load_job(job, epochs), Stores(settings.stores)
-    divisions = divisions_of(spec, splits, folds, stores)
     declared = Declared(code=settings.code)
-    if divisions:
-        found = checked(divisions, stores, fresh, True, declared)
-    else:
-        found = [preflight_asking(spec, stores, fresh, True, declared)]
+    with options_named(epochs, splits, folds):
+        divisions = divisions_of(spec, splits, folds, stores)
+        if divisions:
+            found = checked(divisions, stores, fresh, True, declared)
+        else:
+            found = [preflight_asking(spec, stores, fresh, True, declared)]
     if settings.bus.startswith("memory:"):  # else the trainers may be on other machines
         check_devices(spec)
     failing = servers_failing(settings)
@@ -164,7 +165,7 @@ def _resumes_at(found: Preflight, trainer: str) -> str:
             return f"finished: it {stop.words}"
         return f"finished (--epochs {2 * found.spec.epochs} to continue)"
     if stop := found.resume.stops.get(trainer):
-        return f"{stop.words}; goes on with what follows all epochs"
+        return f"{stop.words}; continues with what follows all epochs"
     order = found.phases.order
     purpose, epoch = order[min(latest.position.phase_index, len(order) - 1)]
     return f"resumes with {phase_title(_name(purpose), epoch)}, after {latest.step} clips"
@@ -206,7 +207,7 @@ def _said(decoding: dict[str, Any]) -> str:
 
 def _swept(trainers: int) -> str:
     return (
-        f"{counted(trainers, 'trainer')} at once, which share each decoded clip; each needs memory and time of its own "
+        f"{counted(trainers, 'trainer')} at once, which share each decoded clip; each needs its own memory and time "
         "on the CPU or GPU"
     )
 

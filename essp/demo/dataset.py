@@ -105,7 +105,7 @@ def _complete(root: Path, videos: list[_Video], seed: int, report: Callable[[int
         except BrokenProcessPool as error:
             raise EsspError(
                 f"a process that makes the videos in {root} was killed; see that there is memory for {cpu_count()} "
-                "of them, then repeat the command: it goes on where it stopped"
+                "of them, then repeat the command: it continues where it stopped"
             ) from error
         except BaseException:
             pool.shutdown(cancel_futures=True)
@@ -136,7 +136,9 @@ def _alone(root: Path) -> Iterator[None]:
         root.mkdir(parents=True, exist_ok=True)
         folder = os.open(root, os.O_RDONLY)
     except OSError as error:
-        raise ConfigError(f"{root} cannot be made ({error.strerror}); choose another directory") from error
+        raise ConfigError(
+            f"{root} cannot be made ({error.strerror}); choose another directory", code="refused"
+        ) from error
     try:
         fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
@@ -173,18 +175,26 @@ def _claim(root: Path, manifest: dict[str, int]) -> None:
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError) as error:
-            raise ConfigError(f"{path} cannot be read ({error}); remove {root} or choose another directory") from error
+            raise ConfigError(
+                f"{path} cannot be read ({error}); remove {root} or choose another directory", code="unreadable"
+            ) from error
         if found != manifest:
-            raise ConfigError(f"{root} holds another video set ({found}); remove it or choose another directory")
+            raise ConfigError(
+                f"{root} holds another video set ({found}); remove it or choose another directory", code="taken"
+            )
         return
     try:
         if any(root.iterdir()):
-            raise ConfigError(f"{root} is not empty and holds no video set of this program; choose another directory")
+            raise ConfigError(
+                f"{root} is not empty and holds no video set of this program; choose another directory", code="taken"
+            )
         partial = path.with_suffix(".partial")
         partial.write_text(json.dumps(manifest), encoding="utf-8")
         partial.replace(path)
     except OSError as error:
-        raise ConfigError(f"{root} cannot be made ({error.strerror}); choose another directory") from error
+        raise ConfigError(
+            f"{root} cannot be made ({error.strerror}); choose another directory", code="refused"
+        ) from error
 
 
 def _make(root: Path, videos: list[_Video], seed: int) -> int:

@@ -58,7 +58,7 @@ def of_splits(spec: JobSpec, splits: str, stores: Stores) -> tuple[Division, ...
     """
     named = [name.strip() for name in splits.split(",")]
     if "" in named or len(set(named)) < len(named):
-        raise ConfigError(f"--splits {splits}: name each split once, with commas between, as in 1,2,3")
+        raise ConfigError(f"{splits}: name each split once, with commas between, as in 1,2,3", field="--splits")
     columns = {name: f"{_NUMBERED}{name}" if name.isdigit() else name for name in named}
     return tuple(
         _division(spec, f"split-{_plain(name)}", name, {"split_column": column}, "--splits", stores)
@@ -75,14 +75,18 @@ def of_folds(spec: JobSpec, column: str, stores: Stores) -> tuple[Division, ...]
     try:
         catalog = read_catalog(*stores.resolve(spec.data.catalog), (GROUP, "extra"))
     except NotFound as error:
-        raise ConfigError(f"data.catalog: {error}; make one with `essp catalog build`") from error
+        raise ConfigError(
+            f"{error}; make one with `essp catalog build`", field="data.catalog", code="not_found"
+        ) from error
     every = values_of(catalog, column, "--folds")
     usable = catalog.rows.usable.tolist()
     values = sorted({value for value, used in zip(every, usable, strict=True) if value and used}, key=_counting)
     if len(values) < 2:
         raise ConfigError(
-            f"--folds {column}: the videos have {'one value' if values else 'no value'} there, and one has to be left "
-            "out while others stay; give each video a group, or another column, and build the catalog again"
+            f"{column}: the videos have {'one value' if values else 'no value'} there, and one must be left "
+            "out while others stay; give each video a group, or another column, and build the catalog again",
+            field="--folds",
+            code="range",
         )
     return tuple(
         _division(spec, f"fold-{_plain(value)}", value, {"left_out": {column: value}}, "--folds", stores)
@@ -99,19 +103,21 @@ def _division(
     spec: JobSpec, name: str, label: str, changes: Mapping[str, object], option: str, stores: Stores
 ) -> Division:
     if not spec.trainers:
-        raise ConfigError(f"{option}: is for a job with trainers, and this one has none")
+        raise ConfigError("is for a job with trainers, and this one has none", field=option, code="unsupported")
     if spec.data.split_column or spec.data.left_out:
         raise ConfigError(
-            f"{option}: the job file has a division already (data.split_column, data.left_out); leave it out there"
+            "the job file has a division already (data.split_column, data.left_out); leave it out there",
+            field=option,
+            code="conflict",
         )
     given = spec.data.model_dump(exclude_unset=True)
     try:
         job = plain_name(f"{spec.name}-{name}")
         data = DataSpec.model_validate({**given, "test": spec.data.test or "test", **changes})
     except ValidationError as error:
-        raise ConfigError(f"{option}: data.{'; '.join(problems(error, DataSpec))}") from error
+        raise ConfigError.at(option, ConfigError.together(problems(error, DataSpec)).within("data")) from error
     except ValueError as error:
-        raise ConfigError(f"{option}: {error}") from error
+        raise ConfigError(str(error), field=option) from error
     divided = spec.model_copy(update={"name": job, "output": f"{spec.output}/{name}", "data": data})
     trainers = {
         trainer: settings.model_copy(update={"weights": _start(divided, name, trainer, settings, option, stores)})
@@ -131,9 +137,11 @@ def _start(spec: JobSpec, name: str, trainer: str, settings: TrainerSpec, option
         return f"{output}/{name}/trainers/{other_trainer}"
     if other.data.catalog == spec.data.catalog:
         raise ConfigError(
-            f"trainers.{trainer}.weights: job {other.name} was trained on the same catalog in one division, so it has "
+            f"job {other.name} was trained on the same catalog in one division, so it has "
             f"seen videos that others test on; run that job with the same {option}, too, and each division starts from "
-            "its own"
+            "its own",
+            field=f"trainers.{trainer}.weights",
+            code="conflict",
         )
     return settings.weights
 

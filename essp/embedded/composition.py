@@ -275,8 +275,10 @@ def job_consumers(spec: JobSpec, adapters: Adapters, control: ControlFeed, setti
     worker = worker_name(settings)
     if spec.consumers:
         raise ConfigError(
-            "consumers: these loops are your own: start the job on a master (`essp job start`) and take part with "
-            "essp.Loader.connect(JOB, CONSUMER), or use essp.Loader(...), which needs no job file"
+            "these loops are your own: start the job on a master (`essp job start`) and take part with "
+            "essp.Loader.connect(JOB, CONSUMER), or use essp.Loader(...), which needs no job file",
+            field="consumers",
+            code="unsupported",
         )
     if spec.predictor is not None:
         from essp_predictor.config import PredictorSettings

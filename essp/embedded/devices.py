@@ -22,4 +22,4 @@ def check_devices(spec: JobSpec) -> None:
         try:
             choose_device(device, 0, deterministic=True)
         except ConfigError as error:
-            raise ConfigError(f"trainers.{name}.{error}") from error
+            raise error.within(f"trainers.{name}") from error

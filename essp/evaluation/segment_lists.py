@@ -66,8 +66,10 @@ def read_found(store: ObjectStore, key: str) -> SegmentList:
         if isinstance(document, dict) and isinstance(document.get("results"), dict):
             return _checked(where, "s", _activitynet(document["results"]), set(document["results"]))
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise ConfigError(f"{where}: a segment cannot be read: {type(error).__name__}: {error}; {_FORMS}") from error
-    raise ConfigError(f"{where} has no segments; {_FORMS}")
+        raise ConfigError(
+            f"{where}: a segment cannot be read: {type(error).__name__}: {error}; {_FORMS}", code="unreadable"
+        ) from error
+    raise ConfigError(f"{where} has no segments; {_FORMS}", code="empty")
 
 
 def read_labelled(store: ObjectStore, key: str) -> SegmentList:
@@ -78,13 +80,17 @@ def read_labelled(store: ObjectStore, key: str) -> SegmentList:
     document = _document(store, key)
     database = document.get("database") if isinstance(document, dict) else None
     if not isinstance(database, dict):
-        raise ConfigError(f"{where} has no `database`; give ActivityNet's JSON, or a CSV file of segments")
+        raise ConfigError(
+            f"{where} has no `database`; give ActivityNet's JSON, or a CSV file of segments", code="missing"
+        )
     try:
         annotations = {str(video): entry.get("annotations", []) for video, entry in database.items()}
         subsets = {str(video): str(entry["subset"]) for video, entry in database.items() if "subset" in entry}
         return _checked(where, "s", _activitynet(annotations), set(annotations), subsets)
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
-        raise ConfigError(f"{where}: an annotation cannot be read: {type(error).__name__}: {error}") from error
+        raise ConfigError(
+            f"{where}: an annotation cannot be read: {type(error).__name__}: {error}", code="unreadable"
+        ) from error
 
 
 def named_alike(found: SegmentList, labelled: SegmentList) -> SegmentList:
@@ -109,7 +115,7 @@ def of_subset(labelled: SegmentList, subset: str) -> SegmentList:
     videos = frozenset(video for video in labelled.videos if labelled.subsets.get(video) == subset)
     if not videos:
         known = ", ".join(sorted(set(labelled.subsets.values()))) or "does not say to which one its videos belong"
-        raise ConfigError(f"{labelled.where} has no videos of {subset!r}; it has {known}")
+        raise ConfigError(f"{labelled.where} has no videos of {subset!r}; it has {known}", code="unknown")
     kept = tuple(stretch for stretch in labelled.stretches if stretch.video in videos)
     return replace(labelled, videos=videos, stretches=kept)
 
@@ -121,7 +127,9 @@ def _same(video: str, by_stem: Mapping[str, Sequence[str]], where: str) -> str |
         name for name in fitting if all(a == b for a, b in zip(mine[-2::-1], _parts(name)[-2::-1], strict=False))
     ]
     if len(fitting) > 1:
-        raise ConfigError(f"{video} may be {fitting[0]} or {fitting[1]} of {where}; name their folders in both files")
+        raise ConfigError(
+            f"{video} may be {fitting[0]} or {fitting[1]} of {where}; name their folders in both files", code="conflict"
+        )
     return fitting[0] if fitting else None
 
 
@@ -132,7 +140,8 @@ def _check_different(found: SegmentList, names: Mapping[str, str], where: str) -
         name = names.get(video, video)
         if (other := called.setdefault(name, video)) != video:
             raise ConfigError(
-                f"{other} and {video} of {found.where} may both be {name} of {where}; name their folders in both files"
+                f"{other} and {video} of {found.where} may both be {name} of {where}; name their folders in both files",
+                code="conflict",
             )
 
 
@@ -159,7 +168,9 @@ def _csv(where: str, data: bytes) -> SegmentList:
     try:
         file = CsvFile(where, text_of(data))
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{where} cannot be read: {error}; it has to be a CSV file in UTF-8") from error
+        raise ConfigError(
+            f"{where} cannot be read: {error}; it must be a CSV file in UTF-8", code="unreadable"
+        ) from error
     rows = list(file)
     names = rows[0].values.keys() if rows else set()
     video = next((name for name in PATH_COLUMNS if name in names), None)
@@ -169,16 +180,17 @@ def _csv(where: str, data: bytes) -> SegmentList:
     if video is None or label is None or unit is None:
         raise ConfigError(
             f"{where} needs the columns path, label, and start_s and end_s, or start_frame and end_frame; it has "
-            f"{', '.join(sorted(names)) or 'no rows'}"
+            f"{', '.join(sorted(names)) or 'no rows'}",
+            code="missing",
         )
     stretches, splits, (start, end) = [], {}, pairs[unit]
     for line, row, problem in rows:
         if problem:
-            raise ConfigError(f"{where}: {problem}")
+            raise ConfigError(f"{where}: {problem}", code="unreadable")
         try:
             times = float(row[start]), float(row[end]) + (unit == "frames")
         except ValueError as error:
-            raise ConfigError(f"{where}, line {line}: {start} and {end} have to be numbers") from error
+            raise ConfigError(f"{where}, line {line}: {start} and {end} must be numbers", code="type") from error
         stretches.append(Stretch(row[video], row[label], *times))
         if split := row.get("split"):
             splits[row[video]] = split
@@ -189,7 +201,7 @@ def _document(store: ObjectStore, key: str) -> Any:
     try:
         return read_json(store.get(key))
     except ValueError as error:
-        raise ConfigError(f"{store.uri(key)} is no JSON: {error}") from error
+        raise ConfigError(f"{store.uri(key)} is not JSON: {error}", code="unreadable") from error
 
 
 def _checked(

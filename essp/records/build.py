@@ -110,7 +110,9 @@ def build(
                 tell(Progress(done, len(source.items), size, time.monotonic() - began, len(problems)))
         if not counts:
             name, why = next(iter(problems.items()))
-            raise ConfigError(f"none of the {len(problems)} images can be used; the first one, {name}: {why}")
+            raise ConfigError(
+                f"all {len(problems)} images are unusable; the first one, {name}: {why}", code="unreadable"
+            )
     per_class = {name: counts[name] for name in writer.classes if counts[name]}
     elapsed_s = time.monotonic() - began
     return Built(writer.number, counts.total(), size, writer.classes, per_class, problems, elapsed_s)
@@ -120,9 +122,13 @@ def _encode(source: Source, options: BuildOptions) -> Encode:
     """Raises `ConfigError` for what cannot be kept."""
     encode = options.encode or ("jpeg" if source.cut else "keep")
     if encode == "keep" and source.cut:
-        raise ConfigError(f"--encode keep: a {source.unit} is no file; use raw or jpeg")
+        raise ConfigError(f"keep: a {source.unit} is not a file; use raw or jpeg", field="--encode", code="conflict")
     if encode == "keep" and options.size is not None:
-        raise ConfigError("--size: a file that is kept as it is cannot be scaled; use it with --encode raw or jpeg")
+        raise ConfigError(
+            "a file that is kept unchanged cannot be scaled; use it with --encode raw or jpeg",
+            field="--size",
+            code="conflict",
+        )
     return encode
 
 

@@ -53,30 +53,38 @@ def cifar(archive: Archive) -> Source | None:
         if training and layout.names in stems:
             return _read(archive, layout, training, _lines(layout.names, archive.read(stems[layout.names])))
     if any("batch" in PurePosixPath(name).name for name in binary):
-        raise ConfigError("CIFAR: the archive lacks batches.meta.txt; use cifar-10-binary.tar.gz as it is published")
+        raise ConfigError(
+            "CIFAR: the archive lacks batches.meta.txt; use cifar-10-binary.tar.gz as published",
+            code="unreadable",
+        )
     for pickled, data_set in _PICKLED.items():
         if pickled <= stems.keys():
             raise ConfigError(
                 f"CIFAR: these are pickles, and reading a pickle runs what it says; use {data_set}-binary.tar.gz, "
-                "which has the same images and is published beside it"
+                "which has the same images and is published with it",
+                code="refused",
             )
     return None
 
 
 def _read(archive: Archive, layout: _Layout, files: Sequence[str], classes: tuple[str, ...]) -> Source:
     if len(set(classes)) < len(classes):
-        raise ConfigError(f"CIFAR: {layout.names} has a class twice; use the archive as it is published")
+        raise ConfigError(f"CIFAR: {layout.names} has a class twice; use the archive as published", code="unreadable")
     step = layout.labels + _BYTES
     items: list[Item] = []
     for name in files:
         data = archive.read(name)
         if not data or len(data) % step:
-            raise ConfigError(f"CIFAR: {name} is damaged: {len(data)} bytes are no whole number of {step}")
+            raise ConfigError(
+                f"CIFAR: {name} is damaged: {len(data)} bytes are not a multiple of {step}", code="unreadable"
+            )
         for number in range(len(data) // step):
             at = number * step + layout.labels
             label = data[at - 1]
             if label >= len(classes):
-                raise ConfigError(f"CIFAR: {name} has a label {label}, and there are {len(classes)} classes")
+                raise ConfigError(
+                    f"CIFAR: {name} has a label {label}, and there are {len(classes)} classes", code="unreadable"
+                )
             items.append(Item(f"{name}:{number}", classes[label], _Image(data, at, label)))
     return Source(f"the binary version of {layout.name}, training images", tuple(items), classes=classes)
 
@@ -85,7 +93,7 @@ def _lines(name: str, text: bytes) -> tuple[str, ...]:
     try:
         lines = [line.strip() for line in text.decode("utf-8").split("\n")]
     except UnicodeDecodeError as error:
-        raise ConfigError(f"CIFAR: {name} is not UTF-8 text (byte {error.start})") from error
+        raise ConfigError(f"CIFAR: {name} is not UTF-8 text (byte {error.start})", code="unreadable") from error
     return tuple(line for line in lines if line)
 
 

@@ -46,9 +46,15 @@ def clips(uri: str, stores: Stores, split: str, frames: int, opened: ExitStack) 
     catalog = read_catalog(*stores.resolve(uri))
     splits = [name for name in catalog.splits if name]
     if split and split not in splits:
-        raise ConfigError(f"--within {split}: {uri} has the splits {', '.join(splits) or '(none)'}")
+        raise ConfigError(
+            f"{split}: {uri} has the splits {', '.join(splits) or '(none)'}", field="--within", code="unknown"
+        )
     if not split and len(splits) > 1:
-        raise ConfigError(f"{uri} holds {' and '.join(splits)}; say which one to read, as in --within {splits[-1]}")
+        raise ConfigError(
+            f"{uri} holds {' and '.join(splits)}; say which one to read, as in --within {splits[-1]}",
+            field="--within",
+            code="missing",
+        )
     rows = [row for row in catalog.rows if not split or row.split == split]
     usable = [row for row in rows if row.error is None]
     decoder = opened.enter_context(_Decoder([(row, places(row, frames)) for row in usable]))

@@ -67,7 +67,9 @@ class Address(NamedTuple):
             memory, members_bell, feeder_bell = map(int, files)
             return cls(int(process), memory, members_bell, feeder_bell, token)
         except ValueError as error:
-            raise ConfigError(f"address: {text!r} is none of a shared loader; take its `address`") from error
+            raise ConfigError(
+                f"{text!r} is not the address of a shared loader; take its `address`", field="address"
+            ) from error
 
 
 class Ended(Exception):
@@ -98,7 +100,11 @@ class Ring:
         self._head = memoryview(self._map)[:_HEAD].cast("q")
         if self._head[0] != _MAGIC:
             self.close()
-            raise ConfigError("address: another release of essp shares this loader; use the same one in all processes")
+            raise ConfigError(
+                "another release of essp shares this loader; use the same one in all processes",
+                field="address",
+                code="conflict",
+            )
         self._board = Board(self._head[_MEMBERS])
         size = 8 * self._board.size
         self._boards = [memoryview(self._map)[begin : begin + size].cast("q") for begin in (_HEAD, _HEAD + size)]
@@ -256,7 +262,10 @@ class Home:
     def __init__(self, members: int) -> None:
         """`members`: how many there may be at a time. Raises `ConfigError`."""
         if not hasattr(os, "memfd_create") or not hasattr(fcntl, "F_OFD_SETLKW"):
-            raise ConfigError("a loader can be shared between processes on Linux only; give each process its own one")
+            raise ConfigError(
+                "a loader can be shared between processes on Linux only; give each process its own loader",
+                code="unsupported",
+            )
         board = Board(members)
         token = uuid.uuid4().hex
         opened.add(self)
@@ -284,8 +293,10 @@ class Home:
                 self._mapped = mmap.mmap(self._memory_file, whole)
             except OSError as error:
                 raise ConfigError(
-                    f"memory: this machine has no {whole} bytes of shared memory ({error.strerror}) for the batches of "
-                    "a shared loader; give share() less, or make batches smaller"
+                    f"this machine has no {whole} bytes of shared memory ({error.strerror}) for the batches of "
+                    "a shared loader; give share() less, or make batches smaller",
+                    field="memory",
+                    code="range",
                 ) from error
         self._end = end
         return begin

@@ -20,7 +20,7 @@ def keys_of(text: str) -> range:
     found = _RANGE.fullmatch(text.strip())
     first, last = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
     if first > last:
-        raise ConfigError(f"--keys {text!r}: write a key or a range, as in 17 or 0-99")
+        raise ConfigError(f"{text!r}: write a key or a range, as in 17 or 0-99", field="--keys", code="type")
     return range(first, last + 1)
 
 
@@ -32,7 +32,7 @@ def selected(reader: RecordReader, keys: Sequence[range], labels: Sequence[str])
     version = reader.version
     for one in keys:
         if one.stop > version.next_key:
-            raise ConfigError(f"--keys: {one.stop - 1} is not among 0 to {version.next_key - 1}")
+            raise ConfigError(f"{one.stop - 1} is not among 0 to {version.next_key - 1}", field="--keys", code="range")
     chosen = np.zeros(version.next_key, np.bool_)
     for one in keys or [range(version.next_key)]:
         chosen[one.start : one.stop] = True
@@ -53,4 +53,6 @@ def _position(classes: Sequence[str], label: str) -> int:
     if label == NO_LABEL:
         return -1
     some = ", ".join(classes[:5]) + (", ..." if len(classes) > 5 else "")
-    raise ConfigError(f"--label {label!r}: there is no such class; the {len(classes)} are: {some}")
+    raise ConfigError(
+        f"{label!r}: there is no such class; the {len(classes)} are: {some}", field="--label", code="unknown"
+    )

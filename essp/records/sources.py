@@ -62,7 +62,9 @@ def open_source(uri: str, stores: Stores, options: SourceOptions = SourceOptions
     """
     name = PurePosixPath(uri).name.lower()
     if (options.images or options.whole) and not name.endswith(".json"):
-        raise ConfigError("--images and --whole are for the annotations of COCO, a .json file")
+        raise ConfigError(
+            "this and --whole are only for the annotations of COCO (a .json file)", field="--images", code="conflict"
+        )
     with ExitStack() as opened:
         if name.endswith(".parquet"):
             from essp.records.clips import clips  # FFmpeg, which images need not have
@@ -70,7 +72,7 @@ def open_source(uri: str, stores: Stores, options: SourceOptions = SourceOptions
             try:
                 found = clips(uri, stores, options.within, options.frames, opened)
             except NotACatalog as error:
-                raise ConfigError(f"{error}; give {_WANTED}") from error
+                raise ConfigError(f"{error}; give {_WANTED}", code="unsupported") from error
             yield _checked(found, uri)
             return
         if name.endswith((".csv", ".tsv")):
@@ -94,17 +96,19 @@ def _refuse_file(uri: str, stores: Stores) -> None:
         store.head(key)
     except NotFound:
         return
-    raise ConfigError(f"{uri}: files of this kind are not read, whether lists or images; give {_WANTED}")
+    raise ConfigError(
+        f"{uri}: files of this kind are not read, whether lists or images; give {_WANTED}", code="unsupported"
+    )
 
 
 def _checked(source: Source, uri: str) -> Source:
     if not source.items:
         seen = ", ".join(f"{count} {suffix}" for suffix, count in source.ignored.most_common(5)) or "nothing"
         wrong = "".join(f"; {what}: {why}" for what, why in list(source.problems.items())[:1])
-        raise ConfigError(f"{uri} holds no images ({seen}){wrong}; give {_WANTED}")
+        raise ConfigError(f"{uri} holds no images ({seen}){wrong}; give {_WANTED}", code="empty")
     for label in source.labels:
         if not is_plain(label):
-            raise ConfigError(f"{uri}: the class {label[:80]!r} has characters that nobody can read; rename it")
+            raise ConfigError(f"{uri}: the class {label[:80]!r} has unreadable characters; rename it")
     if not source.labels:
         return source
     without = {
@@ -120,11 +124,17 @@ def _of_split(source: Source, within: str) -> Source:
         inside = tuple(item for item in source.items if item.name.startswith(within.strip("/") + "/"))
         if source.items and not inside:
             there = ", ".join(sorted({item.name.partition("/")[0] for item in source.items})[:5])
-            raise ConfigError(f"--within {within}: no image lies there; folders are, for example: {there}")
+            raise ConfigError(
+                f"no image lies in {within}; folders are, for example: {there}", field="--within", code="unknown"
+            )
         return replace(source, items=inside, recognised=f"{source.recognised}; those in {within}")
     found = {_split_folder(item.name) for item in source.items} - {""}
     if len({folder.rpartition("/")[2].lower() for folder in found}) > 1:
-        raise ConfigError(f"it holds {' and '.join(sorted(found))}; say which one to read, as in --within {max(found)}")
+        raise ConfigError(
+            f"it holds {' and '.join(sorted(found))}; say which one to read, as in --within {max(found)}",
+            field="--within",
+            code="missing",
+        )
     return source
 
 
@@ -161,13 +171,15 @@ def _csv(uri: str, stores: Stores) -> Source:
     try:
         rows = CsvFile(uri, text_of(store.get(key)))
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{uri} is no CSV file in UTF-8: {error}") from error
+        raise ConfigError(f"{uri} is not a CSV file in UTF-8: {error}", code="unreadable") from error
     there = [name.lower() for name in rows.columns]
     where, what = (next((name for name in names if name in there), None) for names in (PATH_COLUMNS, LABEL_COLUMNS))
     if where is None or what is None:
         lacking = "path" if where is None else "label"
         has = ", ".join(map(escaped, rows.columns)) or "none"
-        raise ConfigError(f"{uri} lacks the column {lacking!r}; it needs path and label, and has: {has}")
+        raise ConfigError(
+            f"{uri} lacks the column {lacking!r}; it needs path and label, and has: {has}", code="missing"
+        )
     folder = uri.rpartition("/")[0]
     items: list[Item] = []
     seen: dict[str, tuple[int, str]] = {}
@@ -190,7 +202,8 @@ def _csv(uri: str, stores: Stores) -> Source:
         if len(found) > 1 and (name == "split" or found <= SPLIT_NAMES):
             several = " and ".join(map(repr, sorted(found)))
             raise ConfigError(
-                f"{uri}: its column {name} has {several}; write a file for each, and build a data set of each"
+                f"{uri}: its column {name} has {several}; write a file for each, and build a data set of each",
+                code="conflict",
             )
     return Source(f"a CSV file with the columns {where} and {what}", tuple(items), problems=problems)
 
@@ -221,7 +234,7 @@ def _archive(archive: Archive) -> Source:
             continue
         label = labels.get(one[: -len(path.suffix)], "") if labels or problems else _class_of(path)
         if not label and labels:
-            problems[one] = f"others have a {_LABEL_SUFFIX} file, and none with a class lies beside it"
+            problems[one] = f"others have a {_LABEL_SUFFIX} file, and no file with a class lies next to it"
             continue
         items.append(Item(one, label, partial(archive.read, one)))
     what = f"an archive with a {_LABEL_SUFFIX} file for each image" if labels else "an archive of folders"

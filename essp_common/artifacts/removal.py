@@ -85,7 +85,7 @@ def holder_of(output: ObjectStore) -> Holder | None:
     write, or that this version cannot read."""
     try:
         if output.head(layout.SPEC).size_bytes > _MOST_SPEC_BYTES:
-            raise NoOutput(_not_ours(output))
+            raise NoOutput(_not_ours(output), code="taken")
         text = output.get(layout.SPEC).decode("utf-8", "replace")
     except NotFound:
         return None
@@ -94,7 +94,7 @@ def holder_of(output: ObjectStore) -> Holder | None:
     except (ValueError, RecursionError):
         document = None  # damaged, which is said below
     if document is not None and not (isinstance(document, dict) and document.keys() >= _SECTIONS):
-        raise NoOutput(_not_ours(output))
+        raise NoOutput(_not_ours(output), code="taken")
     return Holder(stored_spec(text, output.uri(layout.SPEC)), _team_of(output))
 
 
@@ -118,7 +118,8 @@ def check_free(output: ObjectStore, kind: Kind) -> None:
     if found := [key for key in keys if layout.is_own(key, ("any", kind)) and not _stays(key)]:
         raise NoOutput(
             f"{_bare(output)} has no {layout.SPEC}, so it is not the output of a job, and a job would write over "
-            f"{_named(found)} in it; choose another output, or move that elsewhere"
+            f"{_named(found)} in it; choose another output, or move that elsewhere",
+            code="exists",
         )
 
 
@@ -133,11 +134,12 @@ def removal_of(output: ObjectStore) -> Removal | None:
         if some := [key for key, _ in zip(found, range(_MOST_NAMED + 1), strict=False)]:
             raise NoOutput(
                 f"{_bare(output)} is not the output of a job, and holds {_named(some)}; nothing in it is "
-                "removed: start without fresh (--fresh), or choose another output"
+                "removed: start without fresh (--fresh), or choose another output",
+                code="taken",
             )
         return None
     if _is_link(output, layout.SPEC):
-        raise NoOutput(_not_ours(output))
+        raise NoOutput(_not_ours(output), code="taken")
     own: list[ObjectInfo] = []
     kept: list[str] = []
     for info in _candidates(output):
@@ -155,7 +157,8 @@ def check_kept(removal: Removal, spec: JobSpec) -> None:
     if found := [key for key in removal.kept if _is_of(spec, key) and not _stays(key)]:
         raise NoOutput(
             f"job {spec.name} would write over {_named(found)} in {removal.uri}, which job {removal.job} did not write "
-            "there, or which a symbolic link leads to; move that elsewhere, or choose another output"
+            "there, or which a symbolic link leads to; move that elsewhere, or choose another output",
+            code="exists",
         )
 
 
@@ -219,7 +222,8 @@ def _team_of(output: ObjectStore) -> str | None:
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ConfigError(
             f"{output.uri(layout.OWNER)} does not say whose output this is ({error}); restore it from a backup, or "
-            "remove it, and the output is that of no team"
+            "remove it, which leaves the output without a team",
+            code="unreadable",
         ) from error
 
 

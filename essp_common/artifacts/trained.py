@@ -56,12 +56,13 @@ def folder_of(uri: str) -> tuple[str, str] | None:
 def _end_of(output: ObjectStore, spec: JobSpec, trainer: str) -> Trained:
     if trainer not in spec.trainers:
         known = suggested(trainer, spec.trainers, "it has: ")
-        raise ConfigError(f"job {spec.name} in {spec.output} has no trainer {trainer!r}; {known}")
+        raise ConfigError(f"job {spec.name} in {spec.output} has no trainer {trainer!r}; {known}", code="unknown")
     name = checkpoint.latest_name(output, trainer)
     manifest = None if name is None else checkpoint.read_named(output, trainer, name)
     if manifest is None or not manifest.final or checkpoint.is_short(manifest, spec.epochs):
         raise ConfigError(
             f"trainer {trainer} of job {spec.name} in {spec.output} has not ended its {spec.epochs} epochs, so it is "
-            "not known yet which of its weights are the best; let that job end first"
+            "not known yet which of its weights are the best; let that job end first",
+            code="conflict",
         )
     return Trained(output, manifest)

@@ -1,15 +1,15 @@
-"""What the URL of a Kafka bus says: servers, security, patience.
+"""The options in the URL of a Kafka bus: servers, security, timeouts.
 
-    kafka://host:port[,host:port]                              in the clear
-    kafka+ssl://host:port?ca=/etc/essp/ca.pem                  TLS; without `ca`, the authorities of the system count
-    kafka+ssl://...?cert=/etc/essp/me.pem&key=/etc/essp/me.key    and a certificate of our own (mutual TLS)
+    kafka://host:port[,host:port]                              unencrypted
+    kafka+ssl://host:port?ca=/etc/essp/ca.pem                  TLS; without `ca`, the system's authorities are trusted
+    kafka+ssl://...?cert=/etc/essp/me.pem&key=/etc/essp/me.key    and a client certificate (mutual TLS)
     kafka+ssl://...?sasl=SCRAM-SHA-512                         user and password of ESSP_BUS_USER, ESSP_BUS_PASSWORD
-    kafka+ssl://...?sasl=...&password_file=/etc/essp/password  the password in a file, read anew at each login
+    kafka+ssl://...?sasl=...&password_file=/etc/essp/password  the password in a file, read at each login
 
-`sasl` is PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512; over `kafka://`, PLAIN shows the password to the network.
-Host names are checked against the certificate. Further options, all in milliseconds: `session_timeout_ms` (15000: after
-so long without a heartbeat a dead worker's partitions go to others), `connect_timeout_ms` (10000), `linger_ms` (5: how
-long a message waits for company in a batch). A URL never holds a password, so that it can be shown.
+`sasl` is PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512; over `kafka://`, PLAIN shows the password to the network. Host names
+are checked against the certificate. Further options, all in milliseconds: `session_timeout_ms` (15000: after this long
+without a heartbeat, a dead worker's partitions are reassigned), `connect_timeout_ms` (10000), `linger_ms` (5: how long
+a message waits for others to form a batch). A URL never contains a password, so that it can be shown.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from essp_common.runtime.addresses import checked_address, shown_address
 from essp_common.runtime.login import NOBODY, Login, password_in
 
 _REQUEST_TIMEOUT_MS = 15_000
-"""How long one request may take; kept below the delivery timeout, so that a lost answer is asked for again."""
+"""How long one request may take; shorter than the delivery timeout, so that a lost answer is requested again."""
 _MILLISECONDS = re.compile(r"0|[1-9][0-9]{0,8}")
 _MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _FILES = ("ca", "cert", "key")
@@ -36,7 +36,7 @@ _PROTOCOLS = {
     (False, True): "SASL_PLAINTEXT",
     (True, True): "SASL_SSL",
 }
-# At DEBUG, kafka-python shows its settings and every byte that it sends: passwords.
+# At DEBUG, kafka-python logs its settings and every byte that it sends, including passwords.
 _logger = logging.getLogger("kafka")
 _logger.setLevel(max(_logger.level, logging.INFO))
 
@@ -45,7 +45,7 @@ _EXAMPLE = "write kafka://host:port[,host:port], or kafka+ssl:// for TLS"
 
 @dataclass(frozen=True, slots=True)
 class KafkaOptions:
-    """What the URL says, and who we are."""
+    """The options of the URL, and the login."""
 
     servers: tuple[str, ...]
     session_timeout_ms: int = 15_000
@@ -53,7 +53,7 @@ class KafkaOptions:
     linger_ms: int = 5
     tls: bool = False
     ca: str = ""
-    """File of the authorities to trust (PEM)."""
+    """File with the trusted authorities (PEM)."""
     cert: str = ""
     key: str = ""
     sasl: str = ""
@@ -62,14 +62,18 @@ class KafkaOptions:
 
     @classmethod
     def from_url(cls, url: str, login: Login = NOBODY) -> Self:
-        """Raises `ConfigError` for options that do not exist or make no sense."""
+        """Parse a URL. Raises `ConfigError` for unknown or inconsistent options."""
         where = f"bus URL {shown_address(url)!r}"
         try:
             parts = urlsplit(checked_address(url))
         except ValueError as error:
-            raise ConfigError(f"{where}: {error}") from None
+            raise ConfigError(f"{where}: {error}", code="unreadable") from None
         if "@" in parts.netloc:
-            raise ConfigError("the bus URL holds no user and password; set ESSP_BUS_USER and ESSP_BUS_PASSWORD")
+            raise ConfigError(
+                "the bus URL holds no user and password; set ESSP_BUS_USER and ESSP_BUS_PASSWORD",
+                field="ESSP_BUS",
+                code="conflict",
+            )
         servers = tuple(server for server in parts.netloc.split(",") if server)
         if not servers or parts.path not in ("", "/"):
             raise ConfigError(f"{where}: {_EXAMPLE}")
@@ -77,18 +81,20 @@ class KafkaOptions:
         options: dict[str, Any] = {}
         for name, value in parse_qsl(parts.query, keep_blank_values=True):
             if name not in known:
-                raise ConfigError(f"{where}: {_named(name)} is not an option; there are {sorted(known)}")
+                raise ConfigError(
+                    f"{where}: {_named(name)} is not an option; there are {sorted(known)}", code="unknown"
+                )
             if not value:
-                raise ConfigError(f"{where}: {name} has no value")
+                raise ConfigError(f"{where}: {name} has no value", code="missing")
             if known[name] == "int" and not _MILLISECONDS.fullmatch(value):
-                raise ConfigError(f"{where}: {name} is not a number of milliseconds")
+                raise ConfigError(f"{where}: {name} is not a number of milliseconds", code="type")
             options[name] = int(value) if known[name] == "int" else value
         found = cls(servers, **options, tls=parts.scheme == "kafka+ssl", login=login)
         found._check(where)
         return found
 
     def client(self) -> dict[str, Any]:
-        """Settings that every kind of client takes."""
+        """Return settings for every kind of client."""
         return {
             "bootstrap_servers": list(self.servers),
             "bootstrap_timeout_ms": self.connect_timeout_ms,
@@ -98,7 +104,7 @@ class KafkaOptions:
         }
 
     def consumer(self) -> dict[str, Any]:
-        """Settings of a consumer."""
+        """Return settings for a consumer."""
         return self.client() | {"session_timeout_ms": self.session_timeout_ms}
 
     def _security(self) -> dict[str, Any]:
@@ -109,35 +115,43 @@ class KafkaOptions:
             settings |= {
                 "sasl_mechanism": self.sasl,
                 "sasl_plain_username": self.login.user,
-                "sasl_plain_password": self.password,  # a call, which `kafka_clients.py` makes before each login
+                "sasl_plain_password": self.password,  # a function, which `kafka_clients.py` calls before each login
             }
         return settings
 
     def password(self) -> str:
-        """The one that counts now. Raises `ConfigError` where its file cannot be read."""
+        """Return the current password. Raises `ConfigError` if its file cannot be read."""
         return password_in(self.password_file) if self.password_file else self.login.password
 
     def _check(self, where: str) -> None:
         files = {name: path for name in _FILES if (path := getattr(self, name))}
         if files and not self.tls:
-            raise ConfigError(f"{where}: {', '.join(files)} are for TLS; write kafka+ssl://")
+            raise ConfigError(f"{where}: {', '.join(files)} are for TLS; write kafka+ssl://", code="conflict")
         if bool(self.cert) != bool(self.key):
-            raise ConfigError(f"{where}: cert and key belong together")
+            raise ConfigError(f"{where}: cert and key belong together", code="missing")
         for name, path in files.items():
             if not os.access(path, os.R_OK):
-                raise ConfigError(f"{where}: {name}: {path} cannot be read")
+                raise ConfigError(f"{where}: {name}: {path} cannot be read", code="unreadable")
         if self.sasl and self.sasl not in _MECHANISMS:
-            raise ConfigError(f"{where}: sasl={self.sasl} is not known; there are {', '.join(_MECHANISMS)}")
+            raise ConfigError(
+                f"{where}: sasl={self.sasl} is not known; there are {', '.join(_MECHANISMS)}", code="unknown"
+            )
         if self.password_file and not self.sasl:
-            raise ConfigError(f"{where}: password_file is set; say how to log in, as in ?sasl=SCRAM-SHA-512")
+            raise ConfigError(
+                f"{where}: password_file is set; say how to log in, as in ?sasl=SCRAM-SHA-512", code="missing"
+            )
         if self.password_file and self.login.password:
-            raise ConfigError(f"{where}: leave out password_file, or ESSP_BUS_PASSWORD")
+            raise ConfigError(f"{where}: leave out password_file, or ESSP_BUS_PASSWORD", code="conflict")
         if self.sasl and not (self.login.user and self.password()):
-            raise ConfigError(f"{where}: sasl needs ESSP_BUS_USER, and ESSP_BUS_PASSWORD or password_file")
+            raise ConfigError(
+                f"{where}: sasl needs ESSP_BUS_USER, and ESSP_BUS_PASSWORD or password_file", code="missing"
+            )
         if self.login.user and not self.sasl:
-            raise ConfigError(f"{where}: ESSP_BUS_USER is set; say how to log in, as in ?sasl=SCRAM-SHA-512")
+            raise ConfigError(
+                f"{where}: ESSP_BUS_USER is set; say how to log in, as in ?sasl=SCRAM-SHA-512", code="missing"
+            )
 
 
 def _named(option: str) -> str:
-    """What people wrote as an option's name; a part of a password with a `&` in it is none."""
+    """Return an option's name for messages; hide one that may be part of a password with a `&`."""
     return option if option.isidentifier() else "what follows the `?`"

@@ -40,7 +40,11 @@ def divided(catalog: Catalog, data: DataSpec) -> Catalog:
         values = values_of(catalog, column, "data.left_out")
         if left_out not in values:
             known = suggested(left_out, sorted({value for value in values if value}))
-            raise ConfigError(f"no video has {column} {left_out!r}, which data.left_out names; {known}")
+            raise ConfigError(
+                f"no video has {column} {left_out!r}, which data.left_out names; {known}",
+                field="data.left_out",
+                code="unknown",
+            )
         return catalog.with_splits(["test" if value == left_out else "train" for value in values])
     return catalog
 
@@ -58,9 +62,12 @@ def values_of(catalog: Catalog, column: str, field: str) -> list[str]:
     if not any(column in meta for meta in metas):
         known = suggested(column, [GROUP, *sorted({name for meta in metas for name in meta})], "it has: ")
         raise ConfigError(
-            f"there is no column {column!r}, which {field} names; {known}. Those of a CSV file are kept, and of "
-            "UCF-101 and HMDB51 there is one for each division, as in split_1; build the catalog again with `essp "
-            "catalog build`"
+            f"there is no column {column!r}, which {field} names; {known}. A catalog keeps the columns of its CSV "
+            "file, and has split_1, ... for "
+            "the divisions of UCF-101 and HMDB51; build the catalog again with `essp "
+            "catalog build`",
+            field=field,
+            code="unknown",
         )
     return ["" if meta.get(column) is None else str(meta[column]) for meta in metas]
 

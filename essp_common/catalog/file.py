@@ -113,7 +113,7 @@ def _read(store: ObjectStore, key: str, uri: str, wanted: Collection[str]) -> tu
             lacking = LATER - set(file.schema_arrow.names)
             expected = {name: kind for name, kind in COLUMNS.items() if name not in lacking}
             if found := list(type_problems(file.schema_arrow, expected)):
-                raise ConfigError(f"{uri}: {'; '.join(found)}; {REMEDY}")
+                raise ConfigError(f"{uri}: {'; '.join(found)}; {REMEDY}", code="unreadable")
         with _opened(path, data, WORDS & set(expected)) as file:
             needed = [name for name in _IN_TURN if name in expected and (name in wanted or name not in CHECKED)]
             small = tables.read(file, needed) if _in_memory_bytes(file.metadata) <= _SMALL_BYTES else None
@@ -124,9 +124,11 @@ def _read(store: ObjectStore, key: str, uri: str, wanted: Collection[str]) -> tu
     except FileNotFoundError as error:
         raise NotFound(f"{uri}: no such catalog") from error
     except PermissionError as error:
-        raise ConfigError(f"{uri}: {error.strerror}; give this process the right to read it") from error
+        raise ConfigError(f"{uri}: {error.strerror}; give this process the right to read it", code="refused") from error
     except tables.UNREADABLE as error:
-        raise NotACatalog(f"{uri} cannot be read as a catalog: {_fault(store, key, error)}; {_ANOTHER}") from error
+        raise NotACatalog(
+            f"{uri} cannot be read as a catalog: {_fault(store, key, error)}; {_ANOTHER}", code="unreadable"
+        ) from error
     return read, metadata.get(SOURCE_KEY, b"").decode("utf-8", "replace")
 
 
@@ -193,15 +195,18 @@ def _check(uri: str, columns: Columns, remedy: str) -> None:
     for problem in problems(columns):
         video = value_of(columns.by_name["id"], problem.row)
         where = f"row {problem.row + 1} ({video!r:.100}), column {problem.column}"
-        raise ConfigError(f"{uri}: {where}: {problem.what}; {remedy}")
+        raise ConfigError(f"{uri}: {where}: {problem.what}; {remedy}", code="unreadable")
 
 
 def _check_version(uri: str, metadata: Mapping[bytes, bytes]) -> None:
     version = metadata.get(VERSION_KEY, b"").decode("utf-8", "replace")
     if not version:
-        raise NotACatalog(f"{uri} is a Parquet file, but not a catalog; {_ANOTHER}")
+        raise NotACatalog(f"{uri} is a Parquet file, but not a catalog; {_ANOTHER}", code="unreadable")
     if version != VERSION:
-        raise ConfigError(f"{uri} is a catalog of version {version}, this is ESSP with version {VERSION}: {REMEDY}")
+        raise ConfigError(
+            f"{uri} is a catalog of version {version}, this is ESSP with version {VERSION}: {REMEDY}",
+            code="unsupported",
+        )
 
 
 def _in_memory_bytes(metadata: Any) -> int:
@@ -215,5 +220,6 @@ def _check_size(uri: str, metadata: Any) -> None:
     if needed > limit * _SHARE:
         raise ConfigError(
             f"{uri} lists {metadata.num_rows:,} videos, which would take {size(needed)} of the {size(limit)} of memory "
-            "that this process may use; give it more memory, or split the catalog"
+            "that this process may use; give it more memory, or split the catalog",
+            code="range",
         )

@@ -58,30 +58,44 @@ def splits_of(catalog: Catalog, data: DataSpec) -> Splits:
     The default names `validation` and `test` may be absent from the catalog (the first is then carved, the second
     left out); any other name that is not there is a mistake. Raises `ConfigError`, naming the splits there are.
     """
-    train_name = canonical_split(data.train)
-    train = _named(catalog, train_name, "data.train")
+    train = _named(catalog, canonical_split(data.train), "data.train")
     validation = _optional(catalog, data.validation, _DEFAULT.validation, "data.validation")
     test = _optional(catalog, data.test, _DEFAULT.test, "data.test")
     if validation is not None:
         return Splits(train, validation, test, carved=False)
+    left, aside = _carved(catalog, train, data, "name a split in data.validation")
+    return Splits(left, aside, test, carved=True)
+
+
+def _carved(catalog: Catalog, train: CatalogView, data: DataSpec, instead: str) -> tuple[CatalogView, CatalogView]:
+    """The training videos without those that are set aside for validation, and these.
+
+    Raises `ConfigError` if none can be set aside; `instead`: what the user may do about it.
+    """
+    name = canonical_split(data.train)
     if not data.validation_fraction:
         raise ConfigError(
-            f"data.validation_fraction: is 0, and there is no validation split; give a share to set aside of split "
-            f"{train_name!r}, or name a split in data.validation"
+            f"is 0, and there is no validation split; set aside a share of split {name!r}, or {instead}",
+            field="data.validation_fraction",
+            code="missing",
         )
     held_out = _held_out(train.rows, data.validation_fraction)
     if not held_out.any() and data.records:
         raise ConfigError(
-            "data.records_validation: is not given, and no class has two records, of which one could be set aside; add "
-            "records, or name a data set to validate on"
+            "is not given, and no class has a second record that could be set aside; add "
+            "records, or name a data set to validate on",
+            field="data.records_validation",
+            code="missing",
         )
     if not held_out.any():
         raise ConfigError(
-            f"data.validation_fraction: no validation videos can be set aside, since no class of split {train_name!r} "
-            "has two files (of two groups, if it has groups); add videos, or name a split in data.validation"
+            f"no validation videos can be set aside, since no class of split {name!r} has two files (of two groups, "
+            f"if it has groups); add videos, or {instead}",
+            field="data.validation_fraction",
+            code="empty",
         )
     left, aside = (catalog.view_of(train.rows.where(chosen)) for chosen in (~held_out, held_out))
-    return Splits(left, aside, test, carved=True)
+    return left, aside
 
 
 def consumed_view(catalog: Catalog, data: DataSpec) -> CatalogView:
@@ -97,8 +111,12 @@ def consumed_view(catalog: Catalog, data: DataSpec) -> CatalogView:
     validation = _optional(catalog, data.validation, _DEFAULT.validation, "data.validation")
     if validation is not None:
         return validation if train is None else train
-    splits = splits_of(catalog, data.model_copy(update={"test": None}))
-    return splits.validation if train is None else splits.train
+    if train is not None:
+        left, _ = _carved(catalog, train, data, "set it to 0 and train on all")
+        return left
+    divided = _named(catalog, canonical_split(data.train), "data.train")
+    _, aside = _carved(catalog, divided, data, "take another split (data.consumed)")
+    return aside
 
 
 def carve(rows: Iterable[VideoRow], fraction: float) -> frozenset[str]:
@@ -248,9 +266,13 @@ def _named(catalog: Catalog, name: str, field: str) -> CatalogView:
     if len(view):
         return view
     if name in catalog.splits:
-        raise ConfigError(f"{field}: no video of split {name!r} can be used; `essp catalog show --problems` says why")
+        raise ConfigError(
+            f"no video of split {name!r} can be used; `essp catalog show --problems` says why",
+            field=field,
+            code="empty",
+        )
     there = suggested(name, [split or "(none)" for split in catalog.splits])
-    raise ConfigError(f"{field}: the catalog has no split {name!r}; {there}")
+    raise ConfigError(f"the catalog has no split {name!r}; {there}", field=field, code="unknown")
 
 
 def _optional(catalog: Catalog, name: str | None, default: str | None, field: str) -> CatalogView | None:

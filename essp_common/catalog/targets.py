@@ -63,7 +63,7 @@ def pack(targets: Targets) -> bytes:
     arrays = {name: np.asarray(values) for name, values in sorted(targets.series.items())}
     for name, values in arrays.items():
         if values.dtype.kind not in _KINDS or not values.ndim:
-            raise ConfigError(f"targets: {name} holds {values.dtype}, not a number for each frame")
+            raise ConfigError(f"{name} holds {values.dtype}, not a number for each frame", field="targets", code="type")
     header = {
         "labels": list(targets.labels),
         "spans": [list(span) for span in sorted(targets.spans)],
@@ -73,7 +73,9 @@ def pack(targets: Targets) -> bytes:
     data = [values.astype(values.dtype.newbyteorder("<"), copy=False).tobytes() for values in arrays.values()]
     whole = b"".join([len(text).to_bytes(_LENGTH, "little"), text, *data])
     if len(whole) > MOST_BYTES:
-        raise ConfigError(f"targets: {len(whole)} bytes are more than a row may hold ({MOST_BYTES})")
+        raise ConfigError(
+            f"{len(whole)} bytes are more than a row may hold ({MOST_BYTES})", field="targets", code="range"
+        )
     return zlib.compress(whole, 6)
 
 
@@ -96,7 +98,9 @@ def unpack(packed: bytes, names_only: bool = False) -> Targets:
         read = _none if names_only else partial(_array, reader)
         series = {str(name): read(*kind) for name, kind in header["series"].items()}
     except (zlib.error, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ConfigError(f"a catalog's targets cannot be read ({error}); build the catalog again") from error
+        raise ConfigError(
+            f"a catalog's targets cannot be read ({error}); build the catalog again", code="unreadable"
+        ) from error
     return Targets(labels, spans, series)
 
 
@@ -126,5 +130,5 @@ def _kind(kind: str, shape: list[int]) -> tuple[np.dtype[Any], list[int]]:
     dtype = np.dtype(kind)
     sizes = [int(size) for size in shape]
     if dtype.kind not in _KINDS or min(sizes, default=0) < 0 or math.prod(sizes) * dtype.itemsize > MOST_BYTES:
-        raise ValueError(f"{kind} {shape} is no array of a row's")
+        raise ValueError(f"{kind} {shape} cannot be a target of a row")
     return dtype, sizes

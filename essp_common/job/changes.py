@@ -100,7 +100,8 @@ def parse_changes(text: str) -> dict[str, Any]:
     if not isinstance(document, dict) or not document:
         raise ConfigError(
             "the change: is a mapping of the fields to change, as in "
-            '{"trainers": {"rgb": {"optimizer": {"lr": 0.001}}}}'
+            '{"trainers": {"rgb": {"optimizer": {"lr": 0.001}}}}',
+            code="type",
         )
     return {joined(names): value for names, value in _leaves(document)}
 
@@ -111,9 +112,13 @@ def changed(spec: JobSpec, fields: Mapping[str, Any]) -> JobSpec:
     known = changeable(spec)
     for field in fields:
         if field not in known:
-            raise ConfigError(f"{field}: cannot be changed while the job runs; {_instead(field, known)}")
+            raise ConfigError(
+                f"cannot be changed while the job runs; {_instead(field, known)}", field=field, code="unsupported"
+            )
     if sum(len(json.dumps(value, default=str)) for value in fields.values()) > _MOST_BYTES:
-        raise ConfigError(f"these values have more than {_MOST_BYTES} bytes as JSON; change fewer of them at once")
+        raise ConfigError(
+            f"these values have more than {_MOST_BYTES} bytes as JSON; change fewer of them at once", code="range"
+        )
     trainers = dict(spec.trainers)
     for name, trainer in spec.trainers.items():
         if new := _of_section(fields, _optimizer(name)):
@@ -159,28 +164,36 @@ def next_run(spec: JobSpec, fields: Mapping[str, Any]) -> JobSpec:
     try:
         after = JobSpec.model_validate(document)
     except ValidationError as error:
-        raise ConfigError(_in_lines(problems(error, JobSpec))) from error
+        raise ConfigError.together(problems(error, JobSpec)) from error
     learned = {trainer.stream for trainer in after.trainers.values()}
     for stream in after.streams.keys() - spec.streams.keys() - learned:
-        raise ConfigError(f"streams.{stream}: no trainer learns from it; give one, too (trainers.NAME.stream={stream})")
+        raise ConfigError(
+            f"no trainer learns from it; give one, too (trainers.NAME.stream={stream})",
+            field=f"streams.{stream}",
+            code="conflict",
+        )
     return after
 
 
 def gains(before: JobSpec, after: JobSpec) -> str:
     """What a job gets with its next run, for people: `3 epochs in place of 2 and the trainer hog`."""
     new = [name for name in after.trainers if name not in before.trainers]
-    epochs = f"{after.epochs} {EPOCHS} in place of {before.epochs}" if after.epochs != before.epochs else ""
+    epochs = f"{after.epochs} {EPOCHS} instead of {before.epochs}" if after.epochs != before.epochs else ""
     trainers = f"the trainer{'s' if len(new) > 1 else ''} {' and '.join(new)}" if new else ""
     return " and ".join(filter(None, (epochs, trainers)))
 
 
 def _check_epochs(present: int, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_EPOCHS:
-        raise ConfigError(f"{EPOCHS}: {value!r} is no number of epochs; give one from {present + 1} to {MOST_EPOCHS}")
+        raise ConfigError(
+            f"{value!r} is not a number of epochs; give {present + 1} to {MOST_EPOCHS}", field=EPOCHS, code="type"
+        )
     if value < present:
         raise ConfigError(
-            f"{EPOCHS}: the job has {present}, and can be given more, not fewer: its trainers may be beyond epoch "
-            f"{value} already; stop it when it has trained enough, or let trainers stop early (trainers.NAME.stop)"
+            f"the job has {present}, and can be given more, not fewer: its trainers may be beyond epoch "
+            f"{value} already; stop it when it has trained enough, or let trainers stop early (trainers.NAME.stop)",
+            field=EPOCHS,
+            code="range",
         )
 
 
@@ -210,7 +223,7 @@ def optimizer_after(optimizer: OptimizerSpec, trainer: str, fields: Mapping[str,
 def in_words(change: Change, trainer: str = "") -> str:
     """What a change does, for people: `trainers.rgb.optimizer.lr 0.001 in place of 0.01`. `trainer`: to this one."""
     return ", ".join(
-        f"{field} {value} in place of {change.before[field]}"
+        f"{field} {value} instead of {change.before[field]}"
         for field, value in sorted(change.fields.items())
         if not trainer or concerns([field], trainer)
     )
@@ -253,12 +266,7 @@ def _with(section: SectionT, fields: Mapping[str, Any], where: str) -> SectionT:
     try:
         return type(section).model_validate({**section.model_dump(mode="json"), **fields})
     except ValidationError as error:
-        raise ConfigError(_in_lines([f"{where}.{line}" for line in problems(error, type(section))])) from error
-
-
-def _in_lines(found: Sequence[str]) -> str:
-    head = [] if len(found) == 1 else [f"the change has {len(found)} problems:"]
-    return "\n  ".join([*head, *found])
+        raise ConfigError.together([part.within(where) for part in problems(error, type(section))]) from error
 
 
 def _value(spec: JobSpec, field: str) -> str:

@@ -10,6 +10,7 @@ from pydantic import (
 )
 
 from essp_common.job.fields import Label, Params, Section
+from essp_common.validation import wrong
 
 
 class CodecSpec(Section):
@@ -74,15 +75,18 @@ class ClipSpec(Section):
     def _has_a_part(self) -> ClipSpec:
         begin, end = self.part
         if begin >= end:
-            raise ValueError(f"part: {begin:g} to {end:g} is nothing; give two shares, the smaller one first")
+            raise wrong(
+                f"{begin:g} to {end:g} is nothing; give two shares, the smaller one first", field="part", code="range"
+            )
         return self
 
     @model_validator(mode="after")
     def _has_whole_snippets(self) -> ClipSpec:
         if self.frames % self.snippets:
-            raise ValueError(
-                f"frames: {self.frames} cannot be divided into {self.snippets} snippets; use a multiple of "
-                f"{self.snippets}"
+            raise wrong(
+                f"{self.frames} cannot be divided into {self.snippets} snippets; use a multiple of {self.snippets}",
+                field="frames",
+                code="conflict",
             )
         return self
 
@@ -91,13 +95,17 @@ class ClipSpec(Section):
         if self.pixels != "yuv420":
             return self
         if self.codec.name == "jpeg":
-            raise ValueError("codec.name: jpeg holds rgb or gray, not pixels: yuv420; use raw or zstd")
+            raise wrong(
+                "jpeg holds rgb or gray, not pixels: yuv420; use raw or zstd", field="codec.name", code="conflict"
+            )
         sides = {"short_side": ("height",), "exact": ("height", "width"), "crop": ("height", "width")}
         for side in sides.get(self.resize.mode, ()):
             if (length := getattr(self.resize, side)) % 2:
-                raise ValueError(
-                    f"resize.{side}: {length} is odd, and pixels: yuv420 has one colour for 2 x 2 pixels; "
-                    f"use {length - 1} or {length + 1}"
+                raise wrong(
+                    f"{length} is odd, and pixels: yuv420 has one colour for 2 x 2 pixels; "
+                    f"use {length - 1} or {length + 1}",
+                    field=f"resize.{side}",
+                    code="conflict",
                 )
         return self
 

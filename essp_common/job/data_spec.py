@@ -10,6 +10,7 @@ from pydantic import (
 )
 
 from essp_common.job.fields import Label, Section, Uri
+from essp_common.validation import wrong
 
 Targets = Literal["class", "labels", "spans"]
 """What trainers learn of a clip: of which class its video is, all labels of the video, or those of its frames."""
@@ -69,27 +70,37 @@ class DataSpec(Section):
             return self
         field = "left_out" if self.left_out else "split_column"
         if self.records:
-            raise ValueError(f"{field}: names a column of a catalog, and records have none")
+            raise wrong("names a column of a catalog, and records have none", field=field, code="conflict")
         if self.split_column and self.left_out:
-            raise ValueError("give one of `split_column` and `left_out`, not both")
+            raise wrong("give one of `split_column` and `left_out`, not both", code="conflict")
         if self.left_out and (self.train, self.test) != ("train", "test"):
-            raise ValueError("left_out: its splits are called train and test; leave `train` and `test` as they are")
+            raise wrong(
+                "its splits are called train and test; leave `train` and `test` as they are",
+                field="left_out",
+                code="conflict",
+            )
         return self
 
     @model_validator(mode="after")
     def _one_source(self) -> DataSpec:
         if self.catalog and self.records:
-            raise ValueError("give one of `catalog` (videos) and `records` (images), not both")
+            raise wrong("give one of `catalog` (videos) and `records` (images), not both", code="conflict")
         if not self.records:
             for name in ("records_validation", "records_test", "versions"):
                 if getattr(self, name):
-                    raise ValueError(f"{name}: belongs to `records`, the data set to train on, which is not given")
+                    raise wrong(
+                        "belongs to `records`, the data set to train on, which is not given", field=name, code="missing"
+                    )
             return self
         for name in self.versions.keys() - self.record_sets.keys():
-            raise ValueError(f"versions.{name}: there is no records_{name}")
+            raise wrong(f"there is no records_{name}", field=f"versions.{name}", code="missing")
         for name in ("train", "validation", "test"):
             if getattr(self, name) not in (None, name):
-                raise ValueError(f"{name}: names a split of a catalog, and records have none; see records_validation")
+                raise wrong(
+                    "names a split of a catalog, and records have none; see records_validation",
+                    field=name,
+                    code="conflict",
+                )
         return self
 
     @property
@@ -163,22 +174,32 @@ class SamplingSpec(Section):
     @model_validator(mode="after")
     def _rank_is_one_of_ranks(self) -> SamplingSpec:
         if self.rank >= self.ranks:
-            raise ValueError(f"rank: {self.rank} is none of {self.ranks} ranks, which count from 0")
+            raise wrong(f"{self.rank} is not one of {self.ranks} ranks, which count from 0", field="rank", code="range")
         return self
 
     @model_validator(mode="after")
     def _fields_of_the_kind(self) -> SamplingSpec:
         fields = type(self).model_fields
         if self.step != 1 and self.kind != "exhaustive":
-            raise ValueError(f"step: only `kind: exhaustive` has it, and this is {self.kind}")
+            raise wrong(f"only `kind: exhaustive` has it, and this is {self.kind}", field="step", code="conflict")
         if self.has_visits:
             if self.locality:
-                raise ValueError(f"locality: `{self.kind}` has a window of its own; leave locality out, or set window")
+                raise wrong(
+                    f"`{self.kind}` has its own window; leave locality out, or set window",
+                    field="locality",
+                    code="conflict",
+                )
             if self.window % self.clips_per_visit:
                 near = max(1, self.window // self.clips_per_visit) * self.clips_per_visit
-                raise ValueError(
-                    f"window: {self.window} is no multiple of clips_per_visit = {self.clips_per_visit}; use {near}"
+                raise wrong(
+                    f"{self.window} is not a multiple of clips_per_visit = {self.clips_per_visit}; use {near}",
+                    field="window",
+                    code="conflict",
                 )
         elif extra := [name for name in _OF_VISITS if getattr(self, name) != fields[name].default]:
-            raise ValueError(f"{extra[0]}: only `kind: pooled` and `exhaustive` have it, and this is {self.kind}")
+            raise wrong(
+                f"only `kind: pooled` and `exhaustive` have it, and this is {self.kind}",
+                field=f"{extra[0]}",
+                code="conflict",
+            )
         return self

@@ -139,7 +139,7 @@ def _check_written_out(root: yaml.Node) -> None:
 def read_yaml(text: str, where: str) -> Any:
     """What a YAML (or JSON) text holds. Raises `ConfigError`, naming `where` and the line."""
     if len(text) > MOST_CHARACTERS:
-        raise ConfigError(f"{where}: has {len(text)} characters; {MOST_CHARACTERS} is the most")
+        raise ConfigError(f"{where}: has {len(text)} characters; {MOST_CHARACTERS} is the most", code="range")
     try:
         loader = _Strict(text)
         try:
@@ -147,7 +147,7 @@ def read_yaml(text: str, where: str) -> Any:
         finally:
             loader.dispose()
     except (yaml.YAMLError, *_OF_A_WRONG_TAG) as error:
-        raise ConfigError(f"{where}: not valid YAML: {_reason(error)}") from error
+        raise ConfigError(f"{where}: not valid YAML: {_reason(error)}", code="unreadable") from error
 
 
 def text_of(path: Path) -> str:

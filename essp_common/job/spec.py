@@ -39,7 +39,7 @@ from essp_common.job.fields import (
 from essp_common.job.sweeps import expanded, sweeps_of
 from essp_common.job.trainer_spec import TrainerSpec
 from essp_common.runtime import ids
-from essp_common.validation import problems, suggested, unreadable
+from essp_common.validation import problems, suggested, unreadable, wrong
 
 MOST_STREAMS = 64
 MOST_CANDIDATES = 256
@@ -67,7 +67,11 @@ class StrategySpec(Section):
         for name, value in params.items():
             values = value if isinstance(value, list) else [value]
             if not values or not all(isinstance(one, str | bool | int | float) for one in values):
-                raise ValueError(f"{name}: has to be a number, a text, true or false, or a list of such values to try")
+                raise wrong(
+                    "must be a number, a text, true or false, or a list of such values to try",
+                    field=name,
+                    code="type",
+                )
         return {**({"name": given["name"]} if "name" in given else {}), "params": params}
 
     @model_serializer
@@ -127,7 +131,11 @@ class AggregationSpec(Section):
     @model_validator(mode="after")
     def _few_enough(self) -> AggregationSpec:
         if (count := sum(strategy.candidates for strategy in self.strategies)) > MOST_CANDIDATES:
-            raise ValueError(f"strategies: their grids make {count} candidates, and {MOST_CANDIDATES} are the most")
+            raise wrong(
+                f"their grids make {count} candidates, and {MOST_CANDIDATES} are the most",
+                field="strategies",
+                code="range",
+            )
         return self
 
 
@@ -260,8 +268,10 @@ class JobSpec(Section):
     def _sweeps_have_a_judge(self) -> JobSpec:
         keeping = next((name for name, trainer in self.trainers.items() if trainer.keep), None)
         if keeping is not None and self.data.validation is None and not self.data.records:
-            raise ValueError(
-                f"trainers.{keeping}.keep: the best are chosen on validation videos, and data.validation is null"
+            raise wrong(
+                "the best are chosen on validation videos, and data.validation is null",
+                field=f"trainers.{keeping}.keep",
+                code="conflict",
             )
         return self
 
@@ -270,30 +280,52 @@ class JobSpec(Section):
         if not self.data.records:
             return self
         if self.clip.frames != 1 and "clip" in self.model_fields_set:
-            raise ValueError(f"clip.frames: a record is one frame, and this is {self.clip.frames}; leave it out")
+            raise wrong(
+                f"a record is one frame, and this is {self.clip.frames}; leave it out",
+                field="clip.frames",
+                code="conflict",
+            )
         if self.sampling.kind == "pooled":
-            raise ValueError(
-                "sampling.kind: pooled takes several clips of each video, and a record has one; use exhaustive (each "
-                "record once an epoch) or class_balanced"
+            raise wrong(
+                "pooled takes several clips of each video, and a record has one; use exhaustive (each "
+                "record once an epoch) or class_balanced",
+                field="sampling.kind",
+                code="conflict",
             )
         if self.sampling.clips_per_video != 1:
-            raise ValueError(
-                f"sampling.clips_per_video: a record has one clip, not {self.sampling.clips_per_video}; leave it out"
+            raise wrong(
+                f"a record has one clip, not {self.sampling.clips_per_video}; leave it out",
+                field="sampling.clips_per_video",
+                code="conflict",
             )
         if self.predictor is not None and self.predictor.segments:
-            raise ValueError("predictor.segments: a record is one frame, so classes have no place in time in it")
+            raise wrong(
+                "a record is one frame, so classes have no place in time in it",
+                field="predictor.segments",
+                code="conflict",
+            )
         if self.predictor is not None and self.predictor.highlight is not None:
-            raise ValueError("predictor.highlight: a record is one frame, of which none counts more; leave it out")
+            raise wrong(
+                "a record is one frame, so there is nothing to highlight; leave it out",
+                field="predictor.highlight",
+                code="conflict",
+            )
         if self.sampling.every_s is not None:
-            raise ValueError("sampling.every_s: a record is one frame and has no length; leave it out")
+            raise wrong(
+                "a record is one frame and has no length; leave it out", field="sampling.every_s", code="conflict"
+            )
         return self
 
     @model_validator(mode="after")
     def _has_a_use_for_its_sampling(self) -> JobSpec:
         if self.sampling.every_s is not None and self.predictor is None:
-            raise ValueError("sampling.every_s: is for predict jobs; this one takes clips_per_video of each video")
+            raise wrong(
+                "is for predict jobs; this one takes clips_per_video of each video",
+                field="sampling.every_s",
+                code="conflict",
+            )
         if self.sampling.background is not None and not self.trainers:
-            raise ValueError("sampling.background: is for jobs that train; leave it out")
+            raise wrong("is for jobs that train; leave it out", field="sampling.background", code="conflict")
         return self
 
     @model_validator(mode="after")
@@ -301,47 +333,59 @@ class JobSpec(Section):
         if self.data.targets == "class":
             return self
         if not self.trainers:
-            raise ValueError(
-                "data.targets: is for jobs that train; a prediction answers with what its model has learned, and loops "
-                "of your own get all labels anyway (`Batch.targets`); leave it out"
+            raise wrong(
+                "is for jobs that train; a prediction answers with what its model has learned, and loops "
+                "of your own get all labels anyway (`Batch.targets`); leave it out",
+                field="data.targets",
+                code="conflict",
             )
         if self.data.records:
-            raise ValueError("data.targets: a record has one label; leave it out")
+            raise wrong("a record has one label; leave it out", field="data.targets", code="conflict")
         if self.sampling.background is not None:
-            raise ValueError(
-                f"sampling.background: with data.targets: {self.data.targets} a clip may show none of them, which "
-                "needs no class of its own; leave it out"
+            raise wrong(
+                f"with data.targets: {self.data.targets} a clip may show none of them, which "
+                "needs no class for background; leave it out",
+                field="sampling.background",
+                code="conflict",
             )
         if self.data.targets == "spans" and self.clip.snippets > 1:
-            raise ValueError(
-                "clip.snippets: with data.targets: spans a clip is of one part of its video, whose labels it has; "
-                "leave it out, or learn the labels of whole videos (data.targets: labels)"
+            raise wrong(
+                "with data.targets: spans a clip is of one part of its video, whose labels it has; "
+                "leave it out, or learn the labels of whole videos (data.targets: labels)",
+                field="clip.snippets",
+                code="conflict",
             )
         for name, trainer in self.trainers.items():
             if not trainer.has_rate:
                 field = f"model: {trainer.model}" if trainer.is_encoder else "probe: a probe"
-                raise ValueError(
+                raise wrong(
                     f"trainers.{name}.{field} learns one class for each clip, not labels; train it in a job of its "
-                    "own, with data.targets: class"
+                    "own, with data.targets: class",
+                    code="conflict",
                 )
         return self
 
     @model_validator(mode="after")
     def _consistent(self) -> JobSpec:
         if bool(self.trainers) + bool(self.consumers) + (self.predictor is not None) != 1:
-            raise ValueError(
-                "give one of `trainers` (to train), `predictor` (to predict) and `consumers` (for a loop of your own)"
+            raise wrong(
+                "give one of `trainers` (to train), `predictor` (to predict) and `consumers` (for a loop of your own)",
+                code="conflict",
             )
         if self.sampling.ranks > 1 and not self.consumers:
-            raise ValueError("sampling.ranks: only a job with `consumers` has it; trainers share batches by themselves")
+            raise wrong(
+                "only a job with `consumers` has it; trainers share batches by themselves",
+                field="sampling.ranks",
+                code="conflict",
+            )
         for name, consumer in self.consumers.items():
             if consumer.stream not in self.streams:
                 known = suggested(consumer.stream, self.streams)
-                raise ValueError(f"consumers.{name}.stream: no stream {consumer.stream!r}; {known}")
+                raise wrong(f"no stream {consumer.stream!r}; {known}", field=f"consumers.{name}.stream", code="unknown")
         for name, trainer in self.trainers.items():
             if trainer.stream not in self.streams:
                 known = suggested(trainer.stream, self.streams)
-                raise ValueError(f"trainers.{name}.stream: no stream {trainer.stream!r}; {known}")
+                raise wrong(f"no stream {trainer.stream!r}; {known}", field=f"trainers.{name}.stream", code="unknown")
         self._check_readers()
         return self
 
@@ -351,10 +395,12 @@ class JobSpec(Section):
         extracted = {stream for stream in consumers.values() if self.streams[stream].feature != "rgb"}
         if len(consumers) + len(extracted) > MOST_READERS:
             what = "trainers" if self.trainers else "consumers" if self.consumers else "streams"
-            raise ValueError(
-                f"{what}: {len(consumers)} of them and {len(extracted)} extracted streams make "
+            raise wrong(
+                f"{len(consumers)} of them and {len(extracted)} extracted streams make "
                 f"{len(consumers) + len(extracted)} readers of each clip, and {MOST_READERS} are the most; share "
-                "streams, or make several jobs"
+                "streams, or make several jobs",
+                field=what,
+                code="conflict",
             )
 
     @property
@@ -390,13 +436,12 @@ def parse_spec(text: str, where: str = "job") -> JobSpec:
     """A job from YAML or JSON text. Raises `ConfigError`, one line for each field that is wrong."""
     document = read_yaml(text, where)
     if not isinstance(document, dict):
-        raise ConfigError(f"{where}: a job is a mapping of fields; `essp init` writes a commented one")
+        raise ConfigError(f"{where}: a job is a mapping of fields; `essp init` writes a commented one", code="type")
     try:
         return JobSpec.model_validate(document)
     except ValidationError as error:
-        lines = problems(error, JobSpec)
-        count = "a problem" if len(lines) == 1 else f"{len(lines)} problems"
-        raise ConfigError(f"{where} has {count}:\n  " + "\n  ".join(lines)) from error
+        count = "a problem" if error.error_count() == 1 else f"{error.error_count()} problems"
+        raise ConfigError.together(problems(error, JobSpec), f"{where} has {count}:") from error
 
 
 def stored_spec(text: str, where: str) -> JobSpec:
@@ -407,4 +452,4 @@ def stored_spec(text: str, where: str) -> JobSpec:
     try:
         return JobSpec.model_validate_json(text, extra="ignore")
     except ValidationError as error:
-        raise ConfigError(unreadable(where, error, JobSpec)) from error
+        raise ConfigError(unreadable(where, error, JobSpec), code="unreadable") from error

@@ -340,7 +340,7 @@ def stored_status(text: str, where: str) -> JobStatus:
     try:
         return JobStatus.model_validate_json(text)
     except ValidationError as error:
-        raise ConfigError(unreadable(where, error, JobStatus)) from error
+        raise ConfigError(unreadable(where, error, JobStatus), code="unreadable") from error
 
 
 class JobSummary(_Model):

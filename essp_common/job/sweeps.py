@@ -21,7 +21,7 @@ from typing import Any, TypeGuard, get_args
 from pydantic import BaseModel
 
 from essp_common.job.trainer_spec import RATE, TrainerSpec
-from essp_common.validation import suggested
+from essp_common.validation import suggested, wrong
 
 _NUMBERED = re.compile(r"-[1-9][0-9]*$")
 _FIXED = {
@@ -43,7 +43,11 @@ def expanded(trainers: Mapping[Any, Any], kind: type[BaseModel], seed: int, most
         members = _members(name, trainer, sweep, kind, seed, most) if isinstance(sweep, Mapping) and sweep else None
         for member, settings in (members or {name: trainer}).items():
             if member in found or (member != name and member in trainers):
-                raise ValueError(f"trainers.{name}.sweep: makes a trainer {member!r}, and there is one; rename it")
+                raise wrong(
+                    f"makes a trainer {member!r}, and there is one; rename it",
+                    field=f"trainers.{name}.sweep",
+                    code="conflict",
+                )
             found[member] = settings
     return found
 
@@ -88,12 +92,14 @@ def _members(
     where = f"trainers.{name}.sweep"
     for field, values in sweep.items():
         if problem := _unswept(field, kind) or _unlisted(values):
-            raise ValueError(f"{where}.{field}: {problem}")
+            raise wrong(problem, field=f"{where}.{field}", code="conflict")
     if (count := math.prod(map(len, sweep.values()))) > most:
         product = " x ".join(str(len(values)) for values in sweep.values())
-        raise ValueError(
-            f"{where}: {product} values make {count} trainers, and a job has {most} at most; try fewer values, or make "
-            "several jobs"
+        raise wrong(
+            f"{product} values make {count} trainers, and a job has {most} at most; try fewer values, or make "
+            "several jobs",
+            field=where,
+            code="conflict",
         )
     given = trainer.model_dump(exclude_unset=True) if isinstance(trainer, BaseModel) else trainer
     members: dict[str, dict[str, Any]] = {}
@@ -131,7 +137,7 @@ def _is_section(part: Any) -> TypeGuard[type[BaseModel]]:
 def _unlisted(values: Any) -> str:
     """Why values cannot be tried; empty: they can."""
     if not isinstance(values, list | tuple) or not values:
-        return "has to be a list of values to try, as in [0.1, 0.03]"
+        return "must be a list of values to try, as in [0.1, 0.03]"
     twice = [value for number, value in enumerate(values) if value in values[:number]]
     return f"{twice[0]!r} is there twice" if twice else ""
 
@@ -147,5 +153,5 @@ def _with(settings: dict[str, Any], field: str, value: Any, where: str) -> dict[
     if isinstance(inner, BaseModel):
         inner = inner.model_dump(exclude_unset=True)
     if not isinstance(inner, dict):
-        raise ValueError(f"{where}.{head}: has to be a mapping of fields")
+        raise wrong("must be a mapping of fields", field=f"{where}.{head}", code="type")
     return {**settings, head: _with(inner, rest, value, f"{where}.{head}")}

@@ -13,7 +13,7 @@ from pydantic import (
 
 from essp_common.job.fields import MOST_EPOCHS, MOST_READERS, Grid, Label, NameOrPath, Section, Uri
 from essp_common.job.registered import ENCODERS, MODELS
-from essp_common.validation import suggested
+from essp_common.validation import suggested, wrong
 
 PACKAGE = "package:"
 """Begins a trainer's `weights` that come with an installed package, not from a store."""
@@ -29,7 +29,8 @@ def weights_of(model: str) -> str:
         return f"`weights: {PACKAGE}{model}` names those of its package"
     known = model if model in MODELS and model != "small" else "resnet18"
     return (
-        f"ESSP brings those of {', '.join(PACKAGED_WEIGHTS)} alone (`{PACKAGE}{PACKAGED_WEIGHTS[0]}`). Make those of "
+        f"ESSP includes weights for {', '.join(PACKAGED_WEIGHTS)} alone (`{PACKAGE}{PACKAGED_WEIGHTS[0]}`). Make "
+        "those of "
         f'torchvision a file: python -c "{making_weights(known)}", and write `weights: {known}.pt`'
     )
 
@@ -144,9 +145,13 @@ class OptimizerSpec(Section):
         if foreign := sorted(others & self.model_fields_set):
             own = "momentum" if self.kind == "sgd" else "betas"
             if any(getattr(self, name) != type(self).model_fields[name].default for name in foreign):
-                raise ValueError(f"{foreign[0]}: is not for {self.kind}, which has {own}")
+                raise wrong(f"is not for {self.kind}, which has {own}", field=f"{foreign[0]}", code="conflict")
         if self.nesterov and not self.momentum:
-            raise ValueError("nesterov: is a kind of momentum, and momentum is 0; raise that, or leave nesterov out")
+            raise wrong(
+                "is a kind of momentum, and momentum is 0; raise that, or leave nesterov out",
+                field="nesterov",
+                code="conflict",
+            )
         return self
 
 
@@ -172,9 +177,11 @@ class EncoderSpec(Section):
     @model_validator(mode="after")
     def _has_a_row_for_each_centre(self) -> EncoderSpec:
         if self.samples < max(self.centres, self.pca):
-            raise ValueError(
-                f"samples: {self.samples} descriptors are too few for {self.centres} centres and {self.pca} "
-                "components; take some hundred for each centre"
+            raise wrong(
+                f"{self.samples} descriptors are too few for {self.centres} centres and {self.pca} "
+                "components; take some hundred for each centre",
+                field="samples",
+                code="conflict",
             )
         return self
 
@@ -230,10 +237,10 @@ class CheckpointSpec(Section):
     @model_validator(mode="after")
     def _rounds_what_it_says(self) -> CheckpointSpec:
         if self.bits == 1:
-            raise ValueError("bits: 1 leaves two levels; give 2 to 16, or 0 for all bits")
+            raise wrong("1 leaves two levels; give 2 to 16, or 0 for all bits", field="bits", code="range")
         if not self.bits and "quantized" in (self.optimizer, self.best):
             field = "optimizer" if self.optimizer == "quantized" else "best"
-            raise ValueError(f"{field}: quantized rounds to `bits`, which are 0; give 2 to 16 of them")
+            raise wrong("quantized rounds to `bits`, which are 0; give 2 to 16 of them", field=field, code="conflict")
         return self
 
 
@@ -344,8 +351,10 @@ class TrainerSpec(Section):
     @model_validator(mode="after")
     def _last_epoch_has_no_better_one(self) -> TrainerSpec:
         if self.choose == "last" and self.stop.patience:
-            raise ValueError(
-                "stop.patience: with `choose: last` no epoch is better than another; leave one of them out"
+            raise wrong(
+                "with `choose: last` no epoch is better than another; leave one of them out",
+                field="stop.patience",
+                code="conflict",
             )
         return self
 
@@ -370,9 +379,13 @@ class TrainerSpec(Section):
         if self.is_encoder:
             foreign, kind, other = _OF_NETWORKS, "an encoder", "networks"
         for name in self._given(foreign):
-            raise ValueError(f"{name}: is for {other}, and {self.model} is {kind}; leave it out")
+            raise wrong(f"is for {other}, and {self.model} is {kind}; leave it out", field=name, code="conflict")
         if self.is_encoder and self.checkpoint.bits:
-            raise ValueError("checkpoint.bits: rounds the weights of networks, not those of an encoder; leave it out")
+            raise wrong(
+                "rounds weights of networks, and an encoder has none; leave it out",
+                field="checkpoint.bits",
+                code="conflict",
+            )
         return self
 
     @model_validator(mode="after")
@@ -380,20 +393,31 @@ class TrainerSpec(Section):
         if self.probe is None:
             return self
         for name in self._given(_OF_STEPS):
-            raise ValueError(f"{name}: is for networks that learn step by step, and a probe is solved; leave it out")
+            raise wrong(
+                "is for networks that learn step by step, and a probe is solved; leave it out",
+                field=name,
+                code="conflict",
+            )
         if self.augment.mixup or self.augment.cutmix:
             blend = "mixup" if self.augment.mixup else "cutmix"
-            raise ValueError(f"augment.{blend}: a probe learns one class of each clip, not of two; leave it out")
+            raise wrong(
+                "a probe learns one class of each clip, not of two; leave it out",
+                field=f"augment.{blend}",
+                code="conflict",
+            )
         for name in () if self.probe.augment else ("scales", "flip", "erase", "rand_augment"):
             if getattr(self.augment, name) != AugmentSpec.model_fields[name].default:
-                raise ValueError(
-                    f"augment.{name}: a probe sees clips as evaluation does; leave it out, or set probe: "
-                    "{augment: true}"
+                raise wrong(
+                    "a probe sees clips as evaluation does; leave it out, or set probe: {augment: true}",
+                    field=f"augment.{name}",
+                    code="conflict",
                 )
         if self.checkpoint.bits:
-            raise ValueError(
-                "checkpoint.bits: would round the network that a resumed probe goes on with; leave it out, and round "
-                "the model with `essp checkpoint export`"
+            raise wrong(
+                "would round the network that a resumed probe continues with; leave it out, and round "
+                "the model with `essp checkpoint export`",
+                field="checkpoint.bits",
+                code="conflict",
             )
         return self
 
@@ -404,37 +428,45 @@ class TrainerSpec(Section):
     @model_validator(mode="after")
     def _keeps_of_a_sweep(self) -> TrainerSpec:
         if self.keep and not self.sweep:
-            raise ValueError("keep: is for a `sweep`, and this trainer has none; leave it out")
+            raise wrong("is for a `sweep`, and this trainer has none; leave it out", field="keep", code="conflict")
         return self
 
     @model_validator(mode="after")
     def _settings_of_cross_entropy(self) -> TrainerSpec:
         for field in ("label_smoothing", "class_weights"):
             if getattr(self, field) and self.loss != "cross_entropy":
-                raise ValueError(f"{field} is for cross_entropy; leave it out, or let {self.loss} do it")
+                raise wrong(f"{field} is for cross_entropy; leave it out, or let {self.loss} do it", code="conflict")
         return self
 
     @model_validator(mode="after")
     def _squares_stay_exact(self) -> TrainerSpec:
         if self.optimizer.kind == "adamw" and self.checkpoint.optimizer == "quantized":
-            raise ValueError("checkpoint.optimizer: quantized would make AdamW's small squares 0; leave it exact")
+            raise wrong(
+                "quantized would make AdamW's small squares 0; leave it exact",
+                field="checkpoint.optimizer",
+                code="conflict",
+            )
         return self
 
     @model_validator(mode="after")
     def _packaged_weights_fit(self) -> TrainerSpec:
         if self.weights is not None and _WORD_FOR_WEIGHTS.fullmatch(self.weights):
-            raise ValueError(f"weights: {self.weights!r} names no file; {weights_of(self.model)}")
+            raise wrong(f"{self.weights!r} names no file; {weights_of(self.model)}", field="weights", code="not_found")
         if self.weights is not None and self.weights.startswith(_OF_THIS_JOB):
-            raise ValueError(
-                f"weights: {self.weights!r} is a trainer of this job, and those learn side by side, each clip decoded "
-                "once for all, so none can wait for another; train it in a job of its own, and write `weights: "
-                f"OUTPUT/trainers/{self.weights.removeprefix(_OF_THIS_JOB)}` here, with the output of that job"
+            raise wrong(
+                f"{self.weights!r} is a trainer of this job, and those learn side by side, each clip decoded "
+                "once for all, so one cannot wait for another; train it in a separate job, and write `weights: "
+                f"OUTPUT/trainers/{self.weights.removeprefix(_OF_THIS_JOB)}` here, with the output of that job",
+                field="weights",
+                code="conflict",
             )
         if self.weights is not None and self.weights.startswith(PACKAGE):
             name = self.weights.removeprefix(PACKAGE)
             if name not in PACKAGED_WEIGHTS:
                 known = suggested(self.weights, [PACKAGE + known for known in PACKAGED_WEIGHTS], "there is ")
-                raise ValueError(f"weights: there is no {self.weights}; {known}")
+                raise wrong(f"there is no {self.weights}; {known}", field="weights", code="unknown")
             if name != self.model:
-                raise ValueError(f"weights: {self.weights} are weights of model {name}, not of {self.model}")
+                raise wrong(
+                    f"{self.weights} are weights of model {name}, not of {self.model}", field="weights", code="conflict"
+                )
         return self

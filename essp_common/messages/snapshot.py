@@ -62,7 +62,8 @@ def completed(command: Control, stores: Stores) -> Control:
     except (NotFound, zstandard.ZstdError, DecodeError, MemoryError) as error:
         raise ConfigError(
             f"job {command.job}: its classes and phases cannot be read from {output.uri(key)} ({error}); start the job "
-            "again"
+            "again",
+            code="unreadable",
         ) from error
     whole = Control()
     whole.CopyFrom(command)

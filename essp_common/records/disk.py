@@ -117,7 +117,8 @@ class Disk:
         except OSError as error:
             if error.errno not in _FULL:
                 raise ConfigError(
-                    f"{self._folder}: records cannot be kept there: {error.strerror}; name another folder"
+                    f"{self._folder}: records cannot be kept there: {error.strerror}; name another folder",
+                    code="refused",
                 ) from error
             self._tell(error)
 
@@ -154,7 +155,7 @@ class Disk:
     def _enter(self, files: Sequence[RecordFile]) -> None:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if self._folder.stat().st_uid not in (0, os.getuid()):
-            raise ConfigError(f"{self._folder} belongs to another user; name another folder for records")
+            raise ConfigError(f"{self._folder} belongs to another user; name another folder for records", code="taken")
         with _locked(self._folder / "lock"):
             self._mine.mkdir(mode=0o700, exist_ok=True)
             users = os.open(self._mine / _USERS, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

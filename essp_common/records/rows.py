@@ -151,16 +151,18 @@ def _reader(spec: JobSpec, split: Any, uri: str, stores: Stores) -> RecordReader
     try:
         found = RecordReader(DataSet(stores.under(uri)), spec.data.versions.get(split))
     except (ConfigError, NotFound, PermanentError) as error:
-        raise ConfigError(f"{field}: {error}") from error
+        raise ConfigError(str(error), field=field, code="not_found") from error
     if found.damaged:  # a job that goes on later has to find the same records
         what, why = next(iter(found.damaged.items()))
         more = f", and {len(found.damaged) - 1} more files" if len(found.damaged) > 1 else ""
         raise ConfigError(
-            f"{field}: {what} of {uri}: {why}{more}; put the file back as it was, or name an older version without it "
-            f"(data.versions.{split}); `essp records verify` says all that is damaged"
+            f"{what} of {uri}: {why}{more}; put the file back as it was, or name an older version without it "
+            f"(data.versions.{split}); `essp records verify` says all that is damaged",
+            field=field,
+            code="unreadable",
         )
     if not len(found):
-        raise ConfigError(f"{field}: version {found.number} of {uri} has no records")
+        raise ConfigError(f"version {found.number} of {uri} has no records", field=field, code="empty")
     return found
 
 

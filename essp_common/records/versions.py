@@ -161,7 +161,7 @@ def digest(version: Version) -> str:
 
 def _checked(keys: range, end: int) -> range:
     if not 0 <= keys.start < keys.stop <= end or keys.step != 1:
-        raise ConfigError(f"keys {keys.start} to {keys.stop - 1} are not among 0 to {end - 1}")
+        raise ConfigError(f"keys {keys.start} to {keys.stop - 1} are not among 0 to {end - 1}", code="unknown")
     return keys
 
 

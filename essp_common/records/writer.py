@@ -38,7 +38,8 @@ class Writer:
             if not append:
                 raise ConfigError(
                     f"{data_set.where} has {self._before.records:,} records already; add to them with "
-                    "--append, or use another place"
+                    "--append, or use another place",
+                    code="exists",
                 )
         new = [name for name in dict.fromkeys(classes) if name not in self._before.classes]
         self.classes = (*self._before.classes, *new)
@@ -60,7 +61,7 @@ class Writer:
         Raises `ValueError` for one that no file can hold.
         """
         if not -1 <= record.label < len(self.classes):
-            raise ValueError(f"label {record.label} is none of {len(self.classes)} classes")
+            raise ValueError(f"label {record.label} is not one of {len(self.classes)} classes")
         if not 0 < len(record.data) <= MOST_BYTES:
             raise ValueError(f"a record has 1 to {MOST_BYTES} bytes, not {len(record.data)}")
         size = len(record.data) + ENTRY.itemsize
@@ -78,7 +79,7 @@ class Writer:
         if self._waiting:
             self._write_file()
         if not self._files:
-            raise ConfigError("there are no records to write")
+            raise ConfigError("there are no records to write", code="empty")
         before = self._before
         version = Version(
             parent=digest(before) if self._number else "",

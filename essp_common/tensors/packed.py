@@ -84,7 +84,7 @@ class Packing:
 
     def __post_init__(self) -> None:
         if self.bits and not 2 <= self.bits <= MOST_BITS:
-            raise ConfigError(f"bits: {self.bits} is not 0 (exact) nor 2 to {MOST_BITS}")
+            raise ConfigError(f"{self.bits} is not 0 (exact) nor 2 to {MOST_BITS}", field="bits", code="range")
 
 
 EXACT = Packing()
@@ -359,7 +359,7 @@ def _read(entry: _Entry, data: memoryview, base: Base | None) -> Array:
     if entry.difference:
         other = base.arrays.get(entry.name) if base is not None else None
         if other is None or other.shape != entry.shape or other.dtype != entry.type:
-            raise DamagedTensors(f"{entry.name}: there is no such array in the file that it is a difference to")
+            raise DamagedTensors(f"{entry.name}: the file that it is a difference to has no such array")
         body = planes.of_difference(body, other, entry.type)
     if zlib.crc32(_bytes_of(body)) != entry.crc:
         raise DamagedTensors(f"{entry.name}: its bytes are damaged")

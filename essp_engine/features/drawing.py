@@ -68,13 +68,16 @@ def drawing(array: NDArray[Any], layout: FeatureLayout, fullest: float | None = 
     if layout.values == "descriptor":
         return _of_descriptors(array, layout, fullest)
     if array.ndim != 4 or not array.size:
-        raise ConfigError(f"a feature of the shape {array.shape} cannot be drawn as pictures")
+        raise ConfigError(f"a feature of the shape {array.shape} cannot be drawn as pictures", code="unsupported")
     channels = array.shape[3]
     if layout.values == "colours":
         return Drawing(_in_threes(array if array.dtype == np.uint8 else _around_grey(array)), "")
     if layout.mirrored == "horizontal_motion":
         if channels % 2:
-            raise ConfigError(f"motion in {channels} channels cannot be drawn: dx and dy take turns in an even number")
+            raise ConfigError(
+                f"motion in {channels} channels cannot be drawn: dx and dy take turns in an even number",
+                code="unsupported",
+            )
         fullest = fullest or fullest_of(array, layout)
         drawn = [flow_picture(field, fullest) for frame in array for field in _groups(frame, 2)]
         scale = f"full at {fullest / _BOUND:.2g} of the bound" if array.dtype == np.uint8 else _full(fullest)
@@ -130,7 +133,7 @@ def grid(rows: Sequence[Sequence[Picture]], gap: int = 2) -> Picture:
 def _of_descriptors(array: NDArray[Any], layout: FeatureLayout, fullest: float | None) -> Drawing:
     rows = descriptors_of(array, layout.facts)
     if not rows.size:
-        raise ConfigError("the feature has no descriptor here: there is nothing to be drawn")
+        raise ConfigError("the feature has no descriptor here: there is nothing to be drawn", code="unsupported")
     count, width = rows.shape
     values = rows.astype(np.float32)
     fullest = fullest or fullest_of(array, layout)

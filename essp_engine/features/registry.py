@@ -51,7 +51,11 @@ def create(name: str, params: Mapping[str, Any]) -> Extractor:
     kind = extractor_class(name)
     common, own = divided(params)
     if name == "rgb" and common:
-        raise ConfigError(f"rgb has no parameter {min(common)!r}: {_INSTEAD[min(common)]}")
+        raise ConfigError(
+            f"rgb has no parameter {min(common)!r}: {_INSTEAD[min(common)]}",
+            field=f"params.{min(common)}",
+            code="unknown",
+        )
     extractor = kind(_EXTRACTORS.checked(name, kind.Params, own))
     reduced = _EXTRACTORS.checked(name, ReducedParams, common)
     return extractor if reduced == ReducedParams() else cast("Extractor", Reduced(extractor, reduced))
@@ -92,7 +96,8 @@ def output_of(
         least, in_each = needed * snippets, "" if snippets == 1 else f" in each of {snippets} snippets"
         raise ConfigError(
             f"{feature} needs clips of {needed} frames{in_each}, clip.frames is {clip.shape[0]}; set it to {least} or "
-            "more"
+            "more",
+            code="range",
         )
     of_one = made(ArraySpec((frames, *clip.shape[1:]), clip.dtype))
     return ArraySpec((snippets * of_one.shape[0], *of_one.shape[1:]), of_one.dtype)

@@ -119,5 +119,6 @@ def _require_alike(without: list[str], with_one: list[str], fate: str) -> None:
             raise ConfigError(
                 f"{other or one} of the network is a batch normalisation that {fate} without a clip for it, while the "
                 "others exchange its numbers; call each part of the network with the rows that are for it even if "
-                "there are none, normalise by nn.GroupNorm or nn.LayerNorm, or train on one rank"
+                "there are none, normalise by nn.GroupNorm or nn.LayerNorm, or train on one rank",
+                code="unsupported",
             )

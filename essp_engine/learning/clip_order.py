@@ -50,7 +50,8 @@ def require_clips_first(model: Classifier, side: int) -> None:
         raise ConfigError(
             f"{path} of the network drops from a tensor of {shape} for two clips, which does not have the clips first, "
             "so ranks and micro-batches cannot share its random numbers; give it the clips first (batch_first=True), "
-            "or train on one rank without micro_batch"
+            "or train on one rank without micro_batch",
+            code="unsupported",
         )
 
 

@@ -121,7 +121,9 @@ class Classifier(nn.Module):
         """
         clips, frames = x_BTHWC.shape[:2]
         if frames % (self.clip_frames or 1):
-            raise ConfigError(f"the network sees {self.clip_frames} frames at once, and the clips have {frames}")
+            raise ConfigError(
+                f"the network sees {self.clip_frames} frames at once, and the clips have {frames}", code="conflict"
+            )
         x = self.normalised(x_BTHWC.flatten(0, 1))
         x = x.permute(0, 3, 1, 2)  # a channels-last view, for which CPU convolutions are fastest
         if self._side is not None and x.shape[-1] != self._side:
@@ -171,7 +173,9 @@ def build(
     entry = network(description.name, code)
     scale = entry.photograph if description.layout.values == "colours" else entry.signed
     if scale is None:
-        raise ConfigError(f"{description.name} sees photographs alone, and {description.feature} are none")
+        raise ConfigError(
+            f"{description.name} takes only photographs, and {description.feature} is not one", code="conflict"
+        )
     with initial_weights(seed):
         backbone = _made(entry, description.name)
         classes = len(description.classes)
@@ -181,7 +185,9 @@ def build(
             if entry.auxiliary_head is not None:
                 _replace(backbone, entry.auxiliary_head, _head(backbone.get_submodule(entry.auxiliary_head), classes))
         except (AttributeError, TypeError) as error:  # of a path, or of what is there
-            raise ConfigError(f"model {description.name}: cannot replace its first and last layer: {error}") from error
+            raise ConfigError(
+                f"model {description.name}: cannot replace its first and last layer: {error}", code="unsupported"
+            ) from error
     if weights is not None:
         _load_backbone(backbone, entry, weights, description)
     frames = description.frames if entry.clips else None
@@ -220,7 +226,7 @@ def starting_weights(stores: Stores, uri: str | None, code: Sequence[str] = ()) 
             store, key = stores.resolve(uri)
             data, name = store.get(key), uri
         except NotFound as error:
-            raise ConfigError(f"weights {uri}: {error}") from error
+            raise ConfigError(f"weights {uri}: {error}", code="unreadable") from error
     return StartingWeights(read_state(data, name), Origin(uri=uri, sha256=sha256(data).hexdigest()))
 
 
@@ -271,7 +277,7 @@ def tensors_of(data: bytes, most_bytes: int | None = None) -> dict[str, Tensor]:
     try:
         return dict(safetensors.torch.load(data))
     except safetensors.SafetensorError as error:
-        raise PermanentError(f"the weights are no file of tensors: {error}") from error
+        raise PermanentError(f"the weights are not a file of tensors: {error}") from error
 
 
 def arrays_of(tensors: Mapping[str, Tensor]) -> dict[str, NDArray[Any]]:
@@ -326,7 +332,7 @@ def load_tensors(classifier: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     try:
         classifier.load_state_dict(tensors, strict=True)
     except RuntimeError as error:
-        raise PermanentError(f"the weights are those of another network: {_in_a_line(error)}") from error
+        raise PermanentError(f"the weights belong to another network: {_in_a_line(error)}") from error
 
 
 def _made(entry: Network, name: str) -> nn.Module:
@@ -340,7 +346,8 @@ def _made(entry: Network, name: str) -> nn.Module:
         if isinstance(layer, LazyModuleMixin) and layer.has_uninitialized_params():  # type: ignore[misc]
             raise ConfigError(
                 f"model {name}: {path} is a {type(layer).__name__}, which has no weights before it has seen something; "
-                "send a clip through the network where it is made, or use a layer of a given size"
+                "send a clip through the network where it is made, or use a layer of a given size",
+                code="unsupported",
             )
     return made
 
@@ -351,7 +358,8 @@ def _refuse_types(classifier: Classifier, name: str) -> None:
         if (dtype := str(tensor.dtype).removeprefix("torch.")) not in DTYPES:
             raise ConfigError(
                 f"model {name}: {path} is of {dtype}, which checkpoints do not hold; make it float32 (with amp: true a "
-                f"GPU computes in half precision all the same)"
+                f"GPU computes in half precision all the same)",
+                code="unsupported",
             )
 
 
@@ -363,7 +371,7 @@ def _channels_last(classifier: Classifier) -> None:
 
 def _repeated(values: tuple[float, ...], channels: int) -> Tensor:
     if len(values) > 1 and channels % len(values):
-        raise ConfigError(f"a photograph has a multiple of {len(values)} channels, not {channels}")
+        raise ConfigError(f"a photograph has a multiple of {len(values)} channels, not {channels}", code="conflict")
     return torch.tensor(values).repeat(channels // len(values))
 
 
@@ -407,15 +415,18 @@ def _load_backbone(backbone: nn.Module, entry: Network, weights: StateDict, desc
     try:
         missing, unexpected = backbone.load_state_dict(state, strict=False)
     except RuntimeError as error:
-        raise ConfigError(f"these weights do not fit {description.name}: {_in_a_line(error)}") from error
+        raise ConfigError(
+            f"these weights do not fit {description.name}: {_in_a_line(error)}", code="conflict"
+        ) from error
     missing = [k for k in missing if not k.startswith(fresh) and not k.endswith("num_batches_tracked")]
     random = [name for name in missing if name.startswith("AuxLogits.")]
     missing = [name for name in missing if name not in random]
     if missing or unexpected:
         raise ConfigError(
-            f"these weights are not those of {description.name}: {len(missing)} tensors missing{_first(missing)}, "
+            f"these weights do not belong to {description.name}: {len(missing)} tensors missing{_first(missing)}, "
             f"{len(unexpected)} unknown{_first(unexpected)}; set `model` to the model of the weights, or give them its "
-            "names (docs/networks.md says which layouts are known)"
+            "names (docs/networks.md says which layouts are known)",
+            code="conflict",
         )
     _refuse_no_numbers(state, description.name)
     left_out = sorted(name for name in named.tensors if name.startswith(fresh))
@@ -437,8 +448,9 @@ def _refuse_no_numbers(state: StateDict, name: str) -> None:
     damaged = [path for path, tensor in state.items() if tensor.isnan().any()]
     if damaged:
         raise ConfigError(
-            f"these weights of {name} have values that are no numbers (NaN) in {len(damaged)} tensors"
-            f"{_first(damaged)}: they are damaged, or of a training that diverged; start from others"
+            f"these weights of {name} have values that are not numbers (NaN) in {len(damaged)} tensors"
+            f"{_first(damaged)}: they are damaged, or the training diverged; start from others",
+            code="unreadable",
         )
 
 
@@ -478,7 +490,8 @@ def _refuse_unseeded(backbone: nn.Module, name: str) -> None:
         if remedy := _unseeded(layer):
             raise ConfigError(
                 f"model {name}: {path} is a {type(layer).__name__} that draws random numbers which no training can "
-                f"repeat; {remedy}"
+                f"repeat; {remedy}",
+                code="unsupported",
             )
 
 
@@ -488,8 +501,10 @@ def _refuse_without_statistics(backbone: nn.Module, name: str) -> None:
     for path, layer in batch_norms(backbone).items():
         if layer.running_mean is None or layer.running_var is None:
             raise ConfigError(
-                f"model {name}: {path} is a {type(layer).__name__} without running statistics, which scores a clip by "
-                "those beside it; make it with track_running_stats=True, or use nn.GroupNorm"
+                f"model {name}: {path} is a {type(layer).__name__} without running statistics, which makes the "
+                "score of a clip depend on "
+                "the others of its batch; make it with track_running_stats=True, or use nn.GroupNorm",
+                code="unsupported",
             )
 
 

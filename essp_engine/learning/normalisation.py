@@ -145,9 +145,10 @@ def take_any_batch(model: nn.Module, peers: Peers) -> None:
             if peers.world_size == 1:
                 continue
             raise ConfigError(
-                f"{path} of the network is a {type(layer).__name__} with a forward of its own, which would normalise "
+                f"{path} of the network is a {type(layer).__name__} with its own forward, which would normalise "
                 "the part of each rank by itself; train on one rank, or use a batch normalisation of torch and put "
-                "what else it does behind it"
+                "what else it does behind it",
+                code="unsupported",
             )
         if layer not in made:
             made[layer] = SharedBatchNorm(layer, peers) if peers.world_size > 1 else AnyBatchNorm(layer)
@@ -160,7 +161,8 @@ def _refuse_statistics_of_clips(model: nn.Module) -> None:
         if isinstance(layer, _InstanceNorm) and layer.track_running_stats:
             raise ConfigError(
                 f"{path} of the network is a {type(layer).__name__} with running statistics, which would be those of "
-                "each rank's own clips; train on one rank, or make it with track_running_stats=False"
+                "each rank's own clips; train on one rank, or make it with track_running_stats=False",
+                code="unsupported",
             )
 
 

@@ -120,10 +120,16 @@ def choose_device(wanted: str, local_rank: int, deterministic: bool) -> torch.de
     if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
     if not torch.cuda.is_available():
-        raise ConfigError("device: cuda is not available here; use auto or cpu, or install torch for CUDA")
+        raise ConfigError(
+            "cuda is not available here; use auto or cpu, or install torch for CUDA", field="device", code="unsupported"
+        )
     if local_rank >= torch.cuda.device_count():
         there = torch.cuda.device_count()
-        raise ConfigError(f"device: rank {local_rank} of this machine has no GPU: it has {there}; start {there} ranks")
+        raise ConfigError(
+            f"rank {local_rank} of this machine has no GPU: it has {there}; start {there} ranks",
+            field="device",
+            code="range",
+        )
     torch.cuda.set_device(local_rank)
     torch.backends.cudnn.benchmark = not deterministic  # all batches but a phase's last have one shape: worth a search
     torch.backends.cudnn.deterministic = deterministic

@@ -78,8 +78,10 @@ class Dense(_Even):
         self._size = int(self._edges[-1])
         if self._size > MOST_CLIPS:
             raise ConfigError(
-                f"sampling.every_s: a clip every {every_s:g} s makes {self._size} clips, and a job may have "
-                f"{MOST_CLIPS}; take fewer, or make several jobs"
+                f"a clip every {every_s:g} s makes {self._size} clips, and a job may have "
+                f"{MOST_CLIPS}; take fewer, or make several jobs",
+                field="sampling.every_s",
+                code="range",
             )
 
     def _count(self, videos: T) -> T | int:

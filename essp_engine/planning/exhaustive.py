@@ -62,7 +62,9 @@ class Exhaustive(PlanBase):
     ) -> None:
         super().__init__(view, clip, 0, window)
         if window < clips_per_visit or window % clips_per_visit:
-            raise ConfigError(f"a window of {window} clips cannot be divided into visits of {clips_per_visit}")
+            raise ConfigError(
+                f"a window of {window} clips cannot be divided into visits of {clips_per_visit}", code="conflict"
+            )
         counts = -(-(self._starts.astype(np.int64) - 1) // step) + 1
         visits, rests = np.divmod(counts, clips_per_visit)
         self._visits_to, self._rests_to = np.cumsum(visits), np.cumsum(rests)
@@ -72,8 +74,10 @@ class Exhaustive(PlanBase):
         self._size = size or self._places
         if self._size > MOST_CLIPS:
             raise ConfigError(
-                f"sampling.step: with {step} there are {self._places} places for clips, and an epoch has {MOST_CLIPS} "
-                "at most; raise step, or set sampling.clips_per_epoch"
+                f"with {step} there are {self._places} places for clips, and an epoch has {MOST_CLIPS} "
+                "at most; raise step, or set sampling.clips_per_epoch",
+                field="sampling.step",
+                code="range",
             )
         self._step = step
         self._per_visit = clips_per_visit

@@ -101,7 +101,11 @@ def _views(spec: JobSpec, catalog: Catalog) -> Mapping[Purpose, CatalogView]:
     if spec.predictor is not None:
         view = catalog.view(None)
         if not len(view):
-            raise ConfigError("data.catalog: no video in it can be used; `essp catalog show --problems` says why")
+            raise ConfigError(
+                "no video in it can be used; `essp catalog show --problems` says why",
+                field="data.catalog",
+                code="empty",
+            )
         return {PREDICT: view}
     if spec.consumers:
         return {_CONSUMED[spec.data.consumed]: consumed_view(catalog, spec.data)}

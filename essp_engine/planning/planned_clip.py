@@ -60,7 +60,9 @@ class PlanBase(ABC):
 
     def __init__(self, view: CatalogView, clip: ClipSpec, size: int, locality: int) -> None:
         if not len(view):
-            raise ConfigError("the plan has no usable video to draw from; `essp catalog show --problems` says why")
+            raise ConfigError(
+                "the plan has no usable video to draw from; `essp catalog show --problems` says why", code="empty"
+            )
         self._size = size
         self._frames = clip.frames
         self._stride = clip.stride
@@ -142,7 +144,8 @@ def even_snippets(row: VideoRow, clip: ClipSpec, first_frame: int) -> list[int]:
     offset, end = first_frame - row.first_frame, int(begin) + max(int(places) // clip.snippets, 1)
     if clip.snippets > 1 and not begin <= offset < end:
         raise ConfigError(
-            f"start={offset}: of {clip.snippets} snippets of {row.id}, the first begins at frames {begin} to {end - 1}"
+            f"start={offset}: of {clip.snippets} snippets of {row.id}, the first begins at frames {begin} to {end - 1}",
+            code="range",
         )
     return [first_frame + begin for begin in begins[1:]]
 

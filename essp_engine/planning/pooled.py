@@ -58,7 +58,9 @@ class Pooled(ClassBalanced):
     ) -> None:
         super().__init__(view, clip, size, seed, stream, window)
         if window < clips_per_visit or window % clips_per_visit:
-            raise ConfigError(f"a window of {window} clips cannot be divided into visits of {clips_per_visit}")
+            raise ConfigError(
+                f"a window of {window} clips cannot be divided into visits of {clips_per_visit}", code="conflict"
+            )
         self._per_visit = clips_per_visit
         self._window = window
         self._places_rng = CounterRng(seed, _PLACES | stream)

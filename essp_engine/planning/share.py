@@ -22,7 +22,7 @@ class Share:
         self._plan, self._rank, self._ranks = plan, rank, ranks
         self._size = len(plan) // ranks if equal else len(range(rank, len(plan), ranks))
         if not self._size:
-            raise ConfigError(f"{len(plan)} clips are too few for {ranks} ranks")
+            raise ConfigError(f"{len(plan)} clips are too few for {ranks} ranks", code="range")
 
     def __len__(self) -> int:
         return self._size

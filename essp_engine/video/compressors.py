@@ -48,7 +48,9 @@ class Jpeg:
     def check(self, shape: Sequence[int], dtype: np.dtype[Any]) -> None:
         if self.parts_per_frame(shape, dtype) is None:
             what = f"{dtype} of shape {tuple(shape)}"
-            raise ConfigError(f"codec jpeg holds uint8 (T, H, W, C), not {what}; use raw or zstd for this stream")
+            raise ConfigError(
+                f"codec jpeg holds uint8 (T, H, W, C), not {what}; use raw or zstd for this stream", code="unsupported"
+            )
 
     def parts_per_frame(self, shape: Sequence[int], dtype: np.dtype[Any]) -> int | None:
         if dtype != np.uint8 or len(shape) != 4:
@@ -65,14 +67,15 @@ class Jpeg:
         self.check(array.shape, dtype)
         subsampling = codec.subsampling or "444"
         if subsampling not in _SUBSAMPLING:
-            raise ConfigError(f"JPEG subsampling {subsampling!r}: use one of {', '.join(_SUBSAMPLING)}")
+            raise ConfigError(f"JPEG subsampling {subsampling!r}: use one of {', '.join(_SUBSAMPLING)}", code="unknown")
         height, width, channels = array.shape[1:]
         if not (min(height, width, channels) > 0 and max(height, width) <= _MAX_JPEG_SIDE):
             raise ConfigError(
-                f"JPEG cannot hold images of {width}x{height}x{channels}; use raw or zstd for this stream"
+                f"JPEG cannot hold images of {width}x{height}x{channels}; use raw or zstd for this stream",
+                code="unsupported",
             )
         if (quality := codec.quality or 95) > 100:
-            raise ConfigError(f"JPEG quality {quality}: use 1 to 100")
+            raise ConfigError(f"JPEG quality {quality}: use 1 to 100", code="range")
         if channels == 3:
             images = (np.ascontiguousarray(frame) for frame in array)
             return [simplejpeg.encode_jpeg(i, quality, "RGB", subsampling) for i in images]
@@ -122,7 +125,9 @@ class Zstd:
 
     def compress(self, array: NDArray[Any], dtype: np.dtype[Any], codec: FrameCodec) -> list[bytes]:
         if codec.quality > zstandard.MAX_COMPRESSION_LEVEL:
-            raise ConfigError(f"zstd level {codec.quality}: use 1 (fast) to {zstandard.MAX_COMPRESSION_LEVEL}")
+            raise ConfigError(
+                f"zstd level {codec.quality}: use 1 (fast) to {zstandard.MAX_COMPRESSION_LEVEL}", code="range"
+            )
         compressor = zstandard.ZstdCompressor(level=codec.quality or 1)
         return [compressor.compress(_row_differences(frame, dtype).reshape(-1).view(np.uint8).data) for frame in array]
 

@@ -34,8 +34,10 @@ def frame_shape(resize: Resize, height: int, width: int) -> tuple[int, ...]:
         return height, width, 3
     if height % 2 or width % 2:
         raise ConfigError(
-            f"clip.pixels: yuv420 has one colour for 2 x 2 pixels, so frames of {width} x {height} cannot be kept in "
-            "it; choose even sides (clip.resize), or rgb"
+            f"yuv420 has one colour for 2 x 2 pixels, so frames of {width} x {height} cannot be kept in "
+            "it; choose even sides (clip.resize), or rgb",
+            field="clip.pixels",
+            code="conflict",
         )
     return height * 3 // 2, width
 

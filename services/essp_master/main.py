@@ -18,18 +18,18 @@ from essp_master.assembly import MasterProcess
 from essp_master.config import MasterSettings
 
 GARBAGE = (50_000, 20, 100)
-"""When to look for garbage in cycles. A master holds many long-lived objects (a catalog, outstanding clips) and makes
-many short-lived ones, with hardly any cycles among them: searching all of them took a third of its time."""
+"""Thresholds of the garbage collector. A master keeps many long-lived objects (a catalog, outstanding clips) and
+creates many short-lived ones, with hardly any cycles among them: full collections took a third of its time."""
 
 
 def own_command() -> tuple[str, ...]:
-    """The command that started this process, without its arguments: workers are started by the same one."""
+    """Return the command that started this process, without its arguments; the same command starts workers."""
     arguments = len(sys.argv) - 1
     return (sys.executable, *sys.orig_argv[1 : len(sys.orig_argv) - arguments])
 
 
 def main(
-    host: Annotated[str, typer.Option(help="Address to listen on; `::`: all, also those of IPv4.")] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="Address to listen on; `::`: all, including IPv4.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port of the REST API.", min=0, max=65535)] = 8080,
 ) -> None:
     """Issue seeds, account for them, serve the REST API. Settings come from the environment (ESSP_BUS, ...)."""
@@ -37,7 +37,8 @@ def main(
     if not settings.tokens() and not settings.api_open:
         raise ConfigError(
             "the API needs a token: set ESSP_API_TOKEN to a secret that callers show (`essp token` makes one), "
-            "ESSP_API_TOKEN_FILE to a file with one, or ESSP_API_OPEN=true where only trusted people reach it"
+            "ESSP_API_TOKEN_FILE to a file with one, or ESSP_API_OPEN=true where only trusted people reach it",
+            code="missing",
         )
     collect_rarely(GARBAGE)
     worker = worker_name(settings)
