@@ -66,6 +66,8 @@ class Costs:
     rough: frozenset[str] = frozenset()
     """Parts that had done all their work when the first batches were through: of these, what was spent on the start of
     the job is in the figure."""
+    epoch_clips: int = 0
+    """Clips of a training epoch of the job."""
 
     @property
     def known(self) -> bool:
@@ -120,7 +122,14 @@ def _measured(job: Embedded, found: Preflight, progress: Subscription, seconds: 
     rough |= made.keys() - extractors.keys()
     read = _read_bytes(found)
     return Costs(
-        costs | made | extractors, _bytes(progress), read, clips, clips / used["time"], ended, frozenset(rough)
+        costs | made | extractors,
+        _bytes(progress),
+        read,
+        clips,
+        clips / used["time"],
+        ended,
+        frozenset(rough),
+        found.phases.plans[0].clips,
     )
 
 

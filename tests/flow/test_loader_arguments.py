@@ -115,7 +115,8 @@ def test_a_job_file_keeps_its_own_names(make_job: MakeJob, tmp_path: Path, monke
 def test_states_that_are_none_are_refused(catalog: Path) -> None:
     clips = loader(catalog)
     good = clips.state_dict()
-    for state in ({}, {**good, "clip": "x"}, {**good, "clip": float("inf")}):
+    wrong: tuple[dict[str, Any], ...] = ({}, {**good, "clip": "x"}, {**good, "clip": float("inf")})
+    for state in wrong:
         with refused("state", "type"):
             clips.load_state_dict(state)
     for state in ({**good, "clip": 11 + 4}, {**good, "epoch": -1}, {**good, "epoch": 10**9}):
