@@ -23,4 +23,4 @@ fi
 # TensorBoard: its page and what serves it; the master only writes files.
 rm -rf tensorboard_data_server tensorboard/webfiles.zip
 # Tests that wheels bring along.
-find . -type d -name tests -path '*numpy*' -prune -exec rm -rf {} +
+find . -type d -name tests \( -path '*numpy*' -o -path './scipy/*' -o -path './sklearn/*' \) -prune -exec rm -rf {} +

@@ -6,14 +6,14 @@ Hollywood2   ClipSets/CLASS_train.txt and CLASS_test.txt, several classes a vide
 CCV          trainVidID.txt and trainLabel.txt with 20 columns, several classes a video (Jiang et al., 2011)
 two levels   root/[split/]group/class/video, as the categories of FCVID (Jiang et al., 2018)
 
-Each has a function that says by what it is recognised (empty: it is not), and one that lists it.
+Each has a function that says by what it is recognised (empty: it is not), one that lists it, and a `Layout` at the end.
 """
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import nan
 from pathlib import PurePosixPath
@@ -22,7 +22,7 @@ from typing import NamedTuple
 from essp.catalog.entry import Entry, Segment
 from essp.catalog.folder_source import split_columns, split_folders
 from essp.catalog.found import Found, few
-from essp_common.catalog.splits import SPLIT_NAMES
+from essp.catalog.layout import Layout
 from essp_common.errors import ConfigError
 from essp_common.objects.port import ObjectInfo
 from essp_common.quantities import counted
@@ -82,7 +82,9 @@ def kth(found: Found) -> Iterator[Entry]:
             if bounds and int(bounds[1]) <= int(bounds[2]):
                 yield _cut(whole, Segment(int(bounds[1]) - 1, int(bounds[2]) - 1, "frame"))
             else:
-                yield replace(whole, id=f"{whole.id}#{piece.strip()}", error=f"segment: {key}: {piece!r} are no frames")
+                yield replace(
+                    whole, id=f"{whole.id}#{piece.strip()}", error=f"segment: {key}: {piece!r} is not a range of frames"
+                )
     for name in sequences:
         if name not in there:
             yield found.missing(name, key or "", name.split("_")[1])
@@ -112,7 +114,11 @@ def hmdb51(found: Found) -> Iterator[Entry]:
     numbers = sorted({int(match[2]) for _, match in matches})
     if found.split not in numbers:
         there = ", ".join(map(str, numbers)) or "none"
-        raise ConfigError(f"--split {found.split}: {found.uri} has no such lists of HMDB51; divisions found: {there}")
+        raise ConfigError(
+            f"{found.uri} has no lists of HMDB51 for division {found.split}; divisions found: {there}",
+            field="--split",
+            code="unknown",
+        )
     lines = [(int(match[2]), key, line) for key, match in matches for line in _hmdb_lines(found, key, match[1])]
     videos = _hmdb_videos(found, [line for _, _, line in lines])
     splits: defaultdict[str, dict[int, str]] = defaultdict(dict)
@@ -232,7 +238,7 @@ def ccv(found: Found) -> Iterator[Entry]:
         for number, (video, line) in enumerate(zip(videos, marks, strict=True), 1):
             columns = line.split()
             if len(columns) != len(_CCV_CLASSES):
-                raise ConfigError(f"{found.store.uri(rows)}, line {number}: {len(columns)} columns in place of 20")
+                raise ConfigError(f"{found.store.uri(rows)}, line {number}: {len(columns)} columns instead of 20")
             odd = next((mark for mark in columns if _number(mark) not in (0, 1)), None)
             if odd is not None:
                 raise ConfigError(f"{found.store.uri(rows)}, line {number}: {odd[:80]!r} is neither 0 nor 1")
@@ -284,12 +290,8 @@ def two_level(found: Found) -> Iterator[Entry]:
         yield found.entry(info, class_name, name, meta={"class_group": upper})
 
 
-def looks_two_level(videos: Iterable[ObjectInfo]) -> bool:
-    """Whether all videos lie two folders deep, in several folders below several others."""
-    keys = [info.key for info in videos]
-    parts = [key.split("/")[:-1] for key in keys]
-    if not parts or any(len(each) != 2 or each[0].lower() in SPLIT_NAMES for each in parts):
-        return False
-    if split_folders(keys, levels=1):
-        return False
-    return len({each[0] for each in parts}) < len({tuple(each) for each in parts}) < len(parts)
+HMDB51 = Layout("hmdb51", "lists CLASS_test_splitN.txt", is_hmdb51, hmdb51)
+HOLLYWOOD2 = Layout("hollywood2", "lists CLASS_train.txt of clips", is_hollywood2, hollywood2)
+CCV = Layout("ccv", "trainVidID.txt and trainLabel.txt", is_ccv, ccv)
+KTH = Layout("kth", "videos named personNN_ACTION_dN", is_kth, kth)
+TWO_LEVEL = Layout("two-level", "videos in GROUP/CLASS/, only if it is said", is_two_level, two_level, files=())

@@ -20,9 +20,10 @@ from typing import Any
 from essp.catalog.background import background_rows
 from essp.catalog.entry import Entry, Segment
 from essp.catalog.journal import Journal
+from essp.catalog.layout import Kind
 from essp.catalog.probing import PROBE, SALVAGE, Outcome, ProbeOptions, Prober, gave_up_after_s
 from essp.catalog.progress import Tally, Tell
-from essp.catalog.sources import Kind, Listing, read_source
+from essp.catalog.sources import Listing, read_source
 from essp.folders import check_file
 from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.file import NotACatalog, read_catalog, row_problems, write_catalog
@@ -93,7 +94,9 @@ def _check_name(key: str) -> None:
     name = key.rpartition("/")[2]
     stem, dot, suffix = name.rpartition(".")
     if dot and stem and suffix.isalnum() and suffix.lower() not in _SUFFIXES:
-        raise ConfigError(f"--out: a catalog is a Parquet file, and {name} would not say so; write {stem}.parquet")
+        raise ConfigError(
+            f"a catalog is a Parquet file, and {name} would not say so; write {stem}.parquet", field="--out"
+        )
 
 
 def build(
@@ -111,7 +114,11 @@ def build(
     options = options or BuildOptions()
     options = replace(options, probe=replace(options.probe, sums=True))
     if options.background is not None and options.whole:
-        raise ConfigError("--background makes rows of stretches of files, and --whole makes one row a file; choose one")
+        raise ConfigError(
+            "makes rows of stretches of files, and --whole makes one row a file; choose one",
+            field="--background",
+            code="conflict",
+        )
     started = time.monotonic()
     stores = Stores(roots)
     store, key = stores.resolve(out)
@@ -197,8 +204,10 @@ def _previous(store: ObjectStore, key: str) -> Sequence[VideoRow]:
         return read_catalog(store, key).rows
     except NotACatalog as error:
         raise ConfigError(
-            f"--out: {store.uri(key)} is there, and no catalog that can be read; it is not overwritten: name another "
-            "output, or remove it first"
+            f"{store.uri(key)} is there, and is not a catalog that can be read; it is not overwritten: name another "
+            "output, or remove it first",
+            field="--out",
+            code="exists",
         ) from error
     except (NotFound, ConfigError):
         return ()

@@ -135,7 +135,11 @@ def _columns(uri: str, header: Sequence[str], group_column: str | None) -> _Colu
     unit: Literal["s", "frame"] = "frame" if frames else "s"
     group = (group_column or "group").strip().lower()
     if group_column is not None and group not in names:
-        raise ConfigError(f"{uri} has no column {group_column!r} (--group-column); its columns: {', '.join(header)}")
+        raise ConfigError(
+            f"{uri} has no column {group_column!r}; its columns: {', '.join(header)}",
+            field="--group-column",
+            code="unknown",
+        )
     values = {name.removeprefix(_VALUES): name for name in sorted(names) if name.startswith(_VALUES)}
     labels, frame_labels = find(["labels"]), find(["frame_labels"])
     label, split, start, end = find(LABEL_COLUMNS), find(["split"]), find([f"start_{unit}"]), find([f"end_{unit}"])
@@ -271,7 +275,7 @@ def _array(data: bytes) -> NDArray[Any]:
     try:
         values = np.load(io.BytesIO(data), allow_pickle=False)
     except _NO_ARRAY as error:
-        raise ValueError(f"it is no array of NumPy ({error})") from error
+        raise ValueError(f"it is not an array of NumPy ({error})") from error
     if not isinstance(values, np.ndarray):
         raise ValueError("it holds several arrays; write the one that is meant with numpy.save")
     if not values.ndim:

@@ -7,27 +7,28 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
 from essp.catalog.entry import Entry
+from essp.catalog.foreign_lists import lists_of_paths
 from essp.catalog.found import Found, composed, few
 from essp.catalog.json_lists import split_named
+from essp.catalog.layout import ARCHIVES, Layout
+from essp.catalog.mmaction2 import lists_in
 from essp_common.catalog.splits import SPLIT_NAMES, canonical_split
 from essp_common.errors import ConfigError
+from essp_common.objects.port import ObjectInfo
+from essp_common.quantities import counted
 
 _LIST = re.compile(r"(train|val|trainval|test)list0*(\d+)\.txt$", re.IGNORECASE)
 _INDEX = "classInd.txt"
 _DESCRIPTION = "metadata"
 """What Hugging Face calls the file that describes the videos beside it: `.jsonl`, `.csv` or `.parquet`."""
 _LISTED = re.compile(r"(.+?)(?:\s+([0-9]{1,9}))?")
+_UCF_NAME = re.compile(r"v_(.+_g[0-9]+)_c[0-9]+")
 _NUMBERED = re.compile(r"([0-9]{1,9})\s+(\S.*)")
-
-
-def is_list(key: str) -> bool:
-    """Whether a file is one of the lists that come with UCF-101."""
-    return _LIST.search(key) is not None or _is_index(key)
 
 
 def _is_index(key: str) -> bool:
@@ -43,7 +44,14 @@ class Place(NamedTuple):
     error: str | None = None
 
 
-def class_folders(found: Found) -> Iterable[Entry]:
+def is_folders(found: Found) -> str:
+    if found.given or not found.videos:
+        return ""
+    labelled = any("/" in info.key for info in found.videos)
+    return f"{counted(len(found.videos), 'video')} in class folders" if labelled else "videos without class folders"
+
+
+def class_folders(found: Found) -> Iterator[Entry]:
     """Class folders, below split folders where there are any; otherwise all are for training.
 
     Videos without any folder are unlabelled; beside class folders they are a problem.
@@ -63,9 +71,15 @@ def class_folders(found: Found) -> Iterable[Entry]:
     for info, place in zip(found.videos, places(keys, splits), strict=True):
         split = place.split if splits or not place.class_name else "train"
         if described and place.split and not place.class_name:
-            yield found.entry(info, "", split, unlabelled="it lies in no class folder")
+            yield grouped(found.entry(info, "", split, unlabelled="it lies in no class folder"))
         else:
-            yield found.entry(info, place.class_name, split, error=place.error)
+            yield grouped(found.entry(info, place.class_name, split, error=place.error))
+
+
+def grouped(entry: Entry) -> Entry:
+    """With the group that a name of UCF-101 tells: `v_Run_g08_c01` is a part of the recording `Run_g08`."""
+    match = _UCF_NAME.fullmatch(PurePosixPath(entry.id).stem)
+    return replace(entry, group=match.group(1)) if match else entry
 
 
 def _tops(keys: Iterable[str]) -> set[str]:
@@ -121,18 +135,29 @@ def split_below(entry: Entry) -> str:
     return "" if found is None else "/".join(folders[: found + 1])
 
 
-def ucf101(found: Found, lists: Sequence[str]) -> Iterable[Entry]:
+def is_ucf101(found: Found) -> str:
+    if found.given or not (lists := _ucf_lists(found)):
+        return ""
+    return f"{counted(len(lists), 'list')} such as {lists[0]}, of which those of division {found.split} are read"
+
+
+def _ucf_lists(found: Found) -> list[str]:
+    return [key for key in found.lists if _LIST.search(key) or _is_index(key)]
+
+
+def ucf101(found: Found) -> Iterator[Entry]:
     """Videos by class folder, with the split that division `found.split` gives them; those in no list have none. What
     each division says, this one too, is in the columns `split_1`, `split_2`, ...
 
-    `lists`: the keys for which `is_list` holds. Raises `ConfigError` when there is no such division, and for a
-    classInd.txt that does not number classes.
+    Raises `ConfigError` when there is no such division, and for a classInd.txt that does not number classes.
     """
-    split = found.split
+    split, lists = found.split, _ucf_lists(found)
     numbers = sorted({int(match.group(2)) for key in lists if (match := _LIST.search(key))})
     if split not in numbers:
         there = ", ".join(map(str, numbers)) or "none"
-        raise ConfigError(f"--split {split}: no trainlist{split:02}.txt there; divisions found: {there}")
+        raise ConfigError(
+            f"{found.uri} has no trainlist{split:02}.txt; divisions found: {there}", field="--split", code="unknown"
+        )
     divisions = {number: _division(found, lists, number) for number in numbers}
     if not any(assigned.split == "train" for assigned in divisions[split].values()):
         found.notes.append(
@@ -145,7 +170,7 @@ def ucf101(found: Found, lists: Sequence[str]) -> Iterable[Entry]:
     for info in found.videos:
         parts = PurePosixPath(info.key).parts
         if len(parts) < 2:
-            yield found.entry(info, error="unlabelled: lies in no class folder")
+            yield grouped(found.entry(info, error="unlabelled: lies in no class folder"))
             continue
         name = listed.get(info.key) or "/".join(parts[-2:])
         assigned = missing.pop(name, None)
@@ -155,9 +180,9 @@ def ucf101(found: Found, lists: Sequence[str]) -> Iterable[Entry]:
         seen.setdefault(name, info.key)
         said = {number: division[name].split for number, division in divisions.items() if name in division}
         columns = split_columns(said)
-        yield found.entry(info, parts[-2], assigned.split if assigned else "", error=error, meta=columns)
+        yield grouped(found.entry(info, parts[-2], assigned.split if assigned else "", error=error, meta=columns))
     for name, assigned in missing.items():
-        yield found.missing(name, assigned.list_key, name.partition("/")[0], assigned.split)
+        yield grouped(found.missing(name, assigned.list_key, name.partition("/")[0], assigned.split))
 
 
 def split_columns(splits: Mapping[int, str]) -> dict[str, str]:
@@ -213,3 +238,79 @@ def _label_error(assigned: _Assigned, folder: str, names: dict[int, str]) -> str
     if composed(named) == composed(folder):
         return None
     return f"mislabelled: {assigned.list_key} gives it label {assigned.label} ({named}), but it lies in {folder}"
+
+
+def without_labels(entries: Sequence[Entry]) -> list[str]:
+    """What to do with a source in which nothing has a label."""
+    usable = [entry for entry in entries if entry.error is None]
+    if not usable or any(entry.class_name for entry in usable):
+        return []
+    return [
+        "the videos have no labels, so they can only be predicted on; to train, put videos in class folders "
+        "(FOLDER/CLASS/video.mp4), or give a CSV file with the columns path and label"
+    ]
+
+
+def _notes(found: Found, entries: Sequence[Entry], empty: Sequence[str]) -> list[str]:
+    """What is surely not meant, of class folders."""
+    usable = [entry for entry in entries if entry.error is None]
+    notes = without_labels(entries)
+    keys = [*(info.key for info in found.videos), *found.others]
+    with_video = {key.rpartition("/")[0] for key in (entry.id for entry in entries)}
+    folders = {key.rpartition("/")[0] for key in keys} | set(empty)
+    bare = [f for f in sorted(folders - {""}) if not any(name == f or name.startswith(f + "/") for name in with_video)]
+    if bare:
+        first = ", ".join(bare[:10]) + (", ..." if len(bare) > 10 else "")
+        hold = "folder holds" if len(bare) == 1 else "folders hold"
+        notes.append(f"{len(bare):,} {hold} no video, so there is no such class: {first}")
+    if below := sorted({folder for entry in usable if (folder := split_below(entry))}):
+        notes.append(
+            f"folders named like splits lie below what is taken for a class, so they are none: {few(below)}; give the "
+            "folder above them, put them above those of classes (SPLIT/CLASS/video.mp4), or give a CSV file with the "
+            "columns path, label, split"
+        )
+    like_splits = sorted({entry.class_name for entry in usable if entry.class_name.lower() in SPLIT_NAMES})
+    if like_splits:
+        notes.append(
+            f"classes are named like splits: {', '.join(like_splits)}; if they are splits, put their videos in class "
+            "folders (SPLIT/CLASS/video.mp4)"
+        )
+    lists = [*lists_in(found), *lists_of_paths(found)]
+    if lists:
+        notes.append(
+            f"lists that are not read lie there: {few(lists)}; if they name the classes, give one of them as the "
+            "source, or say --source mmaction2 for all with `path label` lines"
+        )
+    if packed := [key for key in found.others if key.endswith(ARCHIVES)]:
+        notes.append(
+            f"beside the videos lie archives that are not looked into: {few(packed)}; if they hold the videos that are "
+            "meant, say --source webdataset"
+        )
+    if _looks_two_level(found.videos):
+        notes.append(
+            "all videos lie two folders deep, and the class is the upper one; if it is the lower one, say "
+            "--source two-level"
+        )
+    classes, splits = {entry.class_name for entry in usable} - {""}, {entry.split for entry in usable}
+    if not notes and len(usable) > 1 and len(classes) == len(splits) == 1:
+        notes.append(
+            f"all videos have one class, {min(classes)!r}, that of the folder in which they lie; if the folders "
+            "in it are the classes, give that folder as the source; if a list tells them, give a CSV file with the "
+            "columns path and label"
+        )
+    return notes
+
+
+def _looks_two_level(videos: Iterable[ObjectInfo]) -> bool:
+    """Whether all videos lie two folders deep, in several folders below several others."""
+    keys = [info.key for info in videos]
+    parts = [key.split("/")[:-1] for key in keys]
+    if not parts or any(len(each) != 2 or each[0].lower() in SPLIT_NAMES for each in parts):
+        return False
+    if split_folders(keys, levels=1):
+        return False
+    return len({each[0] for each in parts}) < len({tuple(each) for each in parts}) < len(parts)
+
+
+UCF101 = Layout("ucf101", "trainlistNN.txt, testlistNN.txt", is_ucf101, ucf101)
+FOLDERS = Layout("folders", "videos in folders", is_folders, class_folders, files=(), notes=_notes)

@@ -16,6 +16,7 @@ from pathlib import PurePosixPath
 from essp.catalog.entry import Entry, Segment
 from essp.catalog.found import Found, lines_of
 from essp.catalog.json_lists import split_named
+from essp.catalog.layout import Layout
 from essp.listed_files import PATH_COLUMNS
 from essp_common.catalog.splits import canonical_split
 from essp_common.errors import ConfigError
@@ -137,3 +138,6 @@ def _header(found: Found, key: str) -> frozenset[str]:
     line = next(filter(None, lines_of(start)), "")
     columns = next(csv.reader([line], delimiter=delimiter_of(key, line), skipinitialspace=True), [])
     return frozenset(name.strip().lower() for name in columns)
+
+
+KINETICS = Layout("kinetics", "CSV with the columns youtube_id, time_start, time_end", is_kinetics, kinetics, csv=True)

@@ -122,7 +122,7 @@ class Found:
             try:
                 self._documents[key] = read_json(self.text(key))
             except ValueError as error:
-                raise ConfigError(f"{self.store.uri(key)} is no JSON: {error}") from error
+                raise ConfigError(f"{self.store.uri(key)} is not JSON: {error}") from error
         return self._documents[key]
 
     @cached_property

@@ -21,6 +21,7 @@ import numpy as np
 
 from essp.catalog.entry import Entry, Segment
 from essp.catalog.found import Found, few
+from essp.catalog.layout import Layout
 from essp_common.catalog.splits import SPLIT_NAMES, canonical_split
 from essp_common.errors import ConfigError
 
@@ -122,9 +123,9 @@ def _video(found: Found, key: str, name: str, video: Mapping[str, Any]) -> Itera
     annotations = video.get("annotations") or []
     error = None
     if not subset:
-        error = f"split: `subset` in {key} is no name"
+        error = f"split: `subset` in {key} is not a name"
     elif not isinstance(annotations, list):
-        error = f"segment: `annotations` in {key} is no list"
+        error = f"segment: `annotations` in {key} is not a list"
     if error is not None:
         yield found.entry(info, "", split, meta=meta, error=error)
         return
@@ -170,14 +171,14 @@ def _span(annotation: Any) -> tuple[Segment, str]:
 def _list_in(value: Any) -> list[Any]:
     """Raises `ValueError` for anything but a list: text has parts, too."""
     if not isinstance(value, list):
-        raise ValueError(f"{value!r} is no list")
+        raise ValueError(f"{value!r} is not a list")
     return value
 
 
 def _seconds(value: Any) -> float:
     """Raises `ValueError` for anything but a number; one that is written as text is one."""
     if not isinstance(value, int | float | str) or isinstance(value, bool):
-        raise ValueError(f"{value!r} is no number")
+        raise ValueError(f"{value!r} is not a number")
     return float(value)
 
 
@@ -214,3 +215,7 @@ def _json_or_none(found: Found, key: str) -> Any:
         if found.given:
             raise
         return None
+
+
+SOMETHING = Layout("something", "JSON lists of id and template", is_something, something)
+ACTIVITYNET = Layout("activitynet", "JSON with a `database` of videos and their segments", is_activitynet, activitynet)

@@ -26,6 +26,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from essp.catalog.entry import Entry, Segment
 from essp.catalog.found import Found, few
+from essp.catalog.layout import LISTS, Layout
 from essp_common.catalog.splits import canonical_split
 from essp_common.catalog.targets import Targets, pack
 from essp_common.errors import ConfigError, NotFound
@@ -102,16 +103,24 @@ def lerobot(found: Found) -> Iterator[Entry]:
     _check_cameras(found, info)
     if not 0 < found.tolerance_s < 0.5 / info.fps:
         raise ConfigError(
-            f"--tolerance-s {found.tolerance_s:g}: it has to be more than 0 and less than half a frame, which is "
-            f"{0.5 / info.fps:.3g} s at {info.fps:g} frames a second: else every time would fit some frame"
+            f"{found.tolerance_s:g} does not lie between 0 s and half a frame, which is {0.5 / info.fps:.3g} s at "
+            f"{info.fps:g} frames a second; with more, every time would fit some frame",
+            field="--tolerance-s",
+            code="range",
         )
     if found.camera and found.camera not in cameras:
-        raise ConfigError(f"--camera {found.camera}: there is none; cameras: {', '.join(cameras) or 'none'}")
+        raise ConfigError(
+            f"there is no camera {found.camera}; cameras: {', '.join(cameras) or 'none'}",
+            field="--camera",
+            code="unknown",
+        )
     cameras = [found.camera] if found.camera else cameras
     depth = [camera for camera in cameras if camera in info.depth_cameras]
     if found.camera and depth:
         others = ", ".join(camera for camera in info.cameras if camera not in info.depth_cameras)
-        raise ConfigError(f"--camera {found.camera}: {_DEPTH}; cameras of colour: {others or 'none'}")
+        raise ConfigError(
+            f"{found.camera} is {_DEPTH}; cameras of colour: {others or 'none'}", field="--camera", code="unsupported"
+        )
     episodes = _episodes(found, cameras)
     splits = _splits(info)
     files = {item.key: item for item in found.videos}
@@ -154,7 +163,7 @@ def _check_cameras(found: Found, info: Info) -> None:
     pictures = info.picture_cameras
     where = "lie as pictures in the Parquet files, which are not read"
     if found.camera in pictures:
-        raise ConfigError(f"--camera {found.camera}: its frames {where}; {_TO_VIDEOS}")
+        raise ConfigError(f"the frames of {found.camera} {where}; {_TO_VIDEOS}", field="--camera", code="unsupported")
     if not info.cameras:
         what = f"the frames of {', '.join(pictures)} {where}; {_TO_VIDEOS}" if pictures else "it has no camera"
         raise ConfigError(f"{found.uri}: {what}")
@@ -176,7 +185,7 @@ def _info(found: Found) -> Info:
     try:
         document = found.json(_INFO)
     except NotFound as error:
-        raise ConfigError(f"{found.uri} is no folder of LeRobot: it has no {_INFO}") from error
+        raise ConfigError(f"{found.uri} is not a folder of LeRobot: it has no {_INFO}") from error
     version = str(document.get("codebase_version", "none")) if isinstance(document, dict) else "none"
     if not version.startswith(_VERSION):
         raise ConfigError(
@@ -195,7 +204,7 @@ def _splits(info: Info) -> list[tuple[str, range]]:
     for name, text in (info.splits or {}).items():
         match = _EPISODES_OF_SPLIT.fullmatch(text.strip())
         if match is None:
-            raise ConfigError(f"{_INFO}: splits: {name}: {text!r:.80} is no range of episodes, such as 0:50")
+            raise ConfigError(f"{_INFO}: splits: {name}: {text!r:.80} is not a range of episodes, such as 0:50")
         found.append((canonical_split(name), range(int(match[1]), int(match[2]))))
     return sorted(found, key=lambda item: len(item[1]))
 
@@ -228,7 +237,7 @@ def _with_series(
     with_gaps: list[str] = []
     for name, kind in kinds.items():
         if kind in _NO_NUMBERS - {"video", "image"}:
-            left_out["are no numbers"].append(f"{name} ({kind})")
+            left_out["are not numbers"].append(f"{name} ({kind})")
     by_file: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
     for episode in episodes:
         by_file[_place(found, "data_path", info.data_path, episode, "data/")].append(episode)
@@ -266,7 +275,7 @@ def _values(column: Any) -> NDArray[Any] | str:
         shape.append(lengths[0].as_py())
         array = array.flatten()
     if not (pa.types.is_integer(array.type) or pa.types.is_floating(array.type) or pa.types.is_boolean(array.type)):
-        return "are no numbers"
+        return "are not numbers"
     flat = np.asarray(array.to_numpy(zero_copy_only=False))
     if int(np.prod(shape)) != len(flat) or flat.dtype == object:
         return "have no value in some rows"
@@ -315,3 +324,13 @@ def _place(found: Found, what: str, template: str, episode: Mapping[str, Any], o
         return template.format(chunk_index=chunk, file_index=file, **more)
     except (LookupError, ValueError, AttributeError) as error:
         raise ConfigError(f"{found.uri}/{_INFO}: {what} {template!r} makes no path ({error})") from error
+
+
+LEROBOT = Layout(
+    "lerobot",
+    "meta/info.json with codebase_version",
+    is_lerobot,
+    lerobot,
+    files=(*LISTS, ".parquet"),
+    episodes=True,
+)

@@ -23,6 +23,7 @@ from typing import NamedTuple
 from essp.catalog.entry import Entry
 from essp.catalog.found import Found, few, is_video, lines_of
 from essp.catalog.json_lists import split_named
+from essp.catalog.layout import Layout
 from essp_common.errors import ConfigError
 from essp_common.objects.documents import text_of
 from essp_common.objects.port import ObjectInfo
@@ -59,7 +60,9 @@ def mmaction2(found: Found) -> Iterator[Entry]:
     """
     lists = [found.given] if found.given else lists_in(found)
     if not lists:
-        raise ConfigError(f"--source mmaction2: {found.uri} has no text file with `path label` lines")
+        raise ConfigError(
+            f"{found.uri} has no text file with `path label` lines of mmaction2", field="--source", code="not_found"
+        )
     untold = [key for key in lists if not split_named(key)]
     if untold and len(untold) < len(lists):
         found.notes.append(f"names that tell no split: {few(untold)}; their videos are for training")
@@ -122,7 +125,7 @@ def _lines(found: Found, key: str) -> Iterator[_Line]:
             )
         if not is_video(path):
             raise ConfigError(
-                f"{uri}, line {place}: {path[:80]!r} is no video by its name (lists of folders of pictures are "
+                f"{uri}, line {place}: {path[:80]!r} is not a video by its name (lists of folders of pictures are "
                 f"`folder frames label`); give the list of videos (`path label`), or {_HOW}"
             )
         yield _Line(place, text, path, numbers)
@@ -196,3 +199,12 @@ def _label_map(found: Found, key: str) -> str | None:
             "meant beside the list, and put the others elsewhere"
         )
     return beside[0] if beside else None
+
+
+MMACTION2 = Layout(
+    "mmaction2",
+    "a text file, or a .csv without commas, with `path label` lines",
+    is_mmaction2,
+    mmaction2,
+    csv=True,
+)

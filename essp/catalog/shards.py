@@ -23,9 +23,10 @@ from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
 from essp.catalog.entry import Entry
-from essp.catalog.folder_source import places, split_folders
+from essp.catalog.folder_source import grouped, places, split_folders, without_labels
 from essp.catalog.found import Found, few, is_video
 from essp.catalog.json_lists import name_in, split_named
+from essp.catalog.layout import ARCHIVES, Layout
 from essp_common.catalog.splits import SPLIT_NAMES, canonical_split
 from essp_common.errors import ConfigError
 from essp_common.objects.archive import member_key
@@ -75,7 +76,8 @@ def webdataset(found: Found) -> Iterator[Entry]:
         entries = list(_in_class_folders(found, entries, names))
     for entry in entries:
         unlabelled = entry.split in labelled and not entry.class_name and entry.error is None
-        yield replace(entry, error="unlabelled: others have a label, and none lies beside it") if unlabelled else entry
+        error = "unlabelled: others have a label, and none lies beside it" if unlabelled else entry.error
+        yield grouped(replace(entry, error=error))
     if entries:  # else these are no archives of videos
         yield from alone
 
@@ -143,7 +145,7 @@ class _Sample:
 
 
 def _shards(found: Found) -> list[str]:
-    return [key for key in found.lists if key.endswith((".tar", ".tar.gz", ".tgz", ".tar.zst"))]
+    return [key for key in found.lists if key.endswith(ARCHIVES)]
 
 
 def _split(key: str) -> str:
@@ -220,3 +222,13 @@ def _names_in(value: Any) -> tuple[str, ...]:
     """One name, or those of a list; none if any of them is no name."""
     names = tuple(map(name_in, value)) if isinstance(value, list) else (name_in(value),)
     return tuple(dict.fromkeys(names)) if all(names) else ()
+
+
+WEBDATASET = Layout(
+    "webdataset",
+    "tar archives of videos",
+    is_webdataset,
+    webdataset,
+    files=ARCHIVES,
+    notes=lambda _found, entries, _empty: without_labels(entries),
+)

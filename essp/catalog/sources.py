@@ -1,7 +1,7 @@
 """Where a catalog's videos come from: what a source lists, before its videos are opened.
 
-`LAYOUTS` has them all: by what each is recognised, and who lists it. A source that is not said to be of a kind is the
-first one in the table that it looks like, and `Listing.recognised` says which and why.
+`layouts.py` has them all: by what each is recognised, and who lists it. A source that is not said to be of a kind is
+the first one in the table that it looks like, and `Listing.recognised` says which and why.
 
 A source names every video it was asked about: one that is listed but missing, doubled or unlabelled becomes an
 `Entry` with an `error`. Files that are no videos by their name are counted, not listed.
@@ -12,71 +12,28 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
-from typing import Literal, NamedTuple
 
-from essp.catalog import action_sets, foreign_lists, json_lists, lerobot, mmaction2, shards
+from essp.catalog import foreign_lists
 from essp.catalog.csv_source import read_csv
 from essp.catalog.entry import Entry, Segment
-from essp.catalog.folder_source import class_folders, is_list, split_below, ucf101
+from essp.catalog.folder_source import FOLDERS
 from essp.catalog.found import VIDEO_SUFFIXES, Found, FrameCounts, few, plain, unopened
+from essp.catalog.layout import ARCHIVES, LISTS, Kind, Layout
+from essp.catalog.layouts import LAYOUTS
+from essp.catalog.lerobot import LEROBOT
 from essp.local_folder import left_out
 from essp.uris import as_uri
-from essp_common.catalog.splits import SPLIT_NAMES
 from essp_common.errors import ConfigError, NotFound
 from essp_common.quantities import counted
 from essp_common.wiring import Stores
 
-Kind = Literal[
-    "auto", "csv", "lerobot", "kinetics", "mmaction2", "something", "activitynet", "webdataset", "ucf101", "hmdb51",
-    "hollywood2", "ccv", "kth", "two-level", "folders",
-]  # fmt: skip
-
 _LEROBOT = "lerobot://"
-_UCF_NAME = re.compile(r"v_(.+_g[0-9]+)_c[0-9]+")
 _NUMBER = re.compile(r"0*([0-9]+)(\.0*)?")
 _USED = frozenset({"", "train", "validation", "test", "autotrain"})
 """Splits that are used by themselves, and the one of Hollywood2 that its authors call so (docs/catalog.md)."""
-_LISTS = (".csv", ".tsv", ".txt", ".json")
-_ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.zst")
-
-
-class Layout(NamedTuple):
-    """How a data set lies."""
-
-    looks: str
-    """What is looked for, in words."""
-    fits: Callable[[Found], str]
-    """By what a source is recognised as one; empty: it is none."""
-    read: Callable[[Found], Iterable[Entry]]
-
-
-LAYOUTS: Mapping[Kind, Layout] = {
-    "lerobot": Layout("meta/info.json with codebase_version", lerobot.is_lerobot, lerobot.lerobot),
-    "kinetics": Layout(
-        "CSV with the columns youtube_id, time_start, time_end", foreign_lists.is_kinetics, foreign_lists.kinetics
-    ),
-    "activitynet": Layout(
-        "JSON with a `database` of videos and their segments", json_lists.is_activitynet, json_lists.activitynet
-    ),
-    "something": Layout("JSON lists of id and template", json_lists.is_something, json_lists.something),
-    "webdataset": Layout("tar archives of videos", shards.is_webdataset, lambda found: _webdataset(found)),
-    "ucf101": Layout("trainlistNN.txt, testlistNN.txt", lambda found: _is_ucf101(found), lambda found: _ucf101(found)),
-    "hmdb51": Layout("lists CLASS_test_splitN.txt", action_sets.is_hmdb51, action_sets.hmdb51),
-    "hollywood2": Layout("lists CLASS_train.txt of clips", action_sets.is_hollywood2, action_sets.hollywood2),
-    "ccv": Layout("trainVidID.txt and trainLabel.txt", action_sets.is_ccv, action_sets.ccv),
-    "kth": Layout("videos named personNN_ACTION_dN", action_sets.is_kth, action_sets.kth),
-    "mmaction2": Layout(
-        "a text file, or a .csv without commas, with `path label` lines", mmaction2.is_mmaction2, mmaction2.mmaction2
-    ),
-    "two-level": Layout(
-        "videos in GROUP/CLASS/, only if it is said", action_sets.is_two_level, action_sets.two_level
-    ),
-    "folders": Layout("videos in folders", lambda found: _is_folders(found), lambda found: _folders(found)),
-}  # fmt: skip
-"""All but CSV files of one's own, in the order in which they are tried."""
 
 
 @dataclass(frozen=True)
@@ -111,30 +68,39 @@ def read_source(
     Raises `NotFound` when there is no such source or no video in it, `ConfigError` when it is not of its kind.
     """
     if uri.startswith(_LEROBOT):
-        kind, uri = "lerobot", as_uri(uri.removeprefix(_LEROBOT))
+        kind, uri = LEROBOT.name, as_uri(uri.removeprefix(_LEROBOT))
     found = _found(uri, stores, kind, split, camera or "", frame_counts)
     if tolerance_s is not None:
         found.tolerance_s = tolerance_s
     if kind == "csv" or (kind == "auto" and _is_of_its_own(found, group_column)):
         if not found.given:
-            raise ConfigError(f"--source csv: {uri} is no file; give the CSV file itself")
+            raise ConfigError(f"{uri} is not a file; give the CSV file itself", field="--source", code="type")
         rows, said = read_csv(uri, stores, group_column)
         return _complete("csv", rows, {}, uri, "a CSV file with a column for the path", said, whole)
     if group_column is not None:
-        raise ConfigError(f"--group-column {group_column}: only a CSV file has columns; {uri} is none")
+        raise ConfigError(
+            f"only a CSV file has columns; {uri} is not a CSV file", field="--group-column", code="unsupported"
+        )
     kind, why = _kind_of(found, kind)
-    if camera is not None and kind != "lerobot":
-        raise ConfigError(f"--camera {camera}: {uri} is no folder of LeRobot")
-    if tolerance_s is not None and kind != "lerobot":
-        raise ConfigError(f"--tolerance-s {tolerance_s:g}: only folders of LeRobot have timestamps; {uri} is none")
-    if whole and kind == "lerobot":
-        raise ConfigError("--whole: a row is an episode, of which LeRobot keeps several in a file; leave it out")
-    ignored = {} if found.given else _ignored(found, kind)
+    layout = LAYOUTS[kind]
+    if camera is not None and not layout.episodes:
+        raise ConfigError(f"{uri} is not a folder of LeRobot", field="--camera", code="unsupported")
+    if tolerance_s is not None and not layout.episodes:
+        raise ConfigError(
+            f"only folders of LeRobot have timestamps; {uri} is not one", field="--tolerance-s", code="unsupported"
+        )
+    if whole and layout.episodes:
+        raise ConfigError(
+            "a row is an episode, of which LeRobot keeps several in a file; leave it out",
+            field="--whole",
+            code="unsupported",
+        )
+    ignored = {} if found.given else _ignored(found, layout)
     missed = left_out(uri, VIDEO_SUFFIXES)
-    entries = list(LAYOUTS[kind].read(found))
+    entries = list(layout.read(found))
     if not (found.given or found.camera):  # else a part is wanted of what lies there
         entries += found.unlisted(entries)
-    notes = (*found.notes, *_notes(kind, entries, found, missed.empty))
+    notes = (*found.notes, *layout.notes(found, entries, missed.empty))
     named = {} if found.given else missed.problems
     listed = [Entry(name, "", "", "", error=error) for name, error in named.items()]
     return _complete(kind, [*entries, *listed], ignored, uri, why, notes, whole)
@@ -146,7 +112,7 @@ def _is_of_its_own(found: Found, group_column: str | None) -> bool:
     name = found.given.lower()
     if name.endswith(".txt"):
         return foreign_lists.has_paths(found, found.given)
-    foreign = group_column is None and (foreign_lists.is_kinetics(found) or mmaction2.is_mmaction2(found))
+    foreign = group_column is None and any(layout.fits(found) for layout in LAYOUTS.values() if layout.csv)
     return name.endswith((".csv", ".tsv")) and not foreign
 
 
@@ -158,7 +124,7 @@ def _found(uri: str, stores: Stores, kind: Kind, split: int, camera: str, frame_
             foreign_lists.refuse_file(uri)
         if suffix in VIDEO_SUFFIXES:
             raise ConfigError(f"{uri} is one video; give the folder of the class folders, or a CSV file")
-        if suffix not in _LISTS and not uri.lower().endswith(_ARCHIVES):
+        if suffix not in LISTS and not uri.lower().endswith(ARCHIVES):
             raise ConfigError(
                 f"{uri}: lists of this format are not read; write a CSV file with the columns path, label, split"
             )
@@ -184,119 +150,20 @@ def _kind_of(found: Found, kind: Kind) -> tuple[Kind, str]:
     looked = "; ".join(f"{name}: {layout.looks}" for name, layout in LAYOUTS.items())
     if found.given:
         raise ConfigError(
-            f"{found.uri} is no list that is known. Looked for: csv: columns path, label, split; {looked}. Write a CSV "
-            "file, or say what it is with --source"
+            f"{found.uri} is not a list that is known. Looked for: csv: columns path, label, split; {looked}. Write a "
+            "CSV file, or say what it is with --source"
         )
-    ignored = _ignored(found, kind)
+    ignored = _ignored(found, FOLDERS)
     there = f"no video files there ({others(ignored)})" if ignored else "there is no such folder, or it is empty"
     hint = f". Looked for: {looked}" if ignored else ""
     raise NotFound(f"{found.uri}: {there}; give a folder of class folders or a CSV file{hint}")
 
 
-def _ignored(found: Found, kind: Kind) -> dict[str, int]:
+def _ignored(found: Found, layout: Layout) -> dict[str, int]:
     """Files that are neither videos nor lists of this kind of source."""
-    own = {"folders": (), "two-level": (), "webdataset": _ARCHIVES, "lerobot": (*_LISTS, ".parquet")}
-    lists = own.get(kind, _LISTS)
     suffixes = ((key, PurePosixPath(key).suffix.lower()) for key in found.others)
-    counts = Counter(suffix or "no suffix" for key, suffix in suffixes if not (lists and key.endswith(tuple(lists))))
+    counts = Counter(suffix or "no suffix" for key, suffix in suffixes if not key.endswith(layout.files))
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
-
-
-# --- class folders, and UCF-101 ---
-
-
-def _ucf_lists(found: Found) -> list[str]:
-    return [key for key in found.lists if is_list(key)]
-
-
-def _is_ucf101(found: Found) -> str:
-    if found.given or not (lists := _ucf_lists(found)):
-        return ""
-    return f"{counted(len(lists), 'list')} such as {lists[0]}, of which those of division {found.split} are read"
-
-
-def _ucf101(found: Found) -> Iterable[Entry]:
-    return map(_grouped, ucf101(found, _ucf_lists(found)))
-
-
-def _is_folders(found: Found) -> str:
-    if found.given or not found.videos:
-        return ""
-    labelled = any("/" in info.key for info in found.videos)
-    return f"{counted(len(found.videos), 'video')} in class folders" if labelled else "videos without class folders"
-
-
-def _folders(found: Found) -> Iterable[Entry]:
-    return map(_grouped, class_folders(found))
-
-
-def _webdataset(found: Found) -> Iterable[Entry]:
-    return map(_grouped, shards.webdataset(found))
-
-
-def _grouped(entry: Entry) -> Entry:
-    """With the group that a name of UCF-101 tells: `v_Run_g08_c01` is a part of the recording `Run_g08`."""
-    match = _UCF_NAME.fullmatch(PurePosixPath(entry.id).stem)
-    return replace(entry, group=match.group(1)) if match else entry
-
-
-def _notes(kind: Kind, entries: Sequence[Entry], found: Found, empty: Sequence[str]) -> tuple[str, ...]:
-    """What is surely not meant, of class folders and archives."""
-    if kind not in ("folders", "webdataset"):
-        return ()
-    notes = []
-    usable = [entry for entry in entries if entry.error is None]
-    if usable and not any(entry.class_name for entry in usable):
-        notes.append(
-            "the videos have no labels, so they can only be predicted on; to train, put videos in class folders "
-            "(FOLDER/CLASS/video.mp4), or give a CSV file with the columns path and label"
-        )
-    if kind == "webdataset":
-        return tuple(notes)
-    keys = [*(info.key for info in found.videos), *found.others]
-    with_video = {key.rpartition("/")[0] for key in (entry.id for entry in entries)}
-    folders = {key.rpartition("/")[0] for key in keys} | set(empty)
-    bare = [f for f in sorted(folders - {""}) if not any(name == f or name.startswith(f + "/") for name in with_video)]
-    if bare:
-        first = ", ".join(bare[:10]) + (", ..." if len(bare) > 10 else "")
-        hold = "folder holds" if len(bare) == 1 else "folders hold"
-        notes.append(f"{len(bare):,} {hold} no video, so there is no such class: {first}")
-    if below := sorted({folder for entry in usable if (folder := split_below(entry))}):
-        notes.append(
-            f"folders named like splits lie below what is taken for a class, so they are none: {few(below)}; give the "
-            "folder above them, put them above those of classes (SPLIT/CLASS/video.mp4), or give a CSV file with the "
-            "columns path, label, split"
-        )
-    like_splits = sorted({entry.class_name for entry in usable if entry.class_name.lower() in SPLIT_NAMES})
-    if like_splits:
-        notes.append(
-            f"classes are named like splits: {', '.join(like_splits)}; if they are splits, put their videos in class "
-            "folders (SPLIT/CLASS/video.mp4)"
-        )
-    lists = [*mmaction2.lists_in(found), *foreign_lists.lists_of_paths(found)]
-    if lists:
-        notes.append(
-            f"lists that are not read lie there: {few(lists)}; if they name the classes, give one of them as the "
-            "source, or say --source mmaction2 for all with `path label` lines"
-        )
-    if packed := [key for key in found.others if key.endswith(_ARCHIVES)]:
-        notes.append(
-            f"beside the videos lie archives that are not looked into: {few(packed)}; if they hold the videos that are "
-            "meant, say --source webdataset"
-        )
-    if action_sets.looks_two_level(found.videos):
-        notes.append(
-            "all videos lie two folders deep, and the class is the upper one; if it is the lower one, say "
-            "--source two-level"
-        )
-    classes, splits = {entry.class_name for entry in usable} - {""}, {entry.split for entry in usable}
-    if not notes and len(usable) > 1 and len(classes) == len(splits) == 1:
-        notes.append(
-            f"all videos have one class, {min(classes)!r}, that of the folder in which they lie; if the folders "
-            "in it are the classes, give that folder as the source; if a list tells them, give a CSV file with the "
-            "columns path and label"
-        )
-    return tuple(notes)
 
 
 def _is_file(uri: str, stores: Stores) -> bool:

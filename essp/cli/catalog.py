@@ -14,8 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from essp.catalog.build import BuildOptions, Built, build
+from essp.catalog.layout import Kind
 from essp.catalog.probing import ProbeOptions
-from essp.catalog.sources import Kind, others
+from essp.catalog.sources import others
 from essp.catalog.summary import COLUMNS, Amount, Problem, Summary, summarize
 from essp.cli.catalog_check import check_command
 from essp.cli.console import open_console

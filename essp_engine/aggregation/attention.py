@@ -5,14 +5,13 @@ function of what is known of each clip. There it is the clip's feature; here it 
 are taken that mean the same for any classes: how sure it is, how far the best class is ahead of the second one, and
 how much it agrees with the other clips. So a stream has three numbers to learn, and few videos suffice.
 
-The log loss of the weighted mean is minimised with a small penalty on the numbers, by the method of Broyden, Fletcher,
-Goldfarb and Shanno (Nocedal & Wright, "Numerical optimization", 2006, algorithm 6.1) from zero, where attention is the
-plain mean. It draws no random numbers, and the result is never worse than the mean on what it was fitted to.
+The log loss of the weighted mean is minimised with a small penalty on the numbers, downhill from zero, where attention
+is the plain mean. So it draws no random numbers, and is never worse than the mean on what it was fitted to.
 """
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +20,7 @@ from pydantic import Field
 from essp_common.artifacts.scores import ClipScores
 from essp_engine.aggregation.pooling import FusionParams, Pooled
 from essp_engine.aggregation.port import State
+from essp_engine.encoders.descent import lowest
 
 Floats = NDArray[np.float64]
 
@@ -28,11 +28,6 @@ PROPERTIES = ("sure", "ahead", "agrees")
 """What is seen of each clip; all lie between 0 and 1."""
 _QUERY = "attention"
 _MIN_PROBABILITY = 1e-12
-_MOST_STEPS = 200
-_FLAT = 1e-7
-"""A slope that is none."""
-_ENOUGH = 1e-4
-_SHORTEST = 1e-10
 
 
 class AttentionParams(FusionParams):
@@ -100,31 +95,7 @@ def fitted_query(part: ClipScores, penalty: float) -> Floats:
         slope = -((explained - attention) @ seen) / len(part) + 2 * penalty * query
         return float(-np.log(told).mean() + penalty * query @ query), slope
 
-    return _lowest(loss, np.zeros(len(PROPERTIES)))
-
-
-def _lowest(loss: Any, start: Floats) -> Floats:
-    """Where a smooth function, given with its slope, has a lowest value, downhill from the start."""
-    place, curvature = start, np.eye(len(start))
-    value, slope = loss(place)
-    for _ in range(_MOST_STEPS):
-        if np.abs(slope).max() < _FLAT:
-            break
-        direction = -curvature @ slope
-        length = 1.0
-        found, new_slope = loss(place + direction)
-        while found > value + _ENOUGH * length * float(slope @ direction):
-            length /= 2
-            if length < _SHORTEST:
-                return place
-            found, new_slope = loss(place + length * direction)
-        step, turn = length * direction, new_slope - slope
-        place, value, slope = place + step, found, new_slope
-        along = float(step @ turn)
-        if along > 0:
-            left = np.eye(len(start)) - np.outer(step, turn) / along
-            curvature = left @ curvature @ left.T + np.outer(step, step) / along
-    return place
+    return lowest(loss, np.zeros(len(PROPERTIES)))
 
 
 def _sums(rows: Floats, part: ClipScores) -> Floats:

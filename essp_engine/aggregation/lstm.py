@@ -1,172 +1,95 @@
-"""A classifier of sequences: one layer of long short-term memory and a linear layer on its last state.
+"""A classifier of sequences in torch: one layer of long short-term memory and a linear layer on its last state.
 
-The cells are those of Hochreiter & Schmidhuber ("Long short-term memory", Neural Computation 1997) with the forget gate
-of Gers et al. (2000), as `torch.nn.LSTM` has them. It is written in NumPy since the images of master, aggregator and
-predictor's fusion have no torch; a network of this size on features that are there already takes seconds. It learns
-from all sequences at once, downhill by `classifier.lowest`, from weights that are always the same.
+Master and aggregator load no torch, but an aggregator whose job has the strategy `lstm`: so this is imported only where
+the strategy learns or predicts. It learns from all sequences at once, from weights that are always the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
-
-from essp_engine.encoders.classifier import lowest, softmax
+from threadpoolctl import threadpool_limits
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
 Floats = NDArray[np.float64]
+Arrays = dict[str, NDArray[np.float64]]
 
 _REMEMBERS = 1.0
 """The bias of the forget gate at first: it is open, so slopes reach the first clips (Jozefowicz et al., 2015)."""
+_AT_ONCE = 512
+"""Sequences of which all steps are in memory together."""
 
 
-@dataclass(frozen=True)
-class LstmClassifier:
-    """Scores of C classes of sequences of D numbers, by H cells. The gates are input, forget, cell and output."""
+class LstmClassifier(nn.Module):
+    """Logits of C classes of sequences of D numbers, by H cells."""
 
-    inputs: Floats
-    """(D, 4 H) weights of what is read."""
-    recurrent: Floats
-    """(H, 4 H) weights of the state before."""
-    bias: Floats
-    """(4 H,)"""
-    weights: Floats
-    """(H, C) weights of the last state."""
-    offsets: Floats
-    """(C,)"""
+    def __init__(self, width: int, cells: int, classes: int) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(width, cells)
+        self.linear = nn.Linear(cells, classes)
 
-    def __call__(self, sequences: Sequence[Floats]) -> Floats:
-        """V sequences, each `(T, D)` with a T >= 1 of its own -> `(V, C)` probabilities."""
-        return softmax(_read(self, _in_steps(sequences)).state @ self.weights + self.offsets)
+    def forward(self, sequences: PackedSequence) -> Tensor:
+        """`(V, C)` of V sequences."""
+        _, (state, _) = self.lstm(sequences)
+        logits: Tensor = self.linear(state[-1])
+        return logits
 
 
 def fitted_lstm(
     sequences: Sequence[Floats], labels: NDArray[np.int32], classes: int, cells: int, penalty: float, steps: int
-) -> LstmClassifier:
-    """Go down the mean log loss of `sequences` plus `penalty / 2` times the squares of all weights, biases apart.
+) -> Arrays:
+    """The state of the network after so many steps down the mean log loss of `sequences`, each `(T, D)`, plus `penalty
+    / 2` times the squares of all weights, biases apart.
 
-    It is not convex: what is found depends on the first weights, which the sizes alone decide.
+    The loss is not convex: what is found depends on the first weights, which the sizes alone decide.
     """
-    first = _first_weights(sequences[0].shape[1], cells, classes)
-    by_step = _in_steps(sequences)
-    wanted = np.eye(classes)[labels]
+    network = _first(sequences[0].shape[1], cells, classes)
+    truth, parts = torch.from_numpy(labels).long(), range(0, len(sequences), _AT_ONCE)
+    batches = [
+        (_packed(sequences[begin : begin + _AT_ONCE], torch.float32), truth[begin : begin + _AT_ONCE])
+        for begin in parts
+    ]
+    weights = [parameter for name, parameter in network.named_parameters() if "weight" in name]
+    optimizer = torch.optim.LBFGS(network.parameters(), max_iter=steps, line_search_fn="strong_wolfe")
 
-    def loss(flat: Floats) -> tuple[float, Floats]:
-        value, slopes = _loss(_shaped(flat, first), by_step, wanted, penalty)
-        return value, _flat(slopes)
+    def loss() -> Tensor:
+        optimizer.zero_grad()
+        total = penalty / 2 * torch.stack([own.square().sum() for own in weights]).sum()
+        total.backward()
+        for clips, classes_of_clips in batches:
+            own = nn.functional.cross_entropy(network(clips), classes_of_clips, reduction="sum") / len(labels)
+            own.backward()
+            total = total + own.detach()
+        return total.detach()
 
-    return _shaped(lowest(loss, _flat(first), steps), first)
-
-
-class _Steps(NamedTuple):
-    """Sequences by time, the longest first, so that those that go on are always the first rows."""
-
-    order: NDArray[np.intp]
-    inputs: list[Floats]
-    """Of each step t, `(n, D)` of the n sequences longer than t."""
-
-
-class _Gates(NamedTuple):
-    """What a step made of what it read."""
-
-    input: Floats
-    forget: Floats
-    cell: Floats
-    output: Floats
-    held: Floats
-    """tanh of the memory after the step."""
-    memory_before: Floats
-    state_before: Floats
+    with threadpool_limits(1):  # several add up in another order, and from there on another way leads down
+        optimizer.step(loss)
+    return {name: array.double().numpy() for name, array in network.state_dict().items()}
 
 
-class _Reading(NamedTuple):
-    state: Floats
-    """(V, H) the last of each sequence."""
-    gates: list[_Gates]
+def probabilities(state: Arrays, sequences: Sequence[Floats]) -> Floats:
+    """`(V, C)` by a network of this state, of V sequences `(T, D)` with a T >= 1 of its own each."""
+    inputs, cells = state["lstm.weight_ih_l0"], state["lstm.weight_hh_l0"].shape[1]
+    network = LstmClassifier(inputs.shape[1], cells, len(state["linear.bias"])).double()
+    network.load_state_dict({name: torch.from_numpy(array) for name, array in state.items()})
+    with torch.inference_mode():
+        found: Floats = network(_packed(sequences, torch.float64)).softmax(dim=1).numpy()
+    return found
 
 
-def _in_steps(sequences: Sequence[Floats]) -> _Steps:
-    lengths = np.array([len(each) for each in sequences])
-    order = np.argsort(-lengths, kind="stable")
-    going = [order[: np.count_nonzero(lengths > step)] for step in range(lengths.max())]
-    return _Steps(order, [np.stack([sequences[v][step] for v in rows]) for step, rows in enumerate(going)])
-
-
-def _read(net: LstmClassifier, steps: _Steps) -> _Reading:
-    state = np.zeros((len(steps.order), len(net.recurrent)))
-    memory = np.zeros_like(state)
-    gates = []
-    for inputs in steps.inputs:
-        going = len(inputs)
-        before = state[:going].copy(), memory[:going].copy()
-        sums = inputs @ net.inputs + before[0] @ net.recurrent + net.bias
-        i, f, g, o = np.split(sums, 4, axis=1)
-        i, f, g, o = _sigmoid(i), _sigmoid(f), np.tanh(g), _sigmoid(o)
-        memory[:going] = f * before[1] + i * g
-        held = np.tanh(memory[:going])
-        state[:going] = o * held
-        gates.append(_Gates(i, f, g, o, held, before[1], before[0]))
-    last = np.empty_like(state)
-    last[steps.order] = state
-    return _Reading(last, gates)
-
-
-def _loss(net: LstmClassifier, steps: _Steps, wanted: Floats, penalty: float) -> tuple[float, LstmClassifier]:
-    """The loss, and its slope by each of the weights (back-propagation through time: Werbos, 1990)."""
-    reading = _read(net, steps)
-    shares = softmax(reading.state @ net.weights + net.offsets)
-    wrong = (shares - wanted) / len(wanted)
-    likely = np.maximum((shares * wanted).sum(axis=1), np.finfo(np.float64).tiny)
-    size = sum(float((own**2).sum()) for own in (net.inputs, net.recurrent, net.weights))
-
-    inputs, recurrent, bias = penalty * net.inputs, penalty * net.recurrent, np.zeros_like(net.bias)
-    by_state = (wrong @ net.weights.T)[steps.order]
-    by_memory = np.zeros_like(by_state)
-    for read, own in zip(reversed(steps.inputs), reversed(reading.gates), strict=True):
-        going = len(read)
-        state = by_state[:going]
-        memory = by_memory[:going] + state * own.output * (1 - own.held**2)
-        sums = np.concatenate(
-            [
-                memory * own.cell * own.input * (1 - own.input),
-                memory * own.memory_before * own.forget * (1 - own.forget),
-                memory * own.input * (1 - own.cell**2),
-                state * own.held * own.output * (1 - own.output),
-            ],
-            axis=1,
-        )
-        inputs += read.T @ sums
-        recurrent += own.state_before.T @ sums
-        bias += sums.sum(axis=0)
-        by_state[:going] = sums @ net.recurrent.T
-        by_memory[:going] = memory * own.forget
-    slopes = LstmClassifier(inputs, recurrent, bias, reading.state.T @ wrong + penalty * net.weights, wrong.sum(axis=0))
-    return float(-np.log(likely).mean() + penalty / 2 * size), slopes
-
-
-def _first_weights(width: int, cells: int, classes: int) -> LstmClassifier:
-    random = np.random.Generator(np.random.Philox(key=0))
+def _first(width: int, cells: int, classes: int) -> LstmClassifier:
+    network, random = LstmClassifier(width, cells, classes), torch.Generator().manual_seed(0)
     most = cells**-0.5  # as torch begins
-    inputs, recurrent = (random.uniform(-most, most, (rows, 4 * cells)) for rows in (width, cells))
-    bias = np.zeros(4 * cells)
-    bias[cells : 2 * cells] = _REMEMBERS
-    return LstmClassifier(inputs, recurrent, bias, random.uniform(-most, most, (cells, classes)), np.zeros(classes))
+    with torch.no_grad():
+        for name, parameter in network.named_parameters():
+            parameter.zero_() if "bias" in name else parameter.uniform_(-most, most, generator=random)
+        network.lstm.bias_ih_l0[cells : 2 * cells] = _REMEMBERS
+    return network
 
 
-def _flat(net: LstmClassifier) -> Floats:
-    return np.concatenate([array.ravel() for array in vars(net).values()])
-
-
-def _shaped(flat: Floats, like: LstmClassifier) -> LstmClassifier:
-    shapes = {name: array.shape for name, array in vars(like).items()}
-    ends = np.cumsum([np.prod(shape, dtype=np.intp) for shape in shapes.values()])
-    pieces = np.split(flat, ends[:-1])
-    return LstmClassifier(**{name: own.reshape(shapes[name]) for name, own in zip(shapes, pieces, strict=True)})
-
-
-def _sigmoid(sums: Floats) -> Floats:
-    open_by: Floats = 0.5 * (1 + np.tanh(0.5 * sums))  # without an overflow
-    return open_by
+def _packed(sequences: Sequence[Floats], kind: torch.dtype) -> PackedSequence:
+    return pack_sequence([torch.from_numpy(each).to(kind) for each in sequences], enforce_sorted=False)

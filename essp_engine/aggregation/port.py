@@ -2,8 +2,8 @@
 
 A strategy is a class. Those of ESSP are listed in `essp_engine.aggregation.registry`; another package adds one under
 the entry-point group `essp.aggregators`. What it has learned is its **state**: named arrays and nothing else, so that
-the fused model can carry it and any process can predict with it. The modules load NumPy alone, since the images of
-master and aggregator have no torch.
+the fused model can carry it and any process can predict with it. The modules load NumPy alone, since
+the master, which looks at them, has nothing else; what fits or predicts imports its libraries when it does.
 """
 
 from __future__ import annotations

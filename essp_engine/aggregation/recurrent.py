@@ -16,13 +16,15 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from essp_common.artifacts.scores import ClipScores
+from essp_common.distribution import needs_extra
 from essp_engine.aggregation.encoded import FeatureParams, features_of, named, restored, sampled
-from essp_engine.aggregation.lstm import LstmClassifier, fitted_lstm
 from essp_engine.aggregation.pooling import Pooled
 from essp_engine.aggregation.port import Io, Needs, State
 from essp_engine.encoders.pca import Pca, fitted_pca
 
 Floats = NDArray[np.float64]
+
+_NETWORK = "network."
 
 
 class LstmParams(FeatureParams):
@@ -57,15 +59,18 @@ class Lstm(Pooled):
         pca = fitted_pca(rows, min(params.pca, *rows.shape))
         spread = float(pca(rows).std())
         reduced: dict[str, NDArray[Any]] = {**named("pca", pca), "scale": np.array(spread if spread > 0 else 1.0)}
-        classes = part.means.probabilities.shape[1]
-        network = fitted_lstm(
-            _reduced(part, reduced), part.means.class_id, classes, params.hidden, params.penalty, params.steps
-        )
-        return {**reduced, **named("network", network)}
+        sequences, classes = _reduced(part, reduced), part.means.probabilities.shape[1]
+        with needs_extra("the strategy lstm"):
+            from essp_engine.aggregation.lstm import fitted_lstm  # loads torch
+        network = fitted_lstm(sequences, part.means.class_id, classes, params.hidden, params.penalty, params.steps)
+        return {**reduced, **{f"{_NETWORK}{name}": array for name, array in network.items()}}
 
     def pool(self, part: ClipScores, state: State) -> Floats:
         """The network's scores."""
-        return restored("network", LstmClassifier, state)(_reduced(part, state))
+        with needs_extra("the strategy lstm"):
+            from essp_engine.aggregation.lstm import probabilities
+        network = {name.removeprefix(_NETWORK): array for name, array in state.items() if name.startswith(_NETWORK)}
+        return probabilities(network, _reduced(part, state))
 
 
 def _reduced(part: ClipScores, state: State) -> list[Floats]:

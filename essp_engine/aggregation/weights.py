@@ -14,15 +14,13 @@ from numpy.typing import NDArray
 from essp_common.artifacts.figures import Labels as Truth
 from essp_common.artifacts.figures import log_loss
 from essp_common.artifacts.scores import logs
+from essp_engine.encoders.descent import lowest
 
 Labels = NDArray[np.int32]
 Floats = NDArray[np.float64]
 
 _MOST_STEPS = 10_000
 _GAP = 1e-6
-_MOST_SWEEPS = 200
-_CLOSE = 1e-9
-"""Differences of log loss that are none."""
 _SHARPEST = 20.0
 _MIN_PROBABILITY = 1e-12
 
@@ -74,34 +72,17 @@ def sharpness(labels: Labels, scores: Floats) -> float:
 
 
 def fitted_exponents(labels: Labels, logs_NVC: Floats) -> Floats:  # noqa: N803
-    """Exponents >= 0 of the product with the lowest log loss: logistic regression, by Newton steps along one exponent
-    after the other."""
+    """Exponents of the product with the lowest log loss, from 0 to `_SHARPEST`: logistic regression."""
     given = logs_NVC[:, np.arange(len(labels)), labels]
-    exponents = np.full(len(logs_NVC), 1 / len(logs_NVC))
-    total = np.tensordot(exponents, logs_NVC, axes=1)
-    loss = _loss(total, exponents @ given)
-    for _ in range(_MOST_SWEEPS):
-        before = loss
-        for stream, own in enumerate(logs_NVC):
-            shares = np.exp(total - total.max(axis=1, keepdims=True))
-            shares /= shares.sum(axis=1, keepdims=True)
-            expected = (shares * own).sum(axis=1)
-            slope = float(np.mean(expected - given[stream]))
-            curvature = float(np.mean((shares * own**2).sum(axis=1) - expected**2))
-            wanted = exponents[stream] - slope / max(curvature, _MIN_PROBABILITY)
-            step = min(max(wanted, 0.0), _SHARPEST) - exponents[stream]
-            while abs(step) > _CLOSE:
-                tried = _loss(total + step * own, (exponents @ given) + step * given[stream])
-                if tried <= loss:
-                    exponents[stream] += step
-                    total, loss = total + step * own, tried
-                    break
-                step /= 2
-        if before - loss < _CLOSE:
-            break
-    return exponents
 
+    def loss(exponents: Floats) -> tuple[float, Floats]:
+        total = np.tensordot(exponents, logs_NVC, axes=1)
+        highest = total.max(axis=1, keepdims=True)
+        odds = np.exp(total - highest)
+        sums = odds.sum(axis=1, keepdims=True)
+        expected = (odds / sums * logs_NVC).sum(axis=2)
+        value = float((highest + np.log(sums)).mean() - (exponents @ given).mean())
+        return value, (expected - given).mean(axis=1)
 
-def _loss(total: Floats, given: Floats) -> float:
-    highest = total.max(axis=1)
-    return float(np.mean(highest + np.log(np.exp(total - highest[:, None]).sum(axis=1)) - given))
+    streams = len(logs_NVC)
+    return lowest(loss, np.full(streams, 1 / streams), bounds=[(0.0, _SHARPEST)] * streams)

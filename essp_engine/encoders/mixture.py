@@ -1,7 +1,12 @@
-"""Mixtures of Gaussians with diagonal covariances, by expectation maximisation (Dempster, Laird & Rubin, 1977)."""
+"""Mixtures of Gaussians with diagonal covariances, by expectation maximisation (Dempster, Laird & Rubin, 1977).
+
+It is not scikit-learn's `GaussianMixture`, which holds all posteriors in memory several times
+(docs/design/libraries-for-learning.md).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,8 +14,11 @@ from numpy.typing import NDArray
 
 from essp_engine.encoders.fitting import Tell, silent
 from essp_engine.encoders.kmeans import fitted_codebook
+from essp_engine.encoders.rows import in_parts
 
 Floats = NDArray[np.float64]
+Expected = Callable[[Floats], tuple[Floats, float]]
+"""Rows `(n, D)` -> how much of each belongs to each Gaussian `(n, k)`, and the sum of their log likelihoods."""
 
 _MOST_STEPS = 100
 _GAIN = 1e-3
@@ -36,18 +44,17 @@ class Mixture:
 
     def log_likelihood(self, rows: Floats) -> float:
         """Mean over the rows, in nats."""
-        return self.expected(rows)[1]
+        return maximised(rows, len(self.weights), self.expected)[1]
 
     def expected(self, rows: Floats) -> tuple[Floats, float]:
-        """The posteriors of `(N, D)` rows and their log likelihood, which cost little more than one of them."""
+        """The posteriors of `(N, D)` rows, and the sum of their log likelihoods."""
         logs = self._logs(rows)
         highest = logs.max(axis=1, keepdims=True)
         logs -= highest
         odds = np.exp(logs, out=logs)
         sums = odds.sum(axis=1, keepdims=True)
-        likelihood = float(np.mean(highest + np.log(sums)))
         odds /= sums
-        return odds, likelihood
+        return odds, float((highest + np.log(sums)).sum())
 
     def _logs(self, rows: Floats) -> Floats:
         precisions = 1 / self.variances
@@ -62,8 +69,8 @@ class Mixture:
 
 def fitted_mixture(rows: Floats, gaussians: int, seed: int = 0, tell: Tell = silent) -> Mixture:
     """The mixture of `(N, D)` rows, begun from k-means. Raises `ValueError` if there are fewer rows than Gaussians."""
-    book = fitted_codebook(rows, gaussians, seed, tell)
-    return improved_mixture(rows, maximised(rows, np.eye(gaussians)[book.nearest(rows)]), tell)
+    book, own = fitted_codebook(rows, gaussians, seed, tell), np.eye(gaussians)
+    return improved_mixture(rows, maximised(rows, gaussians, lambda part: (own[book.nearest(part)], 0.0))[0], tell)
 
 
 def improved_mixture(rows: Floats, mixture: Mixture, tell: Tell = silent) -> Mixture:
@@ -71,16 +78,27 @@ def improved_mixture(rows: Floats, mixture: Mixture, tell: Tell = silent) -> Mix
     before = -np.inf
     for step in range(_MOST_STEPS):
         tell("a mixture of Gaussians", step, _MOST_STEPS)
-        posteriors, now = mixture.expected(rows)
+        better, now = maximised(rows, len(mixture.weights), mixture.expected)
         if now - before < _GAIN:
             break
-        mixture, before = maximised(rows, posteriors), now
+        mixture, before = better, now
     return mixture
 
 
-def maximised(rows: Floats, posteriors: Floats) -> Mixture:
-    """The mixture of the highest likelihood, where `(N, k)` says how much of each row belongs to each Gaussian."""
-    counts = posteriors.sum(axis=0) + 10 * np.finfo(np.float64).eps
-    means = posteriors.T @ rows / counts[:, None]
-    variances = posteriors.T @ rows**2 / counts[:, None] - means**2
-    return Mixture(counts / counts.sum(), means, np.maximum(variances, 0) + _LEAST_VARIANCE)
+def maximised(rows: Floats, gaussians: int, expected: Expected) -> tuple[Mixture, float]:
+    """The mixture of the highest likelihood, and the mean log likelihood by what is `expected`.
+
+    That is asked of some rows at a time: the posteriors of all may be much larger than the rows.
+    """
+    counts = np.full(gaussians, 10 * np.finfo(np.float64).eps)
+    sums, squares = np.zeros((2, gaussians, rows.shape[1]))
+    likelihood = 0.0
+    for part in in_parts(rows, gaussians):
+        posteriors, likelihoods = expected(part)
+        counts += posteriors.sum(axis=0)
+        sums += posteriors.T @ part
+        squares += posteriors.T @ part**2
+        likelihood += likelihoods
+    means = sums / counts[:, None]
+    variances = squares / counts[:, None] - means**2
+    return Mixture(counts / counts.sum(), means, np.maximum(variances, 0) + _LEAST_VARIANCE), likelihood / len(rows)

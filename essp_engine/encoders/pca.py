@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from essp_engine.encoders.fitting import Tell, silent
+from essp_engine.encoders.rows import in_parts
 
 Floats = NDArray[np.float64]
-
-_AT_ONCE = 2**22
-"""Numbers that are in memory in double precision together."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +24,7 @@ class Pca:
 
     def __call__(self, rows: NDArray[np.floating]) -> Floats:
         """`(N, D)` -> `(N, k)`."""
-        projected: Floats = np.concatenate([(part - self.mean) @ self.axes.T for part in _parts(rows)])
+        projected: Floats = np.concatenate([(part - self.mean) @ self.axes.T for part in in_parts(rows, rows.shape[1])])
         return projected
 
 
@@ -38,19 +35,15 @@ def fitted_pca(rows: NDArray[np.floating], components: int, tell: Tell = silent)
     """
     if not 1 <= components <= min(rows.shape):
         raise ValueError(f"{rows.shape[0]} rows of {rows.shape[1]} numbers have no {components} principal components")
+    tell("principal components", 0, 1)
     mean = rows.mean(axis=0, dtype=np.float64)
-    # The triangle of a QR decomposition has the axes of all rows, and part after part it is exact and small.
-    triangle = np.zeros((0, rows.shape[1]))
-    parts = list(_parts(rows))
-    for number, part in enumerate(parts):
-        tell("principal components", number, len(parts))
-        triangle = np.asarray(np.linalg.qr(np.concatenate([triangle, part - mean]), mode="r"))
-    axes = np.linalg.svd(triangle, full_matrices=False)[2][:components]
+    if len(rows) <= rows.shape[1]:
+        axes = np.linalg.svd(rows - mean, full_matrices=False)[2][:components]
+    else:  # part after part: rows in half precision would take four times the memory in double precision
+        scatter = np.zeros((rows.shape[1], rows.shape[1]))
+        for part in in_parts(rows, rows.shape[1]):
+            scatter += (part - mean).T @ (part - mean)
+        axes = np.linalg.eigh(scatter)[1].T[::-1][:components]
     largest = axes[np.arange(components), np.abs(axes).argmax(axis=1)]
-    return Pca(mean, axes * np.sign(largest)[:, None])
-
-
-def _parts(rows: NDArray[np.floating]) -> Iterator[NDArray[np.floating]]:
-    """Some rows after the other; of no rows one part without any."""
-    step = max(1, _AT_ONCE // rows.shape[1])
-    return (rows[begin : begin + step] for begin in range(0, max(1, len(rows)), step))
+    # As it comes out of storage: another layout in memory is multiplied in another order.
+    return Pca(mean, np.ascontiguousarray(axes * np.sign(largest)[:, None]))

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+T = TypeVar("T", bound=np.generic)
+
+_AT_ONCE = 2**22
 
 
 def descriptors_of(feature: NDArray[Any], facts: int) -> NDArray[Any]:
@@ -18,6 +23,13 @@ def descriptors_of(feature: NDArray[Any], facts: int) -> NDArray[Any]:
     """
     rows = feature.reshape(-1, feature.shape[-1])
     return rows[rows[:, :facts].any(axis=1), facts:] if facts else rows
+
+
+def in_parts(rows: NDArray[T], numbers: int) -> Iterator[NDArray[T]]:
+    """The rows, as many at a time as need 32 MB for `numbers` of double precision each; of no rows one part without
+    any."""
+    step = max(1, _AT_ONCE // numbers)
+    return (rows[begin : begin + step] for begin in range(0, max(1, len(rows)), step))
 
 
 def tickets(name: str, rows: int) -> NDArray[np.int64]:

@@ -19,6 +19,7 @@ from essp_common.artifacts import layout
 from essp_common.artifacts.fused_model import Evaluation, FusedModel
 from essp_common.bus.port import Record, Subscription
 from essp_common.bus.reading import batches
+from essp_common.distribution import require
 from essp_common.errors import EsspError, TransientError
 from essp_common.failures import reason_of
 from essp_common.job.changes import after_all
@@ -146,7 +147,11 @@ class Aggregator:
 
 
 def build(adapters: Adapters, settings: AggregatorSettings, worker: str) -> Aggregator:
-    """Build an aggregator. Several of them share the jobs."""
+    """Build an aggregator. Several of them share the jobs.
+
+    Raises `ConfigError` where SciPy is not installed, which most strategies are fitted with.
+    """
+    require("an aggregator", "scipy")
     return Aggregator(adapters, settings, worker)
 
 

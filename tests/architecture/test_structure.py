@@ -31,12 +31,24 @@ FORBIDDEN_NAMES = {"utils.py", "helpers.py", "common.py", "manager.py", "misc.py
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("service", ["decoder", "extractor", "master"])
+@pytest.mark.parametrize("service", ["decoder", "extractor", "master", "aggregator"])
 def test_process_runs_without_torch(service: str) -> None:
     """Import strings are invisible to the import linter, so look at what a process has really loaded."""
     code = f"import essp_{service}.main, sys; print(sorted({{'torch', 'torchvision'}} & sys.modules.keys()))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.processes
+def test_strategies_of_aggregation_are_looked_at_without_what_fits_them() -> None:
+    """The master checks the parameters of all, and its image has none of these."""
+    heavy = {"torch", "scipy", "sklearn", "threadpoolctl"}
+    code = (
+        "import sys; from essp_engine.aggregation import registry; made = [registry.create(n, {}) for n in "
+        f"registry.names()]; print(len(made) > 10, sorted({heavy} & sys.modules.keys()))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split(maxsplit=1) == ["True", "[]\n"]
 
 
 @pytest.mark.processes

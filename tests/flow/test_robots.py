@@ -236,7 +236,7 @@ def test_cameras_whose_pictures_lie_in_tables_are_refused(robot: Path, tmp_path:
     info.write_text(json.dumps(document))
     rows = built(robot, "c.parquet").catalog.rows
     assert {row.meta["camera"] for row in rows if row.error is None} == {TOP}
-    with pytest.raises(ConfigError, match=f"--camera {CAMERAS[1]}: .*pictures.*convert_image_to_video"):
+    with pytest.raises(ConfigError, match=f"--camera: .*{CAMERAS[1]} .*pictures.*convert_image_to_video"):
         built(robot, "c.parquet", BuildOptions(camera=CAMERAS[1]))
     document["features"][TOP] |= {"dtype": "image"}
     info.write_text(json.dumps(document | {"video_path": None}))
@@ -246,7 +246,7 @@ def test_cameras_whose_pictures_lie_in_tables_are_refused(robot: Path, tmp_path:
 
 @pytest.mark.parametrize("tolerance_s", [0.0, 0.05, math.nan, -1])
 def test_a_tolerance_that_any_frame_or_none_would_meet_is_refused(robot: Path, tolerance_s: float) -> None:
-    with pytest.raises(ConfigError, match=r"--tolerance-s .*half a frame"):
+    with pytest.raises(ConfigError, match=r"--tolerance-s: .*half a frame"):
         built(robot, "c.parquet", BuildOptions(camera=TOP, tolerance_s=tolerance_s))
 
 
@@ -280,7 +280,7 @@ def test_other_versions_and_cameras_are_refused_with_what_to_do(tmp_path: Path, 
         built(older, "c.parquet")
     with pytest.raises(ConfigError, match=r"is not a folder of LeRobot: it has no meta/info\.json"):
         built(tmp_path, "c.parquet")
-    with pytest.raises(ConfigError, match=r"--camera x: .* is not a folder of LeRobot"):
+    with pytest.raises(ConfigError, match=r"--camera: .* is not a folder of LeRobot"):
         build(f"file://{robot}/videos", f"file://{tmp_path}/c.parquet", ("file:///",), BuildOptions(camera="x"))
 
 

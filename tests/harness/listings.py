@@ -7,7 +7,8 @@ import tarfile
 from pathlib import Path
 
 from essp.catalog.build import _check_names, _row
-from essp.catalog.sources import Kind, Listing, read_source
+from essp.catalog.layout import Kind
+from essp.catalog.sources import Listing, read_source
 from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.file import row_problems
 from essp_common.catalog.rows import VideoRow

@@ -34,6 +34,8 @@ from essp_trainer.model.step_result import StepResult
 log = logging.getLogger(__name__)
 
 _ROWS = "rows"
+_PASSES = 100
+"""About how often k-means looks at all rows, which is one step of a fit."""
 
 
 class Encoding(Fitted[DescriptorClassifier]):
@@ -107,7 +109,7 @@ class Encoding(Fitted[DescriptorClassifier]):
         """Fit the encoder to these descriptors."""
         log.info("%s learns to encode from %d of %d descriptors", self.where, len(kept), self._samples[_ROWS].seen)
         sizes = {"pca": self._spec.pca, "centres": self._spec.centres}
-        work = len(kept) * max(kept.rows.shape[1], self._spec.centres) * self._spec.pca
+        work = _PASSES * len(kept) * max(kept.rows.shape[1], self._spec.centres) * self._spec.pca
         arrays = {"rows": kept.rows}
         try:
             encoder = self.unless_left(

@@ -5,13 +5,16 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
 
 from essp.catalog.entry import Entry, Segment
 from essp.catalog.json_lists import split_named
-from essp.catalog.sources import LAYOUTS, Kind, Listing, read_source
+from essp.catalog.layout import Kind
+from essp.catalog.layouts import LAYOUTS
+from essp.catalog.sources import Listing, read_source
 from essp_common.catalog.targets import unpack
 from essp_common.errors import ConfigError
 from essp_common.wiring import Stores
@@ -24,7 +27,9 @@ def by_id(found: Listing) -> dict[str, Entry]:
 
 def test_every_layout_has_a_test_of_its_own() -> None:
     named = {"kinetics", "mmaction2", "something", "activitynet", "webdataset", "hmdb51", "hollywood2", "ccv", "kth"}
-    assert set(LAYOUTS) == named | {"lerobot", "ucf101", "two-level", "folders"}
+    assert (
+        set(LAYOUTS) == named | {"lerobot", "ucf101", "two-level", "folders"} == set(get_args(Kind)) - {"auto", "csv"}
+    )
 
 
 def test_kth_is_cut_and_divided_as_its_authors_do(tmp_path: Path) -> None:

@@ -153,13 +153,12 @@ def test_the_recurrent_network_reads_what_scikit_learn_reduces_as_torch_reads_it
     state = strategy.fit({"rgb": known})
     net = {n.removeprefix("rgb/network."): torch.tensor(a) for n, a in state.items() if n.startswith("rgb/network.")}
     layer = torch.nn.LSTM(COMPONENTS, 6, batch_first=True).double()
-    arrays = {"weight_ih_l0": net["inputs"].T, "weight_hh_l0": net["recurrent"].T, "bias_ih_l0": net["bias"]}
-    layer.load_state_dict(arrays | {"bias_hh_l0": torch.zeros(24)})
+    layer.load_state_dict({n.removeprefix("lstm."): a for n, a in net.items() if n.startswith("lstm.")})
     first, second = reduced(rows_of(known), rows_of(asked))
     scale = np.concatenate(first).std()
     with torch.no_grad():
         last = torch.stack([layer(torch.tensor(rows / scale)[None])[1][0][0, 0] for rows in second])
-        expected = torch.softmax(last @ net["weights"] + net["offsets"], dim=1)
+        expected = torch.softmax(last @ net["linear.weight"].T + net["linear.bias"], dim=1)
     np.testing.assert_allclose(strategy.predict({"rgb": asked}, state).probabilities, expected, atol=1e-9)
 
 

@@ -12,12 +12,13 @@ from skimage.feature import fisher_vector as reference_fisher_vector
 from sklearn.cluster import KMeans
 from sklearn.decomposition import PCA
 from sklearn.mixture import GaussianMixture
+from threadpoolctl import threadpool_limits
 
 from essp import compute_feature
 from essp_common.tensors.packed import pack, unpack
 from essp_engine.encoders.bilinear import TensorSketch, tensor_sketch
 from essp_engine.encoders.encoder import Encoder, fitted_encoder, length, shapes
-from essp_engine.encoders.kmeans import Codebook, first_centres, fitted_codebook, improved_codebook
+from essp_engine.encoders.kmeans import Codebook, fitted_codebook
 from essp_engine.encoders.mixture import Mixture, fitted_mixture, improved_mixture, maximised
 from essp_engine.encoders.pca import Pca, fitted_pca
 from essp_engine.encoders.rows import Entries, Sample, Subsample, descriptors_of, tickets
@@ -53,13 +54,15 @@ def test_a_fisher_vector_is_that_of_scikit_image(improved: bool) -> None:
     np.testing.assert_allclose(found, expected, atol=1e-5, rtol=0)
 
 
-def test_a_mixture_is_that_of_scikit_learn() -> None:
-    """After as many steps from the same begin."""
+@pytest.mark.parametrize("at_once", [2**22, 40, 1])
+def test_a_mixture_is_that_of_scikit_learn(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After as many steps from the same begin, whether all rows are in memory together, ten of them, or one."""
+    monkeypatch.setattr("essp_engine.encoders.rows._AT_ONCE", at_once)
     rows = rows_of(3)
-    begin = maximised(rows, np.eye(4)[np.arange(len(rows)) % 4])
+    begin = Mixture(np.full(4, 0.25), rows[:4], np.full((4, 6), 9.0))
     found, steps = begin, 5
     for _ in range(steps):
-        found = maximised(rows, found.posteriors(rows))
+        found, _ = maximised(rows, 4, found.expected)
     reference = GaussianMixture(
         4,
         covariance_type="diag",
@@ -79,19 +82,23 @@ def test_a_mixture_is_that_of_scikit_learn() -> None:
     assert improved_mixture(rows, begin).log_likelihood(rows) >= found.log_likelihood(rows) - 1e-3
 
 
-def test_centres_are_those_of_scikit_learn() -> None:
+def test_rows_are_nearest_to_the_centre_that_is_their_mean() -> None:
     rows = rows_of(4)
-    begin = first_centres(rows, 5, seed=1)
-    reference = KMeans(5, init=begin, n_init=1, tol=0, algorithm="lloyd").fit(rows)
-    found = improved_codebook(rows, begin)
-    np.testing.assert_allclose(found.centres, reference.cluster_centers_, rtol=1e-9, atol=1e-9)
-    assert np.array_equal(found.nearest(rows), reference.predict(rows))
+    book = fitted_codebook(rows, 5, seed=1)
+    number = book.nearest(rows)
+    np.testing.assert_allclose([rows[number == k].mean(axis=0) for k in range(5)], book.centres, atol=1e-2)
+    assert np.array_equal(number, ((rows[:, None] - book.centres) ** 2).sum(axis=2).argmin(axis=1))
+    inertia = ((rows - book.centres[number]) ** 2).sum()
+    assert inertia <= 1.1 * KMeans(5, n_init=10, random_state=0).fit(rows).inertia_
 
 
-def test_a_centre_without_rows_takes_the_farthest_one() -> None:
-    rows = np.array([[0.0], [1.0], [10.0]])
-    found = improved_codebook(rows, np.array([[0.4], [0.6], [1e6]]))
-    assert sorted(found.centres[:, 0].tolist()) == [0, 1, 10]
+def test_centres_are_the_same_with_any_number_of_threads() -> None:
+    rows = np.random.Generator(np.random.Philox(4)).normal(size=(2000, 4))
+    found = set()
+    for threads in (1, 3):
+        with threadpool_limits(threads):
+            found.add(fitted_codebook(rows, 8).centres.tobytes())
+    assert len(found) == 1
 
 
 def test_equal_rows_make_a_codebook_and_a_mixture() -> None:
@@ -106,11 +113,13 @@ def test_too_few_rows_are_refused(make: object) -> None:
         make(np.zeros((2, 5)), 3)  # type: ignore[operator]
 
 
-@pytest.mark.parametrize("at_once", [2**22, 60, 1])
-def test_principal_components_are_those_of_scikit_learn(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether all rows are in memory together, ten of them, or one."""
-    monkeypatch.setattr("essp_engine.encoders.pca._AT_ONCE", at_once)
-    rows = rows_of(5)
+@pytest.mark.parametrize(("at_once", "count"), [(2**22, 300), (60, 300), (1, 300), (2**22, 5)])
+def test_principal_components_are_those_of_scikit_learn(
+    at_once: int, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether all rows are in memory together, ten of them, or one; and of fewer rows than a row has numbers."""
+    monkeypatch.setattr("essp_engine.encoders.rows._AT_ONCE", at_once)
+    rows = rows_of(5, count=count)
     found, reference = fitted_pca(rows, 3), PCA(3, svd_solver="full").fit(rows)
     signs = np.sign((found.axes * reference.components_).sum(axis=1))
     np.testing.assert_allclose(found(rows), reference.transform(rows) * signs, atol=1e-9)
@@ -268,6 +277,7 @@ def test_what_is_learned_can_be_stored_and_restored() -> None:
     )
     assert pack(vars(fitted_mixture(rows, 4))) == pack(vars(mixture)), "nothing is left to chance"
     assert np.array_equal(Pca(**unpack(pack(vars(pca))))(rows), pca(rows))
+    assert all(array.flags.c_contiguous for own in (pca, book, mixture) for array in vars(own).values())
     assert np.array_equal(vlad(rows, Codebook(**unpack(pack(vars(book))))), vlad(rows, book))
     assert np.array_equal(fisher_vector(rows, Mixture(**unpack(pack(vars(mixture))))), fisher_vector(rows, mixture))
     assert np.array_equal(TensorSketch(**unpack(pack(vars(sketch))))(rows), sketch(rows))
