@@ -1,4 +1,4 @@
-"""How fast a trainer takes its clips from Redis: its own intake, loaders and device feed, before a device that only
+"""How fast a trainer takes its clips from Redis: its own intake and device feed, before a device that only
 takes.
 
 The limit is the host's own work on a clip (decode the wanted frames, crop, resize, mirror, stack), on every core at
@@ -64,7 +64,7 @@ from essp_engine.video import codec
 from essp_trainer.config import TrainerSettings
 from essp_trainer.releases import Releases
 
-_AIM = Aim(least=0.8)
+_AIM, _AIM_OF_BARE = Aim(least=0.8), Aim(least=0.9)
 _JOB, _TRAINER = "intake", "t"
 _BATCH = 32
 _SIDE = 256
@@ -114,9 +114,10 @@ def intake(scale: Scale) -> Iterator[Figure]:
             clips = 2 * _BATCH if scale.quick else min(32 * _BATCH, _REDIS_BYTES // 4 // len(values[0]))
             by_host, by_device = _views(stream)
             shares, cpu_shares, rates, gains, apart_shares, bare_shares = [], [], [], [], [], []
+            of_bare, cpu_of_bare = [], []
             for _ in range(scale.rounds):
                 host_s = _host_s(stream, values, clips)
-                bare_s = _bare_s(stream, values, clips, server.url)
+                bare = _bare(stream, values, clips, server.url)
                 with closing(open_cache(server.url)) as cache:
                     taken = _Taken(stream, values, clips, cache, server.url)
                     cost = taken.cost(by_host)
@@ -127,10 +128,14 @@ def intake(scale: Scale) -> Iterator[Figure]:
                 rates.append(1000 / cost.wall_ms)
                 gains.append(cost.cpu_ms / left.cpu_ms)
                 apart_shares.append(1000 * host_s / cpu_count() / apart.wall_ms)
-                bare_shares.append(host_s / cpu_count() / bare_s)
+                bare_shares.append(1000 * host_s / cpu_count() / bare.wall_ms)
+                of_bare.append(bare.wall_ms / cost.wall_ms)
+                cpu_of_bare.append(bare.cpu_ms / cost.cpu_ms)
             detail: dict[str, float | str] = {"clips_s": round(max(rates)), "host_clips_s_a_core": round(1 / host_s)}
             yield Figure.of(stream.figure, spread(shares), stream.aim, detail)
             yield Figure.of(f"{stream.figure}.bare", spread(bare_shares), None, {})
+            yield Figure.of(f"{stream.figure}.of_bare", spread(of_bare), stream.aim and _AIM_OF_BARE, {})
+            yield Figure.of(f"{stream.figure}.of_bare.cpu", spread(cpu_of_bare), stream.aim and _AIM_OF_BARE, {})
             yield Figure.of(f"{stream.figure}.cpu", spread(cpu_shares), None, {})
             yield Figure.of(f"{stream.figure}.device", spread(gains), None, {})
             yield Figure.of(f"{stream.figure}.processes", spread(apart_shares), None, {})
@@ -178,19 +183,19 @@ def _work(stream: _Stream, values: Iterable[Buffer]) -> None:
             frames.clear()
 
 
-def _bare_s(stream: _Stream, values: Sequence[Buffer], clips: int, redis_url: str) -> float:
-    """Seconds from clip to clip of bare loops, one a core. Raises `EOFError` if one of them dies."""
+def _bare(stream: _Stream, values: Sequence[Buffer], clips: int, redis_url: str) -> Cost:
+    """Of a clip, by bare loops, one a core, Redis included. Raises `EOFError` if one of them dies."""
     with closing(redis.Redis.from_url(redis_url)) as client:
         for number in range(clips):
             client.set(_bare_key(number), bytes(values[number % len(values)]))
         try:
-            return _bare_loops_s(stream, clips, redis_url) / clips / cpu_count()
+            return _of_bare_loops(stream, clips, redis_url)
         finally:
             client.flushdb()
 
 
-def _bare_loops_s(stream: _Stream, clips: int, redis_url: str) -> float:
-    """Seconds until each of the loops, which begin together, has worked on so many clips; they are gone afterwards."""
+def _of_bare_loops(stream: _Stream, clips: int, redis_url: str) -> Cost:
+    """Of a clip, by loops that begin together and work on so many clips each; they are gone afterwards."""
     context = multiprocessing.get_context("spawn")
     loops: list[Connection] = []
     processes = []
@@ -204,12 +209,17 @@ def _bare_loops_s(stream: _Stream, clips: int, redis_url: str) -> float:
         processes.append(process)
     for loop in loops:
         loop.recv()
+    clock = _Clock(redis_url, [])
+    begin = clock()
     for loop in loops:
         loop.send("begin")
-    took: list[float] = [loop.recv() for loop in loops]
+    took: list[tuple[float, float]] = [loop.recv() for loop in loops]
+    redis_s = clock() - begin
     for process in processes:
         process.join()  # what is measured next has the cores for itself
-    return max(took)
+    wall_s, cpu_s = max(wall for wall, _ in took), redis_s + sum(cpu for _, cpu in took)
+    each = 1000 / clips / len(loops)
+    return Cost(each * cpu_s, each * wall_s)
 
 
 def _bare_loop(parent: Connection, stream: _Stream, redis_url: str, first: int, clips: int) -> None:
@@ -220,9 +230,9 @@ def _bare_loop(parent: Connection, stream: _Stream, redis_url: str, first: int, 
         _work(stream, islice(values, _BATCH))
         parent.send("ready")
         parent.recv()
-        begin = time.monotonic()
+        begin, begin_cpu = time.monotonic(), time.process_time()
         _work(stream, islice(values, clips))
-        parent.send(time.monotonic() - begin)
+        parent.send((time.monotonic() - begin, time.process_time() - begin_cpu))
 
 
 def _received(client: BareRedis, first: int, clips: int) -> Iterator[Buffer]:
@@ -357,15 +367,13 @@ def _take(
     taking = OrderedIntake(bus, cache, options, phases, Position(0, 0))
     prepared = PrefetchOptions(
         batch_size=_BATCH,
-        ahead=settings.prefetch_batches * _BATCH,
-        loaders=cpu_count(),
-        wanted_frames=stream.wanted,
+        batches_ahead=settings.prefetch_batches,
         name=_TRAINER,
-        set_up_loader=one_thread,
+        set_up_thread=one_thread,
     )
 
     start = Position(0, 0)
-    prefetch = Prefetch(taking, phases, start, view, prepared)
+    prefetch = Prefetch(taking, phases, start, prepared)
     with (
         closing(DeviceFeed(prefetch, torch.device("cpu"), _TRAINER, DeviceViews(_AUGMENT.crop, stream.layout))) as feed,
         closing(Releases(taking, lambda: False, _TRAINER)) as releases,

@@ -64,11 +64,9 @@ from essp_common.runtime.config import Settings
 from essp_common.runtime.forks import Mutex
 from essp_common.validation import shown, suggested
 from essp_engine.intake.ordered import PhaseEnd
-from essp_engine.intake.wanted import Decoded
 from essp_engine.loading.batch import Batch as PreparedBatch
-from essp_engine.loading.batch import Seen
+from essp_engine.loading.batch import Seen, as_pictures, as_stored
 from essp_engine.loading.rendezvous import Rendezvous
-from essp_engine.video.colour import pictures
 
 _BATCH_SIZE = 32
 _MOST_DELTA_S = 10**6
@@ -408,9 +406,9 @@ class Loader(Epochs):
         if start is not None and isinstance(source, OwnSource) and self._leaves_interpreter():
             source.reach(start)
             return ClipsProcess(source, self._consumer, start)
-        convert = self._transform is not None or self._device.type == "cpu"
-        view = _View(self._transform, source.spec.sampling, convert)
-        return JobClips(*source.join(self._consumer, start), self._consumer, view)
+        transform = None if self._transform is None else _Transform(self._transform, source.spec.sampling)
+        view = as_stored if transform is None and self._device.type == "cuda" else as_pictures
+        return JobClips(*source.join(self._consumer, start), self._consumer, view, transform)
 
     def _leaves_interpreter(self) -> bool:
         """Whether the job runs in another process, since this one launches the kernels of a GPU. Loops that share
@@ -452,22 +450,15 @@ class Loader(Epochs):
 
 
 @dataclass(frozen=True, slots=True)
-class _View:
-    """Makes what the loop sees of a clip. Does not refer to the loader, which would then live as long as its feed."""
+class _Transform:
+    """The user's transform. Does not refer to the loader, which would then live as long as its feed."""
 
-    transform: Transform | None
+    transform: Transform
     sampling: SamplingSpec
-    convert: bool
-    """Convert YUV 4:2:0 to RGB here; False: on the device."""
 
-    def __call__(self, clip: ClipRef, decoded: Decoded) -> Seen:
-        if not self.convert:
-            return Seen(*decoded)
-        frames = pictures(*decoded)
-        if self.transform is None:
-            return Seen(frames)
+    def __call__(self, clip: ClipRef, seen: Seen) -> Seen:
         identity = (self.sampling.seed, clip.epoch, _index_of(clip, self.sampling))
-        return Seen(transformed(self.transform, frames, np.random.default_rng(identity)))
+        return Seen(transformed(self.transform, seen.frames, np.random.default_rng(identity)))
 
 
 def _stream_of(spec: JobSpec, stream: str | None, where: str) -> str:

@@ -23,7 +23,7 @@ TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 """What the kernel counts processor time in."""
 _DECODES = "essp_engine.decoding.child"
 _LANE = re.compile(r"-lane-\d+$")
-_FEEDS = re.compile(r"^essp-(?:intake|load|release|device-feed)-(.+?)(?:_\d+)?$")
+_FEEDS = re.compile(r"^essp-(?:fetch-trainer\.|(?:intake|release|device-feed)-)(.+?)(?:_\d+)?$")
 _ASIDE = frozenset((threading.main_thread().name, "aggregator"))
 """Whoever asks, and what happens once a job."""
 

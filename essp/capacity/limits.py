@@ -121,7 +121,7 @@ def _remedy(pool: Pool, setup: Setup) -> str:
     if pool.name == "master":
         return "fewer, longer clips: a job has one master"
     if pool.name.startswith("feed."):
-        return "more ranks, or more loaders (ESSP_LOADERS)"
+        return "more ranks, or more threads that fetch (ESSP_FETCHES)"
     return "more cores" if setup.cores else "more of them"
 
 

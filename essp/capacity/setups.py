@@ -54,7 +54,7 @@ class Setup:
     """Everything that clips pass."""
 
     pools: tuple[Pool, ...]
-    """In the order that clips pass them; loaders of trainers are pools, too."""
+    """In the order that clips pass them; what feeds a trainer is a pool, too."""
     consumers: tuple[Consumer, ...]
     credits: int
     """Clips that may be outstanding: issued, and not yet freed by all consumers."""
@@ -67,7 +67,7 @@ class Setup:
 
 
 def on_machine(spec: JobSpec, costs: Costs, cores: int) -> Setup:
-    """As `essp run` has it: as many decoders and lanes of extractors as cores, one loader a trainer."""
+    """As `essp run` has it: as many decoders and lanes of extractors as cores, and one thread that feeds a trainer."""
     pools = _pools(spec, costs, lambda name, _: 1 if name == ids.MASTER or name.startswith("feed.") else cores)
     consumers = tuple(
         Consumer(name, f"feed.{name}", trainer.batch_size, costs.seconds[f"trainer.{name}"])

@@ -21,11 +21,10 @@ from essp_common.job.position import Position
 from essp_common.pb.v1.messages_pb2 import PhasePlan
 from essp_common.quantities import counted
 from essp_common.runtime import ids
-from essp_engine.features.sampling import wanted_frames
 from essp_engine.intake.fetch_processes import FetchProcesses
 from essp_engine.intake.ordered import Delivery, IntakeOptions, OrderedIntake, PhaseEnd
 from essp_engine.intake.wanted import in_flight
-from essp_engine.loading.batch import Batch, View
+from essp_engine.loading.batch import Batch, Transform, View
 from essp_engine.loading.prefetch import Prefetch, PrefetchOptions
 from essp_engine.loading.settings import LoadingSettings
 
@@ -69,10 +68,15 @@ class JobClips:
     """The clips of a consumer of a job, prepared by threads of this process."""
 
     def __init__(
-        self, job: RunningJob, membership: Membership, consumer: str, view: View, loaders: int | None = None
+        self,
+        job: RunningJob,
+        membership: Membership,
+        consumer: str,
+        view: View,
+        transform: Transform | None = None,
     ) -> None:
         """Takes ownership of `membership` and one use of `job`, and closes both. `view`: makes what the caller sees of
-        a clip; it runs in a thread. `loaders`: see `PrefetchOptions`; None: as in the settings."""
+        a clip, or what `transform` is given."""
         self._job = job
         self._membership = membership
         self._logged = 0
@@ -83,7 +87,7 @@ class JobClips:
             self.phases = job.phases
             self.start = self._position = membership.began()
             membership.follow(lambda: self._position)
-            self._prefetch = stack.enter_context(closing(self._prepared(consumer, view, loaders)))
+            self._prefetch = stack.enter_context(closing(self._prepared(consumer, view, transform)))
             self._resources = stack.pop_all()
 
     @property
@@ -119,7 +123,7 @@ class JobClips:
     def close(self) -> None:
         self._resources.close()
 
-    def _prepared(self, consumer: str, view: View, loaders: int | None) -> Prefetch:
+    def _prepared(self, consumer: str, view: View, transform: Transform | None) -> Prefetch:
         job, start, settings = self._job, self.start, LoadingSettings()
         options = job.spec.consumers[consumer]
         stream = job.spec.streams[options.stream]
@@ -140,7 +144,8 @@ class JobClips:
                 run_of=partial(job.control.run_of, job.spec.name),
                 fetches=fetches,
                 read=read,
-                elsewhere=FetchProcesses.of(processes, job.cache_url, settings.tenant, read),
+                prepare=view,
+                elsewhere=FetchProcesses.of(processes, job.cache_url, settings.tenant, read, view),
             ),
             job.phases,
             start,
@@ -149,12 +154,5 @@ class JobClips:
             intake,
             job.phases,
             start,
-            view,
-            PrefetchOptions(
-                batch_size=options.batch_size,
-                ahead=settings.prefetch_batches * options.batch_size,
-                loaders=settings.loaders if loaders is None else loaders,
-                wanted_frames=wanted_frames(job.spec.clip, stream),
-                name=consumer,
-            ),
+            PrefetchOptions(options.batch_size, settings.prefetch_batches, consumer, transform=transform),
         )

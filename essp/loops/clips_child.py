@@ -25,13 +25,11 @@ from essp.loops.clips import JobClips
 from essp.loops.clips_messages import Begun, Given, Over, Said, Slot, Wanted
 from essp_common.errors import EsspError
 from essp_common.job.position import Position
-from essp_common.pb.v1.messages_pb2 import ClipRef
 from essp_common.runtime.child_process import Channel, to_parent
 from essp_common.runtime.garbage import collect_rarely
 from essp_common.runtime.threads import guarded
 from essp_engine.intake.ordered import PhaseEnd
-from essp_engine.intake.wanted import Decoded
-from essp_engine.loading.batch import Batch, Seen, alike
+from essp_engine.loading.batch import Batch, alike, as_stored
 
 _NEXT_S = 0.2
 _LOOK_S = 1.0
@@ -81,7 +79,7 @@ class Child:
             raise EsspError("the catalog has changed since this loader was made; make another one")
         job, membership = source.join(wanted.consumer, wanted.start)
         self._say(Begun(job.folder))
-        with closing(JobClips(job, membership, wanted.consumer, _as_they_are, loaders=0)) as clips:
+        with closing(JobClips(job, membership, wanted.consumer, as_stored)) as clips:
             self._give(clips)
 
     def _give(self, clips: JobClips) -> None:
@@ -166,11 +164,6 @@ class _Lines(logging.Handler):
             lines.append(Said(__name__, logging.WARNING, f"{self._left_out} more log records were dropped"))
             self._left_out = 0
         return lines
-
-
-def _as_they_are(clip: ClipRef, decoded: Decoded) -> Seen:
-    """Frames in the colour space of their video; the GPU converts them to RGB."""
-    return Seen(*decoded)
 
 
 def _to_send(error: Exception) -> Exception:

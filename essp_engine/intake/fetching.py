@@ -5,11 +5,12 @@ next clips while the consumer works on this one. What failed ahead of its turn i
 are those that a consumer without this would get.
 
 Threads get several clips at once where several are there, since handing one from thread to thread takes Python as long
-as fetching it. At most twice as many values a thread are held, or on the way.
+as fetching it. At most eight values a thread are held, or on the way.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Generic, TypeVar
@@ -17,6 +18,9 @@ from typing import Any, Generic, TypeVar
 from essp_common.errors import EsspError
 
 A = TypeVar("A", bound=Hashable)
+
+_TOGETHER = 4
+"""Clips that a thread gets at once, at most."""
 
 
 class Fetching(Generic[A]):
@@ -27,17 +31,16 @@ class Fetching(Generic[A]):
         read: Callable[[A], Any],
         read_ahead: Callable[[Sequence[A]], list[Any]],
         threads: int,
-        together: int,
         name: str,
         set_up_thread: Callable[[], object] | None = None,
     ) -> None:
         """`read`: from the cache. `read_ahead`: several, on any thread; an `EsspError` in place of what it cannot
-        read. `threads`: 0 reads when the value is asked for, on the same thread. `together`: what a thread gets at
-        once; half of the window of all threads, so that they do not wait for more."""
+        read. `threads`: 0 reads when the value is asked for, on the same thread."""
         self._read = read
         self._read_ahead = read_ahead
-        self._together = together
-        self._window = 2 * together * threads
+        self._threads = threads
+        self._window = 2 * _TOGETHER * threads
+        """Turns that are looked ahead: twice what threads get at once, so that none waits for work."""
         self._pool = ThreadPoolExecutor(threads, f"essp-fetch-{name}", set_up_thread) if threads else None
         self._running: dict[A, tuple[Future[list[Any]], int]] = {}
         """Arrival -> the work that has it, and its place in there."""
@@ -49,6 +52,7 @@ class Fetching(Generic[A]):
         """
         if self._pool is None:
             return self._read(arrival)
+        # More is asked for when half of the window is taken, not for each clip: threads then get several at once.
         if arrival not in self._running or len(self._running) <= self._window // 2:
             self._ask(self._pool, list(next_ones(self._window)))
         work, place = self._running.pop(arrival)
@@ -67,7 +71,9 @@ class Fetching(Generic[A]):
         for gone in self._running.keys() - set(near):
             del self._running[gone]
         new = [one for one in near if one not in self._running]
-        for begin in range(0, len(new), self._together):
-            some = new[begin : begin + self._together]
+        # Where few clips are there, each thread gets some: the first of them is waited for.
+        together = max(1, min(_TOGETHER, math.ceil(len(new) / self._threads)))
+        for begin in range(0, len(new), together):
+            some = new[begin : begin + together]
             work = pool.submit(self._read_ahead, some)
             self._running |= {one: (work, place) for place, one in enumerate(some)}

@@ -27,7 +27,7 @@ Guarantees:
   and `take` continues with that clip when its message arrives. The clips behind it are looked up at the same time, and
   all that are gone are reported together: a consumer that was killed misses everything that it had released, and would
   otherwise wait for the decoders once for each clip. Bytes that `read` finds damaged (`BadFrames`) are reported in the
-  same way, and `request_rebuild` reports those that the consumer finds damaged.
+  same way.
 - Bytes that a worker of another release has stored (`OtherRelease`) are asked for as a clip that has not come: during
   an upgrade that may happen to a clip any number of times, and is not held against it.
 - If the next clip has not come for long, the intake asks for it, so that no lost message or report holds a consumer up
@@ -65,9 +65,6 @@ from essp_engine.intake.reorder_buffer import Put, ReorderBuffer
 from essp_engine.intake.reports import LOOK_AHEAD, IntakeReports
 
 _POLL_RECORDS = 256
-_TOGETHER, _TOGETHER_ELSEWHERE = 2, 4
-"""Clips that are handed to a reading thread at once: if it reads them itself, and if another process does that for it.
-"""
 
 Read = Callable[[FrameCache, str, int], Any]
 """From the cache, by key and size in bytes: a stored value, or what the consumer needs of it. May raise `BadFrames`."""
@@ -147,8 +144,8 @@ class IntakeOptions:
         return tuple(range(self.rank, topics.DATA_PARTITIONS, self.world_size))
 
     def owns(self, index: int) -> bool:
-        """Whether this rank takes the clip at `index`."""
-        return rank_of(index, self.world_size) == self.rank
+        """Whether this rank takes the clip at `index`: `rank_of`, without a call for each clip."""
+        return index % topics.DATA_PARTITIONS % self.world_size == self.rank
 
 
 def rank_of(index: int, world_size: int) -> int:
@@ -169,7 +166,7 @@ def largest_share(clips: int, world_size: int) -> int:
     return max(rounds * whole[rank] + counts[rank] for counts in part for rank in whole)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Delivery:
     """One clip of the stream, in its turn."""
 
@@ -182,6 +179,11 @@ class Delivery:
     skipped: str
     """Not empty: there is no clip at this index, and why."""
     record: Record
+
+    def take_value(self) -> Any:
+        """The value, which this no longer holds: it may be megabytes, and a delivery is kept until it is committed."""
+        value, self.value = self.value, b""
+        return value
 
     @property
     def position(self) -> Position:
@@ -197,8 +199,10 @@ class PhaseEnd:
     plan: PhasePlan
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class _Arrival:
+    """A message about a clip. Not frozen, as `Delivery`: one of each is made for each clip, in a third of the time."""
+
     clip: ClipRef
     key: str
     size_bytes: int
@@ -248,9 +252,8 @@ class OrderedIntake:
         self._parse = _parse_clip if topic == topics.CLIPS else _parse_feature
         bus.ensure_topics({topic: topics.partitions(topic)})
         self._subscription = bus.subscribe([topic], options.group, partitions=options.partitions)
-        together = _TOGETHER if options.elsewhere is None else _TOGETHER_ELSEWHERE
         self._fetching = Fetching(
-            self._read, self._read_ahead, options.fetches, together, options.consumer, options.set_up_thread
+            self._read, self._read_ahead, options.fetches, options.consumer, options.set_up_thread
         )
 
     @property
@@ -277,6 +280,7 @@ class OrderedIntake:
             return None
         if (over := self._buffer.end_phase()) is not None:
             return PhaseEnd(over, self._phases[over])
+        # The bus is asked only when the next clip is not there, and then for many records at once.
         taken = self._take_waiting()
         if taken is None:
             self._poll(timeout_s)
@@ -285,15 +289,12 @@ class OrderedIntake:
             self._publish(self._reports.late(self._buffer.next, self._buffer.missing(), self._clock()))
         return taken
 
-    def request_rebuild(self, item: Delivery, reason: str) -> None:
-        """The bytes of the clip that was taken last are damaged: have them made again, and take the clip once more."""
-        self._cache.ack(item.key, self._options.consumer)
-        self._make_again(item.clip, item.record, reason)
-        self._buffer.await_again(Position(item.phase_index, item.clip.index))
-
     def release(self, items: Iterable[Delivery]) -> None:
         """Done with these: free their bytes and report that durably to the master."""
         items = list(items)
+        # In this order. A message that comes again from now on is for a clip that was released, not one in hand. The
+        # bytes are gone before the master counts them as room; if this process dies in between, its clips come again,
+        # are missed, and are made again.
         for item in items:
             self._buffer.release(Position(item.phase_index, item.clip.index))
         clips = [item.clip for item in items if not item.skipped]
@@ -319,7 +320,7 @@ class OrderedIntake:
 
     def close(self) -> None:
         """Leave the group; what is not committed is delivered again."""
-        self._fetching.close()
+        self._fetching.close()  # first: its threads use the other processes, and wait for them
         if self._options.elsewhere is not None:
             self._options.elsewhere.close()
         self._subscription.close()
@@ -337,9 +338,11 @@ class OrderedIntake:
                 return None
             except BadFrames as error:
                 self._cache.ack(arrival.key, self._options.consumer)
-                self._make_again(arrival.clip, arrival.record, f"{arrival.key}: {error}")
+                self._publish([self._reports.lost(arrival.clip, f"{arrival.key}: {error}")])
+                self._done(arrival.record)
                 self._buffer.discard(self._buffer.next)
                 return None
+        # Only now, with the value in hand: after an error, the same clip is the next one.
         position = self._buffer.take()
         return Delivery(position.phase_index, arrival.clip, arrival.key, value, arrival.skipped, arrival.record)
 
@@ -369,6 +372,8 @@ class OrderedIntake:
         New messages will replace the present ones."""
         gone = [one for one in self._upcoming(LOOK_AHEAD) if one is arrival or not self._cache.holds(one.key)]
         awaited = isinstance(miss, OtherRelease)
+        # Reported before the records are committed: if this process dies in between, they come again, and are missed
+        # again. The other way round, nobody would ever ask for these clips.
         self._publish(
             self._reports.lost(
                 one.clip, str(miss) if one is arrival else f"{one.key} is not in the cache", one.fence, awaited
@@ -380,15 +385,13 @@ class OrderedIntake:
             self._done(one.record)
             self._buffer.discard(Position(phase_index, one.clip.index))
 
-    def _make_again(self, clip: ClipRef, record: Record, reason: str) -> None:
-        self._publish([self._reports.lost(clip, reason)])
-        self._done(record)
-
     def _poll(self, timeout_s: float) -> None:
         undecided, self._undecided = self._undecided, []
-        for early in undecided:
+        for early in undecided:  # of which `run_of` may know more by now; those of which it does not are kept again
             self._arrived(early)
         for record in self._subscription.poll(_POLL_RECORDS, timeout_s):
+            # Before anything else: a record that comes again is not a second message, but its latest delivery is the
+            # one to commit.
             in_hand = self._in_hand[record.partition]
             again = record.offset in in_hand
             in_hand[record.offset] = record.delivery
@@ -426,6 +429,7 @@ class OrderedIntake:
                 self._drop(arrival, ack=True)
             return  # of the next run, perhaps: it is delivered again, to the intake of that one
         position = Position(phase_index, arrival.clip.index)
+        # Made by an earlier run. Its bytes stay until those of this run replace them: an ack could free the new ones.
         if 0 < arrival.fence < self._options.since and (arrival.skipped or position >= self._buffer.next):
             return self._drop(arrival, ack=False)
         version = (arrival.fence, arrival.clip.attempt, bool(arrival.skipped))
@@ -435,6 +439,7 @@ class OrderedIntake:
                 self._drop(arrival, ack=True, trained=not arrival.skipped)
             case Put.HELD:
                 self._drop(arrival, ack=True)
+            # Of two messages for one clip, one goes. With the same key, the bytes are those of the one that stays.
             case Put.REPLACED if other is not None:
                 self._drop(other, ack=arrival.key != other.key)
             case Put.DUPLICATE if other is not None:
@@ -460,7 +465,7 @@ class OrderedIntake:
             if ack and arrival.key:
                 self._cache.ack(arrival.key, self._options.consumer)
             self._done(arrival.record)
-            self._dropped.popleft()
+            self._dropped.popleft()  # after all of it: each of these may fail, and can be repeated
 
     def _done(self, record: Record) -> None:
         # In this order: where the bus has gone back and this record is still to come, the bus does not count it as

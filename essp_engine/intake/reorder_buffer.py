@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum, auto
+from itertools import islice
 from typing import Generic, TypeVar
 
 from essp_common.job.position import Position
@@ -50,9 +51,10 @@ class ReorderBuffer(Generic[T]):
         """`sizes`: clips of each phase. `start`: the first position that is wanted. `owns`: the indices to await."""
         self._sizes = sizes
         self._owns = owns
-        self._waiting: dict[Position, tuple[Version, T]] = {}
+        self._waiting: dict[tuple[int, int], tuple[Version, T]] = {}
+        """By position, for which a plain tuple may stand: it is equal, and made faster."""
         self._held: set[Position] = set()
-        self._next = self._owned_from(start)
+        self._next = self._owned_from(*start)
 
     def __len__(self) -> int:
         """How many items wait for their turn."""
@@ -85,28 +87,27 @@ class ReorderBuffer(Generic[T]):
 
     def upcoming(self, count: int) -> Iterator[T]:
         """The items that are there of the next `count` positions of this phase, in order."""
-        position = self._next
-        while count and not self.finished and position.index < self._sizes[position.phase_index]:
-            if (present := self._waiting.get(position)) is not None:
+        if self.finished:
+            return
+        phase_index, first = self._next
+        for index in islice(filter(self._owns, range(first, self._sizes[phase_index])), count):
+            if (present := self._waiting.get((phase_index, index))) is not None:
                 yield present[1]
-            position = self._owned_from(Position(position.phase_index, position.index + 1))
-            count -= 1
 
     def missing(self) -> Iterator[Position]:
         """The position that is awaited, and those of its phase that are missing before the last item that is there."""
-        position = self._next
-        last = max((there for there in self._waiting if there.phase_index == position.phase_index), default=position)
-        while position <= last:
-            if position not in self._waiting:
-                yield position
-            position = self._owned_from(Position(position.phase_index, position.index + 1))
+        phase_index, first = self._next
+        last = max((index for phase, index in self._waiting if phase == phase_index), default=first)
+        for index in filter(self._owns, range(first, last + 1)):
+            if (phase_index, index) not in self._waiting:
+                yield Position(phase_index, index)
 
     def take(self) -> Position:
         """Take the item that `peek` returned, and await the next one; its position, which is held until `release`."""
         taken = self._next
         del self._waiting[taken]
         self._held.add(taken)
-        self._next = self._owned_from(Position(taken.phase_index, taken.index + 1))
+        self._next = self._owned_from(taken.phase_index, taken.index + 1)
         return taken
 
     def discard(self, position: Position) -> None:
@@ -118,20 +119,14 @@ class ReorderBuffer(Generic[T]):
         phase_index, index = self._next
         if self.finished or index < self._sizes[phase_index]:
             return None
-        self._next = self._owned_from(Position(phase_index + 1, 0))
+        self._next = self._owned_from(phase_index + 1, 0)
         return phase_index
 
     def release(self, position: Position) -> None:
         """What was taken at this position is no longer held. Thread-safe."""
         self._held.discard(position)
 
-    def await_again(self, position: Position) -> None:
-        """What was taken last, at this position, is no good: await another item for it."""
-        self._held.discard(position)
-        self._next = position
-
-    def _owned_from(self, position: Position) -> Position:
-        index = position.index
+    def _owned_from(self, phase_index: int, index: int) -> Position:
         while not self._owns(index):
             index += 1
-        return Position(position.phase_index, index)
+        return Position(phase_index, index)

@@ -19,7 +19,7 @@ from essp_common.job.clip_spec import ClipSpec, StreamSpec
 from essp_common.quantities import counted
 from essp_common.runtime.process import cpu_count
 from essp_engine.features.sampling import evenly_spaced, wanted_frames
-from essp_engine.intake.ordered import Read, whole
+from essp_engine.intake.ordered import Read
 from essp_engine.video import codec
 from essp_engine.video.colour import Colour
 
@@ -59,18 +59,19 @@ class Decoding:
 
 
 def in_flight(clip: ClipSpec, stream: StreamSpec, cache_url: str, fetches: int) -> tuple[int, Read]:
-    """How many clips of a stream are fetched at once, and how each is read. `fetches`: as set; 0: as many as help."""
+    """How many threads fetch clips of a stream, and how each is read. `fetches`: as set; 0: as many as help."""
     wanted = wanted_frames(clip, stream)
     stored = stream.codec if wanted is None else clip.codec
     if cache_url.startswith(("memory:", "shm:")) and stored.name == "raw":
-        return 0, whole  # there is nothing to wait for, and nothing to decode
+        # There is nothing to wait for, and nothing to decode; and all of a value is there without a copy, unlike parts.
+        return fetches, _Reading(Decoding(wanted), clip.frames, ())
     return fetches or min(_MOST_FETCHES, cpu_count()), reading(clip, wanted)
 
 
 def reading(clip: ClipSpec, wanted: int | None) -> Read:
     """How to read and decode clips of which `wanted` evenly spaced frames are needed (None: features, all of them)."""
     in_parts = wanted is not None and wanted < clip.frames and clip.codec.name == "raw"
-    frames = evenly_spaced(clip.frames, wanted) if wanted is not None and in_parts else []
+    frames = evenly_spaced(clip.frames, wanted) if wanted is not None and in_parts else ()
     return _Reading(Decoding(wanted), clip.frames, frames)
 
 

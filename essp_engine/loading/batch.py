@@ -61,7 +61,20 @@ class Seen:
 
 
 View = Callable[[ClipRef, Decoded], Seen]
-"""What the model sees of a clip. Has to be thread-safe."""
+"""What the model sees of a clip. It runs on whatever thread has decoded the clip, so it has to be thread-safe."""
+
+Transform = Callable[[ClipRef, Seen], Seen]
+"""Code of the user's that changes what the model sees. It runs on one thread, on clips in their order."""
+
+
+def as_stored(clip: ClipRef, decoded: Decoded) -> Seen:
+    """All of a clip, in the colours of its video: the device makes pictures of them."""
+    return Seen(*decoded)
+
+
+def as_pictures(clip: ClipRef, decoded: Decoded) -> Seen:
+    """All of a clip."""
+    return Seen(pictures(*decoded))
 
 
 def on_host(view: Callable[[ClipRef, Frames], Frames]) -> View:

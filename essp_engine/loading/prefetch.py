@@ -1,56 +1,34 @@
-"""Clips for the model, ready before it asks: taken in order, decoded, seen, collected into batches.
+"""Batches for the model, ready before it asks: clips taken in order and collected.
 
-    intake ──take──▶ decode ──▶ view (pool of loaders) ──▶ queue ──next──▶ batches
+    intake ──take──▶ (a loop's transform) ──▶ the batch that is being collected ──▶ queue ──next──▶ the device feed
 
-A view crops, resizes and mirrors a clip, or says what the device is to cut of it.
+The intake gives clips as the model sees them: whoever reads a clip from the cache, one of its threads that fetch or
+else the thread here that takes, decodes it and makes the view (`IntakeOptions.prepare`). A loop's transform is the
+user's code. It need not be safe in several threads, so the one thread here runs it, on clips in their order.
 
 A batch holds the next `size` indices of a phase, counted from where it starts, and the last one of the phase has the
 rest. A skipped index makes its batch smaller. So the contents of a batch depend on the job alone, and a training that
 stops between two batches resumes with the same batches; so does a loop, which may then have another size of batches. A
 rank gets its share of each batch, which may be empty.
 
-Clips are decoded by the threads that fetch them (`essp_engine/intake/wanted.py`), or else by the one that takes them.
-If these threads make the view, too (`IntakeOptions.prepare`), loaders have nothing to do.
-
-At most `ahead` clips are held beyond the batch being collected. Damaged bytes in the cache count as lost: the clip is
-rebuilt. An error of the thread is raised by `next`.
+At most `batches_ahead` batches are held, one of which may be incomplete. An error of the thread is raised by `next`,
+after the batches that were complete before it.
 """
 
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures import TimeoutError as FutureTimeoutError
-from dataclasses import dataclass, replace
-from typing import TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
-from essp_common.errors import BadFrames
 from essp_common.job.position import Position
 from essp_common.pb.v1.messages_pb2 import PhasePlan
 from essp_common.runtime.retry import retry_transient
 from essp_engine.intake.ordered import Delivery, OrderedIntake, PhaseEnd
-from essp_engine.intake.wanted import Decoded, Decoding
-from essp_engine.loading.batch import Batch, Seen, View
-
-T = TypeVar("T")
+from essp_engine.loading.batch import Batch, Seen, Transform
 
 _TAKE_S = 0.1
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Prepared:
-    item: Delivery
-    seen: Future[Seen] | None
-    """None: skipped."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Ready:
-    item: Delivery
-    seen: Seen | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,43 +37,37 @@ class PrefetchOptions:
 
     batch_size: int
     """Clips of a batch, over all ranks."""
-    ahead: int
-    """Clips that this rank holds ahead."""
-    loaders: int
-    """Threads that make views; 0: the thread that takes clips does, since there is nearly nothing to do."""
-    wanted_frames: int | None
-    """How many evenly spaced frames of each clip to decode (None: all)."""
+    batches_ahead: int
+    """Batches that this rank holds ahead."""
     name: str
-    set_up_loader: Callable[[], None] | None = None
-    """Called once in each loader, before its first clip."""
+    set_up_thread: Callable[[], object] | None = None
+    """Called once on the thread that takes clips: it makes views where no thread fetches."""
+    transform: Transform | None = None
+
+
+class _Closing(Exception):
+    """The thread is to end."""
 
 
 class Prefetch:
     """Prepares the batches of a training. `next` is used from one thread; the rest is thread-safe."""
 
     def __init__(
-        self,
-        intake: OrderedIntake,
-        phases: Sequence[PhasePlan],
-        start: Position,
-        view: View,
-        options: PrefetchOptions,
+        self, intake: OrderedIntake, phases: Sequence[PhasePlan], start: Position, options: PrefetchOptions
     ) -> None:
-        """Start preparing at `start`. Takes over `intake` and closes it; others may call only its `commit`."""
+        """Start preparing at `start`. `intake` gives `Seen` clips. Takes it over and closes it; others may call only
+        its `release` and `commit`."""
         self._intake = intake
         self._phases = phases
-        self._view = view
+        self._start = start
         self._options = options
-        self._decoded = Decoding(options.wanted_frames)
-        self._queue: deque[_Prepared | PhaseEnd] = deque()
+        self._queue: deque[Batch | PhaseEnd] = deque()
         self._changed = threading.Condition()
+        """Of the queue, the failure and the closing."""
         self._closing = threading.Event()
         self._failure: BaseException | None = None
-        self._phase_index, self._begin = start
-        self._partial: list[_Ready] = []
-        self._pool: ThreadPoolExecutor | None = None
-        if options.loaders:
-            self._pool = ThreadPoolExecutor(options.loaders, f"essp-load-{options.name}", options.set_up_loader)
+        self._collected: list[tuple[Delivery, Seen | None]] = []
+        """Of the next batch, with what the model sees; None: skipped."""
         self._thread = threading.Thread(target=self._run, name=f"essp-intake-{options.name}", daemon=True)
         try:
             self._thread.start()
@@ -105,30 +77,20 @@ class Prefetch:
 
     @property
     def queued(self) -> int:
-        """Clips prepared or being prepared."""
-        return len(self._queue)
+        """Clips that are ready."""
+        with self._changed:
+            return len(self._collected) + sum(len(one.items) for one in self._queue if isinstance(one, Batch))
 
     def next(self, timeout_s: float) -> Batch | PhaseEnd | None:
         """The next batch, or the end of a phase after its last batch; None if it is not ready within `timeout_s`."""
-        deadline = time.monotonic() + timeout_s
-        plan = self._phases[self._phase_index]
-        stop = min(plan.clips, self._begin + self._options.batch_size)
-        share = sum(1 for index in range(self._begin, stop) if self._intake.owns(index))
-        while len(self._partial) < share:
-            prepared = self._pop(deadline)
-            if prepared is None:
-                return None
-            if isinstance(prepared, PhaseEnd):
-                raise RuntimeError(f"phase {self._phase_index} ended before its clip {stop - 1}")
-            self._partial.append(prepared)
-        if self._begin >= plan.clips:
-            end = self._pop(deadline)
-            if isinstance(end, _Ready):
-                raise RuntimeError(f"phase {self._phase_index} has more than its {plan.clips} clips")
-            if end is not None:
-                self._phase_index, self._begin = self._phase_index + 1, 0
-            return end
-        return self._cut(plan, stop)
+        with self._changed:
+            self._changed.wait_for(lambda: self._queue or self._failure, timeout_s)
+            if self._queue:
+                self._changed.notify_all()  # there is room
+                return self._queue.popleft()
+            if self._failure is not None:
+                raise self._failure
+        return None
 
     def finish(self, items: Sequence[Delivery]) -> None:
         """Free the bytes of these clips, and report them as done; they need no redelivery either."""
@@ -140,84 +102,77 @@ class Prefetch:
         with self._changed:
             self._changed.notify_all()
         self._thread.join()
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
         self._intake.close()
         self._queue.clear()  # the frames may be memory that is shared with a decoder
-        self._partial.clear()
-
-    def _cut(self, plan: PhasePlan, stop: int) -> Batch:
-        items = tuple(ready.item for ready in self._partial)
-        seen = [ready.seen for ready in self._partial if ready.seen is not None]
-        frames = tuple(each.frames for each in seen)
-        colours = tuple(each.colour for each in seen if each.colour is not None)
-        cuts = tuple(each.cuts for each in seen if each.cuts)
-        begin, self._begin, self._partial = self._begin, stop, []
-        return Batch(self._phase_index, plan, begin, stop, items, frames, colours, cuts)
-
-    def _pop(self, deadline: float) -> _Ready | PhaseEnd | None:
-        """The head of the queue once it is ready."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._queue or self._failure, max(0.0, deadline - time.monotonic()))
-            if not self._queue:
-                if self._failure is not None:
-                    raise self._failure
-                return None
-            head = self._queue[0]
-        ready: _Ready | PhaseEnd
-        if isinstance(head, PhaseEnd):
-            ready = head
-        elif head.seen is None:
-            ready = _Ready(head.item, None)
-        else:
-            try:
-                ready = _Ready(head.item, head.seen.result(max(0.0, deadline - time.monotonic())))
-            except FutureTimeoutError:
-                return None
-        with self._changed:
-            self._queue.popleft()
-            self._changed.notify_all()
-        return ready
+        self._collected.clear()
 
     def _run(self) -> None:
         try:
-            while not self._closing.is_set():
-                with self._changed:
-                    self._changed.wait_for(lambda: self._closing.is_set() or len(self._queue) < self._options.ahead)
-                prepared = self._take()
-                if prepared is not None:
-                    with self._changed:
-                        self._queue.append(prepared)
-                        self._changed.notify_all()
+            if self._options.set_up_thread is not None:
+                self._options.set_up_thread()
+            for ready in self._in_order():
+                self._offer(ready)
+            while True:
+                self._take()  # what still arrives is of no use, and has to be acked
+        except _Closing:
+            pass
         except BaseException as error:  # noqa: BLE001  raised again by `next`
             with self._changed:
                 self._failure = error
                 self._changed.notify_all()
 
-    def _take(self) -> _Prepared | PhaseEnd | None:
-        item = self._retry(lambda: self._intake.take(_TAKE_S))
-        if item is None or isinstance(item, PhaseEnd):
-            return item
+    def _in_order(self) -> Iterator[Batch | PhaseEnd]:
+        """All batches from the start on, each phase followed by its end."""
+        first, start = self._start
+        for phase_index, plan in enumerate(self._phases[first:], first):
+            for begin in range(start, plan.clips, self._options.batch_size):
+                yield self._batch(phase_index, begin, min(plan.clips, begin + self._options.batch_size))
+            while (end := self._take()) is None:
+                pass
+            if not isinstance(end, PhaseEnd):
+                raise RuntimeError(f"phase {phase_index} has more than its {plan.clips} clips")
+            yield end
+            start = 0
+
+    def _batch(self, phase_index: int, begin: int, stop: int) -> Batch:
+        """This rank's share of the clips from `begin` to before `stop`."""
+        share = sum(map(self._intake.owns, range(begin, stop)))
+        while len(self._collected) < share:
+            item = self._take()
+            if isinstance(item, PhaseEnd):
+                raise RuntimeError(f"phase {phase_index} ended before its clip {stop - 1}")
+            if item is not None:
+                self._collected.append(self._seen(item))
+        items = tuple(item for item, _ in self._collected)
+        seen = [one for _, one in self._collected if one is not None]
+        frames = tuple(one.frames for one in seen)
+        colours = tuple(one.colour for one in seen if one.colour is not None)
+        cuts = tuple(one.cuts for one in seen if one.cuts)
+        return Batch(phase_index, self._phases[phase_index], begin, stop, items, frames, colours, cuts)
+
+    def _seen(self, item: Delivery) -> tuple[Delivery, Seen | None]:
         if item.skipped:
-            return _Prepared(item, None)
-        light = replace(item, value=b"")  # the decoded view keeps the bytes alive as long as it needs them
-        if isinstance(item.value, Seen):
-            return _Prepared(light, _done(item.value))
-        try:
-            decoded = item.value if isinstance(item.value, Decoded) else self._decoded(item.value)
-        except BadFrames as error:
-            reason = f"{item.key}: {error}"
-            self._retry(lambda: self._intake.request_rebuild(item, reason))
-            return None
-        if self._pool is None:
-            return _Prepared(light, _done(self._view(item.clip, decoded)))
-        return _Prepared(light, self._pool.submit(self._view, item.clip, decoded))
+            return item, None
+        seen: Seen = item.take_value()  # the frames keep the bytes alive for as long as they need them
+        if self._options.transform is not None:
+            seen = self._options.transform(item.clip, seen)
+        return item, seen
 
-    def _retry(self, call: Callable[[], T]) -> T:
-        return retry_transient(call, self._closing.is_set, self._closing.wait)
+    def _offer(self, ready: Batch | PhaseEnd) -> None:
+        """Put it into the queue, and wait until there is room to collect the next one."""
+        with self._changed:
+            self._collected = []
+            self._queue.append(ready)
+            self._changed.notify_all()
+            self._changed.wait_for(
+                lambda: (
+                    self._closing.is_set()
+                    or sum(isinstance(one, Batch) for one in self._queue) < self._options.batches_ahead
+                )
+            )
 
-
-def _done(seen: Seen) -> Future[Seen]:
-    ready: Future[Seen] = Future()
-    ready.set_result(seen)
-    return ready
+    def _take(self) -> Delivery | PhaseEnd | None:
+        """The next clip or end of a phase; None: not yet. Raises `_Closing`."""
+        if self._closing.is_set():
+            raise _Closing
+        return retry_transient(lambda: self._intake.take(_TAKE_S), self._closing.is_set, self._closing.wait)

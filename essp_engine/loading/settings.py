@@ -18,14 +18,12 @@ class LoadingSettings(Settings):
     """Batches prepared ahead of the model; each keeps its views, or whole frames of a device that cuts, in host
     memory."""
     fetches: int = Field(0, ge=0, le=64)
-    """Threads that fetch clips from the cache, decode them and make views (0: one a CPU, at most 8). Uncompressed clips
-    of a cache in memory need none."""
+    """Threads that fetch clips from the cache, decode them and make views (0: one a CPU, at most 8; but none for
+    uncompressed clips of a cache in memory, where the thread that takes clips does it)."""
     fetch_processes: int = Field(0, ge=0, le=64)
     """Processes that do this in place of those threads, as many as there are cores to spare: for a GPU that takes
     more than some 2,000 clips a second, where threads keep each other waiting. Each takes 270 MB. They need a cache of
     Redis, or in shared memory. 0: threads."""
-    loaders: int = Field(1, ge=1)
-    """Threads that make views of clips which no thread had to fetch."""
     views: ViewPlace = "auto"
     """Who makes views: crops, resizes and mirrors clips. `host`: the threads above. `device`: where the model is, out
     of whole frames. `auto`: a GPU does if it can, which it cannot with `rand_augment` or frames of different sizes; for

@@ -20,7 +20,6 @@ from essp_common.artifacts.fused_model import open_model
 from essp_common.artifacts.partial_scores import PartialScores
 from essp_common.artifacts.predictions import write_predictions
 from essp_common.artifacts.segments import write_segments
-from essp_common.cache.port import FrameCache
 from essp_common.job.position import Position
 from essp_common.job.spec import stored_spec
 from essp_common.messages.control import run_of
@@ -32,12 +31,11 @@ from essp_common.runtime.failpoints import failpoint
 from essp_common.runtime.retry import Outage
 from essp_common.wiring import Adapters
 from essp_engine.aggregation.fused import fusion_of
-from essp_engine.features.sampling import wanted_frames
 from essp_engine.intake.ordered import IntakeOptions, OrderedIntake
-from essp_engine.intake.wanted import Decoded, Decoding, in_flight
+from essp_engine.intake.wanted import in_flight
 from essp_predictor.answers import FusedAnswers
 from essp_predictor.config import PredictorSettings
-from essp_predictor.scoring import Frames, StreamScorer, View, device_of
+from essp_predictor.scoring import StreamScorer, device_of
 from essp_predictor.stream import StreamOptions, StreamPhase
 
 log = logging.getLogger(__name__)
@@ -118,12 +116,6 @@ class PredictionJob:
     def _intake(self, stream: str, scorer: StreamScorer, start: int) -> OrderedIntake:
         settings, described = self._settings, self._spec.streams[stream]
         fetches, read = in_flight(self._spec.clip, described, settings.cache, settings.fetches)
-        decode = Decoding(wanted_frames(self._spec.clip, described))
-
-        def views(cache: FrameCache, key: str, size_bytes: int) -> dict[View, Frames]:
-            value = read(cache, key, size_bytes)
-            return scorer.views(value if isinstance(value, Decoded) else decode(value))
-
         options = IntakeOptions(
             job=self._command.job,
             consumer=ids.predictor_consumer(stream),
@@ -134,7 +126,8 @@ class PredictionJob:
             since=run_of(self._command),
             run_of=self._run_of,
             fetches=fetches,
-            read=views,
+            read=read,
+            prepare=lambda _, decoded: scorer.views(decoded),
         )
         phases = self._command.snapshot.phases
         return OrderedIntake(self._adapters.bus, self._adapters.cache, options, phases, Position(0, start))

@@ -15,7 +15,6 @@ failure: the job continues with the other one.
 from __future__ import annotations
 
 import logging
-import math
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -38,7 +37,6 @@ from essp_common.runtime.process import cpu_count
 from essp_common.runtime.retry import retry_transient
 from essp_common.validation import suggested
 from essp_common.wiring import Adapters
-from essp_engine.features.sampling import wanted_frames
 from essp_engine.intake.fetch_processes import FetchProcesses
 from essp_engine.intake.ordered import IntakeOptions, OrderedIntake
 from essp_engine.intake.wanted import in_flight
@@ -299,7 +297,7 @@ class Trainer:
         policy = SavePolicy(settings.save_retry_s, settings.final_save_timeout_s)
         with (
             closing(
-                DeviceFeed(self._prefetch(assignment, intake, start, view), device, assignment.trainer, device_views)
+                DeviceFeed(self._prefetch(assignment, intake, start), device, assignment.trainer, device_views)
             ) as device_feed,
             closing(Releases(intake, self._leaving, assignment.trainer)) as releases,
             closing(
@@ -412,24 +410,20 @@ class Trainer:
             world_size=self._ranks.world_size,
             fetches=fetches,
             read=read,
-            prepare=view if fetches else None,
+            prepare=view,
             set_up_thread=partial(torch.set_num_threads, 1),
             elsewhere=FetchProcesses.of(processes, settings.cache, settings.tenant, read, view),
             fits=assignment.fits,
         )
 
-    def _prefetch(self, assignment: Assignment, intake: OrderedIntake, start: Position, view: View) -> Prefetch:
-        settings = self._config.settings
-        batch_size = assignment.training.batch_size
+    def _prefetch(self, assignment: Assignment, intake: OrderedIntake, start: Position) -> Prefetch:
         options = PrefetchOptions(
-            batch_size=batch_size,
-            ahead=settings.prefetch_batches * math.ceil(batch_size / self._ranks.world_size),
-            loaders=settings.loaders,
-            wanted_frames=wanted_frames(assignment.spec.clip, assignment.stream),
+            batch_size=assignment.training.batch_size,
+            batches_ahead=self._config.settings.prefetch_batches,
             name=assignment.trainer,
-            set_up_loader=partial(torch.set_num_threads, 1),
+            set_up_thread=partial(torch.set_num_threads, 1),
         )
-        return Prefetch(intake, assignment.phases, start, view, options)
+        return Prefetch(intake, assignment.phases, start, options)
 
 
 def build(config: TrainerConfig, adapters: Adapters, control: ControlFeed, ranks: Ranks | None = None) -> Trainer:

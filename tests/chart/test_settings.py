@@ -230,7 +230,7 @@ def test_every_setting_is_explained() -> None:
         ({"pools": {"decoder": {"settings": {"prefetch_batches": 4}}}}, "prefetch_batches"),
         ({"pools": {"decoder": {"settings": {"decoder_processes": -1}}}}, "decoder_processes"),
         ({"settings": {"bus": "kafka://elsewhere:9092"}}, "bus"),
-        ({"extraPools": {"x": {"service": "extractor", "settings": {"loaders": 1}}}}, "loaders"),
+        ({"extraPools": {"x": {"service": "extractor", "settings": {"fetches": 1}}}}, "fetches"),
         ({"pools": {"decoder": {"env": [{"name": "ESSP_BUS", "value": "x"}]}}}, "env/0/name"),
     ],
 )

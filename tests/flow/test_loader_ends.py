@@ -240,7 +240,7 @@ def test_a_loop_of_a_forked_process_leaves_no_folder(catalog: Path, tmp_path: Pa
 
 THREADS = (
     "essp-control essp-deadletter essp-embedded master essp-conditions essp-cache-watch essp-heart workers decoder "
-    "decoder-lane-0 essp-loop-consumer.loop essp-intake-loop essp-device-feed-loop essp-load-loop_0"
+    "decoder-lane-0 essp-loop-consumer.loop essp-intake-loop essp-device-feed-loop"
 )
 """Those of a loop and its job, in the order in which they begin."""
 
@@ -308,7 +308,6 @@ def test_an_iteration_that_ends_in_a_thread_of_the_loader_leaves_nothing(
     catalog: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As where the garbage collector finds it there: that thread would have to wait for itself."""
-    monkeypatch.setenv("ESSP_LOADERS", "1")
     held: list[Iterator[essp.Batch]] = []
     go_on, dropped = Event(), Event()
     numbers = count()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from essp.capacity.cpu import TICK_S
+from essp.capacity.cpu import TICK_S, part_of
 from essp.capacity.measuring import _costs, _Figures, per_clip
 
 
@@ -21,3 +21,19 @@ def test_the_start_of_a_job_is_no_cost_of_its_clips_and_is_named_where_it_cannot
         {"decoder": 0.5, "master": 0.25, "trainer.a": 0.02},
         {"decoder", "master"},
     )
+
+
+@pytest.mark.parametrize(
+    ("thread", "part"),
+    [
+        ("essp-fetch-trainer.rgb_0", "feed.rgb"),
+        ("essp-intake-rgb", "feed.rgb"),
+        ("essp-device-feed-rgb", "feed.rgb"),
+        ("essp-release-rgb", "feed.rgb"),
+        ("decoder-lane-0", "decoder"),
+        ("trainer.rgb", "trainer.rgb"),
+        ("essp-history", "master"),
+    ],
+)
+def test_threads_count_to_the_part_they_work_for(thread: str, part: str) -> None:
+    assert part_of(thread) == part

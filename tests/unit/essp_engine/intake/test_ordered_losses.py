@@ -118,20 +118,6 @@ def test_bytes_that_are_found_damaged_when_read_are_made_again(bench: OrderedBen
         assert places(take_all(intake)) == [(0, 1), (0, 2), (0, "end")]
 
 
-def test_damaged_bytes_are_made_again_and_taken_again(bench: OrderedBench) -> None:
-    phases = [plan(TRAIN, 0, 2)]
-    for index in range(2):
-        bench.feature(phases[0], index)
-    with bench.intake(phases) as intake:
-        damaged = intake.take(0)
-        assert isinstance(damaged, Delivery)
-        intake.request_rebuild(damaged, "checksum")
-        assert [(p.failed.kind, p.failed.reason) for p in bench.progress()] == [(LOST, "checksum")]
-        assert take_all(intake) == []
-        bench.feature(phases[0], 0)
-        assert places(take_all(intake)) == [(0, 0), (0, 1), (0, "end")]
-
-
 def test_released_but_not_committed_is_delivered_again_and_found_missing(bench: OrderedBench) -> None:
     """What a consumer that dies before its checkpoint relies on. It waits for all of them together, not one by one."""
     phases = [plan(TRAIN, 0, 9)]

@@ -119,16 +119,6 @@ def test_an_item_that_is_discarded_is_awaited_again() -> None:
     assert drained(buffer) == ["made again"]
 
 
-def test_an_item_that_was_taken_can_be_awaited_again() -> None:
-    buffer = buffer_of(2)
-    buffer.put(START, (0, 0), "damaged")
-    buffer.put(Position(0, 1), (0, 0), "b")
-    buffer.await_again(buffer.take())
-    assert buffer.peek() is None
-    assert buffer.put(START, (0, 0), "made again") == (Put.STORED, None)
-    assert drained(buffer) == ["made again", "b", "end 0"]
-
-
 def test_taking_what_has_not_arrived_is_an_error() -> None:
     with pytest.raises(KeyError):
         buffer_of(1).take()

@@ -10,10 +10,10 @@ import pytest
 from essp_common.cache.memory import MemoryCache
 from essp_common.cache.port import Buffer, Part
 from essp_common.errors import BadFrames, CacheMiss, ConfigError
-from essp_common.job.clip_spec import ClipSpec
+from essp_common.job.clip_spec import ClipSpec, StreamSpec
 from essp_common.pb.v1.messages_pb2 import FrameCodec
 from essp_engine.features.sampling import evenly_spaced
-from essp_engine.intake.wanted import reading
+from essp_engine.intake.wanted import in_flight, reading
 from essp_engine.video import codec
 from essp_engine.video.colour import Colour
 
@@ -62,3 +62,16 @@ def test_what_is_no_clip_of_the_job_is_told_in_the_words_of_who_decodes() -> Non
     cache.put("k", short, ["c"], 60)
     with pytest.raises(ConfigError, match=r"have 2 frame.*needs 3; raise clip\.frames"):
         reading(ClipSpec(frames=2), 3)(cache, "k", len(short))
+
+
+def test_raw_clips_of_a_cache_in_memory_are_read_without_a_thread_or_a_copy() -> None:
+    clip = ClipSpec.model_validate({"frames": 11, "codec": {"name": "raw"}})
+    stream = StreamSpec.model_validate({"feature": "rgb", "params": {"frames": 3}})
+    value = codec.encode(np.zeros(SHAPES["rgb"], np.uint8), FrameCodec(name="raw"))
+    cache = MemoryCache()
+    cache.put("k", value, ["c"], 60)
+    threads, read = in_flight(clip, stream, "memory://", 0)
+    assert threads == 0
+    assert np.shares_memory(read(cache, "k", len(value)).frames, np.frombuffer(cache.get("k"), np.uint8))
+    assert in_flight(clip, stream, "memory://", 3)[0] == 3, "threads that somebody wants make views"
+    assert in_flight(clip, stream, "redis://here", 0)[0] > 0

@@ -27,10 +27,10 @@ from essp_engine.intake.fetch_processes import FetchProcesses
 from essp_engine.intake.ordered import Delivery, IntakeOptions, OrderedIntake, PhaseEnd
 from essp_engine.intake.wanted import reading
 from essp_engine.learning.augment import training_view
-from essp_engine.loading.batch import Batch, on_host
+from essp_engine.loading.batch import Batch, Seen, Transform, on_host
 from essp_engine.loading.prefetch import Prefetch, PrefetchOptions
 from essp_engine.video import codec
-from tests.harness.waiting import LONGEST_S
+from tests.harness.waiting import LONGEST_S, until
 from tests.lanes import often
 
 CONSUMER = "trainer.t"
@@ -45,7 +45,7 @@ THREADS: set[str] = set()
 
 
 def view(clip: ClipRef, frames: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    THREADS.add(threading.current_thread().name.rpartition("_")[0])
+    THREADS.add(threading.current_thread().name.partition("_")[0])
     return training_view(frames, AUGMENT, layout_of("rgb"), 3, clip.epoch, clip.index)
 
 
@@ -65,20 +65,20 @@ def publish(bus: MemoryBus, cache: FrameCache) -> None:
 
 
 def batches(
-    fused: bool, cache_url: str = "memory://", elsewhere: FetchProcesses | None = None
+    fetches: int, cache_url: str = "memory://", elsewhere: FetchProcesses | None = None
 ) -> tuple[list[NDArray[np.uint8]], list[int], set[str]]:
     """What comes out: frames, indices, and the threads that made the view."""
     bus, cache = MemoryBus(), open_cache(cache_url)
     publish(bus, cache)
     THREADS.clear()
-    taking: dict[str, Any] = {"fetches": 2, "prepare": on_host(view)} if fused else {}
-    options = IntakeOptions("job", CONSUMER, "t", "rgb", read=READ, elsewhere=elsewhere, **taking)
+    options = IntakeOptions(
+        "job", CONSUMER, "t", "rgb", fetches=fetches, read=READ, prepare=on_host(view), elsewhere=elsewhere
+    )
     phases, start = [PhasePlan(purpose=TRAIN, clips=CLIPS)], Position(0, 0)
-    prepared = PrefetchOptions(batch_size=BATCH, ahead=BATCH, loaders=1, wanted_frames=2, name="t")
     intake = OrderedIntake(bus, cache, options, phases, start)
     found: list[NDArray[np.uint8]] = []
     indices: list[int] = []
-    with closing(Prefetch(intake, phases, start, on_host(view), prepared)) as prefetch:
+    with closing(Prefetch(intake, phases, start, PrefetchOptions(BATCH, 1, "t"))) as prefetch:
         while not isinstance(batch := prefetch.next(10.0), PhaseEnd):
             assert batch is not None
             found += batch.frames
@@ -92,11 +92,11 @@ def batches(
 
 
 def test_views_made_where_clips_are_fetched_are_the_same() -> None:
-    plain, plain_indices, loaders = batches(fused=False)
-    fused, fused_indices, fetchers = batches(fused=True)
-    assert plain_indices == fused_indices == [index for index in range(CLIPS) if index != SKIPPED]
-    assert all(np.array_equal(a, b) for a, b in zip(plain, fused, strict=True))
-    assert loaders == {"essp-load-t"}
+    plain, plain_indices, takers = batches(fetches=0)
+    fetched, fetched_indices, fetchers = batches(fetches=2)
+    assert plain_indices == fetched_indices == [index for index in range(CLIPS) if index != SKIPPED]
+    assert all(np.array_equal(a, b) for a, b in zip(plain, fetched, strict=True))
+    assert takers == {"essp-intake-t"}, "not the thread that trains"
     assert fetchers == {f"essp-fetch-{CONSUMER}"}
 
 
@@ -106,7 +106,7 @@ def test_views_made_where_clips_are_fetched_are_the_same() -> None:
 def test_views_made_by_other_processes_are_the_same(killed: bool) -> None:
     """And if these are killed, threads make them."""
     url = f"shm://test-prefetch-{os.getpid()}?bytes=16MiB"
-    plain, indices, _ = batches(fused=False)
+    plain, indices, _ = batches(fetches=0)
     elsewhere = FetchProcesses.of(2, url, "", READ, on_host(view))
     assert elsewhere is not None
     elsewhere.start()
@@ -114,7 +114,7 @@ def test_views_made_by_other_processes_are_the_same(killed: bool) -> None:
     if killed:
         os.kill(pids[0], signal.SIGKILL)
         os.kill(pids[1], signal.SIGKILL)
-    found, found_indices, threads = batches(True, url, elsewhere)
+    found, found_indices, threads = batches(2, url, elsewhere)
     assert found_indices == indices
     assert all(np.array_equal(a, b) for a, b in zip(plain, found, strict=True))
     assert threads == ({f"essp-fetch-{CONSUMER}"} if killed else set())
@@ -126,11 +126,11 @@ def test_batches_are_full_wherever_they_start(start: int) -> None:
     """But for the last one."""
     bus, cache = MemoryBus(), open_cache("memory://")
     publish(bus, cache)
-    options = IntakeOptions("job", CONSUMER, "t", "rgb", read=READ)
+    options = IntakeOptions("job", CONSUMER, "t", "rgb", read=READ, prepare=on_host(view))
     phases, at = [PhasePlan(purpose=TRAIN, clips=CLIPS)], Position(0, start)
-    prepared = PrefetchOptions(batch_size=BATCH, ahead=BATCH, loaders=1, wanted_frames=2, name="t")
     sizes = []
-    with closing(Prefetch(OrderedIntake(bus, cache, options, phases, at), phases, at, on_host(view), prepared)) as made:
+    intake = OrderedIntake(bus, cache, options, phases, at)
+    with closing(Prefetch(intake, phases, at, PrefetchOptions(BATCH, 1, "t"))) as made:
         while not isinstance(batch := made.next(10.0), PhaseEnd):
             assert batch is not None
             sizes.append(len(batch.items))
@@ -143,42 +143,45 @@ def test_batches_are_full_wherever_they_start(start: int) -> None:
 class Scripted:
     """An intake that gives what it is told to, or raises it; then nothing more."""
 
-    def __init__(self, *answers: Delivery | Exception) -> None:
+    def __init__(self, *answers: Delivery | PhaseEnd | Exception, rank: int = 0, world_size: int = 1) -> None:
         self._answers = list(answers)
-        self.rebuilt: list[str] = []
+        self._rank, self._world_size = rank, world_size
+        self.taken = 0
         self.closed = False
 
-    def owns(self, _: int) -> bool:
-        return True
+    def owns(self, index: int) -> bool:
+        return index % self._world_size == self._rank
 
-    def take(self, _: float) -> Delivery | None:
+    def take(self, _: float) -> Delivery | PhaseEnd | None:
         answer = self._answers.pop(0) if self._answers else None
         if isinstance(answer, Exception):
             raise answer
+        self.taken += answer is not None
         return answer
-
-    def request_rebuild(self, item: Delivery, reason: str) -> None:
-        self.rebuilt.append(f"{item.clip.index}: {reason}")
 
     def close(self) -> None:
         self.closed = True
 
 
-def prefetch_of(intake: Scripted) -> Prefetch:
-    options = PrefetchOptions(batch_size=2, ahead=2, loaders=0, wanted_frames=2, name="t")
-    return Prefetch(cast(Any, intake), [PhasePlan(purpose=TRAIN, clips=2)], Position(0, 0), on_host(view), options)
+def prefetch_of(intake: Scripted, clips: int = 2, transform: Transform | None = None) -> Prefetch:
+    options = PrefetchOptions(batch_size=2, batches_ahead=2, name="t", transform=transform)
+    return Prefetch(cast(Any, intake), [PhasePlan(purpose=TRAIN, clips=clips)], Position(0, 0), options)
 
 
-def delivery(index: int, value: bytes = b"") -> Delivery:
-    """A clip that was skipped, unless it has bytes."""
+def delivery(index: int, seen: Seen | None = None) -> Delivery:
+    """A clip that was skipped, unless it has frames."""
     record = Record("clips", 0, index, b"", b"")
-    return Delivery(0, ClipRef(index=index), "key", value, "" if value else "no such video", record)
+    return Delivery(0, ClipRef(index=index), "key", seen, "" if seen else "no such video", record)
 
 
 def test_what_ends_the_thread_that_takes_clips_reaches_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the batches that were ready before."""
     monkeypatch.setattr(retry, "_UNEXPECTED_WAIT_S", 0.0)
-    intake = Scripted(delivery(0), *[ValueError("a defect")] * 3)
-    with closing(prefetch_of(intake)) as prefetch:
+    intake = Scripted(delivery(0), delivery(1), delivery(2), *[ValueError("a defect")] * 3)
+    with closing(prefetch_of(intake, clips=4)) as prefetch:
+        batch = prefetch.next(LONGEST_S)
+        assert isinstance(batch, Batch)
+        assert [item.clip.index for item in batch.items] == [0, 1]
         for _ in range(2):
             with pytest.raises(ValueError, match="a defect"):
                 prefetch.next(LONGEST_S)
@@ -186,10 +189,40 @@ def test_what_ends_the_thread_that_takes_clips_reaches_the_training(monkeypatch:
     assert not [thread for thread in threading.enumerate() if thread.name == "essp-intake-t"]
 
 
-def test_a_clip_whose_bytes_are_damaged_is_made_again() -> None:
-    intake = Scripted(delivery(0, b"damaged"), delivery(0), delivery(1))
-    with closing(prefetch_of(intake)) as prefetch:
+def test_no_more_batches_are_held_than_are_wanted_ahead() -> None:
+    intake = Scripted(*map(delivery, range(10)))
+    with closing(prefetch_of(intake, clips=10)) as prefetch:
+        until(lambda: prefetch.queued == 4)
+        assert intake.taken == 4
+        assert prefetch.next(LONGEST_S) is not None
+        until(lambda: intake.taken == 6)
+        assert prefetch.queued == 4
+
+
+def test_a_rank_without_a_clip_of_a_batch_has_an_empty_one() -> None:
+    """It waits for nothing to arrive."""
+    intake = Scripted(delivery(2), PhaseEnd(0, PhasePlan()), rank=2, world_size=3)
+    with closing(prefetch_of(intake, clips=4)) as prefetch:
+        items = [prefetch.next(LONGEST_S) for _ in range(3)]
+    assert [[item.clip.index for item in batch.items] for batch in items if isinstance(batch, Batch)] == [[], [2]]
+    assert isinstance(items[2], PhaseEnd)
+
+
+def test_a_transform_runs_on_one_thread_on_clips_in_their_order() -> None:
+    """And its error is not taken for one that a second try may mend."""
+    ran: list[tuple[int, str]] = []
+
+    def transform(clip: ClipRef, seen: Seen) -> Seen:
+        ran.append((clip.index, threading.current_thread().name))
+        if clip.index == 3:
+            raise ZeroDivisionError("of the user's")
+        return Seen(seen.frames + 1)
+
+    clips = [delivery(index, Seen(np.full(3, index))) for index in (0, 1, 2, 3)]
+    with closing(prefetch_of(Scripted(delivery(0), *clips[1:]), clips=4, transform=transform)) as prefetch:
         batch = prefetch.next(LONGEST_S)
-    assert isinstance(batch, Batch)
-    assert [item.clip.index for item in batch.items] == [0, 1]
-    assert [reason.partition(": key: ")[0] for reason in intake.rebuilt] == ["0"]
+        assert isinstance(batch, Batch)
+        assert [frames.tolist() for frames in batch.frames] == [[2, 2, 2]]
+        with pytest.raises(ZeroDivisionError, match="of the user's"):
+            prefetch.next(LONGEST_S)
+    assert ran == [(index, "essp-intake-t") for index in (1, 2, 3)]
