@@ -37,7 +37,8 @@ def seed_of(*parts: object) -> int:
 
 def counter_generator(*parts: object) -> np.random.Generator:
     """NumPy's Philox keyed by names and numbers (Salmon et al., SC'11): that of `Philox(key=seed_of(*parts))`."""
-    return np.random.Generator(np.random.Philox(_Key(seed_of(*parts))))
+    key: Any = _Key(seed_of(*parts))  # the types of NumPy know only one kind of seed sequence
+    return np.random.Generator(np.random.Philox(key))
 
 
 class _Key(ISeedSequence):
