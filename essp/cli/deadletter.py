@@ -73,7 +73,7 @@ def show(
     origin: From = "",
     as_json: AsJson = False,
 ) -> None:
-    """Show one dead letter: the whole reason, and the seed that could not be made."""
+    """Show one dead letter: the whole reason, and the seed that could not be processed."""
     with _store(origin) as store:
         entry = next(_chosen(store.entries(), Filter(ids=(identity,))))
     if as_json:

@@ -2,7 +2,7 @@
 
     URI/videos/            the set: real encoded files (essp/demo/dataset.py)
     URI/catalog.parquet    all of them, for training
-    URI/unseen.parquet     those of the test split, for prediction
+    URI/unseen.parquet     the test split, for prediction
     OUT/train.yaml         the jobs, for `essp job start`
     OUT/predict.yaml
 
@@ -64,10 +64,10 @@ def main(
 
 
 def _check_job(path: Path) -> None:
-    """Raises `ConfigError` for a file that another program or a person has written."""
+    """Raises `ConfigError` if the file was written by another program or by hand."""
     try:
         text = path.read_text("utf-8", "replace") if path.exists() else MARKS[0]
-    except OSError:  # said when it is written
+    except OSError:  # reported when it is written
         return
     if not text.startswith(MARKS):
         raise ConfigError(
@@ -78,7 +78,7 @@ def _check_job(path: Path) -> None:
 
 
 def _check_catalog(uri: str, source: str, stores: Stores) -> None:
-    """Raises `ConfigError` for what is no catalog of the demonstration's videos."""
+    """Raises `ConfigError` if something other than a catalog of the demonstration's videos is at `uri`."""
     store, key = stores.resolve(uri)
     try:
         found = read_catalog(store, key, ()).source

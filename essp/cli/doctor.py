@@ -77,7 +77,8 @@ def examine(settings: Settings, server: str = "", token: str = "") -> list[Findi
 
 
 def _all_at_once(examinations: Sequence[tuple[str, Examination]]) -> list[Finding]:
-    """The findings of all, in their order. Whoever presses Ctrl-C does not wait for a server that does not answer."""
+    """Run all examinations at once and return the findings in order. Daemon threads: Ctrl-C does not wait for a server
+    that does not answer."""
     found: list[list[Finding]] = [[] for _ in examinations]
 
     def examine(number: int) -> None:

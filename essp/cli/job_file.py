@@ -1,4 +1,4 @@
-"""The job file that a command is given, and the option that changes what it says."""
+"""The job file argument of a command, and the option that overrides its epochs."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ Epochs = Annotated[
 
 
 def load_job(path: Path, epochs: int | None = None) -> JobSpec:
-    """The job in a file. Raises `ConfigError`, one line for each field that is wrong.
+    """Read the job in a file. Raises `ConfigError`, with one line for each wrong field.
 
-    `epochs`: those to train in place of those in the file.
+    `epochs`: how many to train instead of the number in the file.
     """
     spec = read_job(path)
     if epochs is None:
