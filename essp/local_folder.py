@@ -25,8 +25,8 @@ class LeftOut:
 
 
 def left_out(uri: str, suffixes: frozenset[str]) -> LeftOut:
-    """Search the folder at a `file://` URI; the result is empty for other URIs. Files with other suffixes are ignored.
-    """
+    """Search the folder at a `file://` URI; the result is empty for other URIs. Files with other suffixes are
+    ignored."""
     found = LeftOut()
     if uri.startswith("file://"):
         _look(uri.removeprefix("file://"), "", suffixes, found, ())

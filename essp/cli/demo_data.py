@@ -49,7 +49,7 @@ def main(
     _check_catalog(f"{root}/catalog.parquet", f"{root}/videos", Stores(stores))
     _check_catalog(f"{root}/unseen.parquet", f"{root}/videos/test", Stores(stores))
     with TemporaryFolder("demo") as folder:
-        made = make_dataset(f"{folder}/videos", videos_per_class)  # whoever makes them locks their folder
+        made = make_dataset(f"{folder}/videos", videos_per_class)  # built elsewhere: make_dataset locks its folder
         files = sorted(path for path in made.glob("*/*/*") if path.is_file())
         for path in files:
             store.put_file(str(path.relative_to(made)), str(path))

@@ -260,7 +260,7 @@ def job_text(catalog: Catalog, uri: str, file: str, model: str, recipe: Recipe |
         "test": "test" if "test" in usable.names("split") else "null",
     }
     several = has_several_labels(usable)
-    if recipe is not None and not (recipe == "few" and several):  # what is solved for learns one class a clip
+    if recipe is not None and not (recipe == "few" and several):  # heads solved in closed form learn one class per clip
         return recipe_text(TEMPLATES[recipe], catalog, fields)
     shorts = np.sort(np.minimum(usable.numbers("width"), usable.numbers("height")))
     short = int(shorts[len(shorts) // 2])
@@ -273,7 +273,7 @@ def job_text(catalog: Catalog, uri: str, file: str, model: str, recipe: Recipe |
     spec = parse_spec(text, file).model_copy(update={"sampling": _VISITS})
     try:
         phases = Phases(spec, catalog)
-    except ConfigError:  # of its splits, which `essp validate` tells about
+    except ConfigError:  # from the splits; `essp validate` reports it
         return text
     view = phases.view(0)
     if len(view) <= _VISITS.window:

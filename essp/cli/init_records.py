@@ -117,8 +117,8 @@ def side_for(model: str, short: int) -> int:
 
 
 def trainer_text(model: str, side: int) -> str:
-    """The settings of a trainer on `rgb`, below its name: all layers of the network learn, on crops of 7/8 of the side.
-    """
+    """The settings of a trainer on `rgb`, below its name: all layers of the network learn, on crops of 7/8 of the
+    side."""
     weights = f"    weights: {PACKAGE}{model}   # ImageNet\n" if model in PACKAGED_WEIGHTS else ""
     return _TRAINER.format(model=model, weights=weights, crop=max(8, side * 7 // 8))
 

@@ -89,7 +89,7 @@ def start(
         body, params = spec.model_dump_json(exclude_unset=True), {"fresh": "true" if fresh else "false"}
         if fresh:
             params |= _agreed(client, body, params, yes)
-        # a lost answer is requested again without starting the job twice
+        # The key lets a lost answer be requested again without starting the job twice.
         headers = {"Idempotency-Key": uuid.uuid4().hex}
         answer = _retried(lambda: ask(client, "POST", "/v1/jobs", params=params, content=body, headers=headers))
         begun = JobStatus.model_validate(answer)

@@ -105,7 +105,7 @@ def dump(
         for name, text in parts.items():
             if text:
                 archive.writestr(name, text)
-    with written(path), path.open("xb") as file:  # never over a file that is there, whosever it is
+    with written(path), path.open("xb") as file:  # "x": never overwrite an existing file
         file.write(packed.getvalue())
     if as_json:
         typer.echo(json.dumps({"file": str(path), "bytes": packed.tell()}))

@@ -150,13 +150,13 @@ def main() -> None:
     collect_rarely()
     try:
         _need_a_folder()
-        # also for modules that a command loads later
+        # Also covers modules that a command loads later.
         with distribution.needs_extra(" ".join(["essp", *sys.argv[1:2]])):
             app()
     except EsspError as error:
         typer.echo(f"essp: {error}; {_MAKE_ROOM}" if isinstance(error, StorageFull) else f"essp: {error}", err=True)
         sys.exit(next((code for kind, code in EXIT_CODES if isinstance(error, kind)), 1))
-    except OSError as error:  # of stdout, or of a file that a command writes by itself
+    except OSError as error:  # from stdout, or from a file that a command writes directly
         if error.errno not in _DISK_ERRORS:
             raise
         typer.echo(f"essp: {error.filename or 'the output'}: {error.strerror or error}", err=True)

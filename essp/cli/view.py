@@ -136,8 +136,8 @@ class PlainView:
 
 
 class JsonView:
-    """One JSON object per line: `{"event": ...}`, `{"status": ...}` about every second, `{"result": ...}` at the end.
-    """
+    """One JSON object per line: `{"event": ...}`, `{"status": ...}` about every second, `{"result": ...}` at the
+    end."""
 
     def __init__(self, write: Callable[[str], None]) -> None:
         self._write = write

@@ -222,8 +222,8 @@ def optimizer_after(optimizer: OptimizerSpec, trainer: str, fields: Mapping[str,
 
 
 def in_words(change: Change, trainer: str = "") -> str:
-    """The effect of a change in words: each field with its new and its old value. `trainer`: only fields of this one.
-    """
+    """The effect of a change in words: each field with its new and its old value. `trainer`: only fields of this
+    one."""
     return ", ".join(
         f"{field} {value} in place of {change.before[field]}"
         for field, value in sorted(change.fields.items())
