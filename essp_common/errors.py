@@ -80,7 +80,7 @@ class PermanentError(EsspError):
     For example:
 
         except essp.PermanentError as error:
-            report(error)  # and go on with the rest
+            report(error)  # and continue with the rest
     """
 
 

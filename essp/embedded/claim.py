@@ -138,6 +138,7 @@ class Claim:
                 if self._look() == gone:  # no other process was first: something else is in the way
                     raise
         try:
+            # List again: a holder that the first listing missed (see the module) has priority over this one.
             for other, data in self._look().items():
                 if other not in self._mine and gone.get(other) != data and _fate(data) is not False:
                     raise self._in_use(data)
