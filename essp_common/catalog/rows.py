@@ -40,31 +40,31 @@ class VideoRow:
     """One video, or one labelled segment of one (then several rows share a `uri`).
 
     id: unique and stable: the path below the source, plus `#start-end` for a segment.
-    width: as displayed, that is turned by `rotation`; with edges that the container asks players to cut off (`notes`).
-    rotation: degrees, clockwise, that the decoded picture is turned by for display: 0, 90, 180 or 270. If the file
-        mirrors it, it is flipped before, top to bottom.
-    fps: frames a second; where the rate varies, their mean over `duration_s`.
+    width: as displayed, that is, after `rotation`; includes edges that the container asks players to crop (`notes`).
+    rotation: degrees clockwise by which the decoded picture is rotated for display: 0, 90, 180 or 270. If the file
+        mirrors it, it is first flipped top to bottom.
+    fps: frames per second; for a variable rate, the mean over `duration_s`.
     duration_s: from the first frame to the end of the last one.
-    start_s: when the first frame appears, after the beginning of the file.
-    timestamps: when each frame appears, where the rate varies (`timing.py`); empty: `fps` tells, to within a tick.
-    frame_count: frames of the whole file in display order, as a sequential decode gives them.
+    start_s: when the first frame appears, from the beginning of the file.
+    timestamps: when each frame appears, for a variable rate (`timing.py`); empty: follows from `fps`, to within a tick.
+    frame_count: frames of the whole file in display order, as in a sequential decode.
     first_frame: the segment's first frame (0 for a whole video).
     last_frame: the segment's last frame, inclusive.
-    seekable: a decode that starts at any of `keyframe_pts` gives the very frames of a sequential decode.
-    lookahead: every packet is a frame and timestamps are in the order of display, and of the frames shown before a
-        frame none comes later than so many packets from its own on. 0: timestamps do not tell which frame is which.
+    seekable: a decode that starts at any of `keyframe_pts` gives exactly the frames of a sequential decode.
+    lookahead: every packet is a frame, timestamps are in display order, and all frames shown before a frame come within
+        this many packets from the frame's own. 0: timestamps do not identify frames.
     keyframe_frame: display-order index of each keyframe.
     keyframe_offset: byte offset of each keyframe's packet in the file (-1: the container does not say).
-    group: what it shares with others, such as the person or the recording; a group is on one side of a split that is
-        carved out. Empty: it shares nothing.
-    extra: further columns of the source, as a JSON object; empty: none. `meta` reads it.
-    targets: what there is to learn beside the class (`targets.py`): several labels, spans, a value a frame; empty:
-        nothing. `essp_common.catalog.targets.unpack` reads it.
-    notes: what people should know of the file, as lines of `kind: what` (`essp_engine/video/notes.py`): several tracks,
-        interlaced, a size that changes, edges that players cut off, a file of which a part is used; empty: nothing.
+    group: what it shares with other videos, such as the person or the recording; carving a split keeps a group on one
+        side. Empty: it shares nothing.
+    extra: further columns of the source, as a JSON object; empty if there are none. `meta` parses it.
+    targets: what can be learned in addition to the class (`targets.py`): several labels, spans, a value for each frame;
+        empty if there is nothing. `essp_common.catalog.targets.unpack` parses it.
+    notes: notes about the file for users, as lines of `kind: what` (`essp_engine/video/notes.py`): several tracks,
+        interlacing, a changing size, edges that players crop, a file that is used in part; empty if there are none.
     sums: checksums of the file's blocks (`essp_common/objects/block_sums.py`), with which decoders compare what they
-        read; of a file on a disk, that of its beginning; empty: not known.
-    error: why the video cannot be used; null: it can.
+        read; for a local file, of its beginning; empty if unknown.
+    error: why the video is unusable; null if it is usable.
 
     For example:
 
