@@ -53,8 +53,7 @@ def gradients_that_wait(model: Classifier, side: int, still: Collection[nn.Modul
     try:
         with _in_evaluation(model):
             without, with_one = (_course(model, layers, clips, side) for clips in (0, 1))
-    # noqa: BLE001  code of another package; an error that is not due to this test will occur in training, too
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001  of another package; training repeats errors that are not of this test
         _log.warning("whether the network computes the same for all clips is not known: %s", error)
         return set(model.parameters())
     _require_alike(without.forward, with_one.forward, "is left out by a rank")

@@ -40,8 +40,7 @@ def require_clips_first(model: Classifier, side: int) -> None:
     modes = {layer: layer.training for layer in model.modules()}
     try:
         _send_two_clips(model.eval(), side)
-    # noqa: BLE001  code of another package; an error that is not due to NaN will occur in training, too
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001  of another package; training repeats errors that are not of NaN
         _log.warning("whether the network has clips first where it drops something is not known: %s", error)
     finally:
         for hook in hooks:

@@ -96,8 +96,7 @@ class CrashCounts:
         for key, (record, place) in list(self._in_hand.items()):
             try:
                 count = self._read(key, record)
-            # noqa: BLE001  the cache would not answer for the other records either; the next call comes soon
-            except Exception:
+            except Exception:  # noqa: BLE001  it would not answer for the others either; the next call comes soon
                 return
             if count.begun > place and self._in_hand.pop(key, None) is not None:
                 self._write(key, record, replace(count, alive=count.alive + 1))
