@@ -199,7 +199,7 @@ def _confine(config: ChildConfig) -> None:
     """Set limits that hold even without the parent.
 
     The process can write to sockets and shared memory, but not to files. If the kernel has Landlock, it can also not
-    read existing files, nor the memory of other processes.
+    change existing files, nor access the memory of other processes.
     """
     _limit(resource.RLIMIT_AS, config.address_bytes)
     _limit(resource.RLIMIT_NOFILE, _OPEN_FILES)
