@@ -1,7 +1,7 @@
 """Copies the dead letters of a job from its bus into its output, so that they outlive the process.
 
-A bus in memory ends with its process, but users look for failed videos afterwards. While the job runs, the sink repeats
-writes to a store that does not answer; at the end it drops an entry that it cannot write and logs an error.
+A bus in memory ends with its process, but users look for failed videos afterwards. While the job runs, the sink retries
+writes to a store that does not respond. At the end it drops an entry that it cannot write and logs an error.
 """
 
 from __future__ import annotations
