@@ -1,4 +1,4 @@
-"""The message flow as one table: topic, message, key. `ACCESS` below says who publishes to each, and who reads it.
+"""The message flow as one table: topic, message, key. `ACCESS` below says which services publish and read each.
 
     topic                  message       key          what it says
     essp.seeds             DecodeSeed    video uri    decode these clips of a video
@@ -44,7 +44,7 @@ SERVICES = frozenset({"master", "people"}) | _WORKERS
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Who publishes to a topic, and who reads it."""
+    """The services that publish to a topic, and the services that read it."""
 
     topic: str
     """Its name; a name that ends with a dot stands for every topic that begins with it."""

@@ -1,6 +1,6 @@
 """`essp audit`: whether a job, finished or running, kept ESSP's promises, judged by its history alone.
 
-Exit codes are those of `essp`; 1 also means that an invariant was violated.
+Exit codes are the same as for `essp`; 1 also means that an invariant was violated.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`essp deadletter`: list the messages that could not be processed, and replay them.
 
 Dead letters are on the bus (ESSP_BUS), or, for a job that `essp run` ran, in the job's output (`--from`). Exit codes
-are those of `essp`; `replay` exits with 4 if it published no message.
+are the same as for `essp`; `replay` exits with 4 if it published no message.
 """
 
 from __future__ import annotations

@@ -117,7 +117,7 @@ def _collected(name: str, examination: Examination) -> list[Finding]:
         found.append(fail(name, str(error), "check the server and its log"))
     except ModuleNotFoundError as error:
         found.append(fail(name, f"the package {error.name!r} is not installed", distribution.remedy(error)))
-    except Exception as error:  # noqa: BLE001  whatever is broken here, the other examinations tell what they found
+    except Exception as error:  # noqa: BLE001  one failed examination must not hide the results of the others
         what = f"the examination ended with {type(error).__name__}: {error}"
         found.append(fail(name, what, "repair what it names; if that is ESSP itself, report it"))
     return found

@@ -1,7 +1,7 @@
 """`essp job`: start, watch, change, pause, resume and stop jobs of a running master, over REST.
 
-The master is at `--server` or ESSP_SERVER; its token is ESSP_API_TOKEN. Exit codes are those of `essp`, and also 5: the
-token is missing, wrong, or lacks the permission; 7: `wait` timed out.
+The master is at `--server` or ESSP_SERVER; its token is ESSP_API_TOKEN. Exit codes are the same as for `essp`, and also
+5: the token is missing, wrong, or lacks the permission; 7: `wait` timed out.
 """
 
 from __future__ import annotations

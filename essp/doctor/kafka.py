@@ -99,7 +99,7 @@ def _refused_timeout(options: KafkaOptions, admin: KafkaAdminClient, broker: str
         asked = ConfigResource(ConfigResourceType.BROKER, broker, [_LEAST, _MOST])
         found = admin.describe_configs([asked], config_filter="all")["broker"][broker]
         least, most = (int(found[name]["value"]) for name in (_LEAST, _MOST))
-    except Exception:  # noqa: BLE001  the request needs a right of its own, and not every broker answers it
+    except Exception:  # noqa: BLE001  the request needs a separate permission, and not every broker answers it
         return None
     if least <= options.session_timeout_ms <= most:
         return None

@@ -20,7 +20,7 @@ class DataLoader:
         self._as_they_are = not data_store.transforms
         self._records = data_store.records()
         self.num_batches = epochs * len(self._records)
-        """Number of batches in all epochs, each of which `get_next_batch` returns."""
+        """Total number of batches that `get_next_batch` returns, over all epochs."""
         self._left = self.num_batches
         self._epoch: Iterator[Batch] = iter(())
 

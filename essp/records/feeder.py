@@ -76,7 +76,7 @@ class Feeder:
             self._source.close()
 
     def _feed(self, epoch: int) -> None:
-        """Write the batches of an epoch; stop if members move on to another epoch meanwhile."""
+        """Write the batches of an epoch; stop if members move on to another epoch in the meantime."""
         for span in self._spans(epoch):
             start = span[0]
             for stop, batch in self._source.batches(epoch, span):

@@ -43,7 +43,7 @@ class Source:
     """The format that was recognised, and why."""
     items: tuple[Item, ...]
     ignored: Counter[str] = field(default_factory=Counter)
-    """Files whose names are not those of images: a count for each suffix."""
+    """Number of files that are not images, for each suffix."""
     classes: tuple[str, ...] = ()
     """In the order given by the source; empty: sorted by name."""
     problems: dict[str, str] = field(default_factory=dict)

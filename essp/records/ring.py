@@ -172,7 +172,7 @@ class Ring:
         return bool(dead)
 
     def join(self) -> int:
-        """Become a member; returns its number, or `WAIT` if there are as many as allowed."""
+        """Become a member; returns its number, or `WAIT` if the maximum number of members is reached."""
         self.bury_the_dead()
         return self.step(self._join)
 
@@ -346,8 +346,7 @@ def _close(files: list[int]) -> None:
 
 
 def _mapped(file: int) -> mmap.mmap:
-    """Map the whole file, through a descriptor of its own: a map keeps its file open, but the locks must end with
-    `file`."""
+    """Map the whole file through a separate descriptor. A map keeps its file open, but locks must end with `file`."""
     own = os.open(f"/proc/self/fd/{file}", os.O_RDWR | os.O_CLOEXEC)
     try:
         return mmap.mmap(own, 0)

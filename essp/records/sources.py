@@ -2,7 +2,7 @@
 videos.
 
 The kind of a source is recognised by its contents; `Source.recognised` says how. Labels are known before any image is
-read. Files whose names are not those of images are counted, not listed.
+read. Files without an image's suffix are counted, not listed.
 """
 
 from __future__ import annotations

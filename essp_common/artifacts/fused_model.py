@@ -122,7 +122,7 @@ class FusedModel(_Section):
     job: str
     classes: tuple[str, ...]
     background: str | None = None
-    """The class of videos that show none of the others; it is never given as an answer. Null: the model has no
+    """The class of videos without any other class; it is never returned as an answer. Null: the model has no
     background class."""
     independent: bool = False
     """Whether the classes are labels, each learned independently: a video may show any number of them, and scores need

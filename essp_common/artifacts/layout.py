@@ -144,7 +144,7 @@ def chapter(first: int, last: int) -> str:
 
 
 def latest(trainer: str) -> str:
-    """Prefix of the log that says who trains and which checkpoint is the latest (see `ownership.py`)."""
+    """Prefix of the log that records which process trains and which checkpoint is the latest (see `ownership.py`)."""
     return f"trainers/{trainer}/latest/"
 
 

@@ -39,7 +39,7 @@ def outputs_around(stores: Stores, uri: str) -> Iterator[tuple[str, Holder]]:
 
 
 def outputs_within(output: ObjectStore) -> Iterator[tuple[str, Holder]]:
-    """The outputs inside a folder, as far as the limited search finds them, each with its job."""
+    """The outputs that the limited search finds inside a folder, each with its job."""
     place = output.uri(layout.SPEC).removesuffix(f"/{layout.SPEC}")
     end = f"/{layout.SPEC}"
     if place.startswith("file://"):

@@ -5,7 +5,7 @@
     trainers/<trainer>/latest/0000000003      incarnation 3 owns the training; the latest is still 1000-1
     trainers/<trainer>/latest/0000000004      incarnation 3: the latest is 2000-3
 
-Every process that trains is an incarnation of the trainer. It begins with an entry of its own, whose number is its
+Every process that trains is an incarnation of the trainer. It begins by writing an entry, whose number is its
 name, and adds one for each checkpoint. It writes an entry directly after the last one it knows, and only if that number
 does not exist yet (`objects/numbered_log.py`). So the writer of the last entry owns the training. Another process of
 the same name (it was frozen and thawed, its node was lost and came back, it was started twice) finds an entry that is

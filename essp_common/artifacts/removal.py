@@ -1,7 +1,7 @@
 """To which job an output belongs, and its removal: only objects that ESSP provably wrote are removed.
 
-An output is often a folder among other things of a user, or contains files that a user has added. So a removal requires
-two proofs, whoever asks for it:
+An output is often a folder among other things of a user, or contains files that a user has added. So every removal
+requires two proofs:
 
 1. The folder is an output: its `spec.json` was written by ESSP. It has all sections of a job, unlike documents of other
    programs and job files written by users.

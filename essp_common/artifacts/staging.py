@@ -201,7 +201,7 @@ class Staging:
 
 
 def _locked(root: str) -> int:
-    """A descriptor that holds the lock of a place. Raises `BlockingIOError` while another process holds it."""
+    """A descriptor that holds the lock of a folder. Raises `BlockingIOError` while another process holds it."""
     os.makedirs(root, exist_ok=True)
     descriptor = os.open(os.path.join(root, _LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

@@ -3,7 +3,7 @@
 A trainer's `weights` may name, instead of a file, the folder of a trainer in the output of a job, as in
 `runs/rgb/trainers/rgb`. This means the final weights of that training, which validation chose. A training that has not
 ended has none, so the result never changes. `docs/design/weights-from-another-job.md` says why a trainer cannot wait
-for another one of its own job.
+for another trainer of the same job.
 """
 
 from __future__ import annotations

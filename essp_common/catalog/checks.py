@@ -24,7 +24,7 @@ LONGEST_NAME = 512
 LONGEST_EXTRA = 2**20
 """Maximum bytes of a row's further columns."""
 LONGEST_SUMS = 2**19
-"""Maximum bytes of the checksums of a file; those of the largest file take half of it."""
+"""Maximum bytes of the checksums of a file. The largest file needs half of it."""
 LARGEST_COUNT = 2**31 - 1
 """Maximum frames of a file; messages use 32 bits."""
 _LARGEST_FILE = 2**50

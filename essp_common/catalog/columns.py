@@ -423,7 +423,7 @@ def _address(array: Any) -> tuple[int, int, int]:
 
 
 def _behind(pieces: Iterator[Any], beside: Texts) -> Texts:
-    """A column of strings, `Prefixed` if they are those of `beside` after a common prefix."""
+    """A column of strings; `Prefixed` if they are the strings of `beside` after a common prefix."""
     ends, place, prefix = beside.arrow(), 0, None
     for piece in pieces:
         prefix = _prefix(piece, beside) if prefix is None else prefix

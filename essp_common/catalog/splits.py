@@ -149,7 +149,7 @@ def _held_out(rows: Rows, fraction: float) -> NDArray[np.bool_]:
 
 
 def _first_ones(classes: NDArray[np.int32], order: NDArray[np.int64], shares: list[int]) -> NDArray[np.bool_]:
-    """The first videos of each class in this order, as many as its share: equals `_chosen` if nothing must stay
+    """The first videos of each class in this order, up to its share: equals `_chosen` if nothing must stay
     together."""
     by_class = np.lexsort((order, classes))
     begins = np.searchsorted(classes[by_class], np.arange(len(shares)))

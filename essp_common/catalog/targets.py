@@ -1,7 +1,7 @@
 """What can be learned from a video in addition to its class: several labels, spans in time, a value for each frame.
 
 A catalog's row stores them packed (`VideoRow.targets`): a JSON header followed by the arrays, compressed. Frames are
-those of the file in display order, as everywhere in a catalog, so a clip finds its own by frame numbers.
+numbered in display order, as everywhere in a catalog, so a clip finds its values by frame number.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ The last two need a new run: the epochs and trainers of a run are fixed, so the 
 
 The job as it was started is never modified: the digest in its checkpoints and the file in its output refer to it.
 Changes are numbered from 1 and stored separately: in the history, in each command of the master, and, for a trainer, in
-each of its checkpoints, together with the place from which they apply. What a trainer does at a place depends only on
-the job and on the changes before that place, so a resumed training repeats the same steps.
+each of its checkpoints, together with the position from which they apply. What a trainer does at a position depends
+only on the job and on the earlier changes, so a resumed training repeats the same steps.
 
 Pure. Values travel as JSON, in the form of their fields.
 """

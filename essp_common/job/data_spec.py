@@ -158,7 +158,7 @@ class SamplingSpec(Section):
     """`exhaustive`: frames from one clip start to the next. 1: every frame at which a clip can start. `clip.frames` x
     `clip.stride`: consecutive clips without overlap, which show each frame once."""
     ranks: int = Field(1, ge=1, le=4096)
-    """`consumers`: processes that share the clips of an epoch, each with a job of its own, as in `essp.Loader`."""
+    """`consumers`: processes that share the clips of an epoch, each with its own job, as in `essp.Loader`."""
     rank: int = Field(0, ge=0, le=4095)
     """Which of the `ranks` this job is: it produces every `ranks`-th clip, starting with clip `rank`."""
 

@@ -68,7 +68,7 @@ class _Strict(yaml.SafeLoader):
 
     def resolve(self, kind: type[yaml.Node], value: Any, implicit: Any) -> Any:
         """The tag of a value without an explicit one. `12:30` is text: YAML would read it as 750, in base 60, which
-        nobody means."""
+        users never mean."""
         tag = super().resolve(kind, value, implicit)  # type: ignore[no-untyped-call]
         return _TEXT if tag in _NUMBERS and ":" in value else tag
 

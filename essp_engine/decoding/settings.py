@@ -1,4 +1,4 @@
-"""Settings of processes that decode in child processes: those of every service, and the limits of the children."""
+"""Settings of processes that decode in child processes: the common service settings, and the limits of the children."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
     colours                     red, green and blue of one frame each
     signed, motion              the direction is the hue (right red, down yellow-green, left cyan, up violet), the speed
                                 is the saturation, so no motion is white
-    signed, differences         those of red, green and blue around grey, if the channels come in threes
+    signed, differences         differences of red, green and blue around grey, if the channels come in threes
     other signed values         a heat map of each channel: red above zero, blue below, white at zero
     descriptors                 a heat map with a row for each descriptor and a column for each of its numbers; bars for
                                 a single descriptor
@@ -174,7 +174,7 @@ def _bars(values: NDArray[np.float32], fullest: float) -> Picture:
 
 
 def _enlarged(picture: Picture) -> Picture:
-    """The picture with several pixels for each of its own, if it is small."""
+    """The picture, enlarged by repeating its pixels if it is small."""
     down, across = (max(1, _SMALL // side) for side in picture.shape[:2])
     return picture.repeat(down, axis=0).repeat(across, axis=1)
 

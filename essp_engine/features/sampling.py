@@ -17,7 +17,7 @@ def wanted_frames(clip: ClipSpec, stream: StreamSpec) -> int | None:
 
 
 def seen_at_once(stream: StreamSpec) -> int:
-    """How many frames a network of clips sees at once: those of a snippet."""
+    """How many frames a network of clips sees at once: the frames of a snippet."""
     return stream.params.get("frames", 1) if stream.feature == "rgb" else 1
 
 
@@ -33,7 +33,7 @@ def evenly_spaced(frame_count: int, wanted: int) -> list[int]:
 
 
 def centred_steps(frame_count: int, every: int) -> range:
-    """The numbers of every `every`-th frame of a clip: as many as possible, with equal numbers left out at both ends.
+    """The indices of every `every`-th frame of a clip: the largest possible number, with equal margins at both ends.
 
     If the number left out is odd, one more is left out at the end. `frame_count` is at least 1.
     """

@@ -5,7 +5,7 @@ Dropout draws numbers for the whole batch, and a rank, or a micro-batch, uses th
 same number of rows each. A transformer that puts tokens first, `(T, B, C)`, would get different numbers for different
 numbers of ranks, or a shape mismatch in the last batch of an epoch.
 
-So two clips are sent through the network, the second of which is all NaN. Everything computed from it is also NaN. If a
+So two clips are sent through the network, and the second one is all NaN. Everything computed from it is also NaN. If a
 network raises an error for NaN, such as one that decomposes matrices, the check is skipped.
 """
 

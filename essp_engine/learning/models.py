@@ -116,7 +116,7 @@ class Classifier(nn.Module):
     def forward(self, x_BTHWC: Tensor) -> Scores:  # noqa: N803
         """Score a batch of clips, which may be empty, in the precision of the parameters or of autocast.
 
-        T is the number of frames times the number of views in evaluation: all frames of a view, then those of the next.
+        T is the number of frames times the number of views in evaluation: all frames of a view, then of the next.
         Raises `ConfigError` if T is not a multiple of the frames that a network of clips sees at once.
         """
         clips, frames = x_BTHWC.shape[:2]
@@ -241,7 +241,7 @@ def restore(store: ObjectStore, manifest: Manifest, code: Sequence[str] = ()) ->
 
 
 def weights_of(store: ObjectStore, manifest: Manifest, code: Sequence[str] = ()) -> StateDict:
-    """The weights of a checkpoint, as stored, without building a usable network. Their size is limited to that of its
+    """The weights of a checkpoint, as stored, without building a usable network. They must not be larger than the
     network.
 
     `code`: see `build`. Raises as `restore` does, also if that network is not installed.
@@ -467,8 +467,8 @@ def _first(names: list[str]) -> str:
 
 
 def _seed_dropout(classifier: Classifier, entry: Network, p: float) -> None:
-    """Let all dropout layers draw from the classifier's generator; `p`: for each `nn.Dropout`. If there is none, add
-    one before the last layer.
+    """Let all dropout layers draw from the classifier's generator; `p`: for each `nn.Dropout`. A network without
+    dropout gets a layer before its last one.
 
     Layers whose own probability is 0 do not drop anything; they are kept.
     """

@@ -5,8 +5,8 @@ has a single value, there is no variance to divide by. torch's layers raise an e
 running statistics, as in evaluation, and does not change them. Other layers, which have more values, are not affected.
 
 If each rank normalised by its own part, the result of training would depend on the number of ranks, and get worse with
-few clips per rank. So during training, mean and variance are those of the whole batch, as in torch's SyncBatchNorm,
-which does not support host memory, and confuses types when a rank's part is empty under autocast.
+few clips per rank. So during training, mean and variance are computed over the whole batch, as in torch's
+SyncBatchNorm, which does not support host memory, and confuses types when a rank's part is empty under autocast.
 
 The statistics of ranks are combined without differences of large squares (Chan et al., "Algorithms for computing the
 sample variance", 1983). Each layer exchanges 2 C + 1 numbers per rank in the forward pass and 2 C in the backward pass.

@@ -68,7 +68,7 @@ class Named(NamedTuple):
 
     tensors: Mapping[str, Tensor]
     layout: str
-    """The original layout; empty if the names were already those of the network."""
+    """The original layout; empty if the names were already the network's."""
 
 
 def named_as(own: Collection[str], weights: Mapping[str, Tensor]) -> Named:

@@ -48,7 +48,7 @@ class Plan(Protocol):
     def units(self, start: int, stop: int) -> Sequence[Sequence[PlannedClip]]:
         """The clips `start..stop` in the order of issue, grouped into work units of one video each.
 
-        Without locality the order is that of the indices, and a unit is a run of clips of one video. With a window of
+        Without locality the order is the index order, and a unit is a run of clips of one video. With a window of
         W, clips of one video within the indices [kW, (k+1)W) form one unit. The clip at an index is the same in both
         cases, and consumers still take clips in index order, so W clips must fit into the job's budget. For records,
         units are grouped by file instead of by video.

@@ -22,7 +22,7 @@ from essp_engine.planning.work_units import is_divisible
 _KEPT = 2**17
 """Number of videos whose part of a message is cached: about 80 MB at most."""
 _KEPT_BYTES = 2**26
-"""Bytes of the cached parts, because checksums make those of large videos long."""
+"""Maximum bytes of the cached parts, because the checksums of large videos make them long."""
 _NUMBERS = ("size_bytes", "frame_count", "width", "height", "seekable", "lookahead")
 
 

@@ -1,7 +1,7 @@
 """Converts decoded frames to pictures of the requested size and colour space, in one pass of libswscale.
 
 To RGB, libswscale converts in C, using the frame's matrix and range. To YUV 4:2:0 it only scales, with its vector code,
-which takes a third of the time; matrix and range remain those of the frame (`colour_of`). Sources with other
+which takes a third of the time; the frame's matrix and range are kept (`colour_of`). Sources with other
 subsamplings and depths (4:2:2, 4:4:4, 10 bits, grey, RGB) become 8-bit 4:2:0 on the way.
 """
 

@@ -47,7 +47,7 @@ def covering_size(
 ) -> tuple[int, int]:
     """(height, width) of the smallest picture that covers the target and keeps its aspect ratio.
 
-    `even`: make the sides even, like those of the target.
+    `even`: make the sides even, like the target's.
     """
     step = 2 if even else 1
     scale = max(target_height / height, target_width / width)

@@ -40,7 +40,7 @@ _CODECS: tuple[tuple[int, bytes, str], ...] = (
 _ENDS: Mapping[str, bytes] = {"mjpeg": b"\xff\xd9", "gif": b"\0;"}
 """Bytes that every complete file contains, for formats whose decoder does not notice a missing end."""
 _COMPRESSION, _JPEG_IN_TIFF = 259, (6, 7)
-"""A TIFF field, and those of its values for which FFmpeg returns black or torn pictures without an error."""
+"""A TIFF field, and the values of it for which FFmpeg returns black or torn pictures without an error."""
 _FORMATS: Mapping[int, str] = {1: "gray", 3: "rgb24", 4: "rgba"}
 """Channels of raw pixels -> FFmpeg's name of the format."""
 
