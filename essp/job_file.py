@@ -27,7 +27,7 @@ def read_part(path: Path) -> dict[str, Any]:
     """Read a file with part of a job, with URIs instead of paths. Raises `ConfigError` if it is not part of a job."""
     part = read_yaml(_text(path, "write the fields to change as in a job file"), str(path))
     if not isinstance(part, dict):
-        raise ConfigError(f"{path}: is no mapping of the fields to change; write them as in a job file", code="type")
+        raise ConfigError(f"{path}: is not a mapping of the fields to change; write them as in a job file", code="type")
     return placed_part(part, path.absolute().parent)
 
 

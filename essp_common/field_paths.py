@@ -29,5 +29,7 @@ def joined(names: Iterable[object]) -> str:
 def parts_of(path: str) -> tuple[str, ...]:
     """The names in the path of a field. Raises `ValueError` if it is not such a path."""
     if not re.fullmatch(PATH, path):
-        raise ValueError(f"{path!r} is no place of a field: names with dots between them, others in double quotes")
+        raise ValueError(
+            f"{path!r} is not the path of a field: separate names by dots, and put names with dots in double quotes"
+        )
     return tuple(json.loads(name) if name.startswith('"') else name for name in re.findall(_NAME, path))

@@ -59,7 +59,7 @@ class Group:
         except Exception as error:  # code of another package may raise any error
             if is_path(name):
                 raise ConfigError(
-                    f"{self.noun} {name!r} cannot be loaded: {type(error).__name__}: {error}; its package has to be "
+                    f"{self.noun} {name!r} cannot be loaded: {type(error).__name__}: {error}; its package must be "
                     "installed, or be on PYTHONPATH, wherever trainers and predictors run",
                     code="unreadable",
                 ) from error
@@ -130,7 +130,7 @@ class Group:
         if not parameter:
             return ConfigError(f"{name}: {needed}")
         return ConfigError(
-            f"{found['input']!r} of {name}: {needed}; see `essp {self.noun} describe {name}`",
+            f"{needed}, got {found['input']!r}; see `essp {self.noun} describe {name}`",
             field=parameter,
             code=code_of(found["type"]),
         )

@@ -18,26 +18,26 @@ from essp_common.field_paths import joined
 
 _WORDS = {
     "missing": "is required",
-    "int_type": "has to be a whole number",
-    "int_parsing": "has to be a whole number",
-    "int_from_float": "has to be a whole number",
-    "float_type": "has to be a number",
-    "float_parsing": "has to be a number",
-    "finite_number": "has to be a finite number",
-    "bool_type": "has to be true or false",
-    "bool_parsing": "has to be true or false",
-    "string_type": "has to be text",
+    "int_type": "must be a whole number",
+    "int_parsing": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "float_type": "must be a number",
+    "float_parsing": "must be a number",
+    "finite_number": "must be a finite number",
+    "bool_type": "must be true or false",
+    "bool_parsing": "must be true or false",
+    "string_type": "must be text",
     "string_pattern_mismatch": "has to match {pattern}",
-    "literal_error": "has to be {expected}",
-    "enum": "has to be {expected}",
-    "list_type": "has to be a list, as in [a, b]",
-    "tuple_type": "has to be a list, as in [a, b]",
-    "dict_type": "has to be a mapping, as in {{a: 1}}",
-    "model_type": "has to be a mapping of fields",
-    "greater_than": "has to be more than {gt}",
-    "greater_than_equal": "has to be {ge} or more",
-    "less_than": "has to be less than {lt}",
-    "less_than_equal": "has to be {le} or less",
+    "literal_error": "must be {expected}",
+    "enum": "must be {expected}",
+    "list_type": "must be a list, as in [a, b]",
+    "tuple_type": "must be a list, as in [a, b]",
+    "dict_type": "must be a mapping, as in {{a: 1}}",
+    "model_type": "must be a mapping of fields",
+    "greater_than": "must be more than {gt}",
+    "greater_than_equal": "must be {ge} or more",
+    "less_than": "must be less than {lt}",
+    "less_than_equal": "must be {le} or less",
     "string_too_long": "may have {max_length} characters",
     "too_short": "needs {min_length} or more",
     "too_long": "takes {max_length} at most",
@@ -117,7 +117,7 @@ def _problem(found: ErrorDetails, kind: type[BaseModel]) -> ConfigError:
     text = _unknown(found, kind) or requirement(found)
     value = found["input"]
     if found["type"] not in _SAID and not isinstance(value, _UNSHOWN):
-        text += f", and is {'empty' if value is None else shown(value)}"
+        text += f", got {'nothing' if value is None else shown(value)}"
     if found["type"] == "string_type" and isinstance(value, int | float):
         text += f" ({'yes, no, on and off' if isinstance(value, bool) else 'numbers'} go in quotes)"
     return ConfigError(text, field=place, code=code_of(found["type"]))

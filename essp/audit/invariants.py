@@ -190,7 +190,9 @@ def _changes(account: Account) -> list[str]:
     for saved in account.saved:
         for number, place in saved.changes.items():
             if place not in account.taken.get((saved.trainer, number), []):
-                violations.append(f"{_checkpoint(saved)} has change {number} from {place} on, which nobody has said")
+                violations.append(
+                    f"{_checkpoint(saved)} has change {number} from {place} on, which was never announced"
+                )
             if place > saved.place:
                 violations.append(f"{_checkpoint(saved)} has change {number} from {place} on, which it has not reached")
         for number in sorted(saved.told - saved.changes.keys()):

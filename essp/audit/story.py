@@ -111,7 +111,7 @@ class _Teller:
         yield f"run {self._run} of the job began"
         for name, begins in sorted(start.items()):
             if self._position < begins:
-                yield f"{consumer_words(name)} had it already: it goes on after it"
+                yield f"{consumer_words(name)} had it already and continues after it"
 
     def _found(self, phases: Iterable[PhasePlan]) -> Position | None:
         for number, plan in enumerate(phases):

@@ -172,7 +172,7 @@ class Pipeline:
         tally = self.tally
         if not tally.samples and tally.tasks >= self._tasks_of_first:
             first, of = tally.damaged[0], counted(len(self._source), self._source.unit)
-            raise PermanentError(f"none of {of} is whole: {first.name}: {first.why}")
+            raise PermanentError(f"no one of {of} is complete: {first.name}: {first.why}")
 
     def _stopped(self) -> bool:
         return self._left.is_set() or self._asked_to_stop()

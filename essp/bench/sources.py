@@ -243,7 +243,7 @@ def _listed(uri: str, stores: Stores, shape: Shape) -> Images:
     try:
         rows = list(CsvFile(uri, text_of(store.get(key))))
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{uri} is no CSV file in UTF-8: {error}", code="unreadable") from error
+        raise ConfigError(f"{uri} is not a CSV file in UTF-8: {error}", code="unreadable") from error
     if rows and "path" not in rows[0].values:
         raise ConfigError(f"{uri} lacks the column 'path'; it needs path, and may have label", code="missing")
     if wrong := next((row.problem for row in rows if row.problem), ""):

@@ -136,7 +136,7 @@ class Trace:
         `/proc`."""
         if not 0.01 <= interval_s <= 3600:
             raise ConfigError(
-                f"the interval of a trace has to be between 0.01 and 3600 seconds, and not {interval_s}", code="range"
+                f"the interval of a trace must be between 0.01 and 3600 seconds, and not {interval_s}", code="range"
             )
         self.samples: list[Sample] = []
         self.marks: list[Mark] = []

@@ -35,7 +35,10 @@ def check_trace(path: Path, plot: Path | None = None) -> None:
     check_path(path, "--trace", ".csv")
     picture = _picture(path)
     for beside in (picture, _by_file(path)):
-        check_path(beside, f"--trace {path} also writes", beside.suffix)
+        try:
+            check_path(beside, "--trace", beside.suffix)
+        except ConfigError as error:
+            raise ConfigError(f"{path} also writes {error.problem}", field="--trace", code=error.code) from error
     if plot is not None and os.path.abspath(picture) == os.path.abspath(plot):
         raise ConfigError(
             f"{plot}: --trace {path} draws its picture there; give one of them another name",

@@ -108,9 +108,7 @@ def judge(case: Case) -> Verdict:
         case _:
             why = f"the {binds} is the limiting factor: this is {percent(share, 0)} of raw reads, "
             if share > _BEYOND:
-                why += (
-                    "which are no bound here: something was cached for one of them, or the rates vary; try more --runs"
-                )
+                why += "which do not limit it here: one was cached, or the rates vary; try more --runs"
             else:
                 why += _growth(case.raw)
     return Verdict(binds, f"{case.name}: {why}. {_scaling(case, best)}")
@@ -158,7 +156,7 @@ def _growth(raw: Sequence[Measured]) -> str:
     """Whether latency or bandwidth limits raw reads, if there are enough measurements to tell."""
     ordered = sorted(raw, key=lambda one: one.threads)
     if len(ordered) < 2:
-        return "of which other numbers of threads would tell whether they can be faster"
+        return "so try other numbers of threads to see whether they can be faster"
     before, last = ordered[-2:]
     gain = last.rate / before.rate
     said = f"{percent(gain - 1, 0)} from {before.threads} to {last.threads} threads"

@@ -107,7 +107,7 @@ def export_programs(
     """
     if encoders := [name for name, stream in model.streams.items() if stream.layout.values == "descriptor"]:
         raise ConfigError(
-            f"{', '.join(encoders)} encodes descriptors, which is no network that a program could hold; export with "
+            f"{', '.join(encoders)} encodes descriptors, which has no network to export as a program; export with "
             "--format essp",
             code="unsupported",
         )

@@ -56,7 +56,7 @@ def describe_strategy(
     typer.echo(f"{inspect.getdoc(kind) or ''}\n")
     order = "their order in time counts" if kind.io == "sequential" else "their order makes no difference"
     typer.echo(f"Needs {kind.needs} of clips; {order}.\n")
-    typer.echo("Parameters; a job may give a list of values, each of which is tried:\n" if params else "No parameters.")
+    typer.echo("Parameters; a job may list several values to try:\n" if params else "No parameters.")
     for key, field in kind.Params.model_fields.items():
         typer.echo(f"  {key}: {params[key]}")
         typer.echo(f"      {' '.join((field.description or '').split())}")

@@ -58,7 +58,7 @@ DEVICES = ("auto", "cpu", "cuda")
 _LONGEST_STEP_S = 600.0
 StepTimeOption = Annotated[
     str | None,
-    typer.Option(help="Pretend an accelerator that is busy so long with a batch, as in 50ms; nothing is learned."),
+    typer.Option(help="Simulate an accelerator that takes this long for a batch, as in 50ms; nothing is learned."),
 ]
 
 

@@ -56,7 +56,7 @@ def main(
     ] = None,
     size_text: Annotated[
         str | None,
-        typer.Option("--size", help="Of a checkpoint, as in 600MB, about that of AlexNet with Adam; default: 64MiB."),
+        typer.Option("--size", help="Size of a checkpoint, as in 600MB (about AlexNet with Adam); default: 64MiB."),
     ] = None,
     steps: Annotated[int, typer.Option(help="Steps of a run.", min=1)] = 100,
     every: Annotated[int, typer.Option(help="Steps from one checkpoint to the next.", min=1)] = 20,
@@ -160,7 +160,7 @@ def _trainee(
     if size_text is not None or step_time is not None:
         given = "--size" if size_text is not None else "--step-time"
         raise ConfigError(
-            f"{given}: --model {model} has a size and a time of its own; leave one of them out",
+            f"{given}: --model {model} has its own size and time; leave one of them out",
             field="--model",
             code="conflict",
         )
@@ -183,7 +183,9 @@ def _size(text: str, option: str) -> int:
     except ValueError as error:
         raise ConfigError(str(error), field=option, code="type") from error
     if not isinstance(found, int) or not _LEAST_BYTES <= found <= _MOST_BYTES:
-        raise ConfigError(f"{text}: between {size(_LEAST_BYTES)} and {size(_MOST_BYTES)}", field=option, code="range")
+        raise ConfigError(
+            f"must be between {size(_LEAST_BYTES)} and {size(_MOST_BYTES)}, got {text}", field=option, code="range"
+        )
     return found
 
 

@@ -81,7 +81,9 @@ def numbers(text: str, option: str, least: int = 0) -> tuple[int, ...]:
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isascii() and part.isdecimal() and least <= int(part) <= _MOST for part in parts):
         raise ConfigError(
-            f"{text!r}: write whole numbers from {least} to {_MOST}, as in {option} 1,2,4", field=option, code="type"
+            f"must be whole numbers from {least} to {_MOST}, as in {option} 1,2,4; got {text!r}",
+            field=option,
+            code="type",
         )
     return tuple(dict.fromkeys(map(int, parts)))
 
@@ -91,9 +93,7 @@ def words(text: str, option: str, known: Sequence[T]) -> tuple[T, ...]:
     by_text = {str(word): word for word in known}
     parts = [part.strip() for part in text.split(",")]
     if unknown := [part for part in parts if part not in by_text]:
-        raise ConfigError(
-            f"{text!r}: there is no {unknown[0]!r}; there are {', '.join(by_text)}", field=option, code="unknown"
-        )
+        raise ConfigError(f"there is no {unknown[0]!r}; choose from {', '.join(by_text)}", field=option, code="unknown")
     return tuple(by_text[part] for part in dict.fromkeys(parts))
 
 

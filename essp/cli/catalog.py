@@ -100,7 +100,7 @@ def build_command(
         with reading_progress(console, "reading videos") as tell:
             built = build(as_uri(source), as_uri(out), Settings().stores, options, tell, recognised)
     except KeyboardInterrupt:
-        console.print("interrupted; what was read is kept: run the same command again to go on", soft_wrap=True)
+        console.print("interrupted; what was read is kept: run the same command again to continue", soft_wrap=True)
         raise typer.Exit(130) from None
     summary = summarize(built.catalog)
     if as_json:
@@ -118,7 +118,7 @@ def build_command(
             soft_wrap=True,
         )
     if not summary.usable.videos:
-        console.print("none of the videos can be used: `essp catalog show --problems` lists why", soft_wrap=True)
+        console.print("no video can be used: `essp catalog show --problems` lists why", soft_wrap=True)
         raise typer.Exit(1)
 
 

@@ -76,7 +76,9 @@ def check_command(
         console.print(f"wrote {written} in {duration(report.elapsed_s)}", highlight=False, soft_wrap=True)
     if interrupted:
         left = report.files_total - report.files
-        console.print(f"interrupted, {left} files were not read: run the same command again to go on", soft_wrap=True)
+        console.print(
+            f"interrupted, {left} files were not read: run the same command again to continue", soft_wrap=True
+        )
         raise typer.Exit(130)
     if any(finding.gravity == "error" for finding in report.findings):
         raise typer.Exit(1)

@@ -41,7 +41,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print the figures as J
 @app.command("ls")
 def ls_command(
     output: Output,
-    trainer: Annotated[str, typer.Option(help="Only those of this trainer.")] = "",
+    trainer: Annotated[str, typer.Option(help="Only checkpoints of this trainer.")] = "",
     as_json: JsonOption = False,
 ) -> None:
     """List the checkpoints of a job. Files are not read; `verify` does that."""
@@ -103,7 +103,7 @@ def show_command(
 @app.command("verify")
 def verify_command(
     output: Output,
-    trainer: Annotated[str, typer.Option(help="Only those of this trainer.")] = "",
+    trainer: Annotated[str, typer.Option(help="Only checkpoints of this trainer.")] = "",
     as_json: JsonOption = False,
 ) -> None:
     """Read every byte of the checkpoints and compare it with its hash; exit status 1 if something is damaged.
@@ -132,7 +132,7 @@ def verify_command(
     for name, why in {} if as_json else bad.items():
         typer.echo(f"{name}: {why}")
     for name in [] if as_json else passed:
-        typer.echo(f"{name}: passed over, as it is being written, or was removed meanwhile")
+        typer.echo(f"{name}: skipped, as it is being written, or was removed meanwhile")
     if bad:
         console.print(f"{len(bad)} of {counted(looked_at, 'checkpoint')} cannot be used")
         raise typer.Exit(1)
@@ -181,7 +181,7 @@ def export_command(
     out: Annotated[str, typer.Option(help="Folder of the copy: a path or a URI.")],
     bits: Annotated[int, typer.Option(help="Bits of each weight, 2 to 16; 0: exact.", min=0, max=16)] = 0,
     scope: Annotated[
-        Scope, typer.Option(help="What has a range of its own: each channel, each tensor, or all as one (global).")
+        Scope, typer.Option(help="What gets its own range: each channel, each tensor, or all together (global).")
     ] = "channel",
     codec: Annotated[Codec, typer.Option(help="How bytes are compressed.")] = "zstd",
     one_dimensional: Annotated[
@@ -297,7 +297,7 @@ def _compared(model: str, copy: str, videos: list[str]) -> dict[str, Any]:
     pairs = list(zip(predict(videos, model), predict(videos, copy), strict=True))
     scored = [(one, other) for one, other in pairs if one.class_name and other.class_name]
     if not scored:
-        raise ConfigError(f"none of {counted(len(pairs), 'video')} could be decoded", field="--check", code="empty")
+        raise ConfigError(f"not one of {counted(len(pairs), 'video')} could be decoded", field="--check", code="empty")
     return {
         "videos": len(scored),
         "same": sum(one.class_name == other.class_name for one, other in scored),
@@ -340,7 +340,7 @@ def _final(manifest: Manifest) -> str:
     if not manifest.final:
         return "no"
     step = weights_of(manifest)
-    return "yes: nothing follows it" + ("" if step is None else f"; its weights are those of step {step:,}, the best")
+    return "yes: nothing follows it" + ("" if step is None else f"; its weights are from step {step:,}, the best")
 
 
 def _file(file: StoredFile) -> str:

@@ -63,7 +63,7 @@ def main(
         catalog = as_uri(str(directory / "catalog.parquet"))
         build(as_uri(str(videos)), catalog, Settings().stores, BuildOptions("folders"))
     except KeyboardInterrupt:
-        console.print("interrupted; what was made is kept: the same command again goes on", soft_wrap=True)
+        console.print("interrupted; what was made is kept: run the same command again to continue", soft_wrap=True)
         raise typer.Exit(EXIT_INTERRUPTED) from None
     with written(path):
         path.write_text(text, encoding="utf-8")
@@ -72,7 +72,7 @@ def main(
     )
     status = run_watched(spec, open_view(as_json), EmbeddedOptions(), settings_of())
     if not status.state.ended:
-        console.print("to go on: the same command again")
+        console.print("to continue: run the same command again")
         raise typer.Exit(EXIT_INTERRUPTED)
     if status.state != JobState.COMPLETED:
         raise typer.Exit(1)

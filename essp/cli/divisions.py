@@ -88,10 +88,10 @@ def run_all(
             continue
         status = run(division.spec)
         if not status.state.ended:
-            typer.echo(f"to go on: {again}", err=True)
+            typer.echo(f"to continue: {again}", err=True)
             raise typer.Exit(EXIT_INTERRUPTED)
         if status.state != JobState.COMPLETED:
-            typer.echo(f"{division.name} has failed; when that is repaired, go on with: {again}", err=True)
+            typer.echo(f"{division.name} has failed; when that is repaired, continue with: {again}", err=True)
             raise typer.Exit(1)
     once = all(division.spec.data.left_out for division in divisions)
     told = outcomes(job.name, divisions, stores, once)

@@ -71,7 +71,7 @@ aggregation:
 limits:
   budget: {budget:<20}# clips and features outstanding at once
   coupled: true               # trainers keep in step; false: one that lags is left behind, its clips decoded again
-  replacements: 5             # videos of the same class tried in place of one that cannot be decoded
+  replacements: 5             # videos of the same class tried instead of one that cannot be decoded
   dead_ratio: 0.2             # the job fails when more of its clips than this could not be decoded
 """
 
@@ -204,7 +204,9 @@ def main(
         name = _name(uri, out)
         text = records_text(records, uri, str(out), name, _output(uri, name), model, further)
     elif test or validation:
-        raise ConfigError(f"--test and --validation name data sets of records, and {catalog} is none", code="conflict")
+        raise ConfigError(
+            f"--test and --validation name data sets of records, and {catalog} is not one", code="conflict"
+        )
     else:
         found = read_catalog(*stores.resolve(uri))
         text = job_text(found, uri, str(out), model, recipe)

@@ -43,7 +43,7 @@ trainers:
 {trainer}
 limits:
   budget: {budget}MiB               # clips outstanding at once
-  replacements: 5             # class_balanced: records of the same class tried in place of a damaged one
+  replacements: 5             # class_balanced: records of the same class tried instead of a damaged one
   dead_ratio: 0.2             # the job fails when more of its clips than this could not be decoded
 """
 _TRAINER = """\
@@ -139,6 +139,6 @@ def _short_side(reader: RecordReader) -> int:
                 continue
     if not found:
         raise ConfigError(
-            "none of the images looked at can be decoded; `essp records verify` says what is damaged", code="unreadable"
+            "no sampled image can be decoded; `essp records verify` says what is damaged", code="unreadable"
         )
     return int(np.median(found))

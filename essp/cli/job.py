@@ -318,7 +318,7 @@ def _wait(client: httpx.Client, name: str, timeout_s: float | None, as_json: boo
         if status is not None and status.state.ended:
             break
         if deadline is not None and time.monotonic() >= deadline:
-            typer.echo(f"essp: job {name} has not ended within {timeout_s:g} s; it goes on", err=True)
+            typer.echo(f"essp: job {name} has not ended within {timeout_s:g} s; it continues", err=True)
             raise typer.Exit(EXIT_TIMEOUT)
         time.sleep(_LOOK_S if deadline is None else max(0.0, min(_LOOK_S, deadline - time.monotonic())))
     if as_json:

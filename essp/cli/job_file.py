@@ -15,7 +15,7 @@ from essp_common.job.spec import JobSpec
 Epochs = Annotated[
     int | None,
     typer.Option(
-        help="Train this many epochs, whatever the job file says; a job that has ended goes on if they are more.",
+        help="Epochs to train, instead of the number in the job file; a completed job continues if there are more.",
         min=1,
         max=MOST_EPOCHS,
     ),

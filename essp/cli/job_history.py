@@ -131,7 +131,7 @@ def _no_such_clip(output: str, segments: list[HistorySegment], purpose: str, epo
     epochs = {PURPOSES[plan.purpose]: plan.epoch + 1 for plan in sorted(plans, key=lambda plan: plan.epoch)}
     passes = ", ".join(f"{name} ({counted(count, 'epoch')})" for name, count in epochs.items())
     title = phase_title(purpose, epoch - 1)
-    has = f"has {counted(clips[title], 'clip')}, from 0 on" if title in clips else "is no pass of this job"
+    has = f"has {counted(clips[title], 'clip')}, counted from 0" if title in clips else "is not a pass of this job"
     return NotFound(f"{output} has no clip {index} in {title}: that {has}; the job has {passes}")
 
 

@@ -34,7 +34,7 @@ def main(
     with connect(server, token) as client:
         found = ask(client, "GET", "/v1/logs", params={**only, "most": lines})
         if not found and not follow:
-            typer.echo("there are none: nothing of this kind was logged since the master began", err=True)
+            typer.echo("no messages: nothing of this kind was logged since the master started", err=True)
         for line in found:
             _print(line, as_json)
         if follow:

@@ -68,7 +68,7 @@ class LazyGroup(TyperGroup):
                 from essp_common.validation import requirement, shown  # loads pydantic, which this error has done
 
                 found = problems()[0]
-                error.message = f"it {requirement(found)}, and is {shown(found['input'])}"
+                error.message = f"it {requirement(found)}, got {shown(found['input'])}"
             raise
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:

@@ -36,10 +36,10 @@ def main(
         float, typer.Option(help="Clips a second that each trainer is to get; 0: what this machine gives.", min=0)
     ] = 0.0,
     gpus: Annotated[int, typer.Option(help="GPUs of all trainers together, for the price.", min=0)] = 0,
-    cores: Annotated[int, typer.Option(help="Without --rate: cores of the machine (0: those of this one).", min=0)] = 0,
+    cores: Annotated[int, typer.Option(help="Without --rate: cores of the machine (0: as this one).", min=0)] = 0,
     seconds: Annotated[float, typer.Option(help="How long to measure.", min=1)] = 10.0,
     redis: Annotated[str, typer.Option(help="Bytes a second that one Redis server takes and gives.")] = "1GB",
-    redis_servers: Annotated[int, typer.Option(help="Redis servers (0: as many as are needed).", min=0)] = 0,
+    redis_servers: Annotated[int, typer.Option(help="Redis servers (0: as needed).", min=0)] = 0,
     network: Annotated[
         str, typer.Option(help="Bytes a second of the link of a Redis server, each way (0: no limit).")
     ] = "0",

@@ -26,7 +26,7 @@ def list_pools(server: Server = SERVER, token: Token = "", as_json: AsJson = Fal
         typer.echo(json.dumps(pools))
         return
     if not pools:
-        typer.echo("there are none: no worker has said anything yet, and the master sizes none", err=True)
+        typer.echo("no pools: no worker has reported yet, and the master sizes no pool", err=True)
         return
     table = Table(box=None)
     for column in ("POOL", "WANTED", "UP", "BUSY", "KEPT", "BECAUSE"):
@@ -43,7 +43,7 @@ def set_pool(
     name: Annotated[str, typer.Argument(help="The pool, as `essp pool ls` names it.")],
     min_workers: Annotated[int, typer.Option("--min", help="Fewest workers.", min=0)] = 1,
     max_workers: Annotated[int, typer.Option("--max", help="Most workers.", min=0)] = 64,
-    replicas: Annotated[int | None, typer.Option(help="A fixed size, in place of the autoscaler's.", min=0)] = None,
+    replicas: Annotated[int | None, typer.Option(help="A fixed size, instead of the autoscaler's.", min=0)] = None,
     server: Server = SERVER,
     token: Token = "",
 ) -> None:

@@ -142,7 +142,7 @@ trainers:
     batch_size: 64            # [essp] a fourth of theirs, for one GPU
     dropout: 0.4
     label_smoothing: 0.1      # [essp]
-    optimizer: &optimizer     # [essp] cosine and warm-up in place of steps at 40 and 80
+    optimizer: &optimizer     # [essp] cosine and warm-up instead of steps at 40 and 80
       {{lr: 0.0025, momentum: 0.9, weight_decay: 0.0001, clip_grad_norm: 40, schedule: cosine, warmup: 5}}
     augment:
       crop: 224

@@ -62,7 +62,7 @@ def build_command(
         str, typer.Option(help="Only what is in this folder of SOURCE, or split of a catalog, as in train.")
     ] = "",
     images: Annotated[
-        str, typer.Option(help="COCO: folder, .zip or .tar of the images (default: beside the annotations).")
+        str, typer.Option(help="COCO: folder, .zip or .tar of the images (default: next to the annotations).")
     ] = "",
     whole: Annotated[
         bool, typer.Option(help="COCO: whole images, labelled by their largest object; default: a record a box.")

@@ -50,7 +50,7 @@ def list_rows(
         typer.echo(json.dumps(rows))
         return
     if not rows:
-        typer.echo("there are none; `essp registry put` registers one", err=True)
+        typer.echo("nothing is registered; use `essp registry put`", err=True)
         return
     table = Table(box=None)
     for column in ("NAME", "IMAGE", "RESOURCES"):

@@ -82,7 +82,7 @@ def path_of(collection: str, name: str, below: str = "") -> str:
     The name is quoted, so no part of it is read as part of the URL. `below`: the rest of the path.
     """
     if not name.isprintable() or "/" in name or name in ("", ".", "..") or len(name) > _LONGEST_NAME:
-        raise ConfigError(f"{shown(name)} is no name of anything that a master has; `ls` lists those that there are")
+        raise ConfigError(f"{shown(name)} does not exist on the master; `ls` lists the names")
     return f"/v1/{collection}/{quote(name, safe='')}{below}"
 
 
@@ -99,7 +99,7 @@ def answer_of(client: httpx.Client, method: str, path: str, **more: Any) -> tupl
     try:
         response = client.request(method, path, **more)
     except UnicodeEncodeError as error:
-        raise ConfigError(f"{shown(error.object)} cannot be sent: it has bytes that are no UTF-8 text") from error
+        raise ConfigError(f"{shown(error.object)} cannot be sent: it has bytes that are not UTF-8 text") from error
     except httpx.InvalidURL as error:
         raise ConfigError(f"what is asked for cannot be sent ({error}); give shorter or fewer names") from error
     except httpx.TransportError as error:

@@ -102,7 +102,7 @@ def main(
         status = run_watched(spec, open_view(as_json), options, settings, verbose, yes)
         if not status.state.ended:
             more = "" if epochs is None else f" --epochs {epochs}"
-            typer.echo(f"to go on: essp run {job}{more}", err=True)
+            typer.echo(f"to continue: essp run {job}{more}", err=True)
             raise typer.Exit(EXIT_INTERRUPTED)
         if status.state != JobState.COMPLETED:
             raise typer.Exit(1)

@@ -166,7 +166,7 @@ def _resumes_at(found: Preflight, trainer: str) -> str:
             return f"finished: it {stop.words}"
         return f"finished (--epochs {2 * found.spec.epochs} to continue)"
     if stop := found.resume.stops.get(trainer):
-        return f"{stop.words}; goes on with what follows all epochs"
+        return f"{stop.words}; continues with what follows all epochs"
     order = found.phases.order
     purpose, epoch = order[min(latest.position.phase_index, len(order) - 1)]
     return f"resumes with {phase_title(_name(purpose), epoch)}, after {latest.step} clips"
@@ -208,7 +208,7 @@ def _said(decoding: dict[str, Any]) -> str:
 
 def _swept(trainers: int) -> str:
     return (
-        f"{counted(trainers, 'trainer')} at once, which share each decoded clip; each needs memory and time of its own "
+        f"{counted(trainers, 'trainer')} at once, which share each decoded clip; each needs its own memory and time "
         "on the CPU or GPU"
     )
 

@@ -57,7 +57,7 @@ class DeadLetterSink:
         try:
             entry = DeadLetter.FromString(record.value)
         except DecodeError:
-            log.warning("record %d of %s is no dead letter; ignored", record.offset, record.topic)
+            log.warning("record %d of %s is not a dead letter; ignored", record.offset, record.topic)
             return
         clip_key = clip_key_of(entry)
         if entry.purged or (clip_key is not None and clip_key[0] != self._job):

@@ -105,7 +105,7 @@ def _complete(root: Path, videos: list[_Video], seed: int, report: Callable[[int
         except BrokenProcessPool as error:
             raise EsspError(
                 f"a process that makes the videos in {root} was killed; see that there is memory for {cpu_count()} "
-                "of them, then repeat the command: it goes on where it stopped"
+                "of them, then repeat the command: it continues where it stopped"
             ) from error
         except BaseException:
             pool.shutdown(cancel_futures=True)

@@ -82,7 +82,7 @@ def of_folds(spec: JobSpec, column: str, stores: Stores) -> tuple[Division, ...]
     values = sorted({value for value, used in zip(every, usable, strict=True) if value and used}, key=_counting)
     if len(values) < 2:
         raise ConfigError(
-            f"{column}: the videos have {'one value' if values else 'no value'} there, and one has to be left "
+            f"{column}: the videos have {'one value' if values else 'no value'} there, and one must be left "
             "out while others stay; give each video a group, or another column, and build the catalog again",
             field="--folds",
             code="range",

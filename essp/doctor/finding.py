@@ -61,7 +61,7 @@ def unreachable(check: str, address: str, default_port: int, setting: str) -> Fi
     except ValueError:
         return fail(
             check,
-            f"{shown_address(address)} is no address: its port is no number from 1 to 65535",
+            f"{shown_address(address)} is not an address: its port is not a number from 1 to 65535",
             f"correct {setting}",
         )
     if not host:

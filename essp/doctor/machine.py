@@ -106,7 +106,7 @@ def _torchvision() -> Finding:
 
     from essp_engine.learning import torchvision_import
 
-    beside = f"beside torch {torch.__version__}"
+    beside = f"with torch {torch.__version__}"
     try:
         from essp_engine.learning.torchvision_compat import torchvision
     # raised by torch and torchvision builds that do not match
@@ -116,5 +116,5 @@ def _torchvision() -> Finding:
         return fail(CHECK, f"torchvision cannot be imported {beside}: {why}", remedy)
     found = f"torchvision {torchvision.__version__} can be imported {beside}"
     if torchvision_import.declared():
-        found += "; its compiled operators (nms, roi_align) do not load there, and ESSP needs none of them"
+        found += "; its compiled operators (nms, roi_align) do not load there, and ESSP does not need them"
     return ok(CHECK, found)

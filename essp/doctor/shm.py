@@ -36,10 +36,8 @@ def examine(url: str) -> Iterator[Finding]:
     else:
         yield ok(CHECK, f"the cache may take {left:,} bytes more, {PARENT} has {free:,} free")
     if same and freed:
-        yield ok(
-            CHECK, f"a value came back and was freed in {taken_ms:.0f} ms; every process has to be on this machine"
-        )
+        yield ok(CHECK, f"a value came back and was freed in {taken_ms:.0f} ms; every process must be on this machine")
     else:
         yield fail(
-            CHECK, "a value came back changed, or was freed by somebody else", "name a cache that nobody else uses"
+            CHECK, "a value came back changed, or was freed by another process", "name a cache that nothing else uses"
         )

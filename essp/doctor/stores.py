@@ -163,8 +163,8 @@ def _round_trip(store: ObjectStore, key: str, where: str) -> Iterator[Finding]:
     if isinstance(store, _Marking) and not store.keeps_marks(key):
         yield warn(
             S3,
-            f"{where}: it keeps no metadata of objects, so after a write whose answer is lost nobody knows whose "
-            "object is there, and what waits for it goes on waiting",
+            f"{where}: it keeps no metadata of objects, so after a write whose answer is lost it is unknown whose "
+            "object is there, and what waits for it keeps waiting",
             "let gateways and proxies pass the x-amz-meta- headers",
         )
     if store.get(key, 2, 3) != _DATA[2:5]:

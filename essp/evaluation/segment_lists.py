@@ -169,7 +169,7 @@ def _csv(where: str, data: bytes) -> SegmentList:
         file = CsvFile(where, text_of(data))
     except UnicodeDecodeError as error:
         raise ConfigError(
-            f"{where} cannot be read: {error}; it has to be a CSV file in UTF-8", code="unreadable"
+            f"{where} cannot be read: {error}; it must be a CSV file in UTF-8", code="unreadable"
         ) from error
     rows = list(file)
     names = rows[0].values.keys() if rows else set()
@@ -190,7 +190,7 @@ def _csv(where: str, data: bytes) -> SegmentList:
         try:
             times = float(row[start]), float(row[end]) + (unit == "frames")
         except ValueError as error:
-            raise ConfigError(f"{where}, line {line}: {start} and {end} have to be numbers", code="type") from error
+            raise ConfigError(f"{where}, line {line}: {start} and {end} must be numbers", code="type") from error
         stretches.append(Stretch(row[video], row[label], *times))
         if split := row.get("split"):
             splits[row[video]] = split
@@ -201,7 +201,7 @@ def _document(store: ObjectStore, key: str) -> Any:
     try:
         return read_json(store.get(key))
     except ValueError as error:
-        raise ConfigError(f"{store.uri(key)} is no JSON: {error}", code="unreadable") from error
+        raise ConfigError(f"{store.uri(key)} is not JSON: {error}", code="unreadable") from error
 
 
 def _checked(

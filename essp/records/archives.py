@@ -49,7 +49,7 @@ class Archive:
 def open_archive(store: ObjectStore, key: str, is_zip: bool) -> Iterator[Archive]:
     """The archive at `key`. Raises `ConfigError` if it is damaged."""
     with store.open(key) as file, ExitStack() as opened:
-        with _errors(ConfigError, f"{store.uri(key)} is no archive that can be read"):
+        with _errors(ConfigError, f"{store.uri(key)} is not an archive that can be read"):
             if is_zip:
                 archive = _zip(opened.enter_context(zipfile.ZipFile(file)))
             else:

@@ -111,7 +111,7 @@ def build(
         if not counts:
             name, why = next(iter(problems.items()))
             raise ConfigError(
-                f"none of the {len(problems)} images can be used; the first one, {name}: {why}", code="unreadable"
+                f"all {len(problems)} images are unusable; the first one, {name}: {why}", code="unreadable"
             )
     per_class = {name: counts[name] for name in writer.classes if counts[name]}
     elapsed_s = time.monotonic() - began
@@ -122,10 +122,10 @@ def _encode(source: Source, options: BuildOptions) -> Encode:
     """The encoding to use. Raises `ConfigError` if `keep` is impossible."""
     encode = options.encode or ("jpeg" if source.cut else "keep")
     if encode == "keep" and source.cut:
-        raise ConfigError(f"keep: a {source.unit} is no file; use raw or jpeg", field="--encode", code="conflict")
+        raise ConfigError(f"keep: a {source.unit} is not a file; use raw or jpeg", field="--encode", code="conflict")
     if encode == "keep" and options.size is not None:
         raise ConfigError(
-            "a file that is kept as it is cannot be scaled; use it with --encode raw or jpeg",
+            "a file that is kept unchanged cannot be scaled; use it with --encode raw or jpeg",
             field="--size",
             code="conflict",
         )

@@ -55,14 +55,14 @@ def cifar(archive: Archive) -> Source | None:
             return _read(archive, layout, training, _lines(layout.names, archive.read(stems[layout.names])))
     if any("batch" in PurePosixPath(name).name for name in binary):
         raise ConfigError(
-            "CIFAR: the archive lacks batches.meta.txt; use cifar-10-binary.tar.gz as it is published",
+            "CIFAR: the archive lacks batches.meta.txt; use cifar-10-binary.tar.gz as published",
             code="unreadable",
         )
     for pickled, data_set in _PICKLED.items():
         if pickled <= stems.keys():
             raise ConfigError(
                 f"CIFAR: these are pickles, and reading a pickle runs what it says; use {data_set}-binary.tar.gz, "
-                "which has the same images and is published beside it",
+                "which has the same images and is published with it",
                 code="refused",
             )
     return None
@@ -70,16 +70,14 @@ def cifar(archive: Archive) -> Source | None:
 
 def _read(archive: Archive, layout: _Layout, files: Sequence[str], classes: tuple[str, ...]) -> Source:
     if len(set(classes)) < len(classes):
-        raise ConfigError(
-            f"CIFAR: {layout.names} has a class twice; use the archive as it is published", code="unreadable"
-        )
+        raise ConfigError(f"CIFAR: {layout.names} has a class twice; use the archive as published", code="unreadable")
     step = layout.labels + _BYTES
     items: list[Item] = []
     for name in files:
         data = archive.read(name)
         if not data or len(data) % step:
             raise ConfigError(
-                f"CIFAR: {name} is damaged: {len(data)} bytes are no whole number of {step}", code="unreadable"
+                f"CIFAR: {name} is damaged: {len(data)} bytes are not a multiple of {step}", code="unreadable"
             )
         for number in range(len(data) // step):
             at = number * step + layout.labels

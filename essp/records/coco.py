@@ -97,7 +97,7 @@ def _content(uri: str, stores: Stores) -> Mapping[str, list[Any]]:
     try:
         content: Any = read_json(store.get(key), _kept)
     except ValueError as error:
-        raise ConfigError(f"{uri} is no JSON file: {error}", code="unreadable") from error
+        raise ConfigError(f"{uri} is not a JSON file: {error}", code="unreadable") from error
     lists = content if isinstance(content, dict) else {}
     for name in ("images", "annotations", "categories"):
         if not isinstance(lists.get(name), list):
@@ -138,7 +138,7 @@ def _images(entries: list[Any], problems: dict[str, str]) -> dict[int, _Image]:
             key, file = _whole(_entry(entry)["id"]), _text(entry["file_name"])
             size = (_whole(entry["height"]), _whole(entry["width"])) if "height" in entry and "width" in entry else None
             if key in found:
-                raise ValueError(f"the id {key} is that of {found[key].file}")
+                raise ValueError(f"the id {key} is already used by {found[key].file}")
             found[key] = _Image(file, size)
         except _FAULTY as error:
             problems[f"images[{place}]"] = _said(error)
@@ -179,7 +179,7 @@ def _box(numbers: Any, size: tuple[int, int] | None) -> tuple[Box, float]:
     fine = isinstance(numbers, list) and len(numbers) == 4
     # NaN also fails this comparison
     if not fine or not all(type(one) in (int, float) and abs(one) < _FAR for one in numbers):
-        raise ValueError(f"{_short(numbers)} is no box")
+        raise ValueError(f"{_short(numbers)} is not a box")
     left, top, width, height = numbers
     if width <= 0 or height <= 0:
         raise ValueError(f"{_short(numbers)} has no area")
@@ -215,7 +215,7 @@ def _reading(uri: str, stores: Stores, images: str, wanted: list[str], opened: E
         if images or any(_has(store, name) for name in wanted[:_ASKED_FOR]):
             return store.get
     raise ConfigError(
-        f"{uri} is of images such as {wanted[0]}, and they are neither in {likely[0]} nor beside it; "
+        f"{uri} is of images such as {wanted[0]}, and they are neither in {likely[0]} nor next to it; "
         "say where they are: --images FOLDER",
         field="--images",
         code="not_found",
@@ -250,19 +250,19 @@ def _read_member(archive: Archive, members: Mapping[str, list[str]], name: str) 
 
 def _entry(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise ValueError(f"{_short(value)} is no object")
+        raise ValueError(f"{_short(value)} is not an object")
     return value
 
 
 def _whole(value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
-        raise ValueError(f"{_short(value)} is no whole number")
+        raise ValueError(f"{_short(value)} is not a whole number")
     return value
 
 
 def _text(value: Any) -> str:
     if not isinstance(value, str) or not value.strip() or not is_plain(value):
-        raise ValueError(f"{_short(value)} is no text")
+        raise ValueError(f"{_short(value)} is not a text")
     return value
 
 

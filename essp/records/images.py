@@ -24,7 +24,7 @@ def decoded(data: bytes | memoryview) -> Image:
     except cv2.error as error:  # for example: too large
         raise BadFrames(f"it cannot be decoded: {error.err}") from error
     if pixels is None:
-        raise BadFrames("it is no image, or a damaged one")
+        raise BadFrames("it is not an image, or a damaged one")
     return np.asarray(cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB), np.uint8)
 
 

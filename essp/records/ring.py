@@ -68,7 +68,9 @@ class Address(NamedTuple):
             memory, members_bell, feeder_bell = map(int, files)
             return cls(int(process), memory, members_bell, feeder_bell, token)
         except ValueError as error:
-            raise ConfigError(f"{text!r} is none of a shared loader; take its `address`", field="address") from error
+            raise ConfigError(
+                f"{text!r} is not the address of a shared loader; take its `address`", field="address"
+            ) from error
 
 
 class Ended(Exception):
@@ -267,7 +269,7 @@ class Home:
         """`members`: the largest number of simultaneous members. Raises `ConfigError`."""
         if not hasattr(os, "memfd_create") or not hasattr(fcntl, "F_OFD_SETLKW"):
             raise ConfigError(
-                "a loader can be shared between processes on Linux only; give each process its own one",
+                "a loader can be shared between processes on Linux only; give each process its own loader",
                 code="unsupported",
             )
         board = Board(members)

@@ -63,7 +63,7 @@ def open_source(uri: str, stores: Stores, options: SourceOptions = SourceOptions
     name = PurePosixPath(uri).name.lower()
     if (options.images or options.whole) and not name.endswith(".json"):
         raise ConfigError(
-            "and --whole are for the annotations of COCO, a .json file", field="--images", code="conflict"
+            "this and --whole are only for the annotations of COCO (a .json file)", field="--images", code="conflict"
         )
     with ExitStack() as opened:
         if name.endswith(".parquet"):
@@ -108,7 +108,7 @@ def _checked(source: Source, uri: str) -> Source:
         raise ConfigError(f"{uri} holds no images ({seen}){wrong}; give {_WANTED}", code="empty")
     for label in source.labels:
         if not is_plain(label):
-            raise ConfigError(f"{uri}: the class {label[:80]!r} has characters that nobody can read; rename it")
+            raise ConfigError(f"{uri}: the class {label[:80]!r} has unreadable characters; rename it")
     if not source.labels:
         return source
     without = {
@@ -172,7 +172,7 @@ def _csv(uri: str, stores: Stores) -> Source:
     try:
         rows = CsvFile(uri, text_of(store.get(key)))
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{uri} is no CSV file in UTF-8: {error}", code="unreadable") from error
+        raise ConfigError(f"{uri} is not a CSV file in UTF-8: {error}", code="unreadable") from error
     there = [name.lower() for name in rows.columns]
     where, what = (next((name for name in names if name in there), None) for names in (PATH_COLUMNS, LABEL_COLUMNS))
     if where is None or what is None:
@@ -235,7 +235,7 @@ def _archive(archive: Archive) -> Source:
             continue
         label = labels.get(one[: -len(path.suffix)], "") if labels or problems else _class_of(path)
         if not label and labels:
-            problems[one] = f"others have a {_LABEL_SUFFIX} file, and none with a class lies beside it"
+            problems[one] = f"others have a {_LABEL_SUFFIX} file, and no file with a class lies next to it"
             continue
         items.append(Item(one, label, partial(archive.read, one)))
     what = f"an archive with a {_LABEL_SUFFIX} file for each image" if labels else "an archive of folders"

@@ -189,8 +189,8 @@ def _check(uri: str, found: VideoScores, videos: int, stated: Figures) -> None:
 
 def _other_scores(uri: str) -> PermanentError:
     return PermanentError(
-        f"{uri} holds other scores than those that the model was made of; restore it from a backup, or, if the job has "
-        "gone on since, let it end"
+        f"{uri} holds other scores than the model was made from; restore it from a backup, or, if the job has "
+        "continued since, let it end"
     )
 
 

@@ -112,7 +112,7 @@ def _head(run: Run, time: str | None) -> str:
         shown.append(("taken by the run", time))
     return (
         f"<h1>{escape(run.spec.name)}</h1>"
-        f'<p class="quiet">Trained: {escape(names)}. All figures are by {run.unit}; those of a trainer are of its '
+        f'<p class="quiet">Trained: {escape(names)}. All figures are by {run.unit}; figures of a trainer are of its '
         "clips' mean.</p>"
         f"{tiles(shown)}"
     )
@@ -252,8 +252,9 @@ def _numbered(run: Run, numbered: Sequence[int]) -> str:
         return ""
     rows = [([f"#{number}", run.model.classes[number]], False) for number in numbered]
     why = (
-        "<p>Pictures have the numbers of these classes: no font of the machine that drew them has the letters of their "
-        "names, or the names are too long to be told apart.</p>"
+        "<p>Pictures have the numbers of these classes: the fonts of the machine that drew them lack the letters "
+        "of their "
+        "names, or the names are too long to distinguish.</p>"
     )
     return section("Classes by number", why + _long(["in pictures", "class"], rows, "class", left=(1,), wrap=(1,)))
 
@@ -261,7 +262,7 @@ def _numbered(run: Run, numbered: Sequence[int]) -> str:
 def _samples(run: Run, pictures: Pictures) -> str:
     left_out = "".join(
         f'<p class="quiet">Stream {escape(stream)} is not drawn: {escape(feature)} describes a clip by numbers that '
-        "are no picture.</p>"
+        "do not form a picture.</p>"
         for stream, feature in run.descriptors.items()
     )
     caption = f"{run.unit.capitalize()}s of the {run.split} split, with what the streams see of them."

@@ -196,7 +196,7 @@ def code_shares(samples: Sequence[Sample]) -> dict[str, str]:
         codes, clipped, zero = (sum(counts) for counts in zip(*parts, strict=True))
         found[stream] = (
             f"{100 * clipped / codes:.1f} % of its codes are at the bound (more than 1 %: raise `bound`), "
-            f"{100 * zero / codes:.0f} % are no motion"
+            f"{100 * zero / codes:.0f} % show no motion"
         )
     return found
 

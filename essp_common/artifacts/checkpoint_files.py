@@ -135,4 +135,4 @@ def _check_size(store: ObjectStore, key: str, file: StoredFile, size_bytes: int,
 
 def _check_hash(store: ObjectStore, key: str, file: StoredFile, sha256: str, remedy: str) -> None:
     if sha256 != file.sha256:
-        raise BadCheckpoint(f"{store.uri(key)} is damaged: its SHA-256 is not that of the manifest; {remedy}")
+        raise BadCheckpoint(f"{store.uri(key)} is damaged: its SHA-256 differs from the manifest; {remedy}")

@@ -225,7 +225,7 @@ def strategy_state(folder: ObjectStore, model: FusedModel) -> dict[str, NDArray[
     try:
         return unpack(data, most_bytes=_MOST_STATE_BYTES)
     except DamagedTensors as error:
-        raise PermanentError(f"{where} is no state of a strategy: {error}") from error
+        raise PermanentError(f"{where} is not a state of a strategy: {error}") from error
 
 
 def read_model(store: ObjectStore, key: str = MANIFEST) -> FusedModel:

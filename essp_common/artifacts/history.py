@@ -84,7 +84,7 @@ class History:
                 return self._read(stored[-1])
             except NotFound:  # joined since the listing, so there is a newer one
                 continue
-        raise BadHistory(f"{self._store.uri(layout.SPEC)}: the history beside it changes faster than it can be read")
+        raise BadHistory(f"{self._store.uri(layout.SPEC)}: its history changes faster than it can be read")
 
     def last_of(self, since: int) -> HistorySegment | None:
         """The last segment of the run that began with this fence, or None if it does not exist or was joined."""
@@ -129,7 +129,7 @@ class History:
                 return
             except NotFound:
                 continue
-        raise BadHistory(f"{self._store.uri(layout.SPEC)}: the history beside it changes faster than it can be read")
+        raise BadHistory(f"{self._store.uri(layout.SPEC)}: its history changes faster than it can be read")
 
     def stored(self) -> list[Stored]:
         """The objects to read, in order: chapters, then the segments that no chapter contains."""
@@ -206,7 +206,7 @@ def unpack(data: bytes, uri: str) -> HistorySegment:
     try:
         return HistorySegment.FromString(decompressed(data, _MOST_BYTES))
     except (zstandard.ZstdError, DecodeError, MemoryError) as error:  # it may claim any size
-        raise BadHistory(f"{uri} is no segment of a history ({error}); {_REMEDY}") from error
+        raise BadHistory(f"{uri} is not a segment of a history ({error}); {_REMEDY}") from error
 
 
 def runs_of(indices: Iterable[int]) -> Runs:

@@ -35,7 +35,7 @@ TABLE = (
     Line("model/aggregation-<digest>.tensors", "what the strategy of the fused model learned, if it does", "training"),
     Line("fused/<split>.parquet", "(strategies that learn from features) fused scores by video", "training"),
     Line("report/report.html", "the report", "training"),
-    Line("report/run-<runs>.html", "the report as it was after so many runs of the job", "training"),
+    Line("report/run-<runs>.html", "the report after that many runs of the job", "training"),
     Line("report/<picture>.png", "its pictures", "training"),
     Line("catalog.parquet", "the videos asked about", "prediction"),
     Line("predictor/<digest>/<stream>/<number>/<trainer>.parquet", "scores so far (partial_scores.py)", "prediction"),

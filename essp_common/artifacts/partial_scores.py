@@ -105,7 +105,7 @@ class PartialScores:
         """The part that `save` wrote. Raises `NotFound`, or `PermanentError` if it is damaged."""
         prefix = self._part(stream, stop)
         where = self._output.uri(f"{prefix}{_DONE}")
-        remedy = f"remove {where} and start the job again: what is missing then is scored anew"
+        remedy = f"remove {where} and start the job again: what is missing is then scored again"
         try:
             rest = _Rest.model_validate_json(self._output.get(f"{prefix}{_DONE}"))
             keys = [info.key for info in self._output.list(prefix) if info.key.endswith(_TABLE)]
@@ -116,7 +116,7 @@ class PartialScores:
             raise PermanentError(f"{error}, or {remedy}") from error
         frames = {index: (first, last) for index, first, last in rest.frames}
         if any(table.clip_index.tolist() != list(frames) for table in tables.values()) or (frames and not tables):
-            raise PermanentError(f"{where} has other clips than the tables beside it; {remedy}")
+            raise PermanentError(f"{where} has other clips than the other tables; {remedy}")
         return ScoredPart(tables, rest.errors, frames)
 
     def _prefix(self, stream: str) -> str:

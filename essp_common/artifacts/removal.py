@@ -222,7 +222,7 @@ def _team_of(output: ObjectStore) -> str | None:
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ConfigError(
             f"{output.uri(layout.OWNER)} does not say whose output this is ({error}); restore it from a backup, or "
-            "remove it, and the output is that of no team",
+            "remove it, which leaves the output without a team",
             code="unreadable",
         ) from error
 

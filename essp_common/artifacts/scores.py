@@ -377,7 +377,7 @@ def unpacked(data: bytes) -> ScoreTable:
             labels=labels,
         )
         if (found.class_id < -1).any() or (labels is None and (found.class_id >= len(classes)).any()):
-            raise ValueError(f"class_id is that of none of {len(classes)} classes")
+            raise ValueError(f"class_id is not one of {len(classes)} classes")
         if ((found.probabilities < 0) | (found.probabilities > _MOST)).any():
             raise ValueError("scores are not probabilities")
         return found

@@ -30,7 +30,7 @@ def unsealed(data: bytes, kind: type[M]) -> M:
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
     if not isinstance(content, dict) or content.pop(_DIGEST, None) != _digest(content):
-        raise ValueError(f"its {_DIGEST} is not that of the rest, so it is damaged, or was changed by hand")
+        raise ValueError(f"its {_DIGEST} does not match the rest, so it is damaged, or was changed by hand")
     return kind.model_validate_json(json.dumps(content))
 
 

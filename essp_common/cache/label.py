@@ -72,7 +72,7 @@ def seal_in(label: Buffer) -> Seal:
     """The seal in a label. Raises `Foreign`."""
     found = _SEAL.match(label)
     if found is None:
-        raise (OfOtherRelease if label_bytes(label) else Foreign)("it is no value of this release of ESSP")
+        raise (OfOtherRelease if label_bytes(label) else Foreign)("it is not a value of this release of ESSP")
     key, head_bytes, piece_bytes, sums = found.groups()
     return Seal(int(key, 16), bytes.fromhex(sums.decode()), int(head_bytes or 0), int(piece_bytes or 0))
 

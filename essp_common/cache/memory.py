@@ -61,7 +61,7 @@ class MemoryCache:
             limit_bytes = parse_bytes(size)
         except ValueError:  # its words have what may be the end of a password
             raise ConfigError(
-                f"cache URL {shown_address(url)!r}: bytes is no size, as 256MiB is one", code="type"
+                f"cache URL {shown_address(url)!r}: bytes must be a size, as in bytes=256MiB", code="type"
             ) from None
         if options or not isinstance(limit_bytes, int) or limit_bytes <= 0:
             raise ConfigError(

@@ -117,7 +117,7 @@ class RedisCache:
         except RedisClusterException as error:
             if "Cluster mode is not enabled" in str(error):
                 raise ConfigError(
-                    f"{where} is no cluster; use {where.replace('+cluster', '')}", code="unsupported"
+                    f"{where} is not a cluster; use {where.replace('+cluster', '')}", code="unsupported"
                 ) from error
             refusal = refusal_of(error)
             if refusal is not None and refusal.denied:

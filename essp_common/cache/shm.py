@@ -93,7 +93,7 @@ class SharedMemoryCache:
             asked = parse_bytes(size) if "bytes=" in parts.query else None
         except ValueError:  # its words have what may be the end of a password
             raise ConfigError(
-                f"cache URL {shown_address(url)!r}: bytes is no size, as 256MiB is one", code="type"
+                f"cache URL {shown_address(url)!r}: bytes must be a size, as in bytes=256MiB", code="type"
             ) from None
         limit_bytes = asked if isinstance(asked, int) else None
         if options or limit_bytes != asked or (limit_bytes is not None and limit_bytes <= 0) or parts.path.strip("/"):

@@ -47,14 +47,14 @@ class Columns(NamedTuple):
         """A column of numbers."""
         column = self.by_name[name]
         if not isinstance(column, np.ndarray):
-            raise TypeError(f"{name} is no column of numbers")
+            raise TypeError(f"{name} is not a column of numbers")
         return column
 
     def lengths(self, name: str) -> NDArray[Any]:
         """The length in bytes of each text of a column."""
         column = self.by_name[name]
         if isinstance(column, np.ndarray | Lists):
-            raise TypeError(f"{name} is no column of texts")
+            raise TypeError(f"{name} is not a column of texts")
         return column.lengths
 
 
@@ -103,9 +103,9 @@ def _bad(columns: Columns, usable: _Bad) -> Iterator[tuple[str, str, _Bad]]:
     for name, longest in _TEXTS.items():
         if name in columns.by_name:
             yield name, f"is longer than {longest} bytes", columns.lengths(name) > longest
-    yield "id", "is no id", columns.lengths("id") == 0
+    yield "id", "is not an id", columns.lengths("id") == 0
     yield "id", "is there twice", _repeated(columns.by_name["id"])
-    yield "uri", "is no URI", usable & (columns.lengths("uri") == 0)
+    yield "uri", "is not a URI", usable & (columns.lengths("uri") == 0)
     for name, (right, what) in _NUMBERS.items():
         if name in columns.by_name:
             yield name, what, ~right(columns.numbers(name))

@@ -62,8 +62,9 @@ def values_of(catalog: Catalog, column: str, field: str) -> list[str]:
     if not any(column in meta for meta in metas):
         known = suggested(column, [GROUP, *sorted({name for meta in metas for name in meta})], "it has: ")
         raise ConfigError(
-            f"there is no column {column!r}, which {field} names; {known}. Those of a CSV file are kept, and of "
-            "UCF-101 and HMDB51 there is one for each division, as in split_1; build the catalog again with `essp "
+            f"there is no column {column!r}, which {field} names; {known}. A catalog keeps the columns of its CSV "
+            "file, and has split_1, ... for "
+            "the divisions of UCF-101 and HMDB51; build the catalog again with `essp "
             "catalog build`",
             field=field,
             code="unknown",

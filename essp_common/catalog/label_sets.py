@@ -83,5 +83,5 @@ def labels_at(spans: Sequence[LabelledSpan], first_frame: int, frames: int, stri
 def _packed(rows: Rows) -> Blobs:
     column = rows.columns[COLUMN]
     if not isinstance(column, Blobs):
-        raise TypeError(f"{COLUMN} is no column of bytes")
+        raise TypeError(f"{COLUMN} is not a column of bytes")
     return column

@@ -115,9 +115,9 @@ def meta_of(video: str, extra: str) -> dict[str, Any]:
     try:
         found = json.loads(extra or "{}")
     except ValueError as error:
-        raise ConfigError(f"{video}: column extra is no JSON ({error}); {REMEDY}", code="unreadable") from error
+        raise ConfigError(f"{video}: column extra is not JSON ({error}); {REMEDY}", code="unreadable") from error
     if not isinstance(found, dict):
-        raise ConfigError(f"{video}: column extra is no JSON object; {REMEDY}", code="unreadable")
+        raise ConfigError(f"{video}: column extra is not a JSON object; {REMEDY}", code="unreadable")
     return found
 
 
@@ -179,7 +179,7 @@ class Rows(Sequence[VideoRow]):
         """The values of a column of numbers."""
         column = self.columns[name]
         if not isinstance(column, np.ndarray):
-            raise TypeError(f"{name} is no column of numbers")
+            raise TypeError(f"{name} is not a column of numbers")
         values: Numbers = column[self.places]
         return values
 
@@ -196,7 +196,7 @@ class Rows(Sequence[VideoRow]):
         """The length in bytes of each value of a column of texts or bytes."""
         column = self.columns[name]
         if not isinstance(column, Blobs | Shared):
-            raise TypeError(f"{name} is no column of texts")
+            raise TypeError(f"{name} is not a column of texts")
         found: NDArray[Any] = column.lengths[self.places]
         return found
 
@@ -204,7 +204,7 @@ class Rows(Sequence[VideoRow]):
         """For a column of lists: the length of each row's list; for each number, its row; the numbers."""
         column = self.columns[name]
         if not isinstance(column, Lists):
-            raise TypeError(f"{name} is no column of lists")
+            raise TypeError(f"{name} is not a column of lists")
         counts = np.diff(column.edges)[self.places]
         owners = np.repeat(np.arange(len(self), dtype=np.int32), counts)
         begins = column.edges[self.places] - (np.cumsum(counts) - counts)
@@ -245,7 +245,7 @@ class Rows(Sequence[VideoRow]):
         """Whether any text of a column begins with this one, in any row of the catalog."""
         column = self.columns[name]
         if not isinstance(column, Texts):
-            raise TypeError(f"{name} is no column of texts")
+            raise TypeError(f"{name} is not a column of texts")
         return column.begin(text)
 
     def text(self, name: str, row: int) -> str:
@@ -268,13 +268,13 @@ class Rows(Sequence[VideoRow]):
     def _texts(self, name: str) -> Blobs:
         column = self.columns[name]
         if not isinstance(column, Blobs):
-            raise TypeError(f"{name} is no column of texts")
+            raise TypeError(f"{name} is not a column of texts")
         return column
 
     def _words(self, name: str) -> Words:
         column = self.columns[name]
         if not isinstance(column, Words):
-            raise TypeError(f"{name} is no column of words")
+            raise TypeError(f"{name} is not a column of words")
         return column
 
 

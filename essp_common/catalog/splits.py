@@ -74,7 +74,7 @@ def splits_of(catalog: Catalog, data: DataSpec) -> Splits:
     held_out = _held_out(train.rows, data.validation_fraction)
     if not held_out.any() and data.records:
         raise ConfigError(
-            "is not given, and no class has two records, of which one could be set aside; add "
+            "is not given, and no class has a second record that could be set aside; add "
             "records, or name a data set to validate on",
             field="data.records_validation",
             code="missing",

@@ -130,5 +130,5 @@ def _kind(kind: str, shape: list[int]) -> tuple[np.dtype[Any], list[int]]:
     dtype = np.dtype(kind)
     sizes = [int(size) for size in shape]
     if dtype.kind not in _KINDS or min(sizes, default=0) < 0 or math.prod(sizes) * dtype.itemsize > MOST_BYTES:
-        raise ValueError(f"{kind} {shape} is no array of a row's")
+        raise ValueError(f"{kind} {shape} cannot be a target of a row")
     return dtype, sizes

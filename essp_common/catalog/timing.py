@@ -31,7 +31,7 @@ def unpack(packed: bytes, count: int) -> NDArray[np.int64]:
         raise ValueError(f"they cannot be unpacked ({error})") from error
     steps = np.frombuffer(data[: len(data) // 8 * 8], "<i8")
     if len(data) != 8 * (count - 1) or not reader.eof or (steps < 0).any():
-        raise ValueError(f"they are not those of {count} frames")
+        raise ValueError(f"they do not describe {count} frames")
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(steps, dtype=np.int64)])
 
 

@@ -121,7 +121,7 @@ class CatalogView:
     def _lists(self, name: str) -> Lists:
         column = self.rows.columns[name]
         if not isinstance(column, Lists):
-            raise TypeError(f"{name} is no column of lists")
+            raise TypeError(f"{name} is not a column of lists")
         return column
 
     def starts(self, span: int) -> NDArray[Any]:

@@ -179,7 +179,7 @@ def next_run(spec: JobSpec, fields: Mapping[str, Any]) -> JobSpec:
 def gains(before: JobSpec, after: JobSpec) -> str:
     """What a job gains with its next run, in words: more epochs, new trainers."""
     new = [name for name in after.trainers if name not in before.trainers]
-    epochs = f"{after.epochs} {EPOCHS} in place of {before.epochs}" if after.epochs != before.epochs else ""
+    epochs = f"{after.epochs} {EPOCHS} instead of {before.epochs}" if after.epochs != before.epochs else ""
     trainers = f"the trainer{'s' if len(new) > 1 else ''} {' and '.join(new)}" if new else ""
     return " and ".join(filter(None, (epochs, trainers)))
 
@@ -187,7 +187,7 @@ def gains(before: JobSpec, after: JobSpec) -> str:
 def _check_epochs(present: int, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_EPOCHS:
         raise ConfigError(
-            f"{value!r} is no number of epochs; give one from {present + 1} to {MOST_EPOCHS}", field=EPOCHS, code="type"
+            f"{value!r} is not a number of epochs; give {present + 1} to {MOST_EPOCHS}", field=EPOCHS, code="type"
         )
     if value < present:
         raise ConfigError(
@@ -225,7 +225,7 @@ def in_words(change: Change, trainer: str = "") -> str:
     """The effect of a change in words: each field with its new and its old value. `trainer`: only fields of this
     one."""
     return ", ".join(
-        f"{field} {value} in place of {change.before[field]}"
+        f"{field} {value} instead of {change.before[field]}"
         for field, value in sorted(change.fields.items())
         if not trainer or concerns([field], trainer)
     )

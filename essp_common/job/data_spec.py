@@ -175,7 +175,7 @@ class SamplingSpec(Section):
     @model_validator(mode="after")
     def _rank_is_one_of_ranks(self) -> SamplingSpec:
         if self.rank >= self.ranks:
-            raise wrong(f"{self.rank} is none of {self.ranks} ranks, which count from 0", field="rank", code="range")
+            raise wrong(f"{self.rank} is not one of {self.ranks} ranks, which count from 0", field="rank", code="range")
         return self
 
     @model_validator(mode="after")
@@ -186,14 +186,14 @@ class SamplingSpec(Section):
         if self.has_visits:
             if self.locality:
                 raise wrong(
-                    f"`{self.kind}` has a window of its own; leave locality out, or set window",
+                    f"`{self.kind}` has its own window; leave locality out, or set window",
                     field="locality",
                     code="conflict",
                 )
             if self.window % self.clips_per_visit:
                 near = max(1, self.window // self.clips_per_visit) * self.clips_per_visit
                 raise wrong(
-                    f"{self.window} is no multiple of clips_per_visit = {self.clips_per_visit}; use {near}",
+                    f"{self.window} is not a multiple of clips_per_visit = {self.clips_per_visit}; use {near}",
                     field="window",
                     code="conflict",
                 )

@@ -82,12 +82,12 @@ def plain_values(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [plain_values(inner) for inner in value]
     if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError("numbers have to be finite")
+        raise ValueError("numbers must be finite")
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         raise ValueError("whole numbers have to fit into 64 bits")
     if value is None or isinstance(value, str | bool | int | float):
         return value
-    raise ValueError(f"{value!r} is no text, number, list or mapping")
+    raise ValueError(f"{value!r} is not a text, number, list or mapping")
 
 
 ParamValue = StrictBool | StrictInt | StrictFloat | Annotated[StrictStr, Field(max_length=200)]

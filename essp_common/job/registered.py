@@ -46,7 +46,7 @@ def _known(name: str, own: tuple[str, ...], group: Group, code: Sequence[str]) -
     installed, noun = group.names(), group.noun
     if name not in own and name not in installed:
         raise ConfigError(
-            f"no {noun} {name!r}; {suggested(name, (*own, *installed))}. One of a package has to be registered under "
+            f"no {noun} {name!r}; {suggested(name, (*own, *installed))}. A package must register it under "
             f"{group.group}, and the package installed wherever master, trainers and predictors run; what an image "
             "of its own has for trainers, a row of the master says (`essp registry put trainers`)",
             code="unknown",

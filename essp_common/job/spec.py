@@ -68,7 +68,7 @@ class StrategySpec(Section):
             values = value if isinstance(value, list) else [value]
             if not values or not all(isinstance(one, str | bool | int | float) for one in values):
                 raise wrong(
-                    "has to be a number, a text, true or false, or a list of such values to try",
+                    "must be a number, a text, true or false, or a list of such values to try",
                     field=name,
                     code="type",
                 )
@@ -307,7 +307,7 @@ class JobSpec(Section):
             )
         if self.predictor is not None and self.predictor.highlight is not None:
             raise wrong(
-                "a record is one frame, of which none counts more; leave it out",
+                "a record is one frame, so there is nothing to highlight; leave it out",
                 field="predictor.highlight",
                 code="conflict",
             )
@@ -345,7 +345,7 @@ class JobSpec(Section):
         if self.sampling.background is not None:
             raise wrong(
                 f"with data.targets: {self.data.targets} a clip may show none of them, which "
-                "needs no class of its own; leave it out",
+                "needs no class for background; leave it out",
                 field="sampling.background",
                 code="conflict",
             )

@@ -138,7 +138,7 @@ def _is_section(part: Any) -> TypeGuard[type[BaseModel]]:
 def _unlisted(values: Any) -> str:
     """Why a list of values cannot be tried; empty if it can."""
     if not isinstance(values, list | tuple) or not values:
-        return "has to be a list of values to try, as in [0.1, 0.03]"
+        return "must be a list of values to try, as in [0.1, 0.03]"
     twice = [value for number, value in enumerate(values) if value in values[:number]]
     return f"{twice[0]!r} is there twice" if twice else ""
 
@@ -154,5 +154,5 @@ def _with(settings: dict[str, Any], field: str, value: Any, where: str) -> dict[
     if isinstance(inner, BaseModel):
         inner = inner.model_dump(exclude_unset=True)
     if not isinstance(inner, dict):
-        raise wrong("has to be a mapping of fields", field=f"{where}.{head}", code="type")
+        raise wrong("must be a mapping of fields", field=f"{where}.{head}", code="type")
     return {**settings, head: _with(inner, rest, value, f"{where}.{head}")}

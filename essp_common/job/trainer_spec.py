@@ -29,7 +29,8 @@ def weights_of(model: str) -> str:
         return f"`weights: {PACKAGE}{model}` names those of its package"
     known = model if model in MODELS and model != "small" else "resnet18"
     return (
-        f"ESSP brings those of {', '.join(PACKAGED_WEIGHTS)} alone (`{PACKAGE}{PACKAGED_WEIGHTS[0]}`). Make those of "
+        f"ESSP includes weights for {', '.join(PACKAGED_WEIGHTS)} alone (`{PACKAGE}{PACKAGED_WEIGHTS[0]}`). Make "
+        "those of "
         f'torchvision a file: python -c "{making_weights(known)}", and write `weights: {known}.pt`'
     )
 
@@ -389,7 +390,7 @@ class TrainerSpec(Section):
             raise wrong(f"is for {other}, and {self.model} is {kind}; leave it out", field=name, code="conflict")
         if self.is_encoder and self.checkpoint.bits:
             raise wrong(
-                "rounds the weights of networks, not those of an encoder; leave it out",
+                "rounds weights of networks, and an encoder has none; leave it out",
                 field="checkpoint.bits",
                 code="conflict",
             )
@@ -421,7 +422,7 @@ class TrainerSpec(Section):
                 )
         if self.checkpoint.bits:
             raise wrong(
-                "would round the network that a resumed probe goes on with; leave it out, and round "
+                "would round the network that a resumed probe continues with; leave it out, and round "
                 "the model with `essp checkpoint export`",
                 field="checkpoint.bits",
                 code="conflict",
@@ -462,7 +463,7 @@ class TrainerSpec(Section):
         if self.weights is not None and self.weights.startswith(_OF_THIS_JOB):
             raise wrong(
                 f"{self.weights!r} is a trainer of this job, and those learn side by side, each clip decoded "
-                "once for all, so none can wait for another; train it in a job of its own, and write `weights: "
+                "once for all, so one cannot wait for another; train it in a separate job, and write `weights: "
                 f"OUTPUT/trainers/{self.weights.removeprefix(_OF_THIS_JOB)}` here, with the output of that job",
                 field="weights",
                 code="conflict",

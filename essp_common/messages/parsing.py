@@ -43,9 +43,9 @@ def parsed(kind: type[M], record: Record) -> M:
     try:
         message = kind.FromString(record.value)
     except DecodeError as error:
-        raise BadMessage(f"{_where(record)} is no {kind.__name__} message") from error
+        raise BadMessage(f"{_where(record)} is not a {kind.__name__} message") from error
     if isinstance(message, _FENCED) and message.fence >= MOST_FENCE:
-        fence = f"fence {message.fence}, which nobody can have taken"
+        fence = f"fence {message.fence}, which no process can have taken"
         raise BadMessage(f"{_where(record)}: a {kind.__name__} message with {fence}")
     if lacking := _lacking(message):
         raise BadMessage(f"{_where(record)}: a {kind.__name__} message without {lacking}")

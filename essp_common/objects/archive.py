@@ -143,5 +143,5 @@ class _Part(io.RawIOBase):
 def _parts(key: str) -> tuple[str, int, int]:
     match = _KEY.fullmatch(key)
     if match is None:
-        raise NotFound(f"{key!r} is no member of an archive")
+        raise NotFound(f"{key!r} is not a member of an archive")
     return match[1], int(match[2]), int(match[3])

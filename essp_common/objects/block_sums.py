@@ -48,7 +48,7 @@ class BlockSums:
         if not data:
             return None
         if len(data) % _SUM_BYTES != 1 or data[0] not in _SIZES:
-            raise ValueError("these are no checksums of blocks")
+            raise ValueError("these are not checksums of blocks")
         return cls(1 << data[0], data[1:])
 
     def packed(self) -> bytes:

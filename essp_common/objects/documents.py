@@ -80,7 +80,8 @@ class CsvFile:
             yield from self._reader
         except csv.Error as error:
             raise ConfigError(
-                f"{self._uri} is no CSV file: line {self._reader.line_num}: {error}; a field that begins with a quote "
+                f"{self._uri} is not a CSV file: line {self._reader.line_num}: {error}; a field that begins with a "
+                "quote "
                 "ends with one, and a quote within it is written twice",
                 code="unreadable",
             ) from error

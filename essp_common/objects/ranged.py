@@ -277,11 +277,12 @@ class RangedFile(io.RawIOBase):
                 return again
             if again == wrong:
                 raise BadVideo(
-                    f"{where} are not those of the file that the catalog was built from; build a new catalog", "changed"
+                    f"{where} differ from the file that the catalog was built from; build a new catalog", "changed"
                 )
             wrong = again
         raise BadVideo(
-            f"{where} came {_FETCHES_AGAIN + 1} times, always others, and never those of the file that the catalog was "
+            f"{where} came {_FETCHES_AGAIN + 1} times, different each time, and never as in the file that the "
+            "catalog was "
             "built from; look for a proxy, a network card or memory that damages what it passes on"
         )
 

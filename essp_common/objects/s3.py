@@ -138,7 +138,7 @@ class S3Store:
             client = Remade(partial(_client, options.get("endpoint"), options.get("region")))
         except (BotoCoreError, ValueError) as error:
             # Not the library's words: they quote the endpoint.
-            said = str(error) if "endpoint" not in options else "its endpoint or region is none"
+            said = str(error) if "endpoint" not in options else "its endpoint or region is not valid"
             raise ConfigError(f"store URL {shown_address(url)!r}: {said}") from None
         return cls(client, bucket, prefix.strip("/") + "/" if prefix.strip("/") else "")
 
@@ -258,7 +258,7 @@ class S3Store:
         if not isinstance(page.get("IsTruncated"), bool) or (
             page["IsTruncated"] and "NextContinuationToken" not in page
         ):
-            raise _NoAnswer("this is no list of objects")
+            raise _NoAnswer("this is not a list of objects")
         found = []
         for item in page.get("Contents", []):
             key = item["Key"]
@@ -393,7 +393,8 @@ class S3Store:
         except Exception as error:  # the client makes all kinds of errors of what is no answer of S3
             what = str(error) if isinstance(error, _NoAnswer) else f"{type(error).__name__}: {error}"
             raise Unavailable(
-                f"{where}: what came is no answer of S3 ({without_secrets(what):.200}); see what is at the address, "
+                f"{where}: what came is not an answer of S3 ({without_secrets(what):.200}); see what is at the "
+                "address, "
                 "and which proxies are in between"
             ) from error
 
@@ -449,7 +450,7 @@ def _etag(answer: Any) -> str:
 def _genuine(answer: Any) -> Any:
     """An answer without a body, and not the page of a proxy."""
     if answer["ResponseMetadata"]["HTTPHeaders"].get("content-length", "0") != "0":
-        raise _NoAnswer("it has a body, as that of a web page")
+        raise _NoAnswer("it has a body like a web page")
     return answer
 
 

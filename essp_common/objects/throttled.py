@@ -94,11 +94,11 @@ def _plain(number: float) -> str:
 
 def _bandwidth(text: str, whole: str) -> float:
     if not text.lower().endswith("/s"):
-        raise _refused(whole, f"{text!r} is no bandwidth")
+        raise _refused(whole, f"{text!r} is not a bandwidth")
     try:
         found = parse_bytes(text[:-2])
     except ValueError as error:
-        raise _refused(whole, f"{text!r} is no bandwidth") from error
+        raise _refused(whole, f"{text!r} is not a bandwidth") from error
     if not isinstance(found, int) or found < 1:
         raise _refused(whole, "a bandwidth is at least 1B/s")
     return float(found)

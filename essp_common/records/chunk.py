@@ -101,7 +101,7 @@ def pack(records: list[Record], first_key: int) -> bytes:
 def table_bytes(header: bytes) -> int:
     """The length in bytes of the table after this header. Raises `DamagedChunk`."""
     if len(header) < HEADER_BYTES or header[:8] != MAGIC:
-        raise DamagedChunk("it is no file of records: it does not begin as one")
+        raise DamagedChunk("it does not begin like a file of records")
     count = int.from_bytes(header[8:12], "little")
     if not 0 < count <= MOST_RECORDS:
         raise DamagedChunk(f"its header says that it has {count} records")
@@ -127,7 +127,7 @@ def read_table(header: bytes, table: bytes, file_bytes: int) -> NDArray[np.void]
     if (raw["length"] != sides[0] * sides[1] * sides[2]).any():
         raise DamagedChunk("its table gives images sizes that their bytes have not")
     if int(ends[-1]) != file_bytes:
-        raise DamagedChunk(f"it has {file_bytes} bytes in place of {int(ends[-1])}")
+        raise DamagedChunk(f"it has {file_bytes} bytes instead of {int(ends[-1])}")
     return entries
 
 

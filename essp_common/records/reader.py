@@ -346,7 +346,7 @@ def _table(store: ObjectStore, file: RecordFile, classes: int) -> NDArray[np.voi
     start = store.get(file.key, 0, HEADER_BYTES + _TABLE_GUESS)
     size = table_bytes(start)
     if size != file.records * ENTRY.itemsize:
-        raise DamagedChunk(f"it has {size // ENTRY.itemsize} records in place of {file.records}")
+        raise DamagedChunk(f"it has {size // ENTRY.itemsize} records instead of {file.records}")
     missing = HEADER_BYTES + size - len(start)
     if missing > 0:
         start += store.get(file.key, len(start), missing)
@@ -354,7 +354,7 @@ def _table(store: ObjectStore, file: RecordFile, classes: int) -> NDArray[np.voi
     if int(table["key"][0]) != file.first_key or (np.diff(table["key"].astype(np.int64)) != 1).any():
         raise DamagedChunk("its keys are not those that the version gives it")
     if (table["label"] < -1).any() or (table["label"] >= classes).any():
-        raise DamagedChunk(f"its labels are none of {classes} classes")
+        raise DamagedChunk(f"its labels are not among {classes} classes")
     return table
 
 

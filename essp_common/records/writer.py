@@ -63,7 +63,7 @@ class Writer:
         Raises `ValueError` for a record that files cannot hold.
         """
         if not -1 <= record.label < len(self.classes):
-            raise ValueError(f"label {record.label} is none of {len(self.classes)} classes")
+            raise ValueError(f"label {record.label} is not one of {len(self.classes)} classes")
         if not 0 < len(record.data) <= MOST_BYTES:
             raise ValueError(f"a record has 1 to {MOST_BYTES} bytes, not {len(record.data)}")
         size = len(record.data) + ENTRY.itemsize

@@ -59,7 +59,7 @@ def _check_server(server: str) -> None:
     except ValueError:
         port = 0
     if port == 0:
-        raise ValueError(f"is not the URL of a server: its port is no number from 1 to 65535; {_ESCAPES}")
+        raise ValueError(f"is not the URL of a server: its port is not a number from 1 to 65535; {_ESCAPES}")
 
 
 def checked_address(url: str) -> str:

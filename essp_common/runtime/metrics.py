@@ -86,12 +86,12 @@ CONDITION = Gauge(
 )
 UNEXPECTED = Counter(
     "essp_unexpected_errors",
-    "Errors that nobody expected, each in the log with its traceback, by the thread or the part that goes on.",
+    "Unexpected errors, each in the log with its traceback, by the thread or the part that continues.",
     ["where"],
 )
 CACHE_UNSOUND = Counter(
     "essp_cache_unsound",
-    "Values of the frame cache that were made again in place of being used: damaged (checksum or key does not match), "
+    "Values of the frame cache that were discarded and made again: damaged (checksum or key does not match), "
     "foreign (of another release or program).",
     ["kind"],
 )

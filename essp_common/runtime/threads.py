@@ -64,7 +64,7 @@ def guarded(
 def unexpected(where: str, error: BaseException) -> None:
     """Log and count an error that nobody expected, by who goes on in spite of it. `where`: one of few names."""
     metrics.UNEXPECTED.labels(where).inc()
-    log.error("%s: an error that nobody expected; it goes on", where, exc_info=error)
+    log.error("%s: unexpected error; the thread continues", where, exc_info=error)
 
 
 def _full(name: str, of: str) -> str:

@@ -38,7 +38,7 @@ class Kind(StrEnum):
 MEANINGS: Mapping[Kind, str] = {
     Kind.UNASSIGNED: "workers are up and work waits, but the broker has dealt them no partitions; look at the broker's "
     "log, and restart it or the workers",
-    Kind.NO_WORKERS: "work waits for a pool of which no worker is up; start one, or see why none starts",
+    Kind.NO_WORKERS: "work waits for a pool that has no running worker; start one, or see why none starts",
     Kind.CRASHING: "workers end as soon as they are started; their logs say why",
     Kind.BUS_SILENT: "the broker does not answer; see that it runs and that the network lets it through",
     Kind.BUS_STALLED: "the broker takes messages and does not acknowledge them; look at its log, its disk and its "
@@ -46,7 +46,7 @@ MEANINGS: Mapping[Kind, str] = {
     Kind.BUS_REFUSES: "the broker refuses what it is asked for; the line says why, and what sets it right",
     Kind.CACHE_SILENT: "the frame cache does not answer; see that it runs and that the network lets it through",
     Kind.CACHE_REFUSES: "the frame cache refuses what it is asked for; the line says why, and what sets it right",
-    Kind.CACHE_EVICTS: "the frame cache may drop clips that nobody has read; set maxmemory, and maxmemory-policy "
+    Kind.CACHE_EVICTS: "the frame cache may drop clips before they are read; set maxmemory, and maxmemory-policy "
     "noeviction",
     Kind.CACHE_DAMAGED: "the frame cache hands out values that are not what was stored; they are made again, and the "
     "machine's memory, the network or a proxy is to be looked at",
@@ -57,10 +57,10 @@ MEANINGS: Mapping[Kind, str] = {
     "through",
     Kind.STATE_DAMAGED: "a document below ESSP_STATE cannot be read; restore it from a backup, or remove it",
     Kind.UNREPORTED: "a worker has dropped work that it could neither do nor report, and a job waits for it; its log "
-    "says why; install it anew, with one version of all packages",
+    "says why; install it again, with one version of all packages",
     Kind.UNSAVED: "a trainer cannot save its checkpoint; make room or give it the right, and it tries again",
     Kind.LOGS_LOST: "log lines cannot be written; make room where the logs go",
-    Kind.DEFECT: "a part of the master fails of an error that nobody expected, and is tried again; all else goes on; "
+    Kind.DEFECT: "a part of the master fails with an unexpected error, and is retried; everything else continues; "
     "the log of the master has the error: report it",
 }
 """What each kind means and what to do, for people who know no more than that."""

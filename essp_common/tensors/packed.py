@@ -363,7 +363,7 @@ def _read(entry: _Entry, data: memoryview, base: Base | None) -> Array:
     if entry.difference:
         other = base.arrays.get(entry.name) if base is not None else None
         if other is None or other.shape != entry.shape or other.dtype != entry.type:
-            raise DamagedTensors(f"{entry.name}: there is no such array in the file that it is a difference to")
+            raise DamagedTensors(f"{entry.name}: the file that it is a difference to has no such array")
         body = planes.of_difference(body, other, entry.type)
     if zlib.crc32(_bytes_of(body)) != entry.crc:
         raise DamagedTensors(f"{entry.name}: its bytes are damaged")

@@ -42,7 +42,7 @@ def candidates(spec: AggregationSpec, targets: Targets = "class") -> tuple[Candi
             try:
                 aggregator = registry.create(strategy.name, params)
             except ConfigError as error:
-                raise ConfigError(f"aggregation.strategies.{number}: {error}") from error
+                raise error.within(f"aggregation.strategies.{number}") from error
             if aggregator.needs == "features" and not spec.features:
                 raise ConfigError(
                     f"aggregation.strategies.{number}: {strategy.name} learns from the features of clips; set "

@@ -88,7 +88,7 @@ class OpenRecords:
                 f"the file of records ends before the record's last byte ({len(data)} are there)", "truncated"
             )
         if zlib.crc32(data) != record.crc:
-            raise BadVideo("the record's bytes are damaged: their CRC is not that of the table")
+            raise BadVideo("the record's bytes are damaged: their CRC differs from the table")
         shape = (record.height, record.width, record.channels) if record.channels else None
         return self._images.write(data, shape, resize, target, strict=strict)
 

@@ -93,7 +93,9 @@ def clip_shapes(unit: DecodeSeed) -> list[Shape]:
         if not (all(shape) and seed.frame_count and seed.stride):
             raise PermanentError(f"{unit.video.id}: a seed asks for no frames, or the video has no size")
         if seed.frame_count % (snippets := 1 + len(seed.later)):
-            raise PermanentError(f"{unit.video.id}: {seed.frame_count} frames are no {snippets} equal snippets")
+            raise PermanentError(
+                f"{unit.video.id}: {seed.frame_count} frames do not divide into {snippets} equal snippets"
+            )
         shapes.append((seed.frame_count, *shape))
     return shapes
 

@@ -76,6 +76,6 @@ def _size(dimension: int | str, sizes: dict[str, int]) -> int:
     size = -(-sizes[letter] * int(factor or 1) // int(divisor or 1)) + int(addend or 0)
     if size < 1:
         raise ConfigError(
-            f"dimension {dimension!r} is {size} with {letter} = {sizes[letter]}; it has to be 1 or more", code="range"
+            f"dimension {dimension!r} is {size} with {letter} = {sizes[letter]}; it must be 1 or more", code="range"
         )
     return size

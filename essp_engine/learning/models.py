@@ -174,7 +174,7 @@ def build(
     scale = entry.photograph if description.layout.values == "colours" else entry.signed
     if scale is None:
         raise ConfigError(
-            f"{description.name} sees photographs alone, and {description.feature} are none", code="conflict"
+            f"{description.name} takes only photographs, and {description.feature} is not one", code="conflict"
         )
     with initial_weights(seed):
         backbone = _made(entry, description.name)
@@ -280,7 +280,7 @@ def tensors_of(data: bytes, most_bytes: int | None = None) -> dict[str, Tensor]:
     try:
         return dict(safetensors.torch.load(data))
     except safetensors.SafetensorError as error:
-        raise PermanentError(f"the weights are no file of tensors: {error}") from error
+        raise PermanentError(f"the weights are not a file of tensors: {error}") from error
 
 
 def arrays_of(tensors: Mapping[str, Tensor]) -> dict[str, NDArray[Any]]:
@@ -335,7 +335,7 @@ def load_tensors(classifier: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     try:
         classifier.load_state_dict(tensors, strict=True)
     except RuntimeError as error:
-        raise PermanentError(f"the weights are those of another network: {_in_a_line(error)}") from error
+        raise PermanentError(f"the weights belong to another network: {_in_a_line(error)}") from error
 
 
 def _made(entry: Network, name: str) -> nn.Module:
@@ -426,7 +426,7 @@ def _load_backbone(backbone: nn.Module, entry: Network, weights: StateDict, desc
     missing = [name for name in missing if name not in random]
     if missing or unexpected:
         raise ConfigError(
-            f"these weights are not those of {description.name}: {len(missing)} tensors missing{_first(missing)}, "
+            f"these weights do not belong to {description.name}: {len(missing)} tensors missing{_first(missing)}, "
             f"{len(unexpected)} unknown{_first(unexpected)}; set `model` to the model of the weights, or give them its "
             "names (docs/networks.md says which layouts are known)",
             code="conflict",
@@ -451,8 +451,8 @@ def _refuse_no_numbers(state: StateDict, name: str) -> None:
     damaged = [path for path, tensor in state.items() if tensor.isnan().any()]
     if damaged:
         raise ConfigError(
-            f"these weights of {name} have values that are no numbers (NaN) in {len(damaged)} tensors"
-            f"{_first(damaged)}: they are damaged, or of a training that diverged; start from others",
+            f"these weights of {name} have values that are not numbers (NaN) in {len(damaged)} tensors"
+            f"{_first(damaged)}: they are damaged, or the training diverged; start from others",
             code="unreadable",
         )
 
@@ -504,8 +504,9 @@ def _refuse_without_statistics(backbone: nn.Module, name: str) -> None:
     for path, layer in batch_norms(backbone).items():
         if layer.running_mean is None or layer.running_var is None:
             raise ConfigError(
-                f"model {name}: {path} is a {type(layer).__name__} without running statistics, which scores a clip by "
-                "those beside it; make it with track_running_stats=True, or use nn.GroupNorm",
+                f"model {name}: {path} is a {type(layer).__name__} without running statistics, which makes the "
+                "score of a clip depend on "
+                "the others of its batch; make it with track_running_stats=True, or use nn.GroupNorm",
                 code="unsupported",
             )
 

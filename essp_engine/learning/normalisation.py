@@ -146,7 +146,7 @@ def take_any_batch(model: nn.Module, peers: Peers) -> None:
             if peers.world_size == 1:
                 continue
             raise ConfigError(
-                f"{path} of the network is a {type(layer).__name__} with a forward of its own, which would normalise "
+                f"{path} of the network is a {type(layer).__name__} with its own forward, which would normalise "
                 "the part of each rank by itself; train on one rank, or use a batch normalisation of torch and put "
                 "what else it does behind it",
                 code="unsupported",

@@ -31,6 +31,6 @@ class Scores(NamedTuple):
         if not np.isfinite(found).all():
             raise PermanentError(
                 "the network gives scores that are not finite: its weights have diverged, or are damaged; train it "
-                "anew, with a lower optimizer.lr or optimizer.clip_grad_norm"
+                "again, with a lower optimizer.lr or optimizer.clip_grad_norm"
             )
         return found

@@ -24,7 +24,7 @@ class RecordMessages:
         columns = view.rows.columns
         uris: Any = columns["uri"]
         if not isinstance(uris, RecordUris):
-            raise TypeError("these are no records")
+            raise TypeError("these are not records")
         self._uris = uris.files
         self._table: Any = columns["record"]
         self._file: Any = columns["file"]

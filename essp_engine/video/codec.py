@@ -196,7 +196,7 @@ def raw_parts(size_bytes: int, count: int, frames: Sequence[int]) -> list[Part]:
     start = _raw_start(count)
     frame_bytes, rest = divmod(size_bytes - start, count)
     if rest or frame_bytes < 0:
-        raise BadFrames(f"{size_bytes} bytes are no raw value of {count} frames")
+        raise BadFrames(f"{size_bytes} bytes are not a raw value of {count} frames")
     begins = [start + frame * frame_bytes for frame in _existing(frames, count)]
     return [(0, start), *((begin, begin + frame_bytes) for begin in begins)]
 
@@ -258,7 +258,7 @@ def _storable(shape: Sequence[int], dtype: np.dtype[Any]) -> np.dtype[Any]:
             f"frames of type {dtype} cannot be stored; convert them to one of {sorted(_DTYPES)}", code="unsupported"
         )
     if not _MIN_DIMENSIONS <= len(shape) <= _MAX_DIMENSIONS or max(shape) >= 2**32:
-        limits = f"{_MIN_DIMENSIONS} to {_MAX_DIMENSIONS} dimensions, of which the first is time"
+        limits = f"{_MIN_DIMENSIONS} to {_MAX_DIMENSIONS} dimensions, the first one time"
         raise ConfigError(f"frames of shape {tuple(shape)} cannot be stored: {limits}", code="unsupported")
     if (nbytes := math.prod(shape) * stored.itemsize) > MAX_BYTES:
         raise ConfigError(
@@ -287,7 +287,7 @@ def _pack_header(
 def _unpack_header(view: memoryview) -> FrameHeader:
     """The header, with every field checked."""
     if len(view) < _HEAD_BYTES:
-        raise BadFrames(f"{len(view)} bytes are no frames: the header alone has {_HEAD_BYTES}")
+        raise BadFrames(f"{len(view)} bytes are not frames: the header alone has {_HEAD_BYTES}")
     head = bytes(view[:_HEAD_BYTES])
     return _checked_header(view) if any(head[_PARTS]) else _raw_header(head)
 

@@ -128,9 +128,9 @@ def _tiff_compression(data: bytes) -> int:
 
 def _numbers(data: bytes, shape: tuple[int, int, int]) -> NDArray[np.uint8]:
     if shape[2] not in _FORMATS:
-        raise BadVideo(f"an image of {shape[2]} channels cannot be shown; those of 1, 3 and 4 can", "format")
+        raise BadVideo(f"an image of {shape[2]} channels cannot be shown; it must have 1, 3 or 4", "format")
     if len(data) != shape[0] * shape[1] * shape[2]:
-        raise BadVideo(f"{len(data)} bytes are no image of {shape[0]} x {shape[1]} x {shape[2]} numbers")
+        raise BadVideo(f"{len(data)} bytes are not an image of {shape[0]} x {shape[1]} x {shape[2]} numbers")
     return np.frombuffer(data, np.uint8).reshape(shape)
 
 

@@ -171,8 +171,8 @@ class Worker:
         if self._dropped is None or time.monotonic() - self._dropped[1] >= _DROPPED_S:
             return {}
         return {
-            Kind.UNREPORTED: f"{self._dropped[0]}: it could neither be done nor reported, and its job waits for it; "
-            "the worker's log says why, most likely that its packages are of two versions: install it anew"
+            Kind.UNREPORTED: f"{self._dropped[0]}: it could not be processed or reported, and its job waits for it; "
+            "the worker's log says why, most likely that its packages are of two versions: install it again"
         }
 
     @property

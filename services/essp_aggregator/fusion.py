@@ -201,7 +201,7 @@ def _probabilities(aggregator: Aggregator, parts: Parts, state: State, *, sum_to
     if not sum_to_1:
         return values
     if not (np.isfinite(values).all() and (values >= 0).all() and (abs(values.sum(axis=1) - 1) < _SUM_ERROR).all()):
-        raise ValueError(f"strategy {aggregator.name} gives scores that are no probabilities: they have to sum to 1")
+        raise ValueError(f"strategy {aggregator.name} gives scores that are not probabilities: they must sum to 1")
     return values
 
 

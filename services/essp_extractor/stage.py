@@ -196,7 +196,7 @@ class ExtractStage:
         failpoint("extractor.read")
         snippets, colour = ready.recipe.snippets or 1, codec.header(value).colour
         if len(clip) % snippets:
-            raise PermanentError(f"a clip of {len(clip)} frames is no {snippets} equal snippets")
+            raise PermanentError(f"a clip of {len(clip)} frames does not divide into {snippets} equal snippets")
         return [Intermediates(snippet, colour) for snippet in np.split(clip, snippets)]
 
     def _extract(self, stream: StreamRequest, shared: Snippets) -> _Feature:

@@ -29,7 +29,7 @@ def own_command() -> tuple[str, ...]:
 
 
 def main(
-    host: Annotated[str, typer.Option(help="Address to listen on; `::`: all, also those of IPv4.")] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="Address to listen on; `::`: all, including IPv4.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port of the REST API.", min=0, max=65535)] = 8080,
 ) -> None:
     """Issue seeds, account for them, serve the REST API. Settings come from the environment (ESSP_BUS, ...)."""

@@ -378,9 +378,9 @@ class Master:
             return self._jobs[name]
         remedy = "start it again, and change it while it runs"
         if EPOCHS in fields:
-            remedy = "start it again with more (--epochs), and it goes on"
+            remedy = "start it again with more (--epochs) to continue"
         elif any(field.endswith(".stream") for field in fields):
-            remedy = "start it again with this trainer in its file, and it goes on"
+            remedy = "start it again with this trainer in its file to continue"
         raise Conflict(f"job {name} is {(ended or self._jobs[name]).state}; {remedy}")
 
     def jobs(self) -> list[JobSummary]:
@@ -483,7 +483,7 @@ class Master:
             ended = self._jobs.past(name)
             state = (ended or self._jobs[name]).state
             if state.ended and wanted is JobState.RUNNING:
-                raise Conflict(f"job {name} is {state}; start it again in place of resuming it")
+                raise Conflict(f"job {name} is {state}; start it again instead of resuming it")
             if ended is not None:
                 change(name, state, wanted)
                 return ended

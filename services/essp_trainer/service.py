@@ -208,7 +208,7 @@ class Trainer:
             self._adapters.bus.publish(topics.PROGRESS, command.job.encode(), left.SerializeToString())
             self._adapters.bus.flush()
         except TransientError as error:
-            log.warning("%s: it is told again that it has left: %s", self.name, error)
+            log.warning("%s: reporting again that it has left: %s", self.name, error)
             return
         self._left = command.fence
 
@@ -228,7 +228,7 @@ class Trainer:
         job, known = self._config.job, self._control.jobs()
         started = f"start it with `essp job start`, or end this process; it has waited for {waited_s:.0f} s"
         if job in known and ends_for_next(known[job]):
-            return f"job {job} is about to go on with more epochs or trainers; it has waited for {waited_s:.0f} s"
+            return f"job {job} is about to continue with more epochs or trainers; it has waited for {waited_s:.0f} s"
         if job in known:
             return f"job {job} does not run: its last command was {_command(known[job])}; {started}"
         others = suggested(job, known, "jobs of this bus: ")

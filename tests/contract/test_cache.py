@@ -556,7 +556,7 @@ def test_redis_that_is_not_there(scheme: str) -> None:
 
 @pytest.mark.integration
 def test_redis_url_of_the_wrong_kind(redis_url: str, redis_cluster_url: str) -> None:
-    with pytest.raises(ConfigError, match="is no cluster; use redis://"):
+    with pytest.raises(ConfigError, match="is not a cluster; use redis://"):
         RedisCache.from_url(redis_url.replace("redis://", "redis+cluster://"))
     with pytest.raises(ConfigError, match=r"use redis\+cluster://"):
         RedisCache.from_url(redis_cluster_url.replace("+cluster", ""))

@@ -56,7 +56,7 @@ ANSWERS = {
     "map": b"%1\r\n+a\r\n:1\r\n",
     "null of RESP 3": b"_\r\n",
     "true": b"#t\r\n",
-    "unknown error": b"-ODD this is no error of Redis\r\n",
+    "unknown error": b"-ODD this is not an error of Redis\r\n",
     "wrong type": b"-WRONGTYPE Operation against a key holding the wrong kind of value\r\n",
     "unknown command": b"-ERR unknown command 'X', with args beginning with: \r\n",
     "moved": b"-MOVED 866 10.255.255.1:1\r\n",

@@ -129,7 +129,7 @@ NEVER_VIDEO: dict[str, bytes] = {
     "remote-playlist.mp4": b"#EXTM3U\n#EXTINF:10,\nhttp://127.0.0.1:9/a.ts\n#EXT-X-ENDLIST\n",
     "concat.mp4": b"ffconcat version 1.0\nfile /etc/passwd\n",
     "sdp.mp4": b"v=0\no=- 0 0 IN IP4 127.0.0.1\ns=x\nc=IN IP4 127.0.0.1\nm=video 5004 RTP/AVP 96\n",
-    "text.mp4": b"this is no video\n" * 50,
+    "text.mp4": b"this is not a video\n" * 50,
     "page.webm": b"<!DOCTYPE html><title>404 Not Found</title><h1>Not Found</h1>" * 5,
     "picture.mp4": b"\x89PNG\r\n\x1a\n" + bytes(200),
     "archive.mkv": b"PK\x03\x04" + bytes(range(256)),

@@ -271,7 +271,7 @@ class Run:
         lines = [f"{self.name} came to something else: {self.status().counts}"]
         for consumer, expected in self._deployment.expected[self.clips].items():
             pairs = zip_longest(self.taken[consumer], expected)
-            lines += [f"{consumer}: {mine} in place of {theirs}" for mine, theirs in pairs if mine != theirs]
+            lines += [f"{consumer}: {mine} instead of {theirs}" for mine, theirs in pairs if mine != theirs]
         return "\n".join([*lines, *(process.story() for process in self._deployment.processes)])
 
     def complete(self) -> None:

@@ -188,4 +188,4 @@ def test_messages_are_published_again_after_a_silence_longer_than_a_message_live
         closing = threading.Thread(target=close, name="another")
         closing.start()
         closing.join()
-        assert closed, "what others lost, and were told of, is no error of the thread that closes"
+        assert closed, "what others lost, and were told of, is not an error of the thread that closes"

@@ -78,5 +78,5 @@ def test_a_changed_job_that_is_interrupted_equals_one_that_had_the_change_in_its
     assert "1 change of the running job" in findings["exact resume"]["checked"]
     assert runner.invoke(app, ["report", str(tmp_path / "changed")]).exit_code == 0
     page = (tmp_path / "changed" / "report" / "report.html").read_text()
-    assert f"{LR} {lr * 0.1} in place of {lr}" in page
+    assert f"{LR} {lr * 0.1} instead of {lr}" in page
     assert "A dotted line: the job was changed there" in page

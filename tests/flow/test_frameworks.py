@@ -398,7 +398,7 @@ def test_the_example_of_features_writes_an_array_of_each_video(
 def test_the_example_of_a_linear_probe_learns(catalog: Path, example: RunExample) -> None:
     [line] = example("linear_probe.py", str(catalog), "--size", "32", "--clips", "12", "--steps", "500")
     assert line.startswith("validation ")
-    assert float(line.rpartition(" ")[2]) < 0.5, "a line that memorises 12 clips is no better than chance"
+    assert float(line.rpartition(" ")[2]) < 0.5, "a line that memorises 12 clips is not a better than chance"
 
 
 @pytest.mark.usefixtures("small")

@@ -37,7 +37,7 @@ class QuantileParams(StrategyParams):
 
 
 class Quantile:
-    """For each class a quantile of its clip scores, in place of their mean."""
+    """For each class a quantile of its clip scores, instead of their mean."""
 
     name = "quantile"
     summary = "A quantile of the clip scores of each class."

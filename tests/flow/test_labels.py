@@ -106,7 +106,7 @@ def test_each_label_is_learned_by_itself(catalog: str, tmp_path: Path) -> None:
     for video, labels, given in zip(table.video_id, table.labels, table.probabilities, strict=True):
         assert [name for name, has in zip(model.classes, labels, strict=True) if has] == _shown_in(video)
         assert given.max() <= 1
-    assert table.probabilities.sum(axis=1).max() > 1.5, "they are no shares"
+    assert table.probabilities.sum(axis=1).max() > 1.5, "they are not shares"
 
     page = write_report(output, STORES)
     text = Path(page.removeprefix("file://")).read_text()

@@ -69,7 +69,7 @@ def test_a_loop_without_an_epoch_left_is_told_why(
         ({"batch_size": 11, "drop_last": True}, r"^drop_last: an epoch has 10 clips, .* no whole batch of 11"),
         ({"memory": "1MiB", "clip": essp.Clip(64, 1, 224)}, r"^memory: 1.0 MiB hold .*batch_size = 4.*raise it to"),
         ({"window": 64}, "clips_per_visit"),
-        ({"clips_per_visit": 8, "window": 20}, r"^window: 20 is no multiple"),
+        ({"clips_per_visit": 8, "window": 20}, r"^window: 20 is not a multiple"),
         ({"feature": "flwo"}, r"did you mean flow"),
         ({"feature": "flow", "params": {"length": 60}}, r"clip.frames is 4; set it to 61"),
         ({"rank": 2, "world_size": 2}, r"^rank: 2"),
@@ -78,7 +78,7 @@ def test_a_loop_without_an_epoch_left_is_told_why(
         ({"device": "cuda"}, r"^device: cuda"),
         ({"device": "gpu"}, r"^device: 'gpu' is none"),
         ({"device": "meta"}, r"^device: .*meta"),
-        ({"clips_per_visit": 8, "window": 0}, r"window: has to be 1 or more"),
+        ({"clips_per_visit": 8, "window": 0}, r"window: must be 1 or more"),
         ({"split": "validation", "validation_fraction": 1}, r"^validation_fraction"),
         ({"catalog": "nowhere.parquet"}, r"^catalog: .*essp catalog build"),
     ],
@@ -102,7 +102,7 @@ def test_a_job_file_is_told_of_in_its_own_words(
         essp.Loader.of(tmp_path / "mine.yaml", "flow")
     with pytest.raises(essp.ConfigError, match=r"stream: .*no stream 'flwo'.*did you mean flow"):
         essp.Loader.of(tmp_path / "mine.yaml", "flwo")
-    with pytest.raises(essp.ConfigError, match=r"^batch_size: has to be 1 or more"):
+    with pytest.raises(essp.ConfigError, match=r"^batch_size: must be 1 or more"):
         essp.Loader.of(tmp_path / "mine.yaml", "flow", batch_size=0)
 
 

@@ -254,7 +254,7 @@ def test_a_job_that_starts_half_way_leaves_nothing_behind(
         patched.setattr(threading.Thread, "start", refused)
         with pytest.raises(RuntimeError, match="can't start new thread"):
             next(iter(clips))
-    assert len(taken(clips)) == 10, "it begins anew"
+    assert len(taken(clips)) == 10, "it begins again"
     clips.close()
 
 
@@ -291,7 +291,7 @@ def test_interrupts_while_it_begins_or_ends_leave_nothing_behind(
     with pytest.raises(KeyboardInterrupt), clips:
         next(batches)
     assert not left
-    assert len(taken(clips)) == 10, "it begins anew"
+    assert len(taken(clips)) == 10, "it begins again"
     clips.close()
 
 

@@ -48,7 +48,7 @@ def test_a_job_that_gets_more_epochs_equals_one_that_had_them_from_the_start(
         with job.master._lock:  # no trainer is seen to have left between the two
             status = job.master.change("more", {"epochs": 3})
             assert status.state is (JobState.PAUSED if paused else JobState.RUNNING)
-            assert status.reason.startswith("it gets 3 epochs in place of 2")
+            assert status.reason.startswith("it gets 3 epochs instead of 2")
             job.master.change("more", {"epochs": 4})
         while job.status().reason:
             assert not job.ended(0.01)
@@ -60,9 +60,9 @@ def test_a_job_that_gets_more_epochs_equals_one_that_had_them_from_the_start(
             job.master.resume("more")
         complete(job)
         assert [event.message for event in job.events(0) if event.kind == "change"] == [
-            "job more: gets 3 epochs in place of 2 as soon as its trainers have saved",
-            "job more: gets 4 epochs in place of 3 as soon as its trainers have saved",
-            "job more: has 4 epochs in place of 2",
+            "job more: gets 3 epochs instead of 2 as soon as its trainers have saved",
+            "job more: gets 4 epochs instead of 3 as soon as its trainers have saved",
+            "job more: has 4 epochs instead of 2",
         ]
         with pytest.raises(Conflict, match=r"job more is completed; start it again with more \(--epochs\)"):
             job.master.change("more", {"epochs": 5})

@@ -273,9 +273,9 @@ def test_other_versions_and_cameras_are_refused_with_what_to_do(tmp_path: Path, 
     (older / "meta/info.json").write_text('{"codebase_version": "v2.1", "features": {}}')
     with pytest.raises(ConfigError, match=r"version v2\.1, not v3\.0; convert it first"):
         built(older, "c.parquet")
-    with pytest.raises(ConfigError, match=r"is no folder of LeRobot: it has no meta/info\.json"):
+    with pytest.raises(ConfigError, match=r"is not a folder of LeRobot: it has no meta/info\.json"):
         built(tmp_path, "c.parquet")
-    with pytest.raises(ConfigError, match=r"--camera x: .* is no folder of LeRobot"):
+    with pytest.raises(ConfigError, match=r"--camera x: .* is not a folder of LeRobot"):
         build(f"file://{robot}/videos", f"file://{tmp_path}/c.parquet", ("file:///",), BuildOptions(camera="x"))
 
 

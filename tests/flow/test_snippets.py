@@ -102,7 +102,7 @@ def test_what_snippets_do_not_fit_is_refused(make_job: MakeJob, numbers: Path) -
         Embedded(in_snippets(make_job(), frames=6), Settings()),
     ):
         pass
-    with pytest.raises(ConfigError, match=r"clip\.snippets: 0 is no whole number from 1 on"):
+    with pytest.raises(ConfigError, match=r"clip\.snippets: 0 is not a whole number from 1 on"):
         essp.Loader(numbers, clip=essp.Clip(frames=6, snippets=0))
     with pytest.raises(ConfigError, match="delta_timestamps: clips in snippets have no targets"):
         essp.Loader(numbers, clip=essp.Clip(frames=6, snippets=3), delta_timestamps={"a": [0]})

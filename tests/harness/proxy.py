@@ -196,7 +196,7 @@ class Proxy:
             self._count("spoilt")
             made = self._spoil(answer)
         if not made:
-            raise ConnectionAbortedError("the end of a connection in place of an answer")
+            raise ConnectionAbortedError("the end of a connection instead of an answer")
         return made
 
     def ended(self, link: _Link) -> None:

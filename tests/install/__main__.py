@@ -50,11 +50,11 @@ def main() -> int:
     parser.add_argument("--python", nargs="+", choices=sorted(here), default=sorted(here), help="which of those here")
     parser.add_argument("--torch", nargs="+", choices=BUILDS, default=BUILDS, help="builds of torch")
     parser.add_argument("--packages", nargs="+", choices=PACKAGES, default=PACKAGES)
-    parser.add_argument("--cpu-torch", help="what pip is to install in place of the README's line for CPUs, "
+    parser.add_argument("--cpu-torch", help="what pip is to install instead of the README's line for CPUs, "
                         "where its index cannot be reached: 'torch==2.13.0 torchvision'")  # fmt: skip
     parser.add_argument("--no-examples", dest="examples", action="store_false", help="leave out docs/examples")
     parser.add_argument("--folder", type=Path, help="work and keep logs here; default: a temporary folder")
-    parser.add_argument("--json", action="store_true", help="print JSON in place of a table")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     chosen = parser.parse_args()
     results = []
     if chosen.folder:

@@ -204,7 +204,7 @@ def test_a_change_of_a_running_job_outlives_trainer_and_master(
     fleet.kill(trainers["rgb"])  # until the job has its epochs: it cannot end meanwhile
     again = json.loads(fleet.run("job", "set", *change, "--server", api.url))
     assert len(again["changes"]) == 1, "it is so already"
-    assert "6 epochs in place of 5" in fleet.run("job", "set", job, "epochs=6", "--json", "--server", api.url)
+    assert "6 epochs instead of 5" in fleet.run("job", "set", job, "epochs=6", "--json", "--server", api.url)
     fleet.start("trainer", "--job", job, "--trainer", "rgb")
     failover.killed()
     api = failover.master()

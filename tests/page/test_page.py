@@ -135,7 +135,7 @@ def test_a_running_training_is_changed(tmp_path: Path, page: Browser) -> None:
             "{ const field = document.querySelector('.course input[type=text]');"
             " field.value = 'trainers.rgb.optimizer.lr=0.5'; field.dispatchEvent(new Event('change')); }"
         )
-        page.wait("document.querySelector('.events').innerText.includes('lr 0.5 in place of 0.01')")
+        page.wait("document.querySelector('.events').innerText.includes('lr 0.5 instead of 0.01')")
         assert [change.fields for change in served.master.status(name).changes] == [{"trainers.rgb.optimizer.lr": 0.5}]
         page.look(718, 900, "light")  # what Chromium prints on A4
         page.call("Emulation.setEmulatedMedia", media="print")
@@ -161,7 +161,7 @@ def test_a_priority_is_set_and_what_workers_say_is_read(tmp_path: Path, page: Br
         )
         page.wait("document.querySelector('input[type=number]').getAttribute('value') === '7'")
         assert served.master.status(name).priority == 7
-        page.wait("document.querySelector('.events').innerText.includes('priority 7 in place of 0')")
+        page.wait("document.querySelector('.events').innerText.includes('priority 7 instead of 0')")
         said = [LogLine(time=1e9, level="ERROR", event="<b>lost</b>", job=name, error="Traceback\nValueError: <i>")]
         for message in (LogLines(pool="decoder", lines=said), LogLines(pool="trainer.x", lines=[LogLine(event="hm")])):
             served.adapters.bus.publish(topics.PROGRESS, b"", Progress(worker="w1", logs=message).SerializeToString())
@@ -290,7 +290,7 @@ def test_a_job_is_checked_as_one_types(tmp_path: Path, page: Browser) -> None:
         page.evaluate("document.querySelector('form p.note button').click()")
         assert "\nepochs: 7\n" in page.evaluate("document.querySelector('textarea').value")
         page.evaluate(TYPE.format(json.dumps("name: x\nepochs: many")))
-        page.wait("document.querySelector('#verdict').innerText.includes('epochs has to be a whole number')")
+        page.wait("document.querySelector('#verdict').innerText.includes('epochs must be a whole number')")
         assert "line 2" in page.evaluate("document.querySelector('#verdict').innerText")
         assert page.evaluate("document.querySelector('button[type=submit]').disabled")
         page.evaluate(TYPE.format(json.dumps(spec)))

@@ -181,7 +181,7 @@ def _of_rounds(figures: Figures) -> Sequence[str]:
 
 def _of_traffic(found: Traffic) -> Sequence[str]:
     lost = found.refused[topics.SEEDS] - found.dead_letters[topics.SEEDS]
-    return [f"{lost} records among the seeds are no messages, and are no dead letters"] if lost > 0 else []
+    return [f"{lost} records among the seeds are not messages, and are not dead letters"] if lost > 0 else []
 
 
 def _of_memory(figures: Figures) -> Sequence[str]:

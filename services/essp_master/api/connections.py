@@ -113,7 +113,7 @@ class _Protocol(H11Protocol):
         if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             self.transport.abort()  # an answer is under way, and what came after its request is no request
             return
-        answer = problem(400, "Not HTTP", "what was sent is no request of HTTP/1.1, or its head is too large")
+        answer = problem(400, "Not HTTP", "what was sent is not a request of HTTP/1.1, or its head is too large")
         headers = [(b"content-type", MEDIA_TYPE.encode()), (b"connection", b"close")]
         reason = HTTPStatus.BAD_REQUEST.phrase.encode()
         for event in (h11.Response(status_code=400, headers=headers, reason=reason), h11.Data(data=bytes(answer.body))):

@@ -65,7 +65,8 @@ class Door:
             return Refusal(
                 403,
                 "Another server was meant",
-                f"the header Host is {shown(host)}, which is no name of this server; ask for it by its address or as "
+                f"the header Host is {shown(host)}, which is not a name of this server; ask for it by its address "
+                "or as "
                 "localhost, or set ESSP_API_HOSTS to a list of the names under which it is reached",
             )
         if foreign := [origin for origin in origins if not _same(origin, host)]:
@@ -102,7 +103,7 @@ def untyped(method: str, headers: Headers, yaml: bool, bare: bool) -> Refusal | 
     if len(kinds) == 1 and (_JSON.fullmatch(kinds[0]) or (yaml and _YAML.fullmatch(kinds[0]))):
         return None
     wanted = "Content-Type: application/json" + (" (or application/yaml)" if yaml else "")
-    shows = f"it is {shown(', '.join(kinds))}" if kinds else "there is none"
+    shows = f"it is {shown(', '.join(kinds))}" if kinds else "none was sent"
     return Refusal(415, "Content type missing", f"send {wanted}; {shows}, and a page of another site could send that")
 
 

@@ -26,7 +26,7 @@ IdempotencyKey = Annotated[
 Fresh = Annotated[
     bool,
     Query(
-        description="Begin anew: remove what a job has left in the output. Only what ESSP wrote goes; 422 for a folder "
+        description="Start over: remove what a job has left in the output. Only what ESSP wrote goes; 422 for a folder "
         "that holds something and is not the output of a job, 409 for the output of another job."
     ),
 ]

@@ -76,7 +76,7 @@ class EventReporter:
 
     def prioritised(self, priority: int, before: int) -> None:
         """People have given it another place in the order."""
-        self.log.add("state", f"job {self._job}: priority {priority} in place of {before}", {"priority": priority})
+        self.log.add("state", f"job {self._job}: priority {priority} instead of {before}", {"priority": priority})
 
     def changed(self, change: Change) -> None:
         """People have changed it."""
@@ -146,7 +146,7 @@ class EventReporter:
 
     def lost_sight(self, consumer: str, patience_s: float) -> None:
         """A loop has given no sign of life."""
-        message = f"{consumer}: no sign of life for {patience_s:.0f} s; the job goes on without it until it comes again"
+        message = f"{consumer}: no sign of life for {patience_s:.0f} s; the job continues without it until it is back"
         self.log.add("warning", message, {"consumer": consumer})
 
     def loops(self, present: Iterable[Loop]) -> None:

@@ -150,7 +150,7 @@ def _remove(output: ObjectStore, preflight: Preflight) -> None:
         return
     if removal.job not in (preflight.spec.name, None if found is None else found.job):
         raise Conflict(f"output: {removal.uri} was taken by job {removal.job} meanwhile; choose another output")
-    log.info("job %s begins anew; removed is %s", preflight.spec.name, removal.words)
+    log.info("job %s starts over; removed: %s", preflight.spec.name, removal.words)
     remove(output, removal)
 
 

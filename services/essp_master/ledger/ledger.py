@@ -316,7 +316,7 @@ class Ledger:
         if entry.losses > _MOST_LOSSES:
             what = f"the bytes of clip {event.clip.index} of {event.clip.video_id} were lost {entry.losses} times"
             self._fail(
-                f"{what}; the cache must not evict (Redis: maxmemory-policy noeviction), and limits.ttl_s has to be "
+                f"{what}; the cache must not evict (Redis: maxmemory-policy noeviction), and limits.ttl_s must be "
                 f"longer than clips wait for their consumers; the last reason: {event.reason}",
                 out,
             )

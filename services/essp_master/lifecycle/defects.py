@@ -57,7 +57,7 @@ class Defects:
         """What is told to people now."""
         now_s = self._clock()
         lately = [f"{part}: {defect.words}" for part, defect in self._found.items() if now_s < defect.last_s + _TOLD_S]
-        words = "errors that nobody expected, see the log of the master, and report them; all else goes on"
+        words = "unexpected errors; see the log of the master, and report them; everything else continues"
         return {(Kind.DEFECT, ids.MASTER): f"{words} ({'; '.join(lately)})"} if lately else {}
 
     def _note(self, part: str, known: _Defect | None, error: Exception) -> None:

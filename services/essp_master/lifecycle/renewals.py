@@ -90,18 +90,18 @@ class Renewals:
                 self._follow(job, before)
                 self._queue.plan()
                 self._again_s.pop(name, None)
-            log.info("job %s: goes on, fence %d", name, job.run.fence, extra={"job_id": name})
+            log.info("job %s: continues, fence %d", name, job.run.fence, extra={"job_id": name})
         except TransientError as error:
-            log.warning("job %s: cannot go on with more yet: %s", name, error, extra={"job_id": name})
+            log.warning("job %s: cannot continue with more yet: %s", name, error, extra={"job_id": name})
             self._again_s[name] = runner.clock() + _AGAIN_S
         except Fenced as error:
             with runner.lock:
                 before.take_back()
                 runner.yield_to(before, error.fence)
         except Exception as error:
-            log.exception("job %s: cannot go on with more", name, extra={"job_id": name})
+            log.exception("job %s: cannot continue with more", name, extra={"job_id": name})
             with runner.lock:
-                runner.fail(before, f"it could not go on with {gains(before.spec, goal.spec)}: {reason_of(error)}")
+                runner.fail(before, f"it could not continue with {gains(before.spec, goal.spec)}: {reason_of(error)}")
         finally:
             with runner.lock:
                 self._threads.pop(name)

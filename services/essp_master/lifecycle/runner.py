@@ -235,7 +235,7 @@ class JobRunner:
             return True
         if not taken:
             self._look_s[job.name] = now_s + _LOOK_S
-            log.warning("job %s: a message with fence %d, which nobody has taken, is ignored", job.name, fence)
+            log.warning("job %s: a message with fence %d, which no master has taken, is ignored", job.name, fence)
         return taken
 
     # --- the histories ---

@@ -167,7 +167,7 @@ class Autoscaler:
                 "its input is too slow",
             )
         if memory.per_worker is None and load.replicas:
-            return load.replicas, "its workers have made nothing yet, so nobody knows whether more would help"
+            return load.replicas, "its workers have made nothing yet, so it is unknown whether more would help"
         if memory.per_worker is None or load.demand_per_s is None:
             return load.replicas + 1, "it is not known how much is wanted, so one worker more"
         return max(load.replicas, needed), (

@@ -125,8 +125,9 @@ def _lacking(state: PoolState, clips: int) -> str:
     remedy = "look at the log of the broker that coordinates the group; restart it, or the workers of the pool"
     if not any(owned):
         return (
-            f"workers are up ({state.ready}) and clips wait ({clips}), but the broker has dealt them no partitions, so "
-            f"none of them gets work; {remedy}"
+            f"workers are up ({state.ready}) and clips wait ({clips}), but the broker has assigned them no "
+            "partitions, so "
+            f"they get no work; {remedy}"
         )
     return (
         f"workers are up ({state.ready}) and clips wait ({clips}), but they own {sum(owned)} of "

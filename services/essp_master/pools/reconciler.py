@@ -211,8 +211,8 @@ class Reconciler:
     def reset(self, pool: str, by: str) -> None:
         """Forget what people said of a pool: it gets the bounds that it was made with. Raises `NotFound`."""
         if not self._book.forget(pool, by):
-            raise NotFound(f"nobody has set pool {pool!r}; it has the bounds that it was made with")
-        self._follow_rule(pool, f"{by} gave it back the bounds that it was made with")
+            raise NotFound(f"pool {pool!r} was never changed; it has its original bounds")
+        self._follow_rule(pool, f"{by} restored its original bounds")
 
     def events(self) -> list[PoolEvent]:
         """Changes, newest last."""

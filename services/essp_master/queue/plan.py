@@ -165,7 +165,7 @@ class _Planner:
     def _why_it_waits(self, job: Contender) -> str:
         """Make room for a job, and take it up; why it does not start yet, or nothing."""
         if job.name in self._preempted:
-            return f"it made room for {self._preempted[job.name]}, and goes on when there is room again"
+            return f"it made room for {self._preempted[job.name]}, and continues when there is room again"
         if before := self._last.get(job.team, self._stuck):
             return f"{self._called(before, job)} comes first"
         victims, lack = self._room_for(job)

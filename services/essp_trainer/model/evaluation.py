@@ -92,7 +92,7 @@ class Evaluation:
 def clip_and_video_figures(table: ScoreTable) -> dict[str, float]:
     """`loss`, and `figures` by clip, `video_...` by video. Raises `PermanentError` if empty."""
     if len(table) == 0:
-        raise PermanentError("an evaluation phase has no clips: none of its videos could be decoded")
+        raise PermanentError("an evaluation phase has no clips: no video of it could be decoded")
     videos = by_video(table)
     by_clip = _figures(table.truth, table.probabilities)
     return by_clip | {f"video_{name}": value for name, value in _figures(videos.truth, videos.probabilities).items()}

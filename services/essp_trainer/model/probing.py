@@ -38,7 +38,7 @@ class Probing(Fitted[Classifier]):
     def __init__(self, model: Classifier, assignment: Assignment, device: torch.device, ranks: Ranks) -> None:
         training = assignment.training
         if training.probe is None:
-            raise ValueError(f"{assignment.trainer} is no probe")
+            raise ValueError(f"{assignment.trainer} is not a probe")
         self._spec = training.probe
         super().__init__(model, _last(model, training.model), assignment, "probe", ranks, {CLIPS: self._spec.clips})
         model.requires_grad_(False)

@@ -41,9 +41,9 @@ def test_what_is_no_file_is_left_alone() -> None:
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        ("records build {0}/images --out {0}/letter", "--out {0}/letter is a file; give a folder"),
-        ("bench io --source {0}/images --batch 1 --store {0}/letter", "--store {0}/letter is a file; give a folder"),
-        ("bench checkpoint --size 1KiB --store {0}/letter", "--store {0}/letter is a file; give a folder"),
+        ("records build {0}/images --out {0}/letter", "--out: {0}/letter is a file; give a folder"),
+        ("bench io --source {0}/images --batch 1 --store {0}/letter", "--store: {0}/letter is a file; give a folder"),
+        ("bench checkpoint --size 1KiB --store {0}/letter", "--store: {0}/letter is a file; give a folder"),
         (
             "catalog build {0}/videos --out {0}/images",
             "--out: file://{0}/images is a folder; name a file in it, such as",

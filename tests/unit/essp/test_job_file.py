@@ -37,7 +37,7 @@ def test_nonsense_is_left_to_those_who_check_it(tmp_path: Path, text: str) -> No
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"- 1", "is no mapping of the fields to change"),
+        (b"- 1", "is not a mapping of the fields to change"),
         (b"\xff\xfe\xff", "not a text file"),
         (None, "cannot be read"),
     ],

@@ -420,5 +420,5 @@ def test_a_strategy_that_gives_no_probabilities_is_named() -> None:
             found = super().predict(parts, state)
             return replace(found, probabilities=2 * found.probabilities)
 
-    with pytest.raises(ValueError, match="strategy loud gives scores that are no probabilities"):
+    with pytest.raises(ValueError, match="strategy loud gives scores that are not probabilities"):
         fusion.try_candidates([Candidate("loud", {}, Loud(StrategyParams()))], {"a": one_telling_clip(10, 1)})

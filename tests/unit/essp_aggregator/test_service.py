@@ -27,7 +27,7 @@ from essp_common.artifacts.manifest import MODEL_FILE
 from essp_common.artifacts.scores import ScoreTable
 from essp_common.bus.memory import MemoryBus
 from essp_common.cache.memory import MemoryCache
-from essp_common.errors import ConfigError, NotFound, PermanentError, Unavailable
+from essp_common.errors import NotFound, PermanentError, Unavailable
 from essp_common.messages.control import ControlFeed
 from essp_common.objects.directory import DirectoryStore
 from essp_common.objects.port import ObjectInfo
@@ -46,6 +46,7 @@ from tests.harness.finished_job import (
     swept,
     weights_of,
 )
+from tests.harness.refused import refused
 from tests.harness.running import running
 from tests.harness.waiting import until
 from tests.lanes import often
@@ -579,7 +580,7 @@ def test_a_state_of_more_than_strategies_learn_is_refused(job: FinishedJob, monk
     store, model = open_model(STORES, job.spec.output)
     monkeypatch.setattr(fused_model, "_MOST_STATE_BYTES", 1)
     with pytest.raises(
-        PermanentError, match=r"is no state of a strategy: its arrays have .* bytes, and 1 are the most"
+        PermanentError, match=r"is not a state of a strategy: its arrays have .* bytes, and 1 are the most"
     ):
         fusion_of(store, model)
 
@@ -592,5 +593,5 @@ def test_a_model_whose_strategy_is_not_installed_says_so(job: FinishedJob) -> No
 
 
 def test_parameters_that_are_wrong_fail_the_job_in_the_words_of_the_check(job: FinishedJob) -> None:
-    with pytest.raises(ConfigError, match=r"aggregation\.strategies\.0: linear has no parameter 'part'"):
+    with refused("aggregation.strategies.0.part", "unknown"):
         fuse(by_clips(job, {"name": "linear", "part": 2}))

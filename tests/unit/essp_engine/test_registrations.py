@@ -20,6 +20,7 @@ from essp_engine.features.port import ArraySpec
 from essp_engine.preflight.preflight import preflight
 from essp_engine.registrations import PREFIX, Declared, ExtractorRow, Registrations, TrainerRow
 from tests.harness.fleet import make_job
+from tests.harness.refused import Refusal, refused
 
 DIGEST = "registry.example/team/depth@sha256:" + "0f" * 32
 OUTPUT = DeclaredOutput(shape=(1, "H", "W", "2*T-2"))
@@ -38,7 +39,7 @@ def tables(root: str) -> Registrations:
 
 def test_bounds_that_no_size_lies_within_are_refused(root: str) -> None:
     table = tables(root)
-    with pytest.raises(ConfigError, match="min: 4 is more than max, which is 3"):
+    with refused("min", "conflict"):
         table.put("extractors", DEPTH.model_copy(update={"min": 4, "max": 3}), "ann", None)
     assert table.extractors() == {}
 
@@ -141,18 +142,18 @@ def test_the_document_of_another_number_is_refused_and_the_one_before_it_counts_
 @pytest.mark.parametrize(
     ("image", "message"),
     [
-        ("registry.example/team/depth:latest", "a tag may change"),
-        ("registry.example/other/depth@sha256:" + "0f" * 32, "is not allowed"),
+        ("registry.example/team/depth:latest", ("image", "invalid")),
+        ("registry.example/other/depth@sha256:" + "0f" * 32, ("image", "refused")),
     ],
 )
-def test_only_allowed_images_by_digest_are_taken(root: str, image: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+def test_only_allowed_images_by_digest_are_taken(root: str, image: str, message: Refusal) -> None:
+    with refused(*message):
         tables(root).put("extractors", DEPTH.model_copy(update={"image": image}), "ann", None)
     assert tables(root).extractors() == {}
 
 
 def test_where_no_image_is_allowed_none_is_taken(root: str) -> None:
-    with pytest.raises(ConfigError, match="allows: none"):
+    with refused("image", "refused"):
         Registrations(open_store(root)).put("extractors", DEPTH, "ann", None)
 
 
@@ -162,7 +163,7 @@ def test_the_declared_output_follows_the_clip() -> None:
 
 
 def test_an_output_of_no_size_is_refused() -> None:
-    with pytest.raises(ConfigError, match="has to be 1 or more"):
+    with pytest.raises(ConfigError, match="must be 1 or more"):
         DeclaredOutput(shape=("T-11",)).of(ArraySpec((11, 4, 4, 3), "uint8"))
 
 

@@ -270,7 +270,7 @@ def test_a_clip_that_is_no_such_snippets_is_reported(snippets: int) -> None:
         bench.decoded(0)
         (report,) = bench.progress(1)
         (letter,) = bench.letters(1)
-    assert report.failed.reason == letter.reason == f"a clip of 6 frames is no {snippets} equal snippets"
+    assert report.failed.reason == letter.reason == f"a clip of 6 frames does not divide into {snippets} equal snippets"
     assert bench.cache.usage().keys == 0
 
 

@@ -113,5 +113,5 @@ def test_what_no_loop_can_say_changes_nothing(adapters: Adapters, tmp_path: Path
     issued = master.status("small").counts.issued
     for _ in range(3):
         say(master, adapters, "two/a", position=Position(0, 2**60).message())
-    assert master.status("small").counts.issued == issued, "a sign of life is no coming"
+    assert master.status("small").counts.issued == issued, "a sign of life is not a coming"
     assert master.status("small").state is JobState.RUNNING

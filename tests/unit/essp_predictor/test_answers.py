@@ -146,7 +146,7 @@ def test_the_table_of_another_part_is_not_taken(tmp_path: Path) -> None:
     store = DirectoryStore(str(tmp_path / "7"))
     first, second, *_ = sorted(info.key for info in store.list(layout.PARTS) if info.key.endswith("rgb.parquet"))
     store.put(first, store.get(second))
-    with pytest.raises(PermanentError, match="has other clips than the tables beside it"):
+    with pytest.raises(PermanentError, match="has other clips than the other tables"):
         list(made.predictions())
 
 

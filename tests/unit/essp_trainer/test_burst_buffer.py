@@ -76,7 +76,7 @@ def test_a_burst_buffer_that_cannot_be_used_costs_no_checkpoint(tmp_path: Path, 
     [said] = stage.reports("trouble")
     assert "checkpoints go past the burst buffer" in said.reason
     assert not said.unsaved
-    # Counted from 0 on: the increase of a counter that is born at 1 is not seen.
+    # Counted counted from 0: the increase of a counter that is born at 1 is not seen.
     assert REGISTRY.get_sample_value("essp_checkpoints_total", {"outcome": "failed"}) == 0
     assert final_weights(stage) == final_weights(whole)
 

@@ -78,7 +78,7 @@ def test_pictures_are_scaled(video: Path) -> None:
     [
         ({"start": -1}, "frames 0 to 39"),
         ({"start": FRAMES}, "frames 0 to 39"),
-        ({"frames": 0}, "frames: 0 is no whole number from 1"),
+        ({"frames": 0}, "frames: 0 is not a whole number from 1"),
         ({"stride": 0}, "stride: 0 is no"),
         ({"short_side": 0}, "short_side: 0 is no"),
         ({"short_side": 8, "size": (8, 8)}, "not both"),

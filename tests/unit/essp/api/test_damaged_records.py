@@ -92,7 +92,7 @@ def test_an_image_that_cannot_be_decoded_is_left_out(tmp_path: Path, drop_last: 
     path = build(tmp_path, records)
     with essp.Records(path, batch_size=4, size=SIDE, drop_last=drop_last) as loader:
         assert sorted(taken(loader)) == [i for i in range(12) if i != 5]
-        assert list(loader.damaged.values()) == ["it is no image, or a damaged one"]
+        assert list(loader.damaged.values()) == ["it is not an image, or a damaged one"]
 
 
 def test_nothing_but_damage_is_an_error(tmp_path: Path) -> None:

@@ -50,14 +50,14 @@ def test_a_feature_need_not_be_contiguous(model: essp.Model) -> None:
 @pytest.mark.parametrize(
     ("scores", "message"),
     [
-        (None, "scores: None is no mapping"),
+        (None, "scores: None is not a mapping"),
         ({"rgb": SCORES}, "the scores of flow are missing"),
         ({"rgb": SCORES, "flow": SCORES[:1]}, "different numbers of videos: rgb 4, flow 1"),
         ({"rgb": SCORES, "flow": SCORES[..., :2]}, r"the scores of flow have the shape \(4, 5, 2\)"),
         ({"rgb": SCORES, "flow": SCORES[None]}, r"the scores of flow have the shape \(1, 4, 5, 3\)"),
         ({"rgb": SCORES, "flow": SCORES[:, :0]}, r"the scores of flow have the shape \(4, 0, 3\)"),
         ({"rgb": SCORES, "flow": 0.5}, r"the scores of flow have the shape \(\)"),
-        ({"rgb": SCORES, "flow": "x"}, "the scores of flow: 'x' is no array of numbers"),
+        ({"rgb": SCORES, "flow": "x"}, "the scores of flow: 'x' is not an array of numbers"),
     ],
 )
 def test_scores_that_do_not_go_together_are_refused(model: essp.Model, scores: Any, message: str) -> None:

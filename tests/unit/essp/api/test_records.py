@@ -150,13 +150,17 @@ def test_a_data_loader_of_torch_takes_it(raw: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        *(({name: value}, f"{name}: {value!r} is no whole number") for name in ("batch_size", "seed") for value in ODD),
-        ({"batch_size": 60, "drop_last": True}, "drop_last: an epoch has 50 clips, which are no whole batch of 60"),
-        *(({"size": value}, f"size: {value!r} is no whole number") for value in (0, -4, 2**40, True)),
-        ({"size": (4, 0)}, "size: 0 is no whole number from 1 to 32767"),
+        *(
+            ({name: value}, f"{name}: {value!r} is not a whole number")
+            for name in ("batch_size", "seed")
+            for value in ODD
+        ),
+        ({"batch_size": 60, "drop_last": True}, "drop_last: an epoch has 50 clips, which are not whole batch of 60"),
+        *(({"size": value}, f"size: {value!r} is not a whole number") for value in (0, -4, 2**40, True)),
+        ({"size": (4, 0)}, "size: 0 is not a whole number from 1 to 32767"),
         ({"size": (4, 4, 3)}, r"size: \(4, 4, 3\) is neither a side nor a height and a width"),
-        ({"replacement": True, "sample_size": 0}, "sample_size: 0 is no whole number from 1 on"),
-        ({"replacement": True, "sample_size": -5}, "sample_size: -5 is no whole number from 1 on"),
+        ({"replacement": True, "sample_size": 0}, "sample_size: 0 is not a whole number from 1 on"),
+        ({"replacement": True, "sample_size": -5}, "sample_size: -5 is not a whole number from 1 on"),
         ({"sample_size": 5}, "sample_size: only has a meaning with replacement=True"),
         ({"memory": "much"}, "memory: 'much' is not a size"),
         ({"disk": "much"}, "disk: 'much' is not a size"),

@@ -233,7 +233,7 @@ def test_a_state_has_whole_numbers(raw: Path) -> None:
     good = loader.state_dict()
     for name in good:
         for value in (1.5, 8.0, "1", None, b"1", float("nan")):
-            with pytest.raises(ConfigError, match="is no state of a loader"):
+            with pytest.raises(ConfigError, match="is not a state of a loader"):
                 loader.load_state_dict({**good, name: value})  # type: ignore[dict-item]
     loader.load_state_dict({name: torch.tensor(value) for name, value in good.items()})  # type: ignore[misc]
     assert loader.state_dict() == good

@@ -123,7 +123,7 @@ def test_who_comes_late_finds_what_is_over_empty(shared: essp.SharedRecords) -> 
     shared.set_epoch(7)
     late.set_epoch(7)
     assert next(iter(shared)).meta["epoch"][0] == 7
-    with pytest.raises(ConfigError, match="epoch: -1 is no whole number from 0 to"):
+    with pytest.raises(ConfigError, match="epoch: -1 is not a whole number from 0 to"):
         late.set_epoch(-1)
     late.close()
 
@@ -167,7 +167,7 @@ def test_what_is_closed_loads_no_state(shared: essp.SharedRecords) -> None:
 
 @pytest.mark.parametrize("used", [3, None, "ab", [[1]], [[0, 1.5]], [[3, 2]], [[0, 10**30]]])
 def test_a_state_has_spans(shared: essp.SharedRecords, used: Any) -> None:
-    with pytest.raises(ConfigError, match="are no spans of an epoch"):
+    with pytest.raises(ConfigError, match="are not spans of an epoch"):
         shared.load_state_dict({**shared.state_dict(), "used": used})
 
 
@@ -260,7 +260,7 @@ def test_who_shares_a_loader_shows_its_version_from_anywhere(tmp_path: Path, mon
 def test_states_that_cannot_be_loaded(raw: Path, shared: essp.SharedRecords) -> None:
     state = shared.state_dict()
     for wrong in ([(3, 2)], [(0, 99)], [(-1, 4)]):
-        with pytest.raises(ConfigError, match="are no spans of an epoch"):
+        with pytest.raises(ConfigError, match="are not spans of an epoch"):
             shared.load_state_dict(state | {"used": wrong})
     with pytest.raises(ConfigError, match="it is of other clips"):
         shared.load_state_dict(state | {"plan": 0})

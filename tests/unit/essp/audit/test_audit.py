@@ -257,7 +257,7 @@ DOCTORED: dict[Callable[[list[HistorySegment]], None], tuple[str, str]] = {
     train_another_clip: ("exact resume", "checkpoint 45 of rgb (at clip 0 of phase 5) has seen unplanned clips"),
     keep_bytes: ("no leak", "5 bytes of 1 clips were never released"),
     write_under_a_fence_of_nobody: ("one master", "an entry has fence 9, but no master began with it"),
-    hold_a_change_that_nobody_said: ("exact resume", "on, which nobody has said"),
+    hold_a_change_that_nobody_said: ("exact resume", "on, which was never announced"),
     hold_a_change_too_early: ("exact resume", "on, which it has not reached"),
     lack_a_change: ("exact resume", "checkpoint 45 of rgb (at clip 0 of phase 5) lacks change 1, taken from"),
     forget_the_final_checkpoint: ("exact resume", "trainer rgb has no final checkpoint"),

@@ -131,7 +131,7 @@ def test_who_lacks_a_clip_and_who_never_needs_it_again() -> None:
         (1, "run 1 of the job began"),
         (1, "used by trainer rgb"),
         (2, "run 2 of the job began"),
-        (2, "trainer rgb had it already: it goes on after it"),
+        (2, "trainer rgb had it already and continues after it"),
     ]
     assert story.lacking == ("trainer.flow",)
 

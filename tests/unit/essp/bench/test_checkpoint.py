@@ -174,12 +174,12 @@ def test_a_benchmark_from_the_command_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ("--size much", "--size 'much' is not a size"),
-        ("--size 1B", "--size 1B: between"),
-        ("--buffer-size x", "--buffer-size 'x' is not a size"),
+        ("--size much", "--size: 'much'"),
+        ("--size 1B", "--size: must be between"),
+        ("--buffer-size x", "--buffer-size: 'x'"),
         ("--modes all", "there is no 'all'"),
         ("--every 200", "there are only 100 steps"),
-        ("--throttle 8ms", "is no bandwidth"),
+        ("--throttle 8ms", "is not a bandwidth"),
         ("--model vgg", "there is no 'vgg'"),
         ("--model alexnet --size 1MiB", "leave one of them out"),
         ("--store /proc/nowhere", "belongs to the kernel"),

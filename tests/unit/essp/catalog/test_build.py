@@ -380,7 +380,7 @@ def real(tmp_path: Path) -> Path:
         (tmp_path / "videos" / name).parent.mkdir(parents=True)
         codec = "mpeg4" if name.endswith("avi") else "h264"
         write_video(tmp_path / "videos" / name, numbered(30), Encoding(codec=codec, gop=10))
-    write(tmp_path / "videos" / "walk" / "text.mp4", "this is no video")
+    write(tmp_path / "videos" / "walk" / "text.mp4", "this is not a video")
     return tmp_path
 
 

@@ -118,7 +118,7 @@ def test_ccv_columns_are_labels(tmp_path: Path) -> None:
     }
     assert problems(found) == {"c3.mp4": "unlabelled", "d4": "missing"}
     write(tmp_path / "testLabel.txt", "1 0\n1 0\n")
-    with pytest.raises(ConfigError, match=r"testLabel\.txt, line 1: 2 columns in place of 20"):
+    with pytest.raises(ConfigError, match=r"testLabel\.txt, line 1: 2 columns instead of 20"):
         listing(tmp_path)
 
 

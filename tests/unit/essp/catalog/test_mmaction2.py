@@ -136,7 +136,7 @@ def test_of_several_lists_those_that_tell_no_split_are_noted(tmp_path: Path) -> 
 def test_a_folder_is_no_csv_file(tmp_path: Path) -> None:
     make(tmp_path, "v/1.mp4")
     for folder in (tmp_path, tmp_path / "v"):
-        with pytest.raises(ConfigError, match="is no file; give the CSV file itself"):
+        with pytest.raises(ConfigError, match="is not a file; give the CSV file itself"):
             read_source(f"file://{folder}", Stores([f"file://{tmp_path}"]), "csv")
 
 

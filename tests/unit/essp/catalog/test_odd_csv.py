@@ -31,7 +31,7 @@ def test_rows_and_columns_that_do_not_fit_are_named(tmp_path: Path) -> None:
     }
     with pytest.raises(ConfigError, match="column 'label' is there twice"):
         csv_of(tmp_path, "path,label,Label\n1.mp4,a,b\n")
-    with pytest.raises(ConfigError, match="is no CSV file: line 3: unexpected end of data"):
+    with pytest.raises(ConfigError, match="is not a CSV file: line 3: unexpected end of data"):
         csv_of(tmp_path, 'path,label,note\n1.mp4,a,"x\n2.mp4,b,y\n')
     assert labelled(csv_of(tmp_path, "path\tlabel\n1.mp4\ta\n", "i.TSV")) == {"1.mp4": ("a", "train")}
     assert problems(csv_of(tmp_path, f"path,label,end_frame\n1.mp4,a,{'9' * 400}\n")) == {
@@ -206,13 +206,13 @@ def array(shape: str) -> bytes:
     ("data", "said"),
     [
         (npz(), "it holds several arrays"),
-        (npz()[:99], "it is no array of NumPy"),
+        (npz()[:99], "it is not an array of NumPy"),
         (array(f"({10**15},)"), "Unable to allocate"),
         (array(f"({10**22},)"), "too large"),
-        (array("(True,)"), "it is no array"),
-        (array("(3"), "it is no array"),
-        (array("-" * 5000 + "1"), "it is no array"),
-        (b"", "it is no array"),
+        (array("(True,)"), "it is not an array"),
+        (array("(3"), "it is not an array"),
+        (array("-" * 5000 + "1"), "it is not an array"),
+        (b"", "it is not an array"),
     ],
     ids=range(8),
 )

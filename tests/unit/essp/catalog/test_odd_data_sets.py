@@ -77,7 +77,7 @@ def test_a_video_that_is_there_twice_in_one_object_is_not_lost(tmp_path: Path) -
     make(tmp_path, "v_abc.mp4")
     video = '"abc": {"annotations": [{"segment": [0, 1], "label": "a"}]}'
     write(tmp_path / "a.json", f'{{"database": {{{video}, {video}}}}}')
-    with pytest.raises(ConfigError, match=r"a\.json is no JSON: 'abc' is there twice in one object"):
+    with pytest.raises(ConfigError, match=r"a\.json is not JSON: 'abc' is there twice in one object"):
         listing(tmp_path, "a.json")
 
 

@@ -134,7 +134,7 @@ def test_json_without_end_in_a_folder_of_videos_does_no_harm(tmp_path: Path) -> 
     make(tmp_path, "run/1.mp4")
     write(tmp_path / "train.json", "[" * 100_000)
     assert listing(tmp_path).kind == "folders"
-    with pytest.raises(ConfigError, match=r"train\.json is no JSON: it is nested too deeply"):
+    with pytest.raises(ConfigError, match=r"train\.json is not JSON: it is nested too deeply"):
         listing(tmp_path, "train.json")
 
 

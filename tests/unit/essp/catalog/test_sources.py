@@ -366,8 +366,12 @@ def test_lists_of_kinetics_are_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "words"),
     [
-        ("mine.json", "[]", r"is no list that is known\. Looked for: csv: .*something: JSON lists of id and template"),
-        ("broken.json", "[", r"broken\.json is no JSON"),
+        (
+            "mine.json",
+            "[]",
+            r"is not a list that is known\. Looked for: csv: .*something: JSON lists of id and template",
+        ),
+        ("broken.json", "[", r"broken\.json is not a JSON"),
         ("jester.csv", "34870;Drumming Fingers\n", "list of Jester or Something-Something v1"),
         ("list.csv", '[{"id": 1}]', "this is JSON, not CSV"),
         ("shard-000.tar", "x", "cannot be read as a tar archive"),

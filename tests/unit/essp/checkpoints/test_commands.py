@@ -100,7 +100,7 @@ def test_a_whole_output_is_verified_and_a_damaged_one_named(output: Path) -> Non
     assert done.exit_code == 1
     damaged = json.loads(done.stdout)["damaged"]
     assert damaged.keys() == {"one 8", "one 10"}
-    assert "its SHA-256 is not that of the manifest" in damaged["one 8"]
+    assert "its SHA-256 differs from the manifest" in damaged["one 8"]
     assert "is missing" in damaged["one 10"]
     assert "unusable" in command("checkpoint", "ls", str(output)).stdout
 
@@ -261,7 +261,7 @@ def test_weights_that_are_none_are_named(tmp_path: Path) -> None:
     model_at(tmp_path)
     _, manifest = open_model(Stores(("file:///",)), f"file://{tmp_path}")
     other = checkpoint_bytes()
-    for data, words in ((b"nothing", "are no file of tensors"), (other, "are those of another network")):
+    for data, words in ((b"nothing", "are not a file of tensors"), (other, "are those of another network")):
         member = manifest.members[0].model_copy(update={"sha256": hashlib.sha256(data).hexdigest()})
         store.put(f"model/{member.file}", data)
         store.put(

@@ -13,9 +13,10 @@ import torch
 
 import essp
 from essp.checkpoints import programs
-from essp_common.errors import ConfigError, Conflict, PermanentError
+from essp_common.errors import Conflict, PermanentError
 from tests.harness.command_line import essp as command
 from tests.harness.predictor_bench import WEIGHTS, model_at
+from tests.harness.refused import Refusal, refused
 from tests.lanes import often
 
 pytestmark = pytest.mark.slow
@@ -82,13 +83,13 @@ def test_a_program_with_other_answers_is_not_written(tmp_path: Path, monkeypatch
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--bits", "8"), "--format onnx: --bits and --check are for copies"),
-        (("--frame", "32"), "--frame: '32' is not HxW, as in 256x340"),
-        (("--frame", "0x40"), "is not HxW"),
+        (("--bits", "8"), ("--format", "conflict")),
+        (("--frame", "32"), ("--frame", "type")),
+        (("--frame", "0x40"), ("--frame", "type")),
     ],
 )
-def test_what_does_not_fit_a_program_is_refused(tmp_path: Path, words: tuple[str, ...], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+def test_what_does_not_fit_a_program_is_refused(tmp_path: Path, words: tuple[str, ...], message: Refusal) -> None:
+    with refused(*message):
         command("checkpoint", "export", "x", "--out", str(tmp_path / "out"), "--format", "onnx", *words)
 
 
@@ -96,6 +97,6 @@ def test_frames_of_many_sizes_need_to_be_said(tmp_path: Path) -> None:
     model = essp.load_model(model_at(tmp_path))
     loose = model.clip.model_copy(update={"resize": model.clip.resize.model_copy(update={"mode": "short_side"})})
     other = replace(model, clip=loose)
-    with pytest.raises(ConfigError, match=r"--frame: with clip\.resize\.mode: short_side"):
+    with refused("--frame", "missing"):
         programs.frame_size(other, None)
     assert programs.frame_size(other, (32, 40)) == (32, 40)

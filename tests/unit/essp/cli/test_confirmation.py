@@ -7,7 +7,7 @@ import io
 import pytest
 
 from essp.cli.confirmation import confirm
-from essp_common.errors import ConfigError
+from tests.harness.refused import refused
 
 
 def test_nothing_of_a_question_is_on_stdout(
@@ -17,7 +17,7 @@ def test_nothing_of_a_question_is_on_stdout(
     confirm("Delete 1 record of 12?")
     asked = capsys.readouterr()
     assert (asked.out, asked.err.strip()) == ("", "Delete 1 record of 12? [y/N]:")
-    with pytest.raises(ConfigError, match="cannot ask for confirmation without a terminal; add --yes"):
+    with refused("--yes", "missing"):
         confirm("Delete 1 record of 12?")
     asked = capsys.readouterr()
     assert (asked.out, asked.err.endswith("\n")) == ("", True)

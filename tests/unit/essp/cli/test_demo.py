@@ -21,4 +21,4 @@ def test_ctrl_c_before_the_training_says_how_to_go_on(
     monkeypatch.setattr(demo, step, interrupted)
     done = essp("demo", "--dir", str(tmp_path))
     assert done.exit_code == 130
-    assert "what was made is kept: the same command again goes on" in done.stderr
+    assert "what was made is kept: run the same command again to continue" in done.stderr

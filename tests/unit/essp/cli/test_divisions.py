@@ -68,7 +68,7 @@ def test_an_interruption_ends_all_and_tells_the_command_that_goes_on(
     assert said.splitlines() == [
         "1 of 3: fold-g0",
         "2 of 3: fold-g1",
-        "to go on: essp run job.yaml --folds group --epochs 7",
+        "to continue: essp run job.yaml --folds group --epochs 7",
     ]
 
 

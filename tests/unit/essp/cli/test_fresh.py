@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from essp_common.errors import ConfigError
 from tests.harness.command_line import essp
+from tests.harness.refused import refused
 from tests.harness.serving import Served
 
 
@@ -27,7 +27,7 @@ def test_the_output_of_another_job_is_asked_for(served: Served, tmp_path: Path) 
         file.write_text(served.job.model_copy(update={"name": name}).model_dump_json())
         return essp("job", "start", str(file), "--fresh", *more, "--server", served.url, typed=typed).stderr
 
-    with pytest.raises(ConfigError, match="cannot ask for confirmation without a terminal; add --yes"):
+    with refused("--yes", "missing"):
         start("other")
     start("other", typed="n\n")
     assert [job.name for job in served.master.jobs()] == ["small"]

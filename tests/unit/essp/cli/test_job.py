@@ -25,6 +25,7 @@ from tests.harness.command_line import essp
 from tests.harness.fleet import make_job
 from tests.harness.model_manifest import manifest_at
 from tests.harness.proxy import Proxy
+from tests.harness.refused import refused
 from tests.harness.serving import Served
 
 
@@ -115,7 +116,7 @@ def test_fields_of_a_running_job_are_set_as_a_job_file_has_them(live: Live) -> N
         (["trainers.rgb.optimizer.lr"], "write FIELD=VALUE"),
         (["trainers..lr=1"], "write FIELD=VALUE"),
         (["trainers=1", "trainers.rgb=2"], "trainers has a value already"),
-        (["trainers.rgb.optimizer.lr=fast"], "has to be a number"),
+        (["trainers.rgb.optimizer.lr=fast"], "must be a number"),
         (["trainers.rgb.dropout=0.1"], "cannot be changed while the job runs"),
     ):
         with pytest.raises(ConfigError, match=words):
@@ -144,7 +145,7 @@ def test_a_name_is_one_name_whatever_is_in_it(live: Live, name: str) -> None:
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a\nb", "\udcff", "a" * 70_000])
 def test_what_is_no_name_is_refused_before_anything_is_sent(name: str) -> None:
     for call in (["stop", name, "--yes"], ["get", name], ["set", name, "epochs=9"], ["events", name], ["wait", name]):
-        with pytest.raises(ConfigError, match="is no name of anything that a master has"):
+        with pytest.raises(ConfigError, match="is not a name of anything that a master has"):
             essp("job", *call)
 
 
@@ -152,7 +153,7 @@ def test_a_field_is_given_as_messages_show_it(live: Live) -> None:
     live.essp("start", str(live.file))
     layer = 'trainers.more.optimizer.layers."layer1.0"'
     more = [f"trainers.more.{field}" for field in ("stream=rgb", "augment.crop=16", "batch_size=2")]
-    with pytest.raises(ConfigError, match=f"{re.escape(layer)}: has to be a number"):
+    with pytest.raises(ConfigError, match=f"{re.escape(layer)}: must be a number"):
         live.essp("set", "small", *more, f"{layer}=fast")
     told = json.loads(live.essp("set", "small", *more, f"{layer}=0.1", "--json").stdout)
     assert "the trainer more as soon as" in told["reason"]
@@ -177,13 +178,13 @@ def test_a_trainer_is_attached_with_a_part_of_a_job_file(live: Live, tmp_path: P
     told = live.essp("set", "small", "trainers.more.augment.crop=16", "--file", str(part), "--json").stdout
     assert "the trainer more as soon as" in json.loads(told)["reason"]
     part.write_text("[trainers]")
-    with pytest.raises(ConfigError, match=r"part\.yaml: is no mapping of the fields"):
+    with pytest.raises(ConfigError, match=r"part\.yaml: is not a mapping of the fields"):
         live.essp("set", "small", "--file", str(part))
     part.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ConfigError, match=r"part\.yaml: not a text file"):
         live.essp("set", "small", "--file", str(part))
     part.write_text("")
-    with pytest.raises(ConfigError, match=r"part\.yaml: is no mapping of the fields"):
+    with pytest.raises(ConfigError, match=r"part\.yaml: is not a mapping of the fields"):
         live.essp("set", "small", "--file", str(part))
 
 
@@ -292,9 +293,9 @@ def test_who_waits_for_a_job_gives_up_a_master_that_stays_away(live: Live, monke
 
 def test_stop_asks_first(live: Live) -> None:
     live.essp("start", str(live.file))
-    refused = live.essp("stop", "small", typed="n\n")
-    assert refused.exit_code == 1
-    with pytest.raises(ConfigError, match="without a terminal; add --yes"):
+    declined = live.essp("stop", "small", typed="n\n")
+    assert declined.exit_code == 1
+    with refused("--yes", "missing"):
         live.essp("stop", "small", typed="")
     assert live.master.status("small").state == "running"
 
@@ -368,7 +369,7 @@ def test_a_web_server_that_is_no_master_is_named(other_server: str, place: str, 
 
 def test_a_master_that_has_moved_is_not_followed_but_named(other_server: str) -> None:
     for arguments in (["ls"], ["get", "a"], ["events", "a"]):
-        with pytest.raises(ConfigError, match="sends on to https://elsewhere/v1; set --server or ESSP_SERVER"):
+        with refused("--server", "refused"):
             essp("job", *arguments, "--server", f"{other_server}/moved")
 
 

@@ -46,12 +46,12 @@ def test_uris_stay_as_they_are(tmp_path: Path) -> None:
     [
         ("stream: rgb", "stream: rgb, batchsize: 4", "trainers.rgb.batchsize: there is no such field; did you mean ba"),
         ("output:", "outputs: x\noutput:", "outputs: there is no such field; did you mean output?"),
-        ("stream: rgb", "stream: rgb, batch_size: many", "batch_size: has to be a whole number, and is 'many'"),
-        ("stream: rgb", "stream: rgb, batch_size: 0", "batch_size: has to be 1 or more, and is 0"),
-        ("stream: rgb", "stream: rgb, optimizer: {steps: 3}", "steps: has to be a list, as in [a, b], and is 3"),
-        ("stream: rgb", "stream: rgb, device: tpu", "device: has to be 'auto', 'cpu' or 'cuda', and is 'tpu'"),
-        ("stream: rgb", "stream: rgb, augment: {flip: 2}", "augment.flip: has to be true or false, and is 2"),
-        ("output: runs/small", "epochs:", "output: is required\n  epochs: has to be a whole number, and is empty"),
+        ("stream: rgb", "stream: rgb, batch_size: many", "batch_size: must be a whole number, got 'many'"),
+        ("stream: rgb", "stream: rgb, batch_size: 0", "batch_size: must be 1 or more, got 0"),
+        ("stream: rgb", "stream: rgb, optimizer: {steps: 3}", "steps: must be a list, as in [a, b], got 3"),
+        ("stream: rgb", "stream: rgb, device: tpu", "device: must be 'auto', 'cpu' or 'cuda', got 'tpu'"),
+        ("stream: rgb", "stream: rgb, augment: {flip: 2}", "augment.flip: must be true or false, got 2"),
+        ("output: runs/small", "epochs:", "output: is required\n  epochs: must be a whole number, got nothing"),
         ("name: small", "name: My Job", "'My Job' is not a name: 1 to 63 lower-case letters"),
         ("{rgb: {stream", "{Rgb: {stream", "trainers.Rgb: 'Rgb' is not a name"),
         ("stream: rgb", "stream: rbg", "trainers.rgb.stream: no stream 'rbg'; there are: rgb"),
@@ -67,7 +67,7 @@ def test_what_is_wrong_is_said_in_words(written: str, instead: str, said: str) -
 
 def test_a_token_in_the_environment_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ESSP_METRICS_PORT", "secret")
-    with pytest.raises(ConfigError, match=r"ESSP_METRICS_PORT: has to be a whole number$"):
+    with pytest.raises(ConfigError, match=r"ESSP_METRICS_PORT: must be a whole number$"):
         Settings()
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from essp_common.errors import ConfigError, NotFound
 from tests.harness.command_line import essp
+from tests.harness.refused import refused
 from tests.harness.serving import Served
 
 
@@ -39,13 +40,15 @@ def test_the_story_of_a_clip_is_told_by_name_and_by_output(served: Served) -> No
 
 def test_a_clip_that_is_not_there_names_the_passes(served: Served) -> None:
     output = served.job.output
-    with pytest.raises(NotFound, match="no clip 10 in train, epoch 1: that has 10 clips, from 0 on; the job has train"):
+    with pytest.raises(
+        NotFound, match="no clip 10 in train, epoch 1: that has 10 clips, counted from 0; the job has train"
+    ):
         essp("job", "why", output, "10")
     with pytest.raises(
         NotFound, match=r"no pass of this job; the job has train \(2 epochs\), validation \(2 epochs\), test"
     ):
         essp("job", "why", output, "0", "--epoch", "3")
-    with pytest.raises(ConfigError, match="--purpose: 'training' is not a pass; use train, validation"):
+    with refused("--purpose", "unknown"):
         essp("job", "why", output, "0", "--purpose", "training")
 
 

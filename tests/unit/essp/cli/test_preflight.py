@@ -48,7 +48,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a parameter that a strategy has not": (
         {"aggregation": {"strategies": [{"name": "top_k", "n": 3}]}},
-        "aggregation.strategies.0: top_k has no parameter 'n'; its parameters are: ",
+        "aggregation.strategies.0.n: top_k has no parameter 'n'; its parameters are: ",
     ),
     "an unknown feature": ({"streams": {"rgb": {}, "diff": {"feature": "no_such"}}}, "no extractor 'no_such'"),
     **{

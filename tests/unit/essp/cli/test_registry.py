@@ -18,6 +18,7 @@ from essp_master.api.app import create_app
 from essp_master.config import ApiToken, MasterSettings, Right
 from tests.harness.command_line import essp
 from tests.harness.fleet import adapters_in, master_over
+from tests.harness.refused import Refusal, refused
 from tests.harness.serving import served
 
 ROW = """
@@ -70,13 +71,13 @@ def test_what_is_no_row_is_refused(url: str, tmp_path: Path, text: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["x" * 65], "name: may have 64 characters"),
-        (["ci", "--team", "x" * 65], "team: may have 64 characters"),
-        ([""], "name: "),
+        (["x" * 65], ("name", "range")),
+        (["ci", "--team", "x" * 65], ("team", "range")),
+        ([""], ("name", "invalid")),
     ],
 )
-def test_a_token_that_no_master_would_take_is_refused(arguments: list[str], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
+def test_a_token_that_no_master_would_take_is_refused(arguments: list[str], words: Refusal) -> None:
+    with refused(*words):
         essp("token", *arguments)
 
 

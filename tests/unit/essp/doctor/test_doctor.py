@@ -46,6 +46,7 @@ from essp_master.api.app import create_app
 from essp_master.config import MasterSettings
 from tests.harness.fleet import adapters_in, master_over
 from tests.harness.http_server import ClosingHTTPServer
+from tests.harness.refused import refused
 from tests.harness.serving import served
 from tests.harness.tls_front import TlsFront, make_identity
 
@@ -394,9 +395,9 @@ def test_an_answer_that_is_nested_too_deeply_is_not_of_a_master(status: int) -> 
     [
         ("", " names no host -> write host:port in ESSP_BUS"),
         (":9092", ":9092 names no host -> write host:port in ESSP_BUS"),
-        ("h:99999", "h:99999 is no address: its port is no number from 1 to 65535 -> correct ESSP_BUS"),
-        ("h:x", "h:*** is no address: "),
-        ("[h", "[h is no address: "),
+        ("h:99999", "h:99999 is not an address: its port is not a number from 1 to 65535 -> correct ESSP_BUS"),
+        ("h:x", "h:*** is not an address: "),
+        ("[h", "[h is not an address: "),
     ],
 )
 def test_an_address_without_host_or_port_is_told_as_it_is(address: str, complaint: str) -> None:
@@ -419,9 +420,9 @@ def test_what_is_no_url_of_a_master_is_refused(server: str) -> None:
 
 @pytest.mark.parametrize("token", ["\udcff", "\u00e9", "a\nb", "\x00"])
 def test_what_cannot_be_sent_as_a_token_is_refused(token: str) -> None:
-    with pytest.raises(ConfigError, match="ESSP_API_TOKEN"):
+    with refused("ESSP_API_TOKEN"):
         list(master.examine("http://127.0.0.1:1", token))
-    with pytest.raises(ConfigError, match="ESSP_API_TOKEN"):
+    with refused("ESSP_API_TOKEN"):
         rest.connect("http://127.0.0.1:1", token)
 
 

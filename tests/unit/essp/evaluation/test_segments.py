@@ -17,6 +17,7 @@ from essp_common.artifacts.segments import Segment, write_segments
 from essp_common.errors import ConfigError
 from essp_common.objects.directory import DirectoryStore
 from tests.harness.command_line import essp
+from tests.harness.refused import Refusal, refused
 
 
 def overlap(a: Stretch, b: Stretch) -> float:
@@ -137,7 +138,7 @@ def test_names_are_told_apart_by_all_but_the_suffix_of_a_video_file() -> None:
 
 
 @pytest.mark.parametrize("pair", [("x/7.mp4", "y/7.mp4"), ("7.avi", "7.mp4"), ("7", "x/7.mp4"), ("7.mp4", "v_7.mp4")])
-def test_two_videos_are_not_taken_for_one(pair: tuple[str, str]) -> None:
+def test_two_videos_are_not_taken_for_one(pair: Refusal) -> None:
     """What was found in both would count for that one, even where one of them is called so."""
     first, second = pair
     with pytest.raises(ConfigError, match=f"{first} and {second} of found may both be 7 of labels; name their folders"):
@@ -175,14 +176,14 @@ def test_the_output_of_a_predict_job_is_in_frames(folder: Path) -> None:
     ("name", "text", "said"),
     [
         ("labels.csv", "path,start_s,end_s\na,1,2\n", "needs the columns"),
-        ("labels.csv", "path,label,start_s,end_s\na,b,one,2\n", "line 2: start_s and end_s have to be numbers"),
+        ("labels.csv", "path,label,start_s,end_s\na,b,one,2\n", "line 2: start_s and end_s must be numbers"),
         ("labels.csv", "path,label,start_s,end_s\na,b,2,2\n", "b in a goes from 2 to 2"),
         ("labels.csv", "path,label,start_s,end_s\na,b,0,5,2\n", "line 2 has 5 fields, and there are 4 columns"),
-        ("labels.csv", 'path,label,start_s,end_s\na,"b,1,2\nc,b,1,2\n', "is no CSV file: line 3"),
+        ("labels.csv", 'path,label,start_s,end_s\na,"b,1,2\nc,b,1,2\n', "is not a CSV file: line 3"),
         ("labels.csv", "", "it has no rows"),
         ("labels.csv", "path,label,start_s,end_s\nx/7.mp4,b,1,2\ny/7.avi,b,1,2\n", "may be x/7.mp4 or y/7.avi"),
-        ("found.json", "{", "is no JSON"),
-        pytest.param("found.json", "[" * 100_000, "is no JSON", id="deep"),
+        ("found.json", "{", "is not a JSON"),
+        pytest.param("found.json", "[" * 100_000, "is not a JSON", id="deep"),
         ("found.json", '{"results": {"7": [], "7": []}}', "'7' is there twice in one object"),
         ("found.json", "{}", "has no segments"),
         ("found.json", '{"results": {"7": [{"label": "", "segment": [0, 1]}]}}', "from 0 to 1 has no class"),
@@ -202,7 +203,7 @@ def test_what_cannot_be_compared_is_named(folder: Path, name: str, text: str, sa
 
 @pytest.mark.parametrize("iou", ["none", "0", "1.2", "0.5:0.9:0", "0.9:0.5", ""])
 def test_thresholds_are_between_0_and_1(folder: Path, iou: str) -> None:
-    with pytest.raises(ConfigError, match="--iou"):
+    with refused("--iou", "type"):
         essp("evaluate", "segments", "found.json", "--truth", "labels.csv", "--iou", iou)
 
 

@@ -26,6 +26,7 @@ from essp_common.records.reader import RecordReader
 from essp_common.records.versions import DataSet
 from essp_common.wiring import Stores
 from tests.harness.command_line import essp as essp_command
+from tests.harness.refused import Refusal, refused
 
 STORES = Stores(("file:///",))
 KEPT = BuildOptions()
@@ -196,7 +197,7 @@ def test_if_none_can_be_used_that_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match=r"there are no files at .*/c; give a folder"):
         made(tmp_path / "c", tmp_path / "out")
     (tmp_path / "broken.zip").write_text("no archive")
-    with pytest.raises(ConfigError, match="is no archive that can be read"):
+    with pytest.raises(ConfigError, match="is not an archive that can be read"):
         made(tmp_path / "broken.zip", tmp_path / "out")
     (tmp_path / "list.csv").write_text("picture,label\n")
     with pytest.raises(ConfigError, match="lacks the column 'path'; it needs path and label, and has: picture, label"):
@@ -215,14 +216,14 @@ def test_lists_of_other_kinds_are_refused_with_the_one_that_is_read(tmp_path: Pa
 
 def test_folders_of_splits_are_told_apart_in_a_list_of_windows(tmp_path: Path) -> None:
     (tmp_path / "list.csv").write_text("path,label\ntrain\\cat\\0.png,cat\ntest\\cat\\1.png,cat\n")
-    with pytest.raises(ConfigError, match="it holds test and train; say which one to read"):
+    with refused("--within", "missing"):
         made(tmp_path / "list.csv", tmp_path / "out")
 
 
 @pytest.mark.parametrize("text", [b"path,label\n\xff\xfe.png,a\n", b'path,label\n"a.png,a\n', b"", b"\x00\x01"])
 def test_a_list_that_is_no_csv_is_said_to_be_none(text: bytes, tmp_path: Path) -> None:
     (tmp_path / "list.csv").write_bytes(text)
-    with pytest.raises(ConfigError, match=r"list.csv (is no CSV file|lacks the column)"):
+    with pytest.raises(ConfigError, match=r"list.csv (is not a CSV file|lacks the column)"):
         made(tmp_path / "list.csv", tmp_path / "out")
 
 
@@ -240,10 +241,10 @@ def test_a_compressed_archive_that_is_damaged_is_said_to_be(tmp_path: Path) -> N
 def test_training_and_test_images_are_not_mixed(tmp_path: Path) -> None:
     for split in ("train", "test"):
         folder(tmp_path / "both" / split)
-    with pytest.raises(ConfigError, match="it holds test and train; say which one to read, as in --within train"):
+    with refused("--within", "missing"):
         made(tmp_path / "both", tmp_path / "out")
     assert made(tmp_path / "both", tmp_path / "out", within="train").records == len(NAMES)
-    with pytest.raises(ConfigError, match="--within trian: no image lies there; folders are, for example: test, train"):
+    with refused("--within", "unknown"):
         made(tmp_path / "both", tmp_path / "out", within="trian")
 
 
@@ -251,7 +252,7 @@ def test_training_and_test_images_are_not_mixed(tmp_path: Path) -> None:
 def test_splits_are_told_by_the_names_that_catalogs_know(tmp_path: Path, name: str) -> None:
     for split in (name, "test"):
         folder(tmp_path / "both" / split)
-    with pytest.raises(ConfigError, match="say which one to read, as in --within"):
+    with refused("--within", "missing"):
         made(tmp_path / "both", tmp_path / "out")
 
 
@@ -307,7 +308,7 @@ def test_images_are_scaled_and_appended(tmp_path: Path) -> None:
     assert RecordReader(data_set).shape == (4, 4, 3)
     assert made(source, tmp_path / "out", BuildOptions("raw", (4, 4), append=True)).version == 2
     assert len(RecordReader(data_set)) == 2 * len(NAMES)
-    with pytest.raises(ConfigError, match="--size: a file that is kept as it is cannot be scaled"):
+    with refused("--size", "conflict"):
         made(source, tmp_path / "other", BuildOptions("keep", (4, 4)))
 
 
@@ -399,7 +400,7 @@ def test_a_class_that_nobody_can_read_is_refused(label: str, tmp_path: Path) -> 
         (tmp_path / "1.png").write_bytes(picture(1))
         archive = tmp_path / "list.csv"
         archive.write_text(f"path,label\n1.png,{label}\n")
-    with pytest.raises(ConfigError, match="has characters that nobody can read; rename it"):
+    with pytest.raises(ConfigError, match="has unreadable characters; rename it"):
         made(archive, tmp_path / "out")
 
 
@@ -408,7 +409,7 @@ def test_an_image_without_a_class_among_others_with_one_is_named(tmp_path: Path)
     built = made(tar_of(tmp_path / "a.tar", {**files, "x/4.png": picture(1), "x/4.cls": b" "}), tmp_path / "out")
     assert built.per_class == {"cat": 1}
     assert set(built.problems) == {"x/2.png", "x/3.cls", "x/3.png", "x/4.png"}
-    assert built.problems["x/2.png"] == "others have a .cls file, and none with a class lies beside it"
+    assert built.problems["x/2.png"] == "others have a .cls file, and no file with a class lies next to it"
 
 
 def test_an_archive_that_ends_early_or_is_damaged_inside_is_refused(tmp_path: Path) -> None:
@@ -416,7 +417,7 @@ def test_an_archive_that_ends_early_or_is_damaged_inside_is_refused(tmp_path: Pa
     whole = tar_of(tmp_path / "whole.tar", files).read_bytes()
     for change in (whole[:2048], whole[:1030] + b"\xff" + whole[1031:], whole[:1024] + whole[1536:]):
         (tmp_path / "bad.tar").write_bytes(change)
-        with pytest.raises(ConfigError, match=r"bad\.tar is no archive that can be read: byte (1024|2048): it"):
+        with pytest.raises(ConfigError, match=r"bad\.tar is not an archive that can be read: byte (1024|2048): it"):
             made(tmp_path / "bad.tar", tmp_path / "out")
 
 
@@ -432,10 +433,10 @@ def test_a_zip_archive_with_any_byte_changed_is_read_or_refused(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("names", [("Train", "test"), ("set/train", "set/Test"), ("a/b/val", "a/b/train")])
-def test_splits_are_not_mixed_wherever_their_folders_lie(names: tuple[str, str], tmp_path: Path) -> None:
+def test_splits_are_not_mixed_wherever_their_folders_lie(names: Refusal, tmp_path: Path) -> None:
     files = {f"{name}/cat/1.png": picture(1) for name in names}
     archive = tar_of(tmp_path / "a.tar", files)
-    with pytest.raises(ConfigError, match=rf"say which one to read, as in --within {max(names)}"):
+    with refused("--within", "missing"):
         made(archive, tmp_path / "out")
     assert made(archive, tmp_path / "out", within=names[0]).per_class == {"cat": 1}
     classes = {"a/train/1.png": picture(1), "a/test/2.png": picture(1)}

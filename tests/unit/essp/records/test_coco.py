@@ -26,6 +26,7 @@ from essp_common.records.reader import RecordReader
 from essp_common.records.versions import DataSet
 from essp_common.wiring import Stores
 from tests.harness.command_line import essp as essp_command
+from tests.harness.refused import refused
 
 STORES = Stores(("file:///",))
 RAW = BuildOptions("raw")
@@ -114,7 +115,7 @@ def test_a_box_is_stored_as_jpeg_unless_numbers_are_asked_for(tmp_path: Path) ->
     with essp.Records(tmp_path / "out", size=8) as loader:
         [batch] = loader
     assert batch.frames.shape == (3, 1, 8, 8, 3)
-    with pytest.raises(ConfigError, match="a box is no file; use raw or jpeg"):
+    with refused("--encode", "conflict"):
         made(file, tmp_path / "kept", BuildOptions("keep"))
 
 
@@ -138,14 +139,14 @@ WRONG: dict[str, tuple[dict[str, Any] | list[int], str]] = {
     "box 22": (annotation(22, 1, 7, [400, 3, 5, 5]), "outside of its image of 12x16"),
     "box 23": (annotation(23, 9, 7, [3, 3, 5, 5]), "there is no image 9"),
     "box 24": (annotation(24, 1, 8, [3, 3, 5, 5]), "there is no category 8"),
-    "box 25": (annotation(25, 1, 7, [3, 3, 5]), "is no box"),
-    "box 26": (annotation(26, 1, 7, [3, 3, 1e300, 5]), "is no box"),
+    "box 25": (annotation(25, 1, 7, [3, 3, 5]), "is not a box"),
+    "box 26": (annotation(26, 1, 7, [3, 3, 1e300, 5]), "is not a box"),
     "box 31": (annotation(31, 1, 7, [0.1, 0.1, 0.5, 0.9]), "is smaller than a pixel; coordinates are pixels"),
-    "box 30": (annotation(30, 1, 7, [True, 3, 3, 5]), "is no box"),
-    "box 27": (annotation(27, 1, 7, [float("nan"), 3, 3, 5]), "is no box"),
-    "box 28": (annotation(28, [1], 7, [3, 3, 3, 5]), "is no whole number"),  # type: ignore[arg-type]
+    "box 30": (annotation(30, 1, 7, [True, 3, 3, 5]), "is not a box"),
+    "box 27": (annotation(27, 1, 7, [float("nan"), 3, 3, 5]), "is not a box"),
+    "box 28": (annotation(28, [1], 7, [3, 3, 3, 5]), "is not a whole number"),  # type: ignore[arg-type]
     "box 29": ({"id": 29, "image_id": 1, "category_id": 7}, "lacks 'bbox'"),
-    "annotations[15]": ([1, 2], "is no object"),
+    "annotations[15]": ([1, 2], "is not an object"),
 }
 
 
@@ -202,7 +203,7 @@ def test_a_file_that_is_wrong_as_a_whole_is_refused(
 )
 def test_what_is_no_json_of_coco_is_said_to_be_none(text: bytes, tmp_path: Path) -> None:
     (tmp_path / "instances.json").write_bytes(text)
-    with pytest.raises(ConfigError, match=r"instances.json (is no JSON file|lacks the list)"):
+    with pytest.raises(ConfigError, match=r"instances.json (is not a JSON file|lacks the list)"):
         made(tmp_path / "instances.json", tmp_path / "out")
 
 
@@ -213,7 +214,7 @@ def test_images_are_looked_for_where_coco_has_them_and_where_one_says(tmp_path: 
         for name in PIXELS:
             opened.write(tmp_path / "a" / "small" / name, f"small/{name}")
     (tmp_path / "a" / "small").rename(tmp_path / "elsewhere")
-    with pytest.raises(ConfigError, match="say where they are: --images FOLDER"):
+    with refused("--images", "not_found"):
         made(file, tmp_path / "out")
     for place in (tmp_path / "elsewhere", archive):
         out = tmp_path / f"of_{place.name}"
@@ -223,7 +224,7 @@ def test_images_are_looked_for_where_coco_has_them_and_where_one_says(tmp_path: 
     left_out = made(file, tmp_path / "less", source=SourceOptions(images=archive.as_uri())).problems
     assert list(left_out.values()) == ["the archive of images has no such file"]
     (tmp_path / "images").mkdir()
-    with pytest.raises(ConfigError, match="--images and --whole are for the annotations of COCO"):
+    with refused("--images", "conflict"):
         made(tmp_path / "images", tmp_path / "none", source=SourceOptions(whole=True))
 
 
@@ -235,7 +236,7 @@ def test_beside_the_root_of_a_bucket_no_other_bucket_is_looked_into(tmp_path: Pa
             asked.append(uri)
             return DirectoryStore(str(tmp_path))
 
-    with pytest.raises(ConfigError, match="say where they are"):
+    with refused("--images", "not_found"):
         _reading("s3://bucket/instances_small.json", Asked(()), "", ["1.png"], ExitStack())
     assert asked == ["s3://bucket/small", "s3://bucket"]
 
@@ -268,10 +269,10 @@ def test_names_that_nobody_can_read_are_none(name: str, tmp_path: Path) -> None:
     changed = content()
     changed["images"][0]["file_name"] = name
     built = made(laid_out(tmp_path / "a", changed), tmp_path / "out")
-    assert built.problems["images[0]"].endswith("is no text")
+    assert built.problems["images[0]"].endswith("is not a text")
     changed = content()
     changed["categories"][0]["name"] = name
-    with pytest.raises(ConfigError, match=r"categories\[0\] has no id and name: .* is no text"):
+    with pytest.raises(ConfigError, match=r"categories\[0\] has no id and name: .* is not a text"):
         made(laid_out(tmp_path / "b", changed), tmp_path / "none")
 
 
@@ -285,7 +286,7 @@ def test_what_is_no_mark_of_a_crowd_is_named(crowd: object, tmp_path: Path) -> N
 def test_a_name_that_is_there_twice_in_an_entry_is_refused(tmp_path: Path) -> None:
     file = laid_out(tmp_path, content())
     file.write_text(file.read_text().replace('"image_id": 1,', '"image_id": 2, "image_id": 1,'))
-    with pytest.raises(ConfigError, match="is no JSON file: 'image_id' is there twice in one object"):
+    with pytest.raises(ConfigError, match="is not a JSON file: 'image_id' is there twice in one object"):
         made(file, tmp_path / "out")
 
 

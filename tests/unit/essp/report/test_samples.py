@@ -56,7 +56,7 @@ def test_the_page_says_how_flow_uses_its_codes(run: Run, job: FinishedJob) -> No
     at_bound, still = np.mean((codes == 1) | (codes == 255)), np.mean(codes == 128)
     assert still > 0
     assert words.startswith(f"{100 * at_bound:.1f} % of its codes are at the bound (")
-    assert words.endswith(f"), {100 * still:.0f} % are no motion")
+    assert words.endswith(f"), {100 * still:.0f} % show no motion")
     write_report(job.store, STORES)
     assert words in job.store.get("report/report.html").decode()
 

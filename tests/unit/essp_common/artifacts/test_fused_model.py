@@ -42,10 +42,10 @@ def refusal(manifest: Path) -> str:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda model: model | {"clips_per_video": "three"}, "clips_per_video: has to be a whole number"),
+        (lambda model: model | {"clips_per_video": "three"}, "clips_per_video: must be a whole number"),
         (lambda model: {name: value for name, value in model.items() if name != "members"}, "members: is required"),
         (lambda model: model | {"members": [{"trainer": "rgb"}]}, "members.0.stream: is required"),
-        (lambda model: model | {"format": 3}, "format: has to be 1 or 2, and is 3"),
+        (lambda model: model | {"format": 3}, "format: must be 1 or 2, got 3"),
         (lambda model: model | {"format": 2}, "format 1 has a rule and no state, format 2 a state and no rule"),
     ],
 )

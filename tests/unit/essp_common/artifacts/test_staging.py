@@ -158,7 +158,7 @@ def test_what_is_stale_and_could_not_be_removed_is_nobodys(
     assert found_step(restarted(back, tmp_path / "nvme").claim()) == 4
 
 
-@pytest.mark.parametrize("change", ["settings", "begun anew", "damaged", "lost log", "no manifest"])
+@pytest.mark.parametrize("change", ["settings", "begun again", "damaged", "lost log", "no manifest"])
 def test_what_is_staged_and_not_to_be_trusted_is_left_out(
     node: Node, store: DirectoryStore, tmp_path: Path, change: str
 ) -> None:
@@ -168,13 +168,13 @@ def test_what_is_staged_and_not_to_be_trusted_is_left_out(
         node.place.put(staged.prefix + MODEL_FILE, b"weighty")
     if change == "no manifest":
         node.place.delete(staged.key)
-    if change in ("begun anew", "lost log"):
-        for info in list(store.list("" if change == "begun anew" else layout.latest("rgb"))):
+    if change in ("begun again", "lost log"):
+        for info in list(store.list("" if change == "begun again" else layout.latest("rgb"))):
             store.delete(info.key)
-    if change == "begun anew":
+    if change == "begun again":
         checkpoint_writer.claim(store, "rgb", 1, "w")  # of the same number as the one that has staged
     again = restarted(node, tmp_path / "nvme", digest="other" if change == "settings" else "d")
-    assert found_step(again.claim()) == (0 if change == "begun anew" else 4)
+    assert found_step(again.claim()) == (0 if change == "begun again" else 4)
     assert again.staged == []
 
 

@@ -144,7 +144,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "endless": ({"duration_s": math.inf}, "duration_s: inf is not a duration"),
     "no picture": ({"width": 0}, "width: 0 is not the size of a picture"),
     "a name without end": ({"class_name": "x" * 600}, "class_name: .* is longer than 512 bytes"),
-    "no id": ({"id": ""}, "id: '' is no id"),
+    "no id": ({"id": ""}, "id: '' is not an id"),
     "an id of another": ({"id": "b/2"}, "id: 'b/2' is there twice"),
     "a segment beyond the file": ({"last_frame": 50}, "last_frame: 50 is not a frame of the video"),
     "a segment that ends before it begins": ({"first_frame": 50}, "first_frame: 50 is not a frame of the video"),

@@ -22,6 +22,7 @@ from essp_common.job.changes import (
 from essp_common.job.spec import JobSpec
 from essp_common.pb.v1.messages_pb2 import EMBED, TEST, TRAIN, VALIDATION, PhasePlan
 from tests.harness.fleet import make_job
+from tests.harness.refused import refused
 
 LR, STRATEGIES = "trainers.rgb.optimizer.lr", "aggregation.strategies"
 
@@ -51,9 +52,9 @@ def test_a_part_of_a_job_file_changes_those_fields_alone(job: JobSpec) -> None:
     [
         ({"trainers.rgb.lr": 1.0}, r"^trainers\.rgb\.lr: cannot be .*did you mean trainers\.rgb\.optimizer\.lr\?"),
         ({"trainers.rgb.batch_size": 4}, r"^trainers\.rgb\.batch_size: cannot be changed while the job runs"),
-        ({LR: 0}, rf"^{LR}: has to be more than 0"),
-        ({LR: float("nan")}, rf"^{LR}: has to be"),
-        ({LR: None}, rf"^{LR}: has to be a number"),
+        ({LR: 0}, rf"^{LR}: must be more than 0"),
+        ({LR: float("nan")}, rf"^{LR}: must be"),
+        ({LR: None}, rf"^{LR}: must be a number"),
         ({STRATEGIES: []}, rf"^{STRATEGIES}: needs 1 or more"),
         ({STRATEGIES: ["average"] * 10_000}, "more than 16384 bytes"),
     ],
@@ -71,7 +72,7 @@ def test_more_epochs_and_trainers_are_of_the_next_run(job: JobSpec) -> None:
     later = of_next_run(job, fields)
     assert fields.keys() - later == {LR}
     after = next_run(job, {field: fields[field] for field in later})
-    assert gains(job, after) == "3 epochs in place of 2 and the trainer more"
+    assert gains(job, after) == "3 epochs instead of 2 and the trainer more"
     assert (after.trainers["more"].augment.crop, after.trainers["rgb"]) == (8, job.trainers["rgb"])
     assert next_run(after, {field: fields[field] for field in later}) == after
     assert next_run(job, {}) == job
@@ -87,7 +88,7 @@ def test_names_with_dots_in_them_stay_whole(job: JobSpec) -> None:
     after = next_run(job, {field: fields[field] for field in of_next_run(job, fields)})
     assert after.trainers["more"].optimizer.layers == {"layer1.0": 0.1, "": 0.5}
     assert [after.trainers[name].optimizer.lr for name in ("other-1", "other-2")] == [0.1, 0.2]
-    with pytest.raises(ConfigError, match=r'^trainers\.more\.optimizer\.layers\."layer1\.0": has to be a number'):
+    with refused('trainers.more.optimizer.layers."layer1.0"', "type"):
         next_run(job, {**fields, 'trainers.more.optimizer.layers."layer1.0"': "fast"})
 
 
@@ -100,7 +101,7 @@ def test_a_change_is_a_mapping(text: str) -> None:
 def test_a_job_without_trainers_has_nothing_to_change(tmp_path: Path) -> None:
     job = make_job(tmp_path, trainers={}, consumers={"loop": {"stream": "rgb"}})
     assert changeable(job) == []
-    with pytest.raises(ConfigError, match="without trainers"):
+    with refused("aggregation.strategies", "unsupported"):
         changed(job, {STRATEGIES: ["average"]})
 
 

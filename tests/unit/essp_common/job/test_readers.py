@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from pydantic import ValidationError
 
 from essp_common.job.fields import MOST_READERS
 from essp_common.job.spec import JobSpec
 from essp_common.pb.v1.messages_pb2 import OutstandingClip
 from essp_engine.preflight.sizing import parts_of
+from tests.harness.refused import refused
 
 
 def job(trainers: int, streams: int) -> JobSpec:
@@ -30,5 +30,5 @@ def test_as_many_as_the_ledger_has_bits_for(trainers: int, streams: int) -> None
 
 @pytest.mark.parametrize(("trainers", "streams"), [(65, 0), (0, 33), (61, 2), (1000, 0)])
 def test_more_are_refused_with_the_limit(trainers: int, streams: int) -> None:
-    with pytest.raises(ValidationError, match=r"readers of each clip, and 64 are the most; share streams"):
+    with refused("trainers", "conflict"):
         job(trainers, streams)

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from essp_common.errors import ConfigError
 from essp_common.job.changes import after_all
 from essp_common.job.data_spec import DataSpec
 from essp_common.job.spec import JobSpec, parse_spec, stored_spec
 from essp_common.job.trainer_spec import TrainerSpec
 from essp_common.pb.v1.messages_pb2 import Change
+from tests.harness.refused import Refusal, refused
 
 JOB = """
 name: sweep
@@ -124,28 +124,31 @@ def test_a_trainer_made_in_python_is_swept_as_well() -> None:
 @pytest.mark.parametrize(
     ("trainers", "words"),
     [
-        (["rgb: {stream: rgb, sweep: {optimizer.lrr: [1]}}"], "rgb.sweep.optimizer.lrr: there is no such field; .*lr"),
-        (["rgb: {stream: rgb, sweep: {optimizer: [1]}}"], "optimizer is a section; name a field of it"),
-        (["rgb: {stream: rgb, sweep: {dropout.x: [1]}}"], "dropout has no fields"),
-        (["rgb: {stream: rgb, sweep: {probe.x: [1]}}"], "there is no such field"),
-        (["rgb: {stream: rgb, probe: 3, sweep: {probe.penalty: [1]}}"], "has to be a mapping of fields"),
-        (["rgb: {stream: rgb, sweep: {weights: [a.pt]}}"], "write a trainer for each file"),
-        (["rgb: {stream: rgb, sweep: {dropout: 0.5}}"], "rgb.sweep.dropout: has to be a list of values to try"),
-        (["rgb: {stream: rgb, sweep: {dropout: []}}"], "has to be a list of values to try"),
-        (["rgb: {stream: rgb, sweep: {dropout: [0.5, 0, 0.5]}}"], "0.5 is there twice"),
+        (["rgb: {stream: rgb, sweep: {optimizer.lrr: [1]}}"], ("trainers.rgb.sweep.optimizer.lrr", "conflict")),
+        (["rgb: {stream: rgb, sweep: {optimizer: [1]}}"], ("trainers.rgb.sweep.optimizer", "conflict")),
+        (["rgb: {stream: rgb, sweep: {dropout.x: [1]}}"], ("trainers.rgb.sweep.dropout.x", "conflict")),
+        (["rgb: {stream: rgb, sweep: {probe.x: [1]}}"], ("trainers.rgb.sweep.probe.x", "conflict")),
+        (["rgb: {stream: rgb, probe: 3, sweep: {probe.penalty: [1]}}"], ("trainers.rgb.probe", "type")),
+        (["rgb: {stream: rgb, sweep: {weights: [a.pt]}}"], ("trainers.rgb.sweep.weights", "conflict")),
+        (["rgb: {stream: rgb, sweep: {dropout: 0.5}}"], ("trainers.rgb.sweep.dropout", "conflict")),
+        (["rgb: {stream: rgb, sweep: {dropout: []}}"], ("trainers.rgb.sweep.dropout", "conflict")),
+        (["rgb: {stream: rgb, sweep: {dropout: [0.5, 0, 0.5]}}"], ("trainers.rgb.sweep.dropout", "conflict")),
         (
             ["rgb: {stream: rgb, sweep: {dropout: [0, 7]}}"],
-            r"trainers.rgb-2.dropout: has to be less than 1.0, and is 7",
+            ("trainers.rgb-2.dropout", "range"),
         ),
-        (["rgb: {stream: rgb, optimizer: 3, sweep: {optimizer.lr: [1]}}"], "trainers.rgb.optimizer: has to be a map"),
-        (["rgb: {stream: rgb, sweep: {keep: [1]}}"], "rgb.sweep.keep: it is of the sweep, and the same for all"),
-        (["rgb: {stream: rgb, keep: 1}"], "trainers.rgb: keep: is for a `sweep`, and this trainer has none"),
-        (["rgb: {stream: rgb, sweep: 3}"], "trainers.rgb.sweep: has to be a mapping"),
-        (["rgb: {stream: rgb, sweep: {dropout: [0, 0.5]}}", "rgb-2: {stream: rgb}"], "makes a trainer 'rgb-2', and"),
+        (["rgb: {stream: rgb, optimizer: 3, sweep: {optimizer.lr: [1]}}"], ("trainers.rgb.optimizer", "type")),
+        (["rgb: {stream: rgb, sweep: {keep: [1]}}"], ("trainers.rgb.sweep.keep", "conflict")),
+        (["rgb: {stream: rgb, keep: 1}"], ("trainers.rgb.keep", "conflict")),
+        (["rgb: {stream: rgb, sweep: 3}"], ("trainers.rgb.sweep", "type")),
+        (
+            ["rgb: {stream: rgb, sweep: {dropout: [0, 0.5]}}", "rgb-2: {stream: rgb}"],
+            ("trainers.rgb.sweep", "conflict"),
+        ),
     ],
 )
-def test_what_cannot_be_swept_is_refused(trainers: list[str], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
+def test_what_cannot_be_swept_is_refused(trainers: list[str], words: Refusal) -> None:
+    with refused(*words):
         parsed(*trainers)
 
 
@@ -153,13 +156,13 @@ def test_what_is_kept_is_chosen_on_validation_videos() -> None:
     kept = TrainerSpec(stream="rgb", sweep={"dropout": (0.1, 0.2)}, keep=1)
     job = JobSpec(name="sweep", output="file:///out", trainers={"rgb": kept})
     assert [(name, one.keep) for name, one in job.trainers.items()] == [("rgb-1", 1), ("rgb-2", 1)]
-    with pytest.raises(ValueError, match=r"keep: the best are chosen on validation videos, and data.validation is nu"):
+    with refused("trainers.rgb-1.keep", "conflict"):
         JobSpec(name="sweep", output="file:///out", data=DataSpec(validation=None), trainers={"rgb": kept})
 
 
 def test_a_grid_that_is_too_large_is_refused_before_it_is_made() -> None:
     many: dict[str, Any] = {"optimizer.lr": list(range(1, 1001)), "seed": list(range(1000)), "batch_size": [1, 2]}
-    with pytest.raises(ConfigError, match=r"1000 x 1000 x 2 values make 2000000 trainers, and a job has 64 at most"):
+    with refused("trainers.rgb.sweep", "conflict"):
         parsed(f"rgb: {{stream: rgb, sweep: {many}}}")
-    with pytest.raises(ConfigError, match="trainers: 66 of them and 0 extracted streams"):
+    with refused("trainers", "conflict"):
         parsed(*(f"{name}: {{stream: rgb, sweep: {{seed: {list(range(33))}}}}}" for name in "ab"))

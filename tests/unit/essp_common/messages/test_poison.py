@@ -103,7 +103,7 @@ def test_a_fence_that_nobody_can_have_taken_hides_no_command(bus: MemoryBus, fen
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_message_has_such_a_fence(kind: Any) -> None:
-    with pytest.raises(BadMessage, match="which nobody can have taken"):
+    with pytest.raises(BadMessage, match="which no process can have taken"):
         parsed(kind, Record("t", 0, 0, b"", kind(fence=2**40).SerializeToString()))
 
 

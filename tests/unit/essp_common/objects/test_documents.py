@@ -33,7 +33,7 @@ def test_rows_of_a_csv_file() -> None:
     [
         (
             'path,note\na,"x\nb,y\n',
-            "u is no CSV file: line 3: unexpected end of data; a field that begins with a quote",
+            "u is not a CSV file: line 3: unexpected end of data; a field that begins with a quote",
         ),
         ('path,note\na,"x"y\n', "line 2: ',' expected after"),
         (f"path\n{'y' * 200_000}\n", "line 2: field larger than field limit"),

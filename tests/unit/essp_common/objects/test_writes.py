@@ -44,7 +44,7 @@ def test_a_store_that_fails_for_a_while_is_told_of() -> None:
     clock = Clock()
     writes = Writes(clock)
     fail(writes, Unavailable("connection refused"))
-    assert not writes.troubles(), "once is no condition"
+    assert not writes.troubles(), "once is not a condition"
     clock.now_s += LASTS_S
     fail(writes, Unavailable("connection refused"))
     assert "connection refused" in writes.troubles()[Kind.STORAGE_SILENT]

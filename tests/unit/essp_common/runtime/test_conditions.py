@@ -76,7 +76,7 @@ def test_only_what_lasts_is_told() -> None:
     clock.now_s += 1
     assert lasting.of({SILENT: "a"}) == {SILENT: "a"}
     assert not lasting.of({})
-    assert not lasting.of({SILENT: "a"}), "it has begun anew"
+    assert not lasting.of({SILENT: "a"}), "it has begun again"
 
 
 def test_readiness_tells_what_it_means_and_what_to_do() -> None:

@@ -74,5 +74,5 @@ def test_a_url_of_a_server_is_taken_as_it_is(monkeypatch: pytest.MonkeyPatch, ur
 
 def test_of_several_brokers_each_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ESSP_BUS", "kafka://a:9092,b:x")
-    with pytest.raises(ConfigError, match=r"ESSP_BUS: .*port is no number"):
+    with pytest.raises(ConfigError, match=r"ESSP_BUS: .*port is not a number"):
         Settings()

@@ -19,11 +19,11 @@ from pathlib import Path
 import pytest
 
 from essp.servers.servers import free_port
-from essp_common.errors import ConfigError
 from essp_common.runtime import process
 from essp_common.runtime.config import Settings
 from essp_common.runtime.metrics import UNITS, MetricsServer
 from essp_common.runtime.troubles import MEANINGS, Kind
+from tests.harness.refused import refused
 from tests.harness.waiting import LONGEST_S
 
 
@@ -258,7 +258,7 @@ def test_metrics_and_health_are_served() -> None:
         ready.set()
         assert get(server.port, "/readyz")[0] == 200
         assert get(server.port, "/other")[0] == 404
-        with pytest.raises(ConfigError, match="ESSP_METRICS_PORT"):
+        with refused("ESSP_METRICS_PORT", "taken"):
             MetricsServer(server.port, ready.is_set, "127.0.0.1")
     finally:
         server.close()
@@ -337,7 +337,7 @@ def test_serve_runs_a_service_with_its_endpoint() -> None:
             super().run()
             answers.append(get(port, "/readyz")[0])
 
-    with pytest.raises(ConfigError, match=r"ESSP_BUS is memory://, which no other process can reach; set ESSP_BUS"):
+    with refused("ESSP_BUS", "conflict"):
         process.serve(Probing(), Settings())
     process.serve(Probing(), Settings(bus="kafka://127.0.0.1:1", metrics_port=port, drain_s=LONGEST_S))
     assert answers == [200, 503]

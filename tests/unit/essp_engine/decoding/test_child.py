@@ -248,7 +248,7 @@ def test_a_file_that_has_become_another_one_is_told(odd: Odd) -> None:
 
 def test_checksums_that_are_none_are_told(odd: Odd) -> None:
     odd.work.video.sums = b"abc"
-    assert "these are no checksums" in odd.shown()[0]["reason"]
+    assert "these are not checksums" in odd.shown()[0]["reason"]
 
 
 def test_a_file_on_the_disk_is_known_by_its_beginning(noise: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -114,7 +114,7 @@ def test_principal_components_are_those_of_scikit_learn(at_once: int, monkeypatc
     found, reference = fitted_pca(rows, 3), PCA(3, svd_solver="full").fit(rows)
     signs = np.sign((found.axes * reference.components_).sum(axis=1))
     np.testing.assert_allclose(found(rows), reference.transform(rows) * signs, atol=1e-9)
-    assert (found.axes[np.arange(3), np.abs(found.axes).argmax(axis=1)] > 0).all(), "the sign is no chance"
+    assert (found.axes[np.arange(3), np.abs(found.axes).argmax(axis=1)] > 0).all(), "the sign is not a chance"
 
 
 def test_vlad_and_bag_of_words_are_those_of_loops() -> None:

@@ -65,7 +65,7 @@ def test_every_clip_from_the_start_on_comes_once_in_order(
     first = start
     assert sorted(r for r in reported if r >= first) == sorted(place for place in together if place not in skipped)
     before = {place for place in order if place < first and place not in skipped}
-    assert {r for r in reported if r < first} == before, "done long ago, and the master asks: it has to be told"
+    assert {r for r in reported if r < first} == before, "done long ago, and the master asks: it must be told"
     assert bench.cache.usage().keys == 0
     assert bench.backlog() == 0
     bench.bus.close()

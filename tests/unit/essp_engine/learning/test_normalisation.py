@@ -37,7 +37,7 @@ def test_a_normalisation_with_a_forward_of_its_own_computes_what_it_did() -> Non
 
 
 def test_a_normalisation_that_ranks_would_compute_alone_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"0\.1 of the network is a Activated with a forward of its own"):
+    with pytest.raises(ConfigError, match=r"0\.1 of the network is a Activated with its own forward"):
         take_any_batch(torch.nn.Sequential(torch.nn.Sequential(torch.nn.ReLU(), Activated(3))), TwoRanks())
 
 

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.view import CatalogView
 from essp_common.counter_rng import CounterRng
-from essp_common.errors import ConfigError
 from essp_common.job.clip_spec import ClipSpec
 from essp_common.job.data_spec import SamplingSpec
 from essp_common.pb.v1.messages_pb2 import TRAIN
@@ -24,6 +23,7 @@ from essp_engine.planning.permutation import Permutation
 from essp_engine.planning.plan import exhaustive, plan_of
 from essp_engine.planning.planned_clip import Plan, PlannedClip
 from tests.harness.plans import chi_square, row, view_of
+from tests.harness.refused import Refusal, refused
 
 CLIP = ClipSpec(frames=4, stride=2)
 SPAN = 7
@@ -198,7 +198,7 @@ def test_visits_as_long_as_groups_of_pictures_decode_each_frame_once() -> None:
 
 def test_more_places_than_an_epoch_may_have_are_refused() -> None:
     view = view_of({"a": [2**20] * 1000})
-    with pytest.raises(ConfigError, match=r"sampling.step: with 1 there are 1048570000 places"):
+    with refused("sampling.step", "range"):
         plan(view, 4, 8)
     assert len(plan(view, 4, 8, step=2)) == 524_286_000
     assert plan(view, 4, 8, step=2).clip(524_285_999).index == 524_285_999
@@ -208,11 +208,11 @@ def test_more_places_than_an_epoch_may_have_are_refused() -> None:
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"kind": "exhaustive", "clips_per_visit": 6, "window": 32}, "window: 32 is no multiple"),
-        ({"kind": "exhaustive", "locality": 32}, "`exhaustive` has a window of its own"),
-        ({"kind": "pooled", "step": 2}, "step: only `kind: exhaustive` has it, and this is pooled"),
+        ({"kind": "exhaustive", "clips_per_visit": 6, "window": 32}, ("window", "conflict")),
+        ({"kind": "exhaustive", "locality": 32}, ("locality", "conflict")),
+        ({"kind": "pooled", "step": 2}, ("step", "conflict")),
     ],
 )
-def test_fields_that_do_not_go_together_are_refused(fields: dict[str, object], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
+def test_fields_that_do_not_go_together_are_refused(fields: dict[str, object], words: Refusal) -> None:
+    with refused(*words):
         SamplingSpec.model_validate(fields)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from pydantic import ValidationError
 
 from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.rows import VideoRow
@@ -16,6 +15,7 @@ from essp_engine.planning.phases import Phases
 from essp_engine.preflight.sizing import bounds_of, catch_up_bytes, catch_up_window, lead_clips, parts_of, unit_clips
 from essp_engine.preflight.stream_outputs import layouts_of
 from essp_engine.preflight.trainer_checks import check_needs
+from tests.harness.refused import Refusal, refused
 
 
 def catalog(*splits: str, sizes: tuple[tuple[int, int], ...] = ((64, 48),)) -> Catalog:
@@ -191,14 +191,14 @@ def test_a_budget_holds_twice_as_many_clips_of_yuv_and_three_times_as_many_of_lu
 @pytest.mark.parametrize(
     ("clip", "refusal"),
     [
-        ({"codec": {"name": "jpeg"}}, "codec.name: jpeg holds rgb or gray"),
-        ({"resize": {"height": 33, "width": 32}}, "resize.height: 33 is odd, .* use 32 or 34"),
-        ({"resize": {"mode": "exact", "height": 32, "width": 31}}, "resize.width: 31 is odd"),
-        ({"resize": {"mode": "short_side", "height": 31}}, "resize.height: 31 is odd"),
+        ({"codec": {"name": "jpeg"}}, ("clip.codec.name", "conflict")),
+        ({"resize": {"height": 33, "width": 32}}, ("clip.resize.height", "conflict")),
+        ({"resize": {"mode": "exact", "height": 32, "width": 31}}, ("clip.resize.width", "conflict")),
+        ({"resize": {"mode": "short_side", "height": 31}}, ("clip.resize.height", "conflict")),
     ],
 )
-def test_yuv_is_refused_where_it_cannot_be(clip: dict[str, object], refusal: str) -> None:
-    with pytest.raises(ValidationError, match=refusal):
+def test_yuv_is_refused_where_it_cannot_be(clip: dict[str, object], refusal: Refusal) -> None:
+    with refused(*refusal):
         job(clip={"pixels": "yuv420", **clip})
     job(clip={"pixels": "gray", **clip})
 

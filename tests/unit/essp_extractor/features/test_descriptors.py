@@ -217,7 +217,7 @@ def test_small_picture_has_one_volume_with_empty_cells_outside() -> None:
     [
         ({"side": 33}, "side 33 does not divide into 2 cells"),
         ({"length": 16}, "length 16 does not divide into 3 time_cells"),
-        ({"bins": 1}, "parameter bins = 1"),
+        ({"bins": 1}, "bins: must be 2 or more"),
     ],
 )
 def test_sizes_that_do_not_divide_are_refused(name: str, params: dict[str, Any], words: str) -> None:

@@ -20,6 +20,7 @@ from essp_engine.features.intermediates import Intermediates, extract_with
 from essp_engine.features.port import ArraySpec, Extractor, SignedExtractor
 from essp_engine.features.sampling import centred_steps
 from essp_engine.video.colour import Colour, pictures
+from tests.harness.refused import Refusal, refused
 
 Clip = NDArray[np.uint8]
 COMPUTED = [name for name in registry.names() if name != "rgb"]
@@ -95,14 +96,14 @@ def test_features_that_see_the_same_share_what_they_compute() -> None:
 @pytest.mark.parametrize(
     ("name", "params", "message"),
     [
-        ("flow", {"every": 0}, r"flow: parameter every = 0: "),
-        ("flow", {"short_side": 8}, r"flow: parameter short_side = 8: "),
-        ("rgb", {"short_side": 128}, r"rgb has no parameter 'short_side': trainers cut out and resize"),
-        ("rgb", {"every": 2}, r"rgb has no parameter 'every': `frames` are evenly spaced"),
+        ("flow", {"every": 0}, ("every", "range")),
+        ("flow", {"short_side": 8}, ("short_side", "range")),
+        ("rgb", {"short_side": 128}, ("params.short_side", "unknown")),
+        ("rgb", {"every": 2}, ("params.every", "unknown")),
     ],
 )
-def test_what_cannot_be_is_refused(name: str, params: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+def test_what_cannot_be_is_refused(name: str, params: dict[str, Any], message: Refusal) -> None:
+    with refused(*message):
         registry.create(name, params)
 
 

@@ -66,7 +66,7 @@ def test_a_higher_priority_goes_first_and_takes_the_place_of_a_lower_one() -> No
     assert decided.start == (), "what made room still has something in hand"
     assert [(w.job, w.reason) for w in decided.waiting] == [
         ("new", "it starts when low has finished what is in hand"),
-        ("low", "it made room for new, and goes on when there is room again"),
+        ("low", "it made room for new, and continues when there is room again"),
     ]
     assert running(settled([*present, job("new", 2, priority=5)], Amount(2, UNBOUNDED), {})) == ["old", "new"]
 

@@ -22,10 +22,10 @@ from essp.cli.catalog import app
 from essp_common.catalog.catalog import Catalog
 from essp_common.catalog.file import write_catalog
 from essp_common.catalog.rows import VideoRow
-from essp_common.errors import ConfigError
 from essp_common.wiring import open_store
 from essp_engine.video.synthetic import Encoding, Picture, drifting, write_video
 from tests.harness.photographs import photograph
+from tests.harness.refused import refused
 
 pytestmark = pytest.mark.processes
 
@@ -132,7 +132,7 @@ def test_some_of_the_videos(texts: Path) -> None:
 
 
 def test_a_page_that_cannot_be_written_is_refused_before_anything_is_read(texts: Path) -> None:
-    with pytest.raises(ConfigError, match="--page"):
+    with refused("--page", "refused"):
         Check(f"file://{texts}/c.parquet", f"file://{texts}/0.mp4/page.html", [f"file://{texts}"], FAKE)
 
 
