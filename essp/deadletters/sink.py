@@ -48,6 +48,7 @@ class DeadLetterSink:
         for records in batches(self._subscription, self._closing, "dead letters", _RECORDS, _POLL_S):
             for record in records:
                 self._keep(record)
+        # Nothing is published after `close` was called, so an empty poll means that all entries have been read.
         with Outage("dead letters", lambda _: None):
             while records := self._subscription.poll(_RECORDS, 0.0):
                 for record in records:

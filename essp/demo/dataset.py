@@ -189,6 +189,7 @@ def _claim(root: Path, manifest: dict[str, int]) -> None:
             raise ConfigError(
                 f"{root} is not empty and holds no video set of this program; choose another directory", code="taken"
             )
+        # Written under another name first, so that an interruption cannot leave half a manifest.
         partial = path.with_suffix(".partial")
         partial.write_text(json.dumps(manifest), encoding="utf-8")
         partial.replace(path)
@@ -204,6 +205,7 @@ def _make(root: Path, videos: list[_Video], seed: int) -> int:
         partial = _partial(root, video)
         partial.parent.mkdir(exist_ok=True)
         _write(partial, video, seed)
+        # The video gets its name last, so that every file with a final name is complete.
         partial.replace(video.path)
     return len(videos)
 

@@ -96,6 +96,7 @@ class Embedded:
         settings = embedded_settings(spec, _alone(settings) if options.alone else settings)
         worker = worker_name(settings)
         self._tracing = tracing.exported(settings.traces, settings.trace_share, _POOL, worker)
+        # Closed in reverse order: the API first, then the sink, which still reads the bus, and the adapters last.
         with ExitStack() as stack:
             self.adapters = Adapters.from_settings(settings)
             stack.callback(self.adapters.close)

@@ -56,6 +56,7 @@ class LogShipper:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        # First stop collecting, so that the thread's last pass sends everything that was logged.
         self._following.close()
         self._stopped.set()
         self._thread.join()
@@ -85,6 +86,7 @@ class LogShipper:
         if not lines:
             return False
         sent = 0
+        # Pack and publish without the lock, so that threads that log never wait for the bus.
         while sent < len(lines) and message.ByteSize() < _MOST_BYTES:
             message.lines.append(_packed(lines[sent]))
             sent += 1
@@ -94,6 +96,7 @@ class LogShipper:
             log.debug("%s: lines of the log cannot be sent: %s", self._pool, error)
             sent = 0
         with self._lock:
+            # Unsent lines go back to the front, before the lines that were logged in the meantime.
             self._held.extendleft(reversed(lines[sent:]))
             self._left_out += 0 if sent else message.left_out
             self._make_room()
