@@ -169,6 +169,7 @@ class Trace:
         due_s = self._began.at_s + self.interval_s
         while not self._ended.wait(max(0.0, due_s - self._clock())):
             self._take(self._counters())
+            # After a delayed reading, the next one is at least half an interval later.
             due_s = max(due_s + self.interval_s, self._clock() + self.interval_s / 2)
         now = self._counters()
         if self.samples and now.at_s - self._last.at_s < self.interval_s / 2:

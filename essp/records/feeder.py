@@ -96,6 +96,7 @@ class Feeder:
         if self._closing.is_set():
             raise _Closing
         place = self._place(self._slot, batch.size)
+        # A member may read the slot as soon as it is published, so the batch is written first.
         batch.write(self._home.memory, place)
         before, self._slot = (
             self._slot,
