@@ -200,7 +200,7 @@ def export_command(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Copy a model into fewer bytes: exactly, or with weights of few bits.
+    """Write a smaller copy of a model: an exact one, or one with weights of few bits.
 
     Eight bits with a range for each channel take a quarter of the size and hardly change an answer. Fewer bits, or one
     range for more than a channel, change many; --check counts them. The copy works wherever a model does.
